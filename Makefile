@@ -1,0 +1,34 @@
+# Two commands on a fresh machine: `make verify` and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+
+.PHONY: verify test check bench gpu clean
+
+verify: $(READY)
+	$(BIN)/gradproof verify
+
+test: check
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/gradproof verify
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)
+	$(BIN)/python -m tests.bench
+
+# On a machine with a GPU; the evidence it writes is committed.
+gpu: $(READY)
+	$(BIN)/gradproof run --device cuda
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	touch $(READY)
+
+clean:
+	rm -rf $(VENV) build dist reports/evidence .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""The reference workspace, carried in the wheel."""

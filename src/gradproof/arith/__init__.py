@@ -1,0 +1,131 @@
+"""Number systems, and the few functions that a model may call besides operators.
+
+Each function is dispatched on the type of its argument, so that one text of a model runs on float, Fraction, NumPy
+scalars, torch tensors, software floats, and symbolic reals, stubbed floats and IEEE terms. `Fraction` means the
+reals: rounding is the identity on it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+from gradproof.arith.ratio import Ratio
+from gradproof.arith.soft import Soft, near_sqrt
+
+NUMPY_NAME = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
+TORCH_NAME = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
+
+
+def _family(x: Any) -> str:
+    """Which number system x belongs to, without importing a heavy library."""
+    for kind, name in ((Soft, "soft"), (Ratio, "ratio"), (Fraction, "fraction")):
+        if isinstance(x, kind):
+            return name
+    module = type(x).__module__.partition(".")[0]
+    if module in ("numpy", "torch"):
+        return module
+    if type(x).__module__.startswith("gradproof.arith."):
+        return type(x).__name__.lower()
+    if isinstance(x, int | float):
+        return "float"
+    raise TypeError(f"gradproof.arith knows no numbers of type {type(x).__name__}")
+
+
+def sqrt(x: Any) -> Any:
+    """Square root in x's number system. Raises ValueError for negative concrete numbers."""
+    return _SQRT[_family(x)](x)
+
+
+def round_to(x: Any, fmt: str) -> Any:
+    """x in the format `fmt` (fp16, bf16, fp32, fp64), to nearest even; the identity over the reals."""
+    return _ROUND[_family(x)](x, fmt)
+
+
+def constant(text: str, like: Any) -> Any:
+    """The decimal constant `text` in the number system of `like`: exact where that system is exact."""
+    family = _family(like)
+    if family in ("fraction", "sym", "ratio", "soft", "ieee"):
+        return Fraction(text)
+    return type(like)(text) if family == "numpy" else float(text)
+
+
+def exact(x: Any) -> Any:
+    """The value of x as an exact number: a Fraction, or a symbolic real. Raises ValueError for NaN and infinity."""
+    family = _family(x)
+    if family == "soft":
+        return x.value
+    if family == "sym":
+        from gradproof.arith.symbolic import exact_of
+
+        return exact_of(x)
+    if family in ("fraction", "ratio"):
+        return x
+    if family == "ieee":
+        raise TypeError("an IEEE term has no exact form; compare it with another term of its format")
+    return Fraction(x) if isinstance(x, int) else Fraction(float(x))
+
+
+def _sym_sqrt(x: Any) -> Any:
+    from gradproof.arith.context import current
+
+    return current().root(x)
+
+
+def _sym_round(x: Any, fmt: str) -> Any:
+    from gradproof.arith.symbolic import convert
+
+    return convert(x, fmt)
+
+
+def _numpy_round(x: Any, fmt: str) -> Any:
+    import numpy as np
+
+    if fmt not in NUMPY_NAME:
+        raise TypeError(f"NumPy has no {fmt}; use software floats")
+    return np.dtype(NUMPY_NAME[fmt]).type(x)
+
+
+def _torch_round(x: Any, fmt: str) -> Any:
+    import torch
+
+    return x.to(getattr(torch, TORCH_NAME[fmt]))
+
+
+def _ieee_round(x: Any, fmt: str) -> Any:
+    return x.convert(fmt)
+
+
+def _identity(x: Any, fmt: str) -> Any:
+    return x
+
+
+_SQRT: dict[str, Callable[[Any], Any]] = {
+    "float": math.sqrt,
+    "fraction": near_sqrt,
+    "soft": Soft.sqrt,
+    "ratio": lambda x: x.sqrt(),
+    "numpy": lambda x: type(x)(math.sqrt(x)) if x.dtype.itemsize == 8 else _numpy_sqrt(x),
+    "torch": lambda x: x.sqrt(),
+    "sym": _sym_sqrt,
+    "ieee": lambda x: x.sqrt(),
+}
+
+_ROUND: dict[str, Callable[[Any, str], Any]] = {
+    "float": _numpy_round,
+    "fraction": _identity,
+    "soft": lambda x, fmt: Soft(x.value, fmt),
+    "ratio": lambda x, fmt: x.round_to(fmt),
+    "numpy": _numpy_round,
+    "torch": _torch_round,
+    "sym": _sym_round,
+    "ieee": _ieee_round,
+}
+
+
+def _numpy_sqrt(x: Any) -> Any:
+    import numpy as np
+
+    return np.sqrt(x)

@@ -1,0 +1,215 @@
+"""Exact rationals that stay linear under symbolic execution, and their rounding to a binary format.
+
+A `Ratio` is num/den in lowest or any other terms: nothing is normalised, because a greatest common divisor of symbolic integers
+is a loop without a bound. The numerator may be a symbolic integer of CrossHair. The denominator is a positive integer, and a
+concrete one unless the number came from a division by a symbolic one; so sums, products with constants and comparisons (by
+cross-multiplication) are linear in the symbolic integers. The root of a square is remembered: sqrt(x * x) is |x|.
+
+A `Lattice` is the same number in a binary format, rounded to nearest even after every operation, by a case distinction over the
+binades of its value. Sources: IEEE 754-2019, section 4.3.1; the exactness rule S5 (a multiple of q with magnitude at most 2^p q needs no
+rounding), which is the first case.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import isqrt, lcm
+from typing import Any
+
+from gradproof.arith.formats import FORMATS, Format, widest
+
+
+class Ratio:
+    """num/den. `root` is the number that this one is the square of, where that is known."""
+
+    __slots__ = ("den", "num", "root")
+
+    def __init__(self, num: int, den: int = 1, root: Ratio | None = None) -> None:
+        """Raises ZeroDivisionError for a zero denominator."""
+        if den == 0:
+            raise ZeroDivisionError("a ratio with denominator zero")
+        self.num, self.den = (num, den) if den > 0 else (-num, -den)
+        self.root = root
+
+    def _like(self, num: int, den: int, other: Ratio) -> Ratio:
+        """num/den as the result of an operation on this number and `other`."""
+        return Ratio(num, den)
+
+    def _lift(self, other: Any) -> Ratio | None:
+        """An operand as a Ratio, a float by its exact value; None where it is no number."""
+        if isinstance(other, Ratio):
+            return other
+        if isinstance(other, int):
+            return Ratio(other)
+        if isinstance(other, float):
+            other = Fraction(other)
+        return Ratio(other.numerator, other.denominator) if isinstance(other, Fraction) else None
+
+    def __add__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        if o is None:
+            return NotImplemented
+        if self.den == o.den:
+            return self._like(self.num + o.num, self.den, o)
+        return self._like(self.num * o.den + o.num * self.den, self.den * o.den, o)
+
+    def __sub__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        return NotImplemented if o is None else self + -o
+
+    def __rsub__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        return NotImplemented if o is None else o + -self
+
+    def __mul__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        if o is None:
+            return NotImplemented
+        result = self._like(self.num * o.num, self.den * o.den, o)
+        if o is self and type(result) is Ratio:
+            result.root = self
+        return result
+
+    def __truediv__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        return NotImplemented if o is None else self._like(*_quotient(self, o), o)
+
+    def __rtruediv__(self, other: Any) -> Ratio:
+        o = self._lift(other)
+        return NotImplemented if o is None else self._like(*_quotient(o, self), o)
+
+    __radd__ = __add__
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Ratio:
+        return self._like(-self.num, self.den, self)
+
+    def __abs__(self) -> Ratio:
+        return self if self.num >= 0 else -self
+
+    def _gap(self, other: Any) -> int | None:
+        """An integer with the sign of self - other; None where `other` is no exact number."""
+        o = Ratio(0)._lift(other)
+        if o is None:
+            return None
+        return self.num - o.num if self.den == o.den else self.num * o.den - o.num * self.den
+
+    def __lt__(self, other: Any) -> bool:
+        gap = self._gap(other)
+        return NotImplemented if gap is None else gap < 0
+
+    def __le__(self, other: Any) -> bool:
+        gap = self._gap(other)
+        return NotImplemented if gap is None else gap <= 0
+
+    def __gt__(self, other: Any) -> bool:
+        gap = self._gap(other)
+        return NotImplemented if gap is None else gap > 0
+
+    def __ge__(self, other: Any) -> bool:
+        gap = self._gap(other)
+        return NotImplemented if gap is None else gap >= 0
+
+    def __eq__(self, other: object) -> bool:
+        gap = self._gap(other)
+        return NotImplemented if gap is None else gap == 0
+
+    def __hash__(self) -> int:
+        return hash(Fraction(self.num, self.den))
+
+    def __float__(self) -> float:
+        return self.num / self.den
+
+    def __repr__(self) -> str:
+        return f"{self.num}/{self.den}"
+
+    def sqrt(self) -> Ratio:
+        """The exact square root. Raises ValueError where the number is negative or no square of a rational."""
+        if self.root is not None:
+            return abs(self.root)
+        if self.num < 0:
+            raise ValueError("square root of a negative number")
+        square = Fraction(self.num, self.den)
+        top, bottom = isqrt(square.numerator), isqrt(square.denominator)
+        if top * top != square.numerator or bottom * bottom != square.denominator:
+            raise ValueError(f"{self!r} has no exact square root")
+        return Ratio(top, bottom)
+
+    def round_to(self, fmt: str) -> Ratio:
+        """The number itself: a Ratio lives in the reals. Raises KeyError for an unknown format."""
+        FORMATS[fmt]
+        return self
+
+
+class Lattice(Ratio):
+    """A finite number of the format `fmt`; the denominator is concrete. Constants are rounded before they are used."""
+
+    __slots__ = ("fmt",)
+
+    def __init__(self, num: int, den: int = 1, fmt: str = "fp32") -> None:
+        """num/den rounded to `fmt`. Raises OverflowError where IEEE gives an infinity."""
+        exact = Ratio(num, den)
+        super().__init__(*nearest(exact.num, exact.den, FORMATS[fmt]))
+        self.fmt = fmt
+
+    def _lift(self, other: Any) -> Ratio | None:
+        if isinstance(other, Lattice):
+            return other
+        plain = super()._lift(other)
+        return None if plain is None else Lattice(plain.num, plain.den, self.fmt)
+
+    def _like(self, num: int, den: int, other: Ratio) -> Ratio:
+        return Lattice(num, den, widest(self.fmt, other.fmt if isinstance(other, Lattice) else None) or self.fmt)
+
+    def sqrt(self) -> Ratio:
+        """Raises TypeError: a rounded root is not linear."""
+        raise TypeError("a lattice number has no square root")
+
+    def round_to(self, fmt: str) -> Ratio:
+        """The number in another format."""
+        return self if fmt == self.fmt else Lattice(self.num, self.den, fmt)
+
+
+def _quotient(top: Ratio, bottom: Ratio) -> tuple[int, int]:
+    if bottom.num == 0:
+        raise ZeroDivisionError("division by a ratio that is zero")
+    num, den = top.num * bottom.den, top.den * bottom.num
+    return (num, den) if bottom.num > 0 else (-num, -den)
+
+
+def nearest(num: int, den: int, fmt: Format) -> tuple[int, int]:
+    """The number of `fmt` nearest to num/den, ties to even, over a denominator that depends on den and fmt alone.
+
+    `den` is concrete, and so is every branch but the comparisons of `num` with a constant. Raises OverflowError.
+    """
+    whole, k = 2**fmt.p, _first_binade(den, fmt)
+    if den & (den - 1) == 0 and Fraction(1, den) >= fmt.tiny:
+        if -whole <= num <= whole:
+            return num, den
+        k = max(k, fmt.p - den.bit_length() + 1)
+    grid = lcm(den, _up(fmt.p - 1 - _first_binade(den, fmt)))
+    while k < fmt.emax:
+        end = den * _up(k + 1)
+        if -end < num * _up(-k - 1) < end:
+            break
+        k += 1
+    up, step = _up(fmt.p - 1 - k), den * _up(k - fmt.p + 1)
+    steps = _ties_to_even(num * up, step)
+    if k == fmt.emax and not -whole < steps < whole:
+        raise OverflowError(f"a number overflows {fmt.name}")
+    return steps * _up(k - fmt.p + 1) * (grid // up), grid
+
+
+def _up(k: int) -> int:
+    return 2**k if k > 0 else 1
+
+
+def _first_binade(den: int, fmt: Format) -> int:
+    """A binade no larger than that of any number other than zero with this denominator."""
+    return max(fmt.emin, -den.bit_length())
+
+
+def _ties_to_even(top: int, step: int) -> int:
+    """top/step rounded to the nearest integer: half up, and one less on a tie that came out odd."""
+    steps, rest = (2 * top + step) // (2 * step), (2 * top + step) % (2 * step)
+    return steps - 1 if rest == 0 and steps % 2 == 1 else steps

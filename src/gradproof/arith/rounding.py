@@ -1,0 +1,108 @@
+"""The stub_float machine: each rounded operation becomes a fresh number bound by a stub's contract.
+
+A stub is a module of the workspace with
+
+- `contract(z, r, site)`: conditions that hold between an exact z and its rounding r,
+- `enclose(site)`: the range of r,
+- optionally `relate(z1, r1, z2, r2)`: conditions between two roundings to one format.
+
+The constants of a site (half an ulp, the range) come from an interval pass, so that every condition is linear. A number
+that is certainly representable is not rounded at all; the same exact term is rounded once (the stub is functional).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Protocol
+
+from gradproof import smt
+from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.symbolic import Sym, as_bool
+
+
+class OutOfRange(Exception):
+    """The interval pass cannot exclude overflow or knows no range: the stub says nothing about this operation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """One rounded operation: its format, the range of its exact result, and whether only underflow can round it."""
+
+    fmt: Format
+    lo: Fraction
+    hi: Fraction
+    shift: bool = False
+
+    @property
+    def reach(self) -> Fraction:
+        """Largest magnitude of the exact result."""
+        return max(abs(self.lo), abs(self.hi))
+
+    @property
+    def half_ulp(self) -> Fraction:
+        """Largest error of one rounding at this site."""
+        return self.fmt.tiny / 2 if self.shift else self.fmt.half_ulp(self.reach)
+
+
+class Stub(Protocol):
+    """A rounding stub, as the module's text says."""
+
+    def contract(self, z: Any, r: Any, site: Site) -> list[Any]:
+        """Conditions between z and its rounding r."""
+        ...
+
+    def enclose(self, site: Site) -> tuple[Fraction, Fraction]:
+        """Range of the rounding."""
+        ...
+
+
+def certainly_representable(z: Sym, fmt: Format) -> bool:
+    """z is a multiple of a grid no finer than the subnormals and at most 2^p grid steps large: no rounding."""
+    if z.grid is None or z.lo is None or z.hi is None:
+        return False
+    return z.grid >= fmt.tiny and max(abs(z.lo), abs(z.hi)) <= z.grid * 2**fmt.p
+
+
+class Rounder:
+    """Applies one stub along one path."""
+
+    def __init__(self, stub: Stub) -> None:
+        self.stub = stub
+        self.constraints: list[smt.Term] = []
+        self.sites = 0
+        self._seen: dict[tuple[str, str], Sym] = {}
+        self._by_format: dict[str, list[tuple[Sym, Sym]]] = {}
+
+    def fl(self, z: Sym, name: str, operands: tuple[Sym, ...], shift: bool) -> Sym:
+        """The rounding of the exact z to the format `name`. Raises OutOfRange."""
+        fmt = FORMATS[name]
+        if z.lo is None or z.hi is None:
+            raise OutOfRange(f"a {name} operation has no known range; give its inputs bounds")
+        if max(abs(z.lo), abs(z.hi)) > fmt.largest:
+            raise OutOfRange(f"a {name} result may exceed {float(fmt.largest):.6g}")
+        if z.lo == z.hi:
+            value = fmt.round(z.lo)
+            return Sym(smt.number(value), value, value, name, None)
+        if certainly_representable(z, fmt):
+            return Sym(z.term, z.lo, z.hi, name, z.grid)
+        at = (name, smt.key(z.term))
+        if at not in self._seen:
+            self._seen[at] = self._round(z, name, Site(fmt, z.lo, z.hi, shift))
+        return self._seen[at]
+
+    def _round(self, z: Sym, name: str, site: Site) -> Sym:
+        self.sites += 1
+        lo, hi = self.stub.enclose(site)
+        grid = site.fmt.tiny if z.grid is None else max(z.grid, site.fmt.tiny)
+        r = Sym(smt.real(f"fl{self.sites}"), lo, hi, name, grid)
+        plain = Sym(r.term, lo, hi)
+        exact = Sym(z.term, z.lo, z.hi)
+        self.constraints += [as_bool(c) for c in self.stub.contract(exact, plain, site)]
+        relate = getattr(self.stub, "relate", None)
+        earlier = self._by_format.setdefault(name, [])
+        if relate is not None:
+            for z1, r1 in earlier:
+                self.constraints += [as_bool(c) for c in relate(z1, r1, exact, plain)]
+        earlier.append((exact, plain))
+        return r

@@ -1,0 +1,176 @@
+"""The SMT backend: a harness explored path by path, then the same harness on the empty body and on every named mutant.
+
+A HOLDS needs: every path explored, every check answered `unsat`, every cover reached, the empty body refuted, every
+mutant refuted on the clause that it was made to break, and every refutation replayed on concrete numbers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gradproof import smt
+from gradproof.backends.replay import first_reproduced, torch_replay
+from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
+from gradproof.explore import Explorer, Limits, Result, Violated
+from gradproof.kit import SymbolicKit
+
+DOMAIN = {
+    "exhaustive": "rationals (no rounding)",
+    "bounded_int": "integers",
+    "stub_float": "floats, each rounding replaced by the stub",
+    "bit_precise": "IEEE 754 floats, bit for bit",
+    "induction": "integers and rationals (no rounding)",
+    "compositional": "rationals (no rounding)",
+}
+
+
+class Workspace(Protocol):
+    """What the backend needs of the workspace."""
+
+    def resolve(self, name: str) -> Any:
+        """The object called `module:attribute`."""
+        ...
+
+
+def instance(subject: Any) -> Any:
+    """A subject is a class to be instantiated, or a plain function or module."""
+    return subject() if isinstance(subject, type) else subject
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One claim, ready to be tried on any subject."""
+
+    check: Check
+    workspace: Workspace
+    harness: Any
+    reference: Any
+    stub: Any
+    deadline: float
+
+    def explore(self, subject: Any) -> Result:
+        """Explore the harness on one subject."""
+        limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
+        explorer = Explorer(limits, self.stub)
+        kit = SymbolicKit(self.check, explorer)
+        return explorer.run(lambda: self.harness(kit, subject))
+
+
+def run(check: Check, workspace: Workspace) -> Finding:
+    """Discharge or refute one SMT check. Raises GradproofError when a name does not resolve."""
+    reference = instance(workspace.resolve(check.subject))
+    stub, deadline = stub_of(check, workspace), time.monotonic() + check.time_limit
+    trial = Trial(check, workspace, workspace.resolve(check.harness), reference, stub, deadline)
+    finding = _judge_subject(trial, trial.explore(reference))
+    if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
+        finding.controls = [_control(trial, *row) for row in _controls(check, workspace)]
+        survivors = [c.name for c in finding.controls if not c.killed]
+        if survivors:
+            finding.outcome = Outcome.WEAK
+            finding.reason = f"not killed: {', '.join(survivors)}"
+    finding.stats.update(
+        solver=smt.version(),
+        queries=smt.TALLY.queries,
+        solver_seconds=round(smt.TALLY.seconds, 3),
+        slowest_query_seconds=round(smt.TALLY.slowest, 3),
+    )
+    return finding
+
+
+def stub_of(check: Check, workspace: Workspace) -> Any:
+    """The rounding stub of a stub_float check, or None."""
+    if check.strategy != "stub_float":
+        return None
+    rows = {row["id"]: row for row in check.text["stubs"]}
+    return workspace.resolve(rows[check.stubs[0]]["stub"])
+
+
+def _controls(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
+    subjects: Mapping[str, str] = check.params["subjects"]
+    empty = workspace.resolve(check.params.get("empty") or subjects["empty"])
+    rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), empty)]
+    where = check.params.get("mutants") or subjects["mutants"]
+    registry = workspace.resolve(where) if check.mutants else {}
+    for name in check.mutants:
+        if name not in registry:
+            raise GradproofError(
+                "GP301",
+                f"mutant {name!r}, named by {check.id}",
+                f"one of {', '.join(registry)}",
+                f"add it to {where} or take it out of the contract",
+            )
+        m = registry[name]
+        clause = m.obligation or check.id
+        rows.append((Control(name, "mutant", clause, Outcome.ERROR, False, m.reference), m.subject))
+    return rows
+
+
+def _judge_subject(trial: Trial, result: Result) -> Finding:
+    check = trial.check
+    stats = {"paths": result.paths, "most_branches": result.most_branches, "rounded_operations": result.sites}
+    covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
+    reach = Reach.ALL_INPUTS if check.strategy == "induction" else Reach.BOUNDED
+    base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
+    base.assumptions = [*check.assumptions]
+    if result.stopped is not None:
+        base.outcome, base.reason = Outcome(result.stopped.outcome), result.stopped.reason
+    elif result.violation is not None:
+        attempt = first_reproduced(check, trial.harness, trial.reference, None, result.violation)
+        torch_replay(check, trial.workspace, "", attempt)
+        base.clauses = {result.violation.clause: "REFUTED"}
+        base.counterexample, base.replays = attempt.counterexample, attempt.replays
+        base.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS
+        base.reason = f"{result.violation.clause} {result.violation.label}"
+    elif missing := _missing(check, result):
+        base.outcome, base.reason = Outcome.VACUOUS, missing
+    else:
+        base.clauses = dict.fromkeys(result.checked, "HOLDS")
+        checks = sum(result.checked.values())
+        base.outcome = Outcome.HOLDS
+        base.reason = f"{result.paths} paths, {checks} checks, none falsifiable"
+    return base
+
+
+def _missing(check: Check, result: Result) -> str:
+    """Why a run without a violation established nothing, or an empty text."""
+    unchecked = [o for o in check.obligations if o not in result.checked]
+    if unchecked or not result.checked:
+        return f"no path checks {', '.join(unchecked) or 'anything'}"
+    unreached = [name for name, witness in result.covers.items() if witness is None]
+    if unreached:
+        return f"cover not reached: {'; '.join(unreached)}"
+    return "" if result.covers else "the harness states no cover"
+
+
+def _control(trial: Trial, control: Control, subject: Any) -> Control:
+    """Run the harness on a mutant or the empty body; it is told neither the name nor the clause."""
+    began = time.monotonic()
+    body = instance(subject)
+    try:
+        result = trial.explore(body)
+    except Exception as error:  # a crash of the mutant is an outcome: ERROR, and never a kill
+        control.reason = f"{type(error).__name__}: {error}"
+        return control
+    if result.stopped is not None:
+        control.outcome, control.reason = Outcome(result.stopped.outcome), result.stopped.reason
+    elif result.violation is None:
+        control.outcome, control.reason = Outcome.HOLDS, "the harness finds nothing wrong with it"
+    else:
+        _settle(trial, control, body, result.violation)
+    control.seconds = round(time.monotonic() - began, 3)
+    return control
+
+
+def _settle(trial: Trial, control: Control, body: Any, violation: Violated) -> None:
+    attempt = first_reproduced(trial.check, trial.harness, body, trial.reference, violation)
+    torch_replay(trial.check, trial.workspace, control.name, attempt)
+    control.counterexample, control.replays = attempt.counterexample, attempt.replays
+    control.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS
+    control.reason = f"{violation.clause} {violation.label}"
+    named = control.kind == "empty_body" or violation.clause == control.clause
+    control.killed = attempt.reproduced and named
+    if not named:
+        control.reason += f" (it is named for {control.clause})"

@@ -1,0 +1,222 @@
+"""Path exploration of plain Python: run the harness again for every feasible sequence of decisions.
+
+A decision is the truth of a symbolic condition, or a choice among concrete options. The harness is executed from
+the start with a recorded prefix of decisions; at the first new one the feasible sides are found by the solver and
+the others are queued. Two bounds are asserted, never assumed: the decisions on one path (the unwinding bound) and
+the number of paths. Reaching either ends the exploration with BOUND_HIT. Source of the scheme: King, Symbolic
+Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC and Kani.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradproof import smt
+from gradproof.arith.context import running
+from gradproof.arith.rounding import OutOfRange, Rounder, Stub
+from gradproof.arith.symbolic import Sym, as_bool
+from gradproof.smt import Answer
+
+
+class PathEnds(Exception):
+    """This path is infeasible or its assumptions contradict each other; the exploration goes on."""
+
+
+class Stopped(Exception):
+    """The exploration cannot go on: `outcome` says why."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        self.outcome, self.reason = outcome, reason
+        super().__init__(reason)
+
+
+class Violated(Exception):
+    """A check failed on this path, with the values that make it fail."""
+
+    def __init__(self, clause: str, label: str, values: dict[str, Any], choices: list[Any]) -> None:
+        self.clause, self.label, self.values, self.choices = clause, label, values, choices
+        super().__init__(clause)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The two exploration bounds and the solver's seconds for one query."""
+
+    branches: int
+    paths: int
+    query_seconds: float
+    deadline: float
+
+
+@dataclass
+class Path:
+    """One run of the harness: decisions taken, conditions met, inputs made."""
+
+    prefix: tuple[int, ...]
+    taken: list[int] = field(default_factory=list)
+    options: list[Any] = field(default_factory=list)
+    conditions: list[smt.Term] = field(default_factory=list)
+    inputs: dict[str, smt.Term] = field(default_factory=dict)
+    roots: dict[str, Sym] = field(default_factory=dict)
+
+
+@dataclass
+class Result:
+    """What an exploration saw. `violation` is the first failed check, if any."""
+
+    paths: int = 0
+    most_branches: int = 0
+    sites: int = 0
+    checked: dict[str, int] = field(default_factory=dict)
+    covers: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    violation: Violated | None = None
+    stopped: Stopped | None = None
+
+
+class Explorer:
+    """Runs one harness body over all its paths."""
+
+    def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
+        self.limits, self.stub = limits, stub
+        self.rounds = stub is not None
+        self.result = Result()
+        self._queue: list[tuple[int, ...]] = [()]
+        self._path = Path(())
+        self._rounder: Rounder | None = None
+
+    def run(self, body: Callable[[], None]) -> Result:
+        """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
+        try:
+            while self._queue:
+                self._one(body, self._queue.pop())
+        except Stopped as stop:
+            self.result.stopped = stop
+        except Violated as violated:
+            self.result.violation = violated
+        except OutOfRange as unknown:
+            self.result.stopped = Stopped("UNKNOWN", str(unknown))
+        return self.result
+
+    def _one(self, body: Callable[[], None], prefix: tuple[int, ...]) -> None:
+        if self.result.paths >= self.limits.paths:
+            raise Stopped("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
+        self._path = Path(prefix)
+        self._rounder = Rounder(self.stub) if self.stub is not None else None
+        with running(self):
+            with suppress(PathEnds):
+                body()
+            self.result.paths += 1
+        self.result.most_branches = max(self.result.most_branches, len(self._path.taken))
+        if self._rounder is not None:
+            self.result.sites = max(self.result.sites, self._rounder.sites)
+
+    def rounder(self) -> Rounder:
+        """The stub of this run. Raises RuntimeError in a run over the reals."""
+        if self._rounder is None:
+            raise RuntimeError("this run has no rounding stub")
+        return self._rounder
+
+    def facts(self) -> list[smt.Term]:
+        """Assumptions, path condition and what the stub promises."""
+        return self._path.conditions + (self._rounder.constraints if self._rounder else [])
+
+    def ask(self, extra: list[smt.Term], wanted: dict[str, smt.Term] | None = None) -> smt.Reply:
+        """One query on top of the path's facts, within what is left of the time limit."""
+        left = min(self.limits.query_seconds, self.limits.deadline - time.monotonic())
+        if left <= 0:
+            raise Stopped("TIMEOUT", "the time limit of the check passed")
+        return smt.solve(self.facts() + extra, wanted or {}, left)
+
+    def _decide(self, count: int) -> int | None:
+        """The recorded decision at this point, or None when it is new."""
+        at = len(self._path.taken)
+        if at >= self.limits.branches:
+            raise Stopped("BOUND_HIT", f"a path takes more than {self.limits.branches} decisions (bound `branches`)")
+        return self._path.prefix[at] if at < len(self._path.prefix) else None
+
+    def branch(self, term: smt.Term) -> bool:
+        """Fork on a condition; on a new fork the second feasible side is queued."""
+        known = smt.constant_value(term)
+        if known is not None:
+            return known
+        side = self._decide(2)
+        if side is None:
+            sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
+            if not sides:
+                raise PathEnds
+            side = self._take(sides)
+        else:
+            self._path.taken.append(side)
+        self._path.conditions.append(term if side else smt.negate(term))
+        return bool(side)
+
+    def _take(self, sides: list[int]) -> int:
+        done = tuple(self._path.taken)
+        self._queue += [(*done, other) for other in reversed(sides[1:])]
+        self._path.taken.append(sides[0])
+        return sides[0]
+
+    def _feasible(self, term: smt.Term) -> bool:
+        reply = self.ask([term])
+        if reply.answer is Answer.TIMEOUT:
+            raise Stopped("TIMEOUT", f"branch feasibility: {reply.reason}")
+        # An undecided side is explored: that can only add paths, never lose one.
+        return reply.answer is not Answer.UNSAT
+
+    def choose(self, options: list[Any]) -> Any:
+        """Fork over concrete options."""
+        if not options:
+            raise PathEnds
+        side = self._decide(len(options))
+        if side is None:
+            side = self._take(list(range(len(options))))
+        else:
+            self._path.taken.append(side)
+        self._path.options.append(options[side])
+        return options[side]
+
+    def root(self, x: Sym) -> Sym:
+        """The square root over the reals: the r >= 0 with r r = x; rounded when the operand has a format."""
+        key = smt.key(x.term)
+        if key not in self._path.roots:
+            r = Sym(smt.real(f"root{len(self._path.roots)}"))
+            self._path.conditions += [r.term >= 0, r.term * r.term == smt.to_real(x.term)]
+            self._path.roots[key] = r
+        r = self._path.roots[key]
+        return r if x.fmt is None else self.rounder().fl(r, x.fmt, (x,), False)
+
+    def declare(self, name: str, term: smt.Term) -> None:
+        """Make `term` an input whose value a counterexample states. Raises ValueError on a second use of a name."""
+        if name in self._path.inputs:
+            raise ValueError(f"two inputs are called {name!r}")
+        self._path.inputs[name] = term
+
+    def assume(self, condition: Any) -> None:
+        """Restrict this path; a plain False ends it."""
+        if condition is False:
+            raise PathEnds
+        self._path.conditions.append(as_bool(condition))
+
+    def check(self, clause: str, condition: Any, label: str) -> None:
+        """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
+        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
+        if condition is True:
+            return
+        reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
+        if reply.answer is Answer.SAT:
+            raise Violated(clause, label, reply.values, list(self._path.options))
+        if reply.answer is not Answer.UNSAT:
+            raise Stopped(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
+
+    def cover(self, name: str, condition: Any) -> None:
+        """Record whether some path can reach this point with `condition`, with a witness."""
+        if self.result.covers.setdefault(name, None) is not None:
+            return
+        reply = self.ask([as_bool(condition)], self._path.inputs)
+        if reply.answer is Answer.SAT:
+            found = {k: str(v) for k, v in reply.values.items()}
+            self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}

@@ -1,0 +1,215 @@
+"""The only module that imports z3. Terms are opaque to every other module.
+
+A query is a fresh solver over the whole path condition: nothing carries over from one query to the next, so an
+answer depends on its text alone. `unknown` is told apart from a time-out by z3's own reason.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+from typing import Any
+
+import z3
+
+Term = Any
+
+
+class Answer(StrEnum):
+    """What the solver said."""
+
+    SAT = "sat"
+    UNSAT = "unsat"
+    UNKNOWN = "unknown"
+    TIMEOUT = "timeout"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer, the values it gives to the asked terms (SAT only), and why there is none."""
+
+    answer: Answer
+    values: dict[str, Any]
+    reason: str = ""
+
+
+@dataclass
+class Tally:
+    """Queries, their seconds and the longest one."""
+
+    queries: int = 0
+    seconds: float = 0.0
+    slowest: float = 0.0
+
+
+TALLY = Tally()
+
+
+def version() -> str:
+    """z3's own version."""
+    return f"z3 {z3.get_version_string()}"
+
+
+def real(name: str) -> Term:
+    """A real constant."""
+    return z3.Real(name)
+
+
+def integer(name: str) -> Term:
+    """An integer constant."""
+    return z3.Int(name)
+
+
+def boolean(name: str) -> Term:
+    """A Boolean constant."""
+    return z3.Bool(name)
+
+
+def number(x: Fraction | int) -> Term:
+    """A rational literal."""
+    f = Fraction(x)
+    return z3.RealVal(f"{f.numerator}/{f.denominator}")
+
+
+def whole(x: int) -> Term:
+    """An integer literal."""
+    return z3.IntVal(x)
+
+
+def truth(x: bool) -> Term:
+    """A Boolean literal."""
+    return z3.BoolVal(x)
+
+
+def to_real(t: Term) -> Term:
+    """An integer term as a real one."""
+    return z3.ToReal(t) if z3.is_int(t) else t
+
+
+def is_int(t: Term) -> bool:
+    """Whether a term is of the integer sort."""
+    return bool(z3.is_int(t))
+
+
+def both(terms: Iterable[Term]) -> Term:
+    """Conjunction."""
+    return z3.And(list(terms))
+
+
+def either(terms: Iterable[Term]) -> Term:
+    """Disjunction."""
+    return z3.Or(list(terms))
+
+
+def negate(t: Term) -> Term:
+    """Negation."""
+    return z3.Not(t)
+
+
+def implies(a: Term, b: Term) -> Term:
+    """Implication."""
+    return z3.Implies(a, b)
+
+
+def ite(c: Term, a: Term, b: Term) -> Term:
+    """If-then-else."""
+    return z3.If(c, a, b)
+
+
+def key(t: Term) -> str:
+    """A text that two terms share only if they are the same term."""
+    return str(z3.simplify(t).sexpr())
+
+
+def constant_value(t: Term) -> bool | None:
+    """True or False when the term simplifies to one, else None."""
+    s = z3.simplify(t)
+    if z3.is_true(s):
+        return True
+    return False if z3.is_false(s) else None
+
+
+def _ieee_sort(p: int, bits: int) -> Any:
+    return z3.FPSort(bits - p, p)
+
+
+def ieee(name: str, p: int, bits: int) -> Term:
+    """An IEEE constant of precision p in a format `bits` wide."""
+    return z3.FP(name, _ieee_sort(p, bits))
+
+
+def ieee_number(x: Fraction, p: int, bits: int) -> Term:
+    """An IEEE literal, rounded to nearest even."""
+    return z3.fpRealToFP(z3.RNE(), number(x), _ieee_sort(p, bits))
+
+
+def ieee_convert(t: Term, p: int, bits: int) -> Term:
+    """A term converted to another format, rounded to nearest even."""
+    return z3.fpFPToFP(z3.RNE(), t, _ieee_sort(p, bits))
+
+
+IEEE_BINARY = {
+    "+": lambda a, b: z3.fpAdd(z3.RNE(), a, b),
+    "-": lambda a, b: z3.fpSub(z3.RNE(), a, b),
+    "*": lambda a, b: z3.fpMul(z3.RNE(), a, b),
+    "/": lambda a, b: z3.fpDiv(z3.RNE(), a, b),
+    "<": z3.fpLT,
+    "<=": z3.fpLEQ,
+    "==": z3.fpEQ,
+}
+
+
+def ieee_sqrt(t: Term) -> Term:
+    """Correctly rounded square root."""
+    return z3.fpSqrt(z3.RNE(), t)
+
+
+def ieee_abs(t: Term) -> Term:
+    """Absolute value."""
+    return z3.fpAbs(t)
+
+
+def ieee_finite(t: Term) -> Term:
+    """Neither an infinity nor a NaN."""
+    return z3.Not(z3.Or(z3.fpIsInf(t), z3.fpIsNaN(t)))
+
+
+def solve(assertions: Sequence[Term], wanted: dict[str, Term], seconds: float) -> Reply:
+    """One query. `seconds` is its wall-clock limit; the values of `wanted` come back on SAT."""
+    solver = z3.Solver()
+    solver.set("timeout", max(1, int(seconds * 1000)))
+    solver.add(*assertions)
+    began = time.monotonic()
+    verdict = solver.check()
+    took = time.monotonic() - began
+    TALLY.queries += 1
+    TALLY.seconds += took
+    TALLY.slowest = max(TALLY.slowest, took)
+    if verdict == z3.unsat:
+        return Reply(Answer.UNSAT, {})
+    if verdict == z3.unknown:
+        reason = solver.reason_unknown()
+        late = reason in ("timeout", "canceled") or took >= seconds
+        return Reply(Answer.TIMEOUT if late else Answer.UNKNOWN, {}, reason)
+    model = solver.model()
+    return Reply(Answer.SAT, {name: _value(model.eval(t, model_completion=True)) for name, t in wanted.items()})
+
+
+def _value(v: Any) -> Any:
+    """A model value as bool, int or Fraction; an irrational algebraic number is cut at 2^-80."""
+    if z3.is_bool(v):
+        return z3.is_true(v)
+    if z3.is_int_value(v):
+        return int(v.as_long())
+    if z3.is_rational_value(v):
+        return Fraction(int(v.numerator_as_long()), int(v.denominator_as_long()))
+    if z3.is_algebraic_value(v):
+        near = v.approx(24)
+        return Fraction(int(near.numerator_as_long()), int(near.denominator_as_long()))
+    if z3.is_fp(v):
+        exact = z3.simplify(z3.fpToReal(v))
+        return Fraction(int(exact.numerator_as_long()), int(exact.denominator_as_long()))
+    raise TypeError(f"a model value of no known sort: {v}")

@@ -1,0 +1,143 @@
+"""Harnesses over the window protocol: KANI-GA-003 (bounded, on the loop) and KANI-GA-010 (inductive, on the table)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from models.accumulation import Config, MicroBatch
+from models.window import Breaks, Event, State, replay, window_sizes
+from symbolic.accumulation import mean
+
+
+def step_count(k: Any, loop: Any) -> None:
+    """GA-INV-003: M micro-batches give ceil(M/N) step attempts and leave no gradient unapplied."""
+    n = k.upto("micro_batches")
+    total = k.choose("micro-batches in the data", list(range(1, k.bound("cycles") * n + 1)))
+    sizes = window_sizes(total, n)
+    skipped = k.choose("window that the scaler skips", [None, *range(len(sizes))])
+    grads = k.reals("g", total, -1, 1)
+    config = Config(n, skip=frozenset() if skipped is None else frozenset({skipped}))
+    batches = [MicroBatch(0, (g,)) for g in grads]
+    k.scenario(batches, config, (0,))
+    record = loop.run((0,), batches, config, (0,))
+    attempts = record.events.count(Event.STEP)
+    k.check("GA-INV-003", attempts == -(-total // n), f"N={n}, M={total}: {attempts} step attempts")
+    broken = replay(record.events, sizes)[-1].broken
+    k.check("GA-INV-003", broken is None, f"N={n}, M={total}: {broken}")
+    k.check("GA-INV-003", len(record.updates) == len(sizes) - (skipped is not None), "one update an unskipped window")
+    k.cover("a tail window", total % n != 0)
+    k.cover("a skipped step", skipped is not None)
+    k.cover("the largest window, every cycle", total == k.bound("cycles") * k.bound("micro_batches"))
+    starts = [sum(sizes[:i]) for i in range(len(sizes)) if i != skipped]
+    for start, applied in zip(starts, record.updates, strict=True):
+        window = grads[start : start + n]
+        k.check("GA-INV-003", k.same(applied[0], mean(window)), f"N={n}, M={total}: no gradient is left unapplied")
+
+
+class Ghost:
+    """Counters beside a table state: what really happened to the buffer, whatever the table says."""
+
+    def __init__(self, k: Any) -> None:
+        for name in ("n", "size", "held", "clips", "steps", "schedules", "seen", "applied", "full", "tail"):
+            setattr(self, name, k.int(name, 0))
+        k.assume(self.n >= 1)
+        k.assume((self.size >= 1) & (self.size <= self.n))
+
+    n: Any
+    size: Any
+    held: Any
+    clips: Any
+    steps: Any
+    schedules: Any
+    seen: Any
+    applied: Any
+    full: Any
+    tail: Any
+
+
+EMPTY = (State.CLEAN, State.DUE)
+READY = (State.SCALED, State.FULL, State.CLIPPED)
+SPENT = (State.STEPPED, State.SCHEDULED)
+
+
+def invariant(state: State, g: Ghost) -> list[Any]:
+    """What each state of the table promises of the counters: for every N and every number of cycles."""
+    facts = [g.applied == g.n * g.full + g.tail, (g.tail >= 0) & (g.tail < g.n), g.schedules <= g.steps]
+    facts.append(((g.tail == 0) & (g.steps == g.full)) | ((g.tail > 0) & (g.steps == g.full + 1)))
+    if state in EMPTY:
+        facts += [g.held == 0, g.clips == 0, g.seen == g.applied]
+    elif state is State.OPEN:
+        facts += [g.held >= 1, g.held < g.size, g.clips == 0, g.seen == g.applied + g.held, g.tail == 0]
+    elif state in READY:
+        facts += [g.held == g.size, g.clips == int(state is State.CLIPPED), g.seen == g.applied + g.held, g.tail == 0]
+    else:
+        facts += [g.held >= 1, g.clips <= 1, g.seen == g.applied]
+    if state in (State.DUE, State.STEPPED):
+        facts.append(g.schedules < g.steps)
+    return facts
+
+
+def window_invariant(k: Any, advance: Any) -> None:
+    """GA-INV-002, -003, -005 for all N and cycles: the invariant is inductive, and what it allows is harmless.
+
+    One transition from any state that satisfies the invariant, on counters that the harness moves by what the event
+    does to a real buffer. A short window may only be the last one (assumed: it is the end of the data).
+    """
+    _base(k)
+    state, event = k.choose("state", list(State)), k.choose("event", list(Event))
+    scaled = k.choose("loss scale", [False, True])
+    g = Ghost(k)
+    for fact in invariant(state, g):
+        k.assume(fact)
+    if event is Event.ACCUMULATE and state in EMPTY:
+        k.assume(g.tail == 0)
+    last = bool(g.held + 1 == g.size)
+    k.cover(f"{state.value} is inhabited")
+    after = advance(state, event, last=last, scaled=scaled)
+    if isinstance(after, Breaks):
+        return
+    _perform(k, state, event, scaled, g)
+    for i, fact in enumerate(invariant(after, g)):
+        k.check(_clause(event), fact, f"{state.value} --{event.value}--> {after.value}: promise {i + 1}")
+
+
+def _base(k: Any) -> None:
+    """A fresh loop satisfies the invariant of CLEAN."""
+    start = Ghost.__new__(Ghost)
+    start.n, start.size = 1, 1
+    for name in ("held", "clips", "steps", "schedules", "seen", "applied", "full", "tail"):
+        setattr(start, name, 0)
+    for fact in invariant(State.CLEAN, start):
+        k.check("GA-INV-003", fact, "a fresh loop")
+
+
+def _clause(event: Event) -> str:
+    if event in (Event.ZERO, Event.ACCUMULATE):
+        return "GA-INV-002"
+    return "GA-INV-005" if event in (Event.CLIP, Event.UNSCALE, Event.SYNC) else "GA-INV-003"
+
+
+def _perform(k: Any, state: State, event: Event, scaled: bool, g: Ghost) -> None:
+    """Move the counters by what the event does, and check that it may be done now."""
+    if event is Event.ZERO:
+        k.check("GA-INV-002", g.seen == g.applied, "zeroing loses no gradient")
+        g.held, g.clips = 0, 0
+    elif event is Event.ACCUMULATE:
+        k.check("GA-INV-002", (g.held == 0) | (g.seen > g.applied), "accumulated onto a stale gradient")
+        k.check("GA-INV-003", g.held < g.size, "the window has room")
+        g.held, g.seen = g.held + 1, g.seen + 1
+    elif event is Event.CLIP:
+        k.check("GA-INV-005", (g.held == g.size) & (g.seen > g.applied), "clipped with all micro-batches in")
+        k.check("GA-INV-005", g.clips == 0, "clipped once")
+        k.check("GA-INV-005", state is not State.SCALED, "clipped after unscale")
+        g.clips = g.clips + 1
+    elif event is Event.STEP:
+        k.check("GA-INV-003", (g.held == g.size) & (g.seen == g.applied + g.size), "stepped on a complete window, once")
+        g.steps, g.applied = g.steps + 1, g.seen
+        short = bool(g.size < g.n)
+        g.full, g.tail = (g.full, g.size) if short else (g.full + 1, g.tail)
+    elif event is Event.SCHEDULE:
+        k.check("GA-INV-003", g.schedules < g.steps, "the schedule follows a step")
+        g.schedules = g.schedules + 1
+    elif event is Event.END:
+        k.check("GA-INV-003", g.seen == g.applied, "no gradient is left unapplied")

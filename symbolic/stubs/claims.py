@@ -1,0 +1,167 @@
+"""The proof of a rounding stub: what it promises is true of rounding to nearest even.
+
+Rounding is piecewise constant: between two neighbours a < b with midpoint m it is a up to m and b from there on.
+The error is linear on each piece, so its extremes are at the neighbours and at the midpoint; the promises are
+judged there, binade by binade, with the binade as the site's range. That is every real in the range of a 16-bit
+format, without sampling. The points are float64 arrays, which hold them and their differences exactly (at most 32
+significant bits). For fp32 one binade with spacing 1 stands for all: the binades are scaled copies of it
+(subnormals have its spacing and a smaller range), and the solver quantifies over the reals in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.rounding import Site
+from models.registry import Mutant
+from symbolic.stubs import d2_half_ulp
+
+Reals = NDArray[np.float64]
+
+
+def exactly(x: Fraction) -> float:
+    """A Fraction as the float64 that equals it. Raises ValueError when there is none."""
+    near = float(x)
+    if Fraction(near) != x:
+        raise ValueError(f"{x} is no float64")
+    return near
+
+
+@dataclass(frozen=True, slots=True)
+class ArraySite:
+    """A site whose constants compare exactly and quickly with float64 arrays."""
+
+    site: Site
+
+    @property
+    def lo(self) -> Fraction:
+        """Lower end of the exact range."""
+        return self.site.lo
+
+    @property
+    def hi(self) -> Fraction:
+        """Upper end of the exact range."""
+        return self.site.hi
+
+    @property
+    def half_ulp(self) -> float:
+        """The site's constant."""
+        return exactly(self.site.half_ulp)
+
+    @property
+    def fmt(self) -> Any:
+        """The site's rounding."""
+        return SimpleNamespace(round=lambda x: exactly(self.site.fmt.round(x)))
+
+
+def numbers(name: str) -> Reals:
+    """Every finite number >= 0 of a 16-bit format, in increasing order, from its bit patterns."""
+    if name == "fp16":
+        return np.arange(0, 0x7C00, dtype=np.uint16).view(np.float16).astype(np.float64)
+    return (np.arange(0, 0x7F80, dtype=np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def points(name: str) -> tuple[Reals, Reals]:
+    """z and fl(z) at every number, every midpoint and next to it, for all z >= 0 in increasing order."""
+    low, high = numbers(name)[:-1], numbers(name)[1:]
+    middle, nudge = (low + high) / 2, (high - low) / 2**20
+    to_even = np.where(np.arange(len(low)) % 2 == 0, low, high)
+    z = np.stack([low, middle - nudge, middle, middle + nudge], axis=1)
+    r = np.stack([low, low, to_even, high], axis=1)
+    return z.ravel(), r.ravel()
+
+
+def binades(f: Format, z: Reals) -> list[tuple[Fraction, NDArray[np.intp]]]:
+    """(2^(k+1), indices of the z in (2^k, 2^(k+1)]); all subnormals and zero are one group."""
+    edges = [Fraction(2) ** k for k in range(f.emin, f.emax + 2)]
+    group = np.searchsorted([exactly(e) for e in edges], z, side="left")
+    return [(edge, np.flatnonzero(group == i)) for i, edge in enumerate(edges) if (group == i).any()]
+
+
+def keeps(stub: Any, z: Reals, r: Reals, site: Site) -> bool:
+    """Whether the stub's promises hold at all these points, and at their negatives."""
+    mirrored = Site(site.fmt, -site.hi, -site.lo, site.shift)
+    promises = [*stub.contract(z, r, ArraySite(site)), *stub.contract(-z, -r, ArraySite(mirrored))]
+    return all(bool(np.all(p)) for p in promises)
+
+
+def sound(k: Any, stub: Any) -> None:
+    """Every promise of the stub is kept by rounding to nearest even, and it promises something."""
+    name = k.choose("format", [*k.params["formats"], "fp32"])
+    f = FORMATS[name]
+    one = Fraction(1)
+    far = stub.contract(one, one + 4 * f.spacing(one), Site(f, one, one))
+    k.check(k.claim.id, not all(far), f"{name}: a value four ulps away is excluded")
+    k.cover("every format", name == "fp32")
+    if name == "fp32":
+        _one_binade(k, stub, f)
+    else:
+        _every_real(k, stub, f)
+
+
+def _every_real(k: Any, stub: Any, f: Format) -> None:
+    z, r = points(f.name)
+    for edge, at in binades(f, z):
+        inside = Site(f, Fraction(z[at[0]]), Fraction(z[at[-1]]))
+        k.check(k.claim.id, keeps(stub, z[at], r[at], inside), f"{f.name}: every real up to {float(edge)!r}")
+    relate: Any = getattr(stub, "relate", lambda *_: [])
+    for promise in relate(z[:-1], r[:-1], z[1:], r[1:]):
+        k.check(k.claim.id, bool(np.all(promise)), f"{f.name}: monotone")
+    for exponent in range(1, 7):
+        exact, rounded = _halved(f, exponent)
+        site = Site(f, Fraction(0), Fraction(exact[-1]), shift=True)
+        k.check(k.claim.id, keeps(stub, exact, rounded, site), f"{f.name}: every x / {2**exponent}")
+
+
+@cache
+def _halved(f: Format, exponent: int) -> tuple[Reals, Reals]:
+    """x / 2^k and its rounding, for every x whose quotient is subnormal or nearly so; all other quotients are exact."""
+    x = numbers(f.name)[: 2 ** (f.p - 1) * (exponent + 2)]
+    z = x / 2**exponent
+    return z, np.array([exactly(f.round(Fraction(v))) for v in z])
+
+
+def _one_binade(k: Any, stub: Any, f: Format) -> None:
+    low, high = Fraction(2) ** (f.p - 1), Fraction(2) ** f.p
+    site = Site(f, low, high)
+    pairs = []
+    for i in (1, 2):
+        z, m = k.real(f"z{i}", low, high), k.int(f"m{i}", int(low), int(high))
+        k.assume((m <= z) & (z < m + 1))
+        up = (z - m > Fraction(1, 2)) | ((z - m == Fraction(1, 2)) & (m % 2 == 1))
+        r = m + 1 if up else m
+        k.cover("a tie", z - m == Fraction(1, 2))
+        for promise in stub.contract(z, r, site):
+            k.check(k.claim.id, promise, f"{f.name}: every real in a binade")
+        pairs.append((z, r))
+    for promise in getattr(stub, "relate", lambda *_: [])(*pairs[0], *pairs[1]):
+        k.check(k.claim.id, promise, f"{f.name}: monotone in a binade")
+
+
+def _half_of_half_ulp(z: Any, r: Any, site: Any) -> list[Any]:
+    return [abs(r - z) <= site.half_ulp / 2]
+
+
+def _no_tie(z: Any, r: Any, site: Any) -> list[Any]:
+    return [abs(r - z) < site.half_ulp]
+
+
+def _stub(contract: Any) -> Any:
+    return SimpleNamespace(contract=contract, enclose=d2_half_ulp.enclose)
+
+
+UNSOUND: Mapping[str, Mutant] = {
+    "half_of_half_ulp": Mutant("half_of_half_ulp", "", "half the true error", _stub(_half_of_half_ulp)),
+    "no_tie": Mutant("no_tie", "", "ties taken for impossible", _stub(_no_tie)),
+}
+
+NO_PROMISE = _stub(lambda z, r, site: [])

@@ -1,0 +1,274 @@
+"""The SMT backend on its own: what it calls HOLDS, and everything that it must not."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gradproof.backends import smt_run
+from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome
+from models.accumulation import Accumulation, Config, Empty, Record, Vector
+from models.mutants import MUTANTS
+from models.registry import Mutant
+from models.window import Event
+from symbolic.accumulation import numerical_equivalence
+from symbolic.stubs import claims, d2_half_ulp, d3_grid, d4_monotone
+
+BOUNDS = {"branches": 400, "paths": 5000, "micro_batches": 4, "samples": 2, "cycles": 2, "elements": 2}
+
+
+def tolerances(fp32: str, fp16: str) -> list[dict[str, Any]]:
+    rows = [{"dtype": "fp32", "value": fp32}, {"dtype": "fp16", "value": fp16}]
+    return [{"id": "GA-EQ-001", "tolerance": rows}]
+
+
+class Local:
+    """A workspace whose names are this test's objects, else importable modules."""
+
+    def __init__(self, **objects: Any) -> None:
+        self.objects = {"subject": Accumulation, "empty": Empty, "mutants": MUTANTS} | objects
+
+    def resolve(self, name: str) -> Any:
+        if name in self.objects:
+            return self.objects[name]
+        module, _, attribute = name.partition(":")
+        found = importlib.import_module(module)
+        return getattr(found, attribute) if attribute else found
+
+
+def claim(
+    harness: str, *obligations: str, strategy: str = "exhaustive", mutants: tuple[str, ...] = (), **more: Any
+) -> Check:
+    bounds = tuple(Bound(k, v, "a test") for k, v in (BOUNDS | more.pop("bounds", {})).items())
+    stubs = [{"id": "S", "stub": "stub"}]
+    params = {"subjects": {"empty": "empty", "mutants": "mutants"}, **more.get("params", {})}
+    return Check(
+        "T-1",
+        Kind.SMT,
+        Layer.SMT,
+        obligations,
+        "a test",
+        harness,
+        "subject",
+        strategy=strategy,
+        bounds=bounds,
+        stubs=("S",) if strategy == "stub_float" else (),
+        mutants=mutants,
+        params=params,
+        text={"obligations": more.pop("tolerance", tolerances("1e-5", "1e-3")), "stubs": stubs},
+        time_limit=more.pop("time_limit", 60.0),
+        expect=more.pop("expect", Expect.HOLDS),
+    )
+
+
+def run(check: Check, **objects: Any) -> Finding:
+    return smt_run.run(check, Local(**objects))
+
+
+def doubled(k: Any, loop: Any) -> None:
+    """A toy harness: the subject doubles."""
+    x = k.real("x", -1, 1)
+    k.cover("positive", x > 0)
+    k.check("C", k.same(loop(x), 2 * x), "doubles")
+
+
+def toy(harness: Any, subject: Any, *mutants: Mutant, **more: Any) -> Finding:
+    registry = {m.name: m for m in mutants}
+    check = claim("harness", "C", mutants=tuple(registry), **more)
+    return run(check, harness=harness, subject=subject, empty=lambda x: x, mutants=registry)
+
+
+def test_a_true_claim_with_its_controls_holds() -> None:
+    finding = toy(doubled, lambda x: x + x, Mutant("tripled", "C", "nowhere#1", lambda x: 3 * x))
+    assert finding.outcome is Outcome.HOLDS
+    assert finding.clauses == {"C": "HOLDS"}
+    assert [c.killed for c in finding.controls] == [True, True]
+    assert all(r["reproduced"] for c in finding.controls for r in c.replays)
+
+
+def test_a_false_claim_is_refuted_and_replayed() -> None:
+    finding = toy(doubled, lambda x: 3 * x)
+    assert finding.outcome is Outcome.REFUTED
+    assert finding.counterexample is not None
+    assert [r["reproduced"] for r in finding.replays] == [True, True]
+
+
+def test_a_surviving_mutant_makes_the_harness_weak() -> None:
+    finding = toy(doubled, lambda x: x + x, Mutant("same", "C", "nowhere#1", lambda x: 2 * x))
+    assert finding.outcome is Outcome.WEAK
+    assert "same" in finding.reason
+
+
+def test_a_mutant_killed_on_another_clause_does_not_count() -> None:
+    finding = toy(doubled, lambda x: x + x, Mutant("tripled", "D", "nowhere#1", lambda x: 3 * x))
+    assert finding.outcome is Outcome.WEAK
+    assert "named for D" in finding.controls[1].reason
+
+
+def test_a_mutant_that_crashes_is_not_killed() -> None:
+    def crash(x: Any) -> Any:
+        raise RuntimeError("boom")
+
+    finding = toy(doubled, lambda x: x + x, Mutant("crash", "C", "nowhere#1", crash))
+    assert finding.outcome is Outcome.WEAK
+    assert finding.controls[1].outcome is Outcome.ERROR
+    assert "boom" in finding.controls[1].reason
+
+
+def test_a_harness_that_the_empty_body_passes_is_weak() -> None:
+    def lazy(k: Any, loop: Any) -> None:
+        k.cover("here")
+        k.check("C", k.real("x", 0, 1) <= 1)
+
+    finding = toy(lazy, lambda x: 2 * x)
+    assert finding.outcome is Outcome.WEAK
+    assert "empty body" in finding.reason
+
+
+def test_a_harness_that_assumes_false_is_vacuous() -> None:
+    def contradiction(k: Any, loop: Any) -> None:
+        x = k.real("x", 0, 1)
+        k.assume(x > 1)
+        doubled_after = k.same(loop(x), 5 * x)
+        k.cover("here")
+        k.check("C", doubled_after)
+
+    finding = toy(contradiction, lambda x: 2 * x)
+    assert finding.outcome is Outcome.VACUOUS
+    assert "cover not reached" in finding.reason
+
+
+@pytest.mark.parametrize(
+    "harness", [lambda k, loop: None, lambda k, loop: k.cover("here"), lambda k, loop: k.check("D", True)]
+)
+def test_a_harness_that_checks_nothing_of_its_clause_is_vacuous(harness: Any) -> None:
+    assert toy(harness, lambda x: x).outcome is Outcome.VACUOUS
+
+
+def test_a_harness_without_a_cover_is_vacuous() -> None:
+    finding = toy(lambda k, loop: k.check("C", True), lambda x: x)
+    assert finding.outcome is Outcome.VACUOUS
+    assert finding.reason == "the harness states no cover"
+
+
+def test_a_bound_that_is_hit_is_the_outcome() -> None:
+    def loops(k: Any, loop: Any) -> None:
+        x, i = k.int("x", 0), 0
+        while x > i:
+            i += 1
+
+    assert toy(loops, lambda x: x, bounds={"branches": 5}).outcome is Outcome.BOUND_HIT
+
+
+def test_a_stub_that_is_too_weak_gives_spurious_and_not_refuted() -> None:
+    """Over reals and with an anything-goes stub, the sum may be anything; no real rounding does that."""
+    free = SimpleNamespace(contract=lambda z, r, site: [], enclose=d3_grid.enclose)
+    finding = run(claim("symbolic.accumulation:numerical_equivalence", "GA-EQ-001", strategy="stub_float"), stub=free)
+    assert finding.outcome is Outcome.SPURIOUS
+    assert not any(r["reproduced"] for r in finding.replays)
+
+
+def test_overflow_that_the_range_does_not_exclude_is_no_proof() -> None:
+    def wide(k: Any, loop: Any) -> None:
+        a, b = k.floats("a", 2, "fp16", -65504, 65504)
+        k.cover("here")
+        k.check("C", k.same(a + b, b + a))
+
+    check = claim("harness", "C", strategy="stub_float")
+    finding = run(check, harness=wide, subject=lambda x: x, stub=d3_grid)
+    assert finding.outcome is Outcome.UNKNOWN
+    assert "may exceed" in finding.reason
+
+
+@pytest.mark.parametrize("stub", [d2_half_ulp, d3_grid, d4_monotone])
+def test_the_bounded_proof_of_equivalence(stub: Any) -> None:
+    mutants = ("missing_scale", "divided_twice", "rescaled_buffer")
+    check = claim("symbolic.accumulation:numerical_equivalence", "GA-EQ-001", strategy="stub_float", mutants=mutants)
+    finding = run(check, stub=stub)
+    assert finding.outcome is Outcome.HOLDS, finding.reason
+    assert all(c.killed for c in finding.controls)
+
+
+def test_a_tolerance_below_the_sharp_bound_is_refuted_by_the_witness() -> None:
+    """fp32 errs by up to 7.4506e-8 at N = 4 and by less than 1.35e-7 at N = 3, where 1/3 is rounded too."""
+    more: dict[str, Any] = {"strategy": "stub_float", "params": {"controls_off": True}}
+    names = ("symbolic.accumulation:numerical_equivalence", "GA-EQ-001")
+    below = run(claim(*names, tolerance=tolerances("7.443e-8", "1"), **more), stub=d3_grid)
+    assert below.outcome is Outcome.REFUTED
+    assert below.counterexample is not None
+    assert "worst-case construction" in below.counterexample["found_by"]
+    above = run(claim(*names, tolerance=tolerances("1.35e-7", "1"), **more), stub=d3_grid)
+    assert above.outcome is Outcome.HOLDS
+
+
+class RightEventsWrongValue(Accumulation):
+    """Clips at the right moment and does nothing there."""
+
+    def clip(self, buffer: Vector, max_norm: Any) -> Vector:
+        return buffer
+
+
+class ClipsTooFar(Accumulation):
+    """Clips to half the norm."""
+
+    def clip(self, buffer: Vector, max_norm: Any) -> Vector:
+        return tuple(b / 2 for b in super().clip(buffer, max_norm))
+
+
+class ClipsElementwise(Accumulation):
+    """Clips each element on its own: the direction changes."""
+
+    def clip(self, buffer: Vector, max_norm: Any) -> Vector:
+        return tuple(max_norm if b > max_norm else b for b in buffer)
+
+
+class TwoSteps(Accumulation):
+    """Applies the same gradient twice."""
+
+    def step(self, record: Record, config: Config) -> None:
+        super().step(record, config)
+        record.note(Event.STEP, record.buffer)
+
+
+class Swapped(Accumulation):
+    """Applies the gradient of another window."""
+
+    def step(self, record: Record, config: Config) -> None:
+        record.note(Event.STEP, record.buffer)
+        record.updates.append(record.values[0] if not record.updates else record.updates[0])
+
+
+@pytest.mark.parametrize(
+    ("harness", "obligation", "subject"),
+    [
+        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", RightEventsWrongValue),
+        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", ClipsTooFar),
+        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", ClipsElementwise),
+        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", TwoSteps),
+        ("symbolic.protocol:step_count", "GA-INV-003", TwoSteps),
+        ("symbolic.protocol:step_count", "GA-INV-003", Swapped),
+    ],
+)
+def test_values_are_judged_besides_events(harness: str, obligation: str, subject: Any) -> None:
+    finding = run(claim(harness, obligation, bounds={"micro_batches": 2}), subject=subject)
+    assert finding.outcome is Outcome.REFUTED, finding.reason
+    assert finding.counterexample is not None
+    assert finding.counterexample["clause"] == obligation
+
+
+@pytest.mark.parametrize("name", sorted(claims.UNSOUND))
+def test_an_unsound_stub_is_refuted(name: str) -> None:
+    params = {"formats": ["fp16", "bf16"]}
+    check = claim("symbolic.stubs.claims:sound", strategy="exhaustive", params=params)
+    finding = run(check, subject=claims.UNSOUND[name].subject)
+    assert finding.outcome is Outcome.REFUTED
+    assert finding.counterexample is not None
+    assert finding.counterexample["clause"] == "T-1"
+
+
+def test_the_harness_is_short_and_is_what_the_contract_names() -> None:
+    assert numerical_equivalence.__doc__ is not None
+    assert "GA-EQ-001" in numerical_equivalence.__doc__
