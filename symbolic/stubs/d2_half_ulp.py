@@ -11,8 +11,8 @@ from typing import Any
 
 
 def contract(z: Any, r: Any, site: Any) -> list[Any]:
-    """|r - z| <= half an ulp."""
-    return [abs(r - z) <= site.half_ulp]
+    """|r - z| <= half an ulp, as two linear conditions."""
+    return [r - z <= site.half_ulp, z - r <= site.half_ulp]
 
 
 def enclose(site: Any) -> tuple[Fraction, Fraction]:

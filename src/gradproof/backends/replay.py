@@ -115,20 +115,26 @@ def candidates(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 def torch_replay(check: Check, workspace: Any, name: str, attempt: Attempt) -> None:
     """Add a replay on the PyTorch step of the same name, where the case is one that a step can be given.
 
-    `name` is a mutant's, or empty for the check's own subject.
+    `name` is a control's, or empty for the check's own subject.
     """
     subjects = check.params.get("subjects", {})
     if attempt.case is None or not attempt.reproduced or "torch_mutants" not in subjects:
         return
-    if name:
-        registry = workspace.resolve(subjects["torch_mutants"])
-        cls = registry[name].subject if name in registry else None
-    else:
-        cls = workspace.resolve(subjects["torch"])
-    if name == "empty body":
-        cls = workspace.resolve(subjects["torch_empty"])
+    cls = _torch_twin(check, workspace, name, subjects)
     if cls is None:
         return
     from gradproof.backends.torch_replay import replay_model
 
     attempt.replays.append(replay_model(cls, attempt.case, attempt.counterexample["clause"]))
+
+
+def _torch_twin(check: Check, workspace: Any, name: str, subjects: Mapping[str, str]) -> Any:
+    """The PyTorch step that is the counterpart of a Python model, or None when there is none."""
+    if name == "empty body":
+        return workspace.resolve(subjects["torch_empty"])
+    seeded = re.fullmatch(r".+\[(\w+)\]", check.subject)
+    wanted = name or (seeded[1] if seeded else "")
+    if not wanted:
+        return workspace.resolve(subjects["torch"]) if check.subject == subjects.get("model") else None
+    registry = workspace.resolve(subjects["torch_mutants"])
+    return registry[wanted].subject if wanted in registry else None

@@ -1,0 +1,382 @@
+"""What the clauses of a contract say about each other: ids, references, bounds, coverage, the gate.
+
+The rules read the tree and not the typed contract, so that they still speak when a clause elsewhere has the wrong
+shape. A value of the wrong type is passed over here: contract_shape reports it.
+
+A rule is hard (an error) or soft: an error in our dialect, a warning in a contract of the field.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gradproof.contract_schema import DEVICES, REFERENCE, Dtype
+from gradproof.contract_tree import Node, Problem
+from gradproof.core import Expect, Layer
+
+PRIMARY = "micro_batches"
+SOLVER_LAYER = {"z3": {Layer.SMT}, "crosshair": {Layer.CROSSHAIR}}
+_DTYPES: tuple[str, ...] = Dtype.__args__  # type: ignore[attr-defined]
+
+
+def check(root: Node, ours: bool, path: Path, shown: str) -> tuple[list[Problem], list[Problem]]:
+    """Errors and warnings of all rules."""
+    rules = _Rules(root, ours, path, shown)
+    for rule in RULES:
+        rule(rules)
+    return rules.errors, rules.warnings
+
+
+def tolerate(harness: str) -> str:
+    """The harness of a field contract if it names an attribute of a module, else nothing."""
+    return harness if REFERENCE.fullmatch(harness) else ""
+
+
+class _Rules:
+    """The tree with what all rules need."""
+
+    def __init__(self, root: Node, ours: bool, path: Path, shown: str) -> None:
+        self.root, self.ours, self.path, self.shown = root, ours, path, shown
+        self.errors: list[Problem] = []
+        self.warnings: list[Problem] = []
+        self.obligations = root.items("proof_obligations")
+        self.harnesses = root.items("kani_harnesses")
+        self.tests = root.items("falsification_tests")
+        self.stubs = root.items("stubs")
+        self.ids = [i for n in self.obligations if (i := n.text("id")) is not None]
+
+    def error(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        self.errors.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+
+    def warn(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        self.warnings.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+
+    def soft(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        (self.error if self.ours else self.warn)(code, node, found, expected, mend)
+
+    def named(self, clause: Node) -> list[Node]:
+        """Nodes of the obligation names in a check, from both spellings."""
+        single = clause.get("obligation")
+        names = [] if single is None else [single]
+        return [n for n in [*names, *clause.items("obligations")] if isinstance(n.value, str)]
+
+    def label(self, clause: Node) -> str:
+        return clause.text("id") or "a clause without id"
+
+
+def _obligations(r: _Rules) -> None:
+    if not r.obligations:
+        node = r.root.get("proof_obligations") or r.root
+        r.error("GP115", node, "no obligation", "at least one under proof_obligations", "state what must hold")
+
+
+def _unique_ids(r: _Rules) -> None:
+    seen: dict[str, Node] = {}
+    gate = r.root.get("qa_gate")
+    clauses = [*r.obligations, *r.stubs, *r.harnesses, *r.tests, *([gate] if gate is not None else [])]
+    for clause in clauses:
+        node = clause.get("id")
+        if node is None or not isinstance(node.value, str):
+            continue
+        first = seen.setdefault(node.value, node)
+        if first is not node:
+            found = f"the id {node.value!r} again; it stands already at {first.line}:{first.col}"
+            r.error("GP108", node, found, "each id once in the whole contract", "give one of the two another id")
+
+
+def _dangling(r: _Rules, node: Node, known: list[str], code: str, what: str, by: str) -> None:
+    known = sorted(set(known))
+    if node.value not in known:
+        near = difflib.get_close_matches(node.value, known, 1)
+        mend = f"did you mean {near[0]!r}?" if near else f"correct the name, or add the {what}"
+        r.soft(
+            code,
+            node,
+            f"{by} names {node.value!r}, which is no {what}",
+            f"one of: {', '.join(known) or 'none is declared'}",
+            mend,
+        )
+
+
+def _obligation_references(r: _Rules) -> None:
+    for clause in [*r.harnesses, *r.tests]:
+        for node in r.named(clause):
+            _dangling(r, node, r.ids, "GP109", "obligation", r.label(clause))
+        if not r.named(clause) and (r.ours or clause in r.harnesses) and isinstance(clause.value, dict):
+            r.soft(
+                "GP103",
+                clause,
+                f"no obligation in {r.label(clause)}",
+                "obligation or obligations",
+                "name what it checks",
+            )
+    gate = r.root.get("qa_gate")
+    for name, row in gate.pairs("criteria") if gate is not None else []:
+        for node in row.value if isinstance(row.value, list) else []:
+            if isinstance(node.value, str):
+                _dangling(r, node, r.ids, "GP109", "obligation", f"the gate criterion {name!r}")
+
+
+def _stub_references(r: _Rules) -> None:
+    known = [i for n in r.stubs if (i := n.text("id")) is not None]
+    for clause in r.harnesses:
+        for node in clause.items("stubs"):
+            if isinstance(node.value, str):
+                _dangling(r, node, known, "GP110", "stub", r.label(clause))
+        if r.ours and clause.text("strategy") == "stub_float" and _absent(clause, "stubs"):
+            r.error(
+                "GP103",
+                clause,
+                f"no stub in {r.label(clause)}",
+                "the stubs that stub_float rests on",
+                "name them under stubs",
+            )
+
+
+def _absent(clause: Node, key: str) -> bool:
+    """No such key, or an empty list; a value of the wrong type is no absence."""
+    node = clause.get(key)
+    return isinstance(clause.value, dict) and (node is None or node.value == [])
+
+
+def _bounds(r: _Rules) -> None:
+    for clause in r.harnesses:
+        total, rows = clause.get("bound"), clause.items("bounds")
+        if total is not None and not rows and not r.ours:
+            r.warn(
+                "GP126",
+                total,
+                f"a bound without name and reason in {r.label(clause)}",
+                "bounds with name, value, reason",
+                "add bounds",
+            )
+        chosen = next((b for b in rows if b.text("name") == PRIMARY), rows[0] if rows else None)
+        value = chosen.get("value") if chosen is not None else None
+        if total is None or value is None or not _ints(total, value) or total.value == value.value:
+            continue
+        name = chosen.text("name") if chosen is not None else ""
+        found = f"bound {total.value}, but {name!r} is {value.value} at {value.line}:{value.col}"
+        r.error("GP112", total, found, "the same number in both", "correct the one that is wrong")
+
+
+def _ints(*nodes: Node) -> bool:
+    return all(isinstance(n.value, int) and not isinstance(n.value, bool) for n in nodes)
+
+
+def _repeated(r: _Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
+    seen: set[Any] = set()
+    for key, node in nodes:
+        if key in seen:
+            r.error(
+                "GP129",
+                node,
+                f"{what} {key if isinstance(key, str) else ' '.join(key)} again",
+                "each entry once",
+                "remove one of the two",
+            )
+        seen.add(key)
+
+
+def _no_repetition(r: _Rules) -> None:
+    for clause in [*r.stubs, *r.harnesses, *r.tests]:
+        _repeated(r, [(n, b) for b in clause.items("bounds") if (n := b.text("name"))], "the bound")
+        for key in ("mutants", "stubs", "formats", "obligations"):
+            _repeated(r, [(n.value, n) for n in clause.items(key) if isinstance(n.value, str)], "the name")
+    for clause in r.obligations:
+        rows = [((d, m), t) for t in clause.items("tolerance") if (d := t.text("dtype")) and (m := t.text("metric"))]
+        _repeated(r, rows, "the tolerance of")
+
+
+def _covered(r: _Rules) -> None:
+    named = {n.value for clause in [*r.harnesses, *r.tests] for n in r.named(clause)}
+    for clause in r.obligations:
+        name = clause.text("id")
+        if (name is not None and name not in named) or (name is None and not r.ours):
+            mend = "add a harness or a falsification test that names it"
+            r.soft(
+                "GP113",
+                clause,
+                f"no check for {name or clause.text('property')}",
+                "a harness or a falsification test",
+                mend,
+            )
+
+
+def _layers(r: _Rules) -> None:
+    """Each required layer needs a check that can fill it."""
+    can: dict[str, set[str]] = {}
+    for clause in r.harnesses:
+        layers_of = SOLVER_LAYER.get(clause.text("solver") or "", {Layer.SMT, Layer.CROSSHAIR})
+        for n in r.named(clause):
+            can.setdefault(n.value, set()).update(layers_of)
+    for clause in r.tests:
+        for n in r.named(clause):
+            can.setdefault(n.value, set()).update(_devices(clause))
+    for clause in r.obligations:
+        name, layers = clause.text("id") or "", clause.get("layers")
+        if layers is None or name not in can:
+            continue
+        nodes = [n for profile in ("ci", "release") for n in layers.items(profile) if isinstance(n.value, str)]
+        missing = {n.value: n for n in reversed(nodes) if n.value in set(Layer) and n.value not in can[name]}
+        for value, node in missing.items():
+            mend = f"add a check of {name} on {value}, or do not require it"
+            r.error(
+                "GP132",
+                node,
+                f"{name} requires {value}, and no check runs there",
+                f"of: {', '.join(sorted(can[name]))}",
+                mend,
+            )
+
+
+def _devices(test: Node) -> set[str]:
+    params = test.get("params")
+    pairs = params.pairs("dtypes") if params is not None else []
+    return {device for device, _ in pairs} if pairs else set(DEVICES)
+
+
+def _run_dtypes(r: _Rules) -> None:
+    for clause in r.tests:
+        params = clause.get("params")
+        for device, row in params.pairs("dtypes") if params is not None else []:
+            if device not in DEVICES:
+                r.error("GP105", row, f"the device {device!r}", f"one of: {', '.join(DEVICES)}", "correct the device")
+            nodes = row.value if isinstance(row.value, list) else [row]
+            for node in nodes:
+                if node.value not in _DTYPES:
+                    r.error(
+                        "GP105", node, f"the dtype {node.value!r}", f"one of: {', '.join(_DTYPES)}", "correct the dtype"
+                    )
+            _repeated(r, [(n.value, n) for n in nodes if isinstance(n.value, str)], "the dtype")
+
+
+def _gate(r: _Rules) -> None:
+    gate = r.root.get("qa_gate")
+    if gate is None:
+        return
+    criteria = dict(gate.pairs("criteria"))
+    checks = [n for n in gate.items("checks") if isinstance(n.value, str)]
+    _repeated(r, [(n.value, n) for n in checks], "the gate check")
+    for node in checks:
+        if node.value not in criteria:
+            mend = f"add {node.value!r} to criteria with the obligations that decide it"
+            r.soft(
+                "GP114", node, f"the gate check {node.value!r} without criteria", "the obligations that decide it", mend
+            )
+    for name, node in criteria.items():
+        if checks and name not in [n.value for n in checks]:
+            r.error(
+                "GP130",
+                node,
+                f"criteria for {name!r}, which is no gate check",
+                "a name in checks",
+                "add it to checks, or remove it",
+            )
+    named = {m.value for clause in [*r.harnesses, *r.tests] for m in clause.items("mutants")}
+    seeded = gate.get("seeded_bug")
+    if seeded is not None and isinstance(seeded.value, str) and seeded.value not in named:
+        r.error(
+            "GP131",
+            seeded,
+            f"the seeded bug {seeded.value!r}, which no check must kill",
+            "a mutant that a check names",
+            "correct it",
+        )
+
+
+def _subjects(r: _Rules) -> None:
+    if not r.ours:
+        return
+    node = r.root.get("subjects")
+    given = set(node.value) if node is not None and isinstance(node.value, dict) else set()
+    wanted: list[tuple[bool, tuple[str, ...], str]] = [
+        (bool(r.harnesses), ("model", "empty", "mutants"), "the harnesses"),
+        (bool(r.tests), ("torch", "torch_empty", "torch_mutants"), "the falsification tests"),
+    ]
+    for needed, keys, who in wanted:
+        for key in keys if needed else ():
+            if key not in given:
+                r.error(
+                    "GP103",
+                    node or r.root,
+                    f"no {key!r} in subjects",
+                    f"{key!r}, which {who} need",
+                    "add it as module:attribute",
+                )
+
+
+def _mutants(r: _Rules) -> None:
+    if not r.ours:
+        return
+    for clause in [*r.stubs, *r.harnesses, *r.tests]:
+        expect = clause.get("expect")
+        if _absent(clause, "mutants") and (expect is None or expect.value == Expect.HOLDS):
+            r.error(
+                "GP133",
+                clause,
+                f"no mutants in {r.label(clause)}",
+                "the mutants that it must kill",
+                "name them under mutants",
+            )
+
+
+def _summary(r: _Rules) -> None:
+    summary = r.root.get("verification_summary")
+    total = summary.get("total_obligations") if summary is not None else None
+    if total is not None and _ints(total) and total.value != len(r.obligations):
+        found = f"total_obligations {total.value}, but the contract has {len(r.obligations)}"
+        r.soft("GP128", total, found, "the true number", "correct it or remove it")
+
+
+def _depends(r: _Rules) -> None:
+    for node in r.root.items("metadata", "depends_on"):
+        if not isinstance(node.value, str) or not node.value.strip(".-") or not _is_name(node.value):
+            continue
+        full = r.path.absolute()
+        home = full.parent.parent if full.stem == "contract" else full.parent
+        if not (home / node.value / "contract.yaml").is_file() and not (home / f"{node.value}.yaml").is_file():
+            found = f"depends_on {node.value}, which is not there"
+            r.warn(
+                "GP123",
+                node,
+                found,
+                f"a folder {node.value} beside this contract",
+                "add that contract, or remove the name",
+            )
+
+
+def _is_name(text: str) -> bool:
+    return all(c.isalnum() or c in "-_." for c in text) and len(text) <= 64
+
+
+def _field_gaps(r: _Rules) -> None:
+    if r.ours:
+        return
+    for clause in r.obligations:
+        if isinstance(clause.value, dict) and clause.text("id") is None:
+            r.warn("GP124", clause, "an obligation without id", "an id", "gradproof assigned one; write it down")
+        if (tolerance := clause.get("tolerance")) is not None and tolerance.value is not None:
+            r.warn(
+                "GP125",
+                tolerance,
+                "a tolerance without dtype and metric",
+                "one for each dtype",
+                "nothing is gated on it until it has both",
+            )
+    for clause in [*r.harnesses, *r.tests]:
+        if isinstance(clause.value, dict) and not tolerate(clause.text("harness") or ""):
+            mend = "it counts as NOT_RUN until it names module:attribute"
+            r.warn(
+                "GP127", clause, f"{r.label(clause)} names nothing that can be run", "harness: module:attribute", mend
+            )
+    if r.root.get("qa_gate") is None:
+        r.warn("GP134", r.root, "no qa_gate", "a gate", "without a gate nothing can be released on this contract")
+
+
+RULES: tuple[Callable[[_Rules], None], ...] = (
+    _obligations, _unique_ids, _obligation_references, _stub_references, _bounds, _no_repetition, _covered, _layers,
+    _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps,
+)  # fmt: skip

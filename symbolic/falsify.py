@@ -1,0 +1,309 @@
+"""The falsification tests FALSIFY-GA-001 to -006 of gradient-accumulation-kernel-v1 as properties.
+
+Each is a property of `gradproof.backends.torch_property`: a grid that always runs, cases that Hypothesis draws, and a
+test that raises `Refutation` on the clause. What is judged was observed by hooks, never taken from the subject.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
+
+from gradproof.arith.bounds import clip_factor
+from gradproof.arith.formats import format_named
+from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
+from gradproof.core import Bound
+from models.torch_nets import NETS
+from models.window import Event, replay
+from symbolic.falsify_bench import (
+    Run,
+    backwards_of,
+    elements_of,
+    error_of,
+    execute,
+    largest_gradient,
+    skipped_windows,
+)
+from symbolic.falsify_buffer import Buffer
+from symbolic.falsify_grid import LEARNING_RATE, LOSS_SCALE, Grid
+from symbolic.falsify_measure import PER_MILLE, accumulation_row, end_to_end_rows, interaction, outside_row
+
+INTERACTS = 1e-9
+
+
+def judge_errors(run: Run, place: Place, clause: str, seen: Observed) -> None:
+    """Each window's applied gradient within its proven bound and, where |g_i| <= 1 holds, the tolerance."""
+    inside = largest_gradient(run) <= 1
+    skipped = skipped_windows(run)
+    for k in range(len(run.sizes)):
+        if k in skipped:
+            continue
+        error = error_of(run, k, clause)
+        values = {"window": k, "element": error.element, "error": error.linf, "bound": error.bound}
+        if not error.within:
+            detail = f"window {k}: the applied gradient is {error.linf:.6g} away from the exact mean of the run's own"
+            raise Refutation(clause, f"{detail} gradients; proven bound {error.bound:.6g}", values)
+        if inside and place.exceeded(clause, error.linf):
+            detail = f"window {k}: error {error.linf:.6g} > tolerance {place.tolerances[clause]:g}"
+            raise Refutation(clause, detail, values)
+        seen.covers |= {"tolerance judged"} if inside else set()
+        seen.rows.append(accumulation_row(run, place, error, clause, inside))
+
+
+def due_passes(run: Run, clause: str) -> None:
+    """Every micro-batch was differentiated once, in a window that has a step. Refutes the empty body."""
+    for k in range(len(run.sizes)):
+        backwards_of(run, k, clause)
+
+
+def table_says(run: Run, clause: str) -> str:
+    """What the window table makes of the observed events, when it names this clause; else nothing."""
+    trace = replay(map(Event, run.trace.events), run.sizes, scaled=run.job.scaler is not None)
+    broken = trace[-1].broken if trace else None
+    if broken is None or broken.obligation != clause:
+        return ""
+    return f"; window table, event {trace[-1].index}: {broken.why}"
+
+
+class AccumulatedMatchesFull(Grid):
+    """FALSIFY-GA-001: N accumulated micro-batches give the full batch's gradient."""
+
+    clause = "GA-EQ-001"
+
+    def covers(self, place: Place) -> Sequence[str]:
+        judged = ("tolerance judged",) if self.clause in place.required else ()
+        return ("N > 1", "short last window", "unequal counts", *judged)
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+        even = {"seed": 1, "learning_rate": LEARNING_RATE}
+        ragged = {"seed": 2, "windows": 1, "tail": cell.n // 2, "ragged": True, "optimizer": "adamw", "form": "foreach"}
+        return self.fixed(cell, place, even, ragged)
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
+        return self.drawn(
+            cell, place, tail=st.integers(0, max(0, min(cell.n - 1, 5))), size=st.integers(1, 3), ragged=st.booleans(),
+            magnitude=st.sampled_from((0, 3, 8)), learning_rate=st.sampled_from((0.0, LEARNING_RATE)),
+        )  # fmt: skip
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        run, seen = execute(subject, case, place), Observed()
+        due_passes(run, self.clause)
+        if skipped_windows(run):
+            return Observed(judged=False)
+        judge_errors(run, place, self.clause, seen)
+        frozen = case.learning_rate == 0
+        for k in range(len(run.sizes) if frozen else 1):
+            seen.rows += end_to_end_rows(run, place, k, self.clause)
+        counts = {b.count for b in run.data.batches}
+        reached = {"N > 1": case.n > 1, "short last window": case.tail > 0, "unequal counts": len(counts) > 1}
+        seen.covers |= {name for name, yes in reached.items() if yes}
+        return seen
+
+    def bounds(self, place: Place) -> Sequence[Bound]:
+        return (PER_MILLE[place.dtype],)
+
+    def outside(self, subject: Any, place: Place, params: Mapping[str, Any]) -> list[dict[str, Any]]:
+        """Nets whose samples interact, found by experiment. Raises ValueError when the experiment finds nothing."""
+        rows = []
+        for net in (NETS[name] for name in params.get("outside", ())):
+            moved = interaction(net)
+            if moved <= INTERACTS:
+                raise ValueError(f"{net.name} is listed as outside the assumptions, but its samples do not interact")
+            for n in params["n"]:
+                mode = self.modes(place)[0]
+                case = Case(net.name, n, mode=mode, seed=1, loss_scale=LOSS_SCALE if mode == "fp16" else None)
+                rows.append(outside_row(execute(subject, case, place), place, moved))
+        return rows
+
+
+class NoLeakage(Grid):
+    """FALSIFY-GA-002: a cycle's gradient is its own micro-batches', whatever the previous owner or cycle left."""
+
+    clause = "GA-INV-002"
+
+    def covers(self, place: Place) -> Sequence[str]:
+        return ("the other first cycle differs", "poisoned buffer")
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+        return self.fixed(cell, place, {"seed": 3, "windows": 2, "swap": 1, "poison": 64.0})
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
+        return self.drawn(
+            cell, place, windows=st.just(2), swap=st.integers(0, 15), poison=st.sampled_from((None, 1.0, -0.125, 64.0)),
+            size=st.integers(1, 3), ragged=st.booleans(),
+        )  # fmt: skip
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        run, seen = execute(subject, replace(case, swap=None), place), Observed()
+        other = execute(subject, replace(case, poison=None), place)
+        for each in (run, other):
+            due_passes(each, self.clause)
+        if skipped_windows(run) or skipped_windows(other):
+            return Observed(judged=False)
+        for k in range(len(run.sizes)):
+            error = error_of(run, k, self.clause)
+            if not error.within:
+                detail = f"cycle {k}: the applied gradient is {error.linf:.6g} away from its own micro-batches'"
+                values = {"cycle": k, "element": error.element, "error": error.linf, "bound": error.bound}
+                raise Refutation(self.clause, detail + table_says(run, self.clause), values)
+        clean = execute(subject, replace(case, swap=None, poison=None), place)
+        for name, one, two, k in (("what the previous owner left", run, clean, 0), ("cycle 1", clean, other, 1)):
+            a, b = elements_of(one, k, self.clause), elements_of(two, k, self.clause)
+            if a != b:
+                e = next(i for i, pair in enumerate(zip(a, b, strict=True)) if pair[0] != pair[1])
+                values = {"cycle": k, "element": e, "one": a[e], "other": b[e]}
+                raise Refutation(self.clause, f"cycle {k}: its gradient depends on {name}", values)
+        if elements_of(clean, 0, self.clause) != elements_of(other, 0, self.clause):
+            seen.covers.add("the other first cycle differs")
+        if case.poison is not None:
+            seen.covers.add("poisoned buffer")
+        return seen
+
+
+class StepCount(Grid):
+    """FALSIFY-GA-003: one step a window; a short last window has one too, and a suppressed step is an attempt."""
+
+    clause = "GA-INV-003"
+
+    def covers(self, place: Place) -> Sequence[str]:
+        return ("3N micro-batches", "short last window", "step suppressed by the scaler", "weights moved")
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+        three = {"seed": 4, "windows": 3, "learning_rate": LEARNING_RATE, "size": 1}
+        tail = {**three, "windows": 1, "tail": (cell.n + 1) // 2 if cell.n > 1 else 0, "optimizer": "adamw"}
+        over = {**three, "overflow": cell.n, "loss_scale": LOSS_SCALE, "form": "fused"}
+        return self.fixed(cell, place, three, tail, over)
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
+        scaled = st.just(LOSS_SCALE)
+        return self.drawn(
+            cell, place, windows=st.integers(1, 3), tail=st.integers(0, cell.n - 1), loss_scale=scaled, size=st.just(1),
+            overflow=st.none() | st.integers(0, cell.n - 1), learning_rate=st.just(LEARNING_RATE),
+        )  # fmt: skip
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        run, seen = execute(subject, case, place), Observed()
+        if run.trace.attempts != run.boundaries():
+            detail = f"{len(run.data.batches)} micro-batches at N = {case.n}: steps after {run.trace.attempts}"
+            detail += f", due after {run.boundaries()}" + table_says(run, self.clause)
+            values = {"attempts": run.trace.attempts, "due": run.boundaries()}
+            raise Refutation(self.clause, detail, values)
+        due_passes(run, self.clause)
+        skipped = skipped_windows(run)
+        taken = [a for a in run.trace.applied if not a.skipped]
+        pairs = zip(run.trace.weights, run.trace.weights[1:], strict=False)
+        moves = sum(any(not a.equal(b) for a, b in zip(one, two, strict=True)) for one, two in pairs)
+        due = len(run.sizes) - len(skipped)
+        if len(taken) != due or moves > due:
+            detail = f"{due} optimizer steps due, {len(taken)} taken, weights moved {moves} times"
+            raise Refutation(self.clause, detail, {"due": due, "taken": len(taken), "moves": moves})
+        reached = {"3N micro-batches": case.windows == 3 and not case.tail, "short last window": case.tail > 0}
+        reached |= {"step suppressed by the scaler": bool(skipped), "weights moved": moves > 0}
+        seen.covers |= {name for name, yes in reached.items() if yes}
+        return seen
+
+
+class ClipOnceOnTotal(Grid):
+    """FALSIFY-GA-004: what is applied is the accumulated, unscaled gradient, clipped once by its global norm."""
+
+    clause = "GA-INV-005"
+
+    def covers(self, place: Place) -> Sequence[str]:
+        return ("clipped", "not clipped", "loss scale present", "one large micro-batch")
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+        large = {"seed": 5, "windows": 2, "clip": 0.25, "large": 0, "loss_scale": LOSS_SCALE}
+        return self.fixed(cell, place, large, {**large, "clip": 4.0, "large": None, "form": "foreach"})
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
+        return self.drawn(
+            cell, place, clip=st.sampled_from((0.25, 0.5, 4.0)), large=st.none() | st.integers(0, cell.n - 1),
+            windows=st.just(2), size=st.integers(1, 3), ragged=st.booleans(),
+        )  # fmt: skip
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        run, seen = execute(subject, case, place), Observed()
+        due_passes(run, self.clause)
+        if skipped_windows(run):
+            return Observed(judged=False)
+        max_norm, elements = run.job.config.max_norm or math.inf, sum(t.numel() for t in run.start)
+        factor = clip_factor("fp32", elements, len(run.start))
+        for k in range(len(run.sizes)):
+            got, error = elements_of(run, k, self.clause), error_of(run, k, self.clause)
+            square = sum((Fraction(v) ** 2 for v in got), Fraction(0))
+            norm = math.sqrt(math.fsum(v * v for v in error.mean))
+            shrink = min(1.0, max_norm / (norm + 1e-6))
+            values = {"window": k, "norm": norm, "max_norm": max_norm, "applied_norm": math.sqrt(square)}
+            clips = [c for c in run.trace.clips if c.window == k and math.isfinite(c.limit)]
+            if len(clips) > 1:
+                detail = f"window {k}: clipped {len(clips)} times" + table_says(run, self.clause)
+                raise Refutation(self.clause, detail, {**values, "clips": len(clips)})
+            if square > (Fraction(max_norm) * factor) ** 2:
+                detail = f"window {k}: ||applied|| = {math.sqrt(square):.9g} > max_norm {max_norm:.9g}"
+                raise Refutation(self.clause, detail + table_says(run, self.clause), values)
+            blur = math.sqrt(math.fsum(b * b for b in error.bounds)) / norm if norm else 0.0
+            blur += float(factor) - 1 + 8 * float(format_named("fp32").u)
+            for e, (v, mean, bound) in enumerate(zip(got, error.mean, error.bounds, strict=True)):
+                if abs(v - shrink * mean) > bound + blur * abs(shrink * mean) + 1e-38:
+                    detail = f"window {k}: element {e} is {v:.9g}; clip(total) gives {shrink * mean:.9g}"
+                    raise Refutation(self.clause, detail + table_says(run, self.clause), {**values, "element": e})
+            seen.covers.add("clipped" if shrink < 1 else "not clipped")
+        seen.covers |= {"loss scale present"} if run.job.scaler else set()
+        seen.covers |= {"one large micro-batch"} if case.large is not None else set()
+        return seen
+
+
+class LossIsMean(Grid):
+    """FALSIFY-GA-006: the reported loss of a window is the mean of its micro-batches' losses."""
+
+    clause = "GA-INV-001"
+
+    def covers(self, place: Place) -> Sequence[str]:
+        return ("losses differ", "unequal counts")
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+        return self.fixed(cell, place, {"seed": 6, "windows": 2}, {"seed": 7, "tail": cell.n // 2, "ragged": True})
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
+        tail = st.integers(0, max(0, min(cell.n - 1, 5)))
+        return self.drawn(cell, place, tail=tail, size=st.integers(1, 3), ragged=st.booleans())
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        run, seen = execute(subject, case, place), Observed()
+        due_passes(run, self.clause)
+        if len(run.report.losses) != len(run.sizes):
+            detail = f"{len(run.sizes)} windows, {len(run.report.losses)} losses reported"
+            raise Refutation(self.clause, detail, {"windows": len(run.sizes), "reported": len(run.report.losses)})
+        for k, reported in enumerate(run.report.losses):
+            passes, weights = backwards_of(run, k, self.clause), run.weights(k)
+            counts = [run.data.batches[b.index].count if b.reduction == "sum" else 1 for b in passes]
+            own = [b.loss / c for b, c in zip(passes, counts, strict=True)]
+            truth = [run.truth.losses[i] for i in run.window(k)]
+            close = (len(own) + 6) * float(format_named("fp32").u)
+            loose = PER_MILLE[place.dtype].value / 1000
+            for name, losses, room in (("own", own, close), ("fp64", truth, loose)):
+                mean = math.fsum(w * v for w, v in zip(weights, losses, strict=True))
+                size = math.fsum(w * abs(v) for w, v in zip(weights, losses, strict=True))
+                error = abs(reported - mean)
+                judged = name == "own" and max(map(abs, own)) <= 1
+                if not error <= room * size or (judged and place.exceeded(self.clause, error)):
+                    detail = f"window {k}: reported loss {reported:.9g}, mean of the {name} losses {mean:.9g}"
+                    values = {"window": k, "reported": reported, "mean": mean, "against": name}
+                    raise Refutation(self.clause, detail, values)
+            seen.covers |= {"losses differ"} if len(set(own)) > 1 else set()
+        seen.covers |= {"unequal counts"} if len({b.count for b in run.data.batches}) > 1 else set()
+        return seen
+
+
+accumulated_matches_full = AccumulatedMatchesFull()
+no_leak_between_cycles = NoLeakage()
+three_steps_in_three_windows = StepCount()
+clips_once_on_the_total = ClipOnceOnTotal()
+buffer_is_fp32 = Buffer()
+loss_is_mean = LossIsMean()

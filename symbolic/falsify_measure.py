@@ -1,0 +1,138 @@
+"""Measurement rows of the falsification properties, in two columns that are never mixed.
+
+Column `accumulation`: what the optimizer was given against the exact mean of the run's own recorded gradients,
+per element, beside the proven bound. Column `end_to_end`: the same gradient against the full batch in the same dtype
+and against fp64, which includes the error inside each g_i and has no proven bound. It is judged loosely only,
+relative to the root mean square of the micro-batches' norms, so that a wrong scale is seen in every dtype.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradproof.backends.torch_exact import WindowError
+from gradproof.backends.torch_job import AUTOCAST, Batch, StepConfig, place
+from gradproof.backends.torch_property import Case, NoKernel, Place, Refutation
+from gradproof.core import Bound
+from models.torch_nets import Net
+from symbolic.falsify_bench import Data, Run, elements_of, loss_of, prepared
+
+PER_MILLE: Mapping[str, Bound] = {
+    "fp32": Bound("end_to_end_fp32", 1, "u = 6e-8 through a few layers: 1e-3 is far above it, far below a wrong scale"),
+    "fp32-tf32": Bound("end_to_end_tf32", 50, "TF32 has 11 significant bits as fp16 has"),
+    "fp16": Bound("end_to_end_fp16", 50, "u = 4.9e-4, amplified by normalisation and softmax; a wrong scale is >= 150"),
+    "bf16": Bound(
+        "end_to_end_bf16", 100, "u = 3.9e-3, amplified by normalisation and softmax; a wrong scale is >= 150"
+    ),
+}
+MISSING = ("not implemented", "not supported", "unsupported", "could not create a primitive")
+
+
+def row(run: Run, at: Place, column: str, **values: Any) -> dict[str, Any]:
+    """A row with every key of the schema; a value that was not taken is None."""
+    empty: dict[str, Any] = {"bound": None, "ratio": None, "tolerance": None, "relative": None}
+    head = {"column": column, "device": at.device, "dtype": at.dtype, "net": run.case.net, "n": run.case.n}
+    return {**head, **empty, "metric": "linf", **values}
+
+
+def accumulation_row(run: Run, at: Place, error: WindowError, clause: str, inside: bool) -> dict[str, Any]:
+    """Accumulation error of one window."""
+    note = f"{run.case.mode}: applied gradient against the exact mean of the recorded g_i"
+    if not inside:
+        note += "; |g_i| <= 1 does not hold, so the tolerance is not judged"
+    norm = math.sqrt(math.fsum(v * v for v in error.mean))
+    return row(
+        run, at, "accumulation", measured=error.linf, bound=error.bound, ratio=error.ratio,
+        tolerance=at.tolerances.get(clause), l2=error.l2, relative=error.l2 / norm if norm else None, note=note,
+    )  # fmt: skip
+
+
+def one_batch(net: str, data: Data, config: StepConfig, indices: Sequence[int]) -> Tensor:
+    """Gradient of the micro-batches taken as one batch, in the mode and with the loss scale of `config`, as doubles."""
+    parts = [data.batches[i] for i in indices]
+    inputs = torch.cat([b.inputs for b in parts]).to(config.device)
+    if config.mode == "fp16_params" and inputs.is_floating_point():
+        inputs = inputs.half()
+    targets = torch.cat([b.targets for b in parts]).to(config.device)
+    whole = Batch(0, inputs, targets, sum(b.count for b in parts))
+    model, leaves, _ = place(copy.deepcopy(data.model), config)
+    dtype = AUTOCAST.get(config.mode)
+    with torch.autocast(config.device, dtype=dtype, enabled=dtype is not None):
+        output = model(inputs)
+    scale = config.loss_scale or 1.0
+    loss = loss_of(net, output, whole, "mean") * (data.gains[indices[0]] * scale)
+    grads = torch.autograd.grad(loss, leaves)
+    return torch.cat([g.double().flatten() for g in grads]).cpu() / scale
+
+
+def fp64_mean(run: Run, k: int) -> Tensor:
+    """Gradient of the window in fp64."""
+    parts = [run.truth.grads[i] * w for i, w in zip(run.window(k), run.weights(k), strict=True)]
+    return torch.stack(parts).sum(0)
+
+
+def end_to_end_rows(run: Run, at: Place, k: int, clause: str) -> list[dict[str, Any]]:
+    """Both end-to-end rows of window `k`, whose weights are the initial ones. Refutes a wrong scale."""
+    got = torch.tensor(elements_of(run, k, clause), dtype=torch.float64)
+    norms = torch.stack([run.truth.grads[i].norm() for i in run.window(k)])
+    scale = float(norms.square().mean().sqrt()) or 1.0
+    limit = PER_MILLE[at.dtype].value / 1000
+    rows = []
+    for name, right in (
+        ("fp64", fp64_mean(run, k)),
+        ("the full batch", one_batch(run.case.net, run.data, run.job.config, run.window(k))),
+    ):
+        difference = got - right
+        l2 = float(difference.norm())
+        projection = float(got @ right) / (float(right @ right) or 1.0)
+        if not l2 / scale <= limit:
+            detail = f"window {k}: {l2 / scale:.3g} of a micro-batch's norm away from {name}, at most {limit:g} allowed"
+            detail += f"; <g, g_ref>/<g_ref, g_ref> = {projection:.6g}"
+            values = {"window": k, "distance": l2 / scale, "limit": limit, "projection": projection, "against": name}
+            raise Refutation(clause, detail, values)
+        norm = float(right.norm())
+        note = f"{run.case.mode}: applied gradient against {name}; no proven bound"
+        relative = l2 / norm if norm else None
+        measured = float(difference.abs().max())
+        rows.append(row(run, at, "end_to_end", measured=measured, l2=l2, relative=relative, note=note))
+    return rows
+
+
+def interaction(net: Net, seed: int = 0) -> float:
+    """How far sample 0's output moves, relative to its size, when the other sample is replaced. In fp64."""
+    generator = torch.Generator().manual_seed(seed)
+    model = net.build(seed).double()
+    one, _ = net.data(generator, 2)
+    other = torch.cat([one[:1], net.data(generator, 1)[0]])
+    with torch.no_grad():
+        a, b = (model(x.double() if x.is_floating_point() else x)[0] for x in (one, other))
+    return float((a - b).norm() / a.norm())
+
+
+def outside_row(run: Run, at: Place, moved: float) -> dict[str, Any]:
+    """A net whose samples interact: measured, and neither proof nor refutation."""
+    got = torch.tensor(elements_of(run, 0, "outside"), dtype=torch.float64)
+    right = one_batch(run.case.net, run.data, run.job.config, run.window(0))
+    difference = got - right
+    note = f"{run.case.mode}: against the full batch; outside the assumptions, found by experiment: replacing another"
+    note += f" sample of the micro-batch moved this sample's output by {moved:.3g} of its norm; no proof, no refutation"
+    relative = float(difference.norm() / right.norm())
+    measured, l2 = float(difference.abs().max()), float(difference.norm())
+    return row(run, at, "outside_assumptions", measured=measured, l2=l2, relative=relative, note=note)
+
+
+def probe_kernels(case: Case, at: Place, modes: tuple[str, ...]) -> None:
+    """Differentiate the net once in each mode, without the subject. Raises NoKernel when a kernel does not exist."""
+    for mode in modes:
+        try:
+            one_batch(case.net, prepared(case)[0], StepConfig(1, mode=mode, device=at.device), [0])
+        except (RuntimeError, NotImplementedError) as e:
+            if any(m in str(e).lower() for m in MISSING):
+                raise NoKernel(f"{case.net} in mode {mode} on {at.device}: {e}") from e
+            raise
