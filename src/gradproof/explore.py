@@ -22,19 +22,19 @@ from gradproof.arith.symbolic import Sym, as_bool
 from gradproof.smt import Answer
 
 
-class PathEnds(Exception):
+class PathEnds(BaseException):
     """This path is infeasible or its assumptions contradict each other; the exploration goes on."""
 
 
-class Stopped(Exception):
-    """The exploration cannot go on: `outcome` says why."""
+class Stopped(BaseException):
+    """The exploration cannot go on: `outcome` says why. No model's `except Exception` can swallow it."""
 
     def __init__(self, outcome: str, reason: str) -> None:
         self.outcome, self.reason = outcome, reason
         super().__init__(reason)
 
 
-class Violated(Exception):
+class Violated(BaseException):
     """A check failed on this path, with the values that make it fail."""
 
     def __init__(self, clause: str, label: str, values: dict[str, Any], choices: list[Any]) -> None:
@@ -90,20 +90,25 @@ class Explorer:
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
-        try:
-            while self._queue:
+        with suppress(Stopped, Violated, OutOfRange):
+            while self._queue and not self._ended():
                 self._one(body, self._queue.pop())
-        except Stopped as stop:
-            self.result.stopped = stop
-        except Violated as violated:
-            self.result.violation = violated
-        except OutOfRange as unknown:
-            self.result.stopped = Stopped("UNKNOWN", str(unknown))
+        if self._rounder is not None and self._rounder.refusal:
+            self.result.stopped = Stopped("UNKNOWN", self._rounder.refusal)
         return self.result
+
+    def _ended(self) -> bool:
+        """Whether something was raised that ends the exploration, even if the subject caught it."""
+        refused = self._rounder is not None and bool(self._rounder.refusal)
+        return refused or self.result.stopped is not None or self.result.violation is not None
+
+    def _stop(self, outcome: str, reason: str) -> Stopped:
+        self.result.stopped = Stopped(outcome, reason)
+        return self.result.stopped
 
     def _one(self, body: Callable[[], None], prefix: tuple[int, ...]) -> None:
         if self.result.paths >= self.limits.paths:
-            raise Stopped("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
+            raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
         self._path = Path(prefix)
         self._rounder = Rounder(self.stub) if self.stub is not None else None
         with running(self):
@@ -128,14 +133,15 @@ class Explorer:
         """One query on top of the path's facts, within what is left of the time limit."""
         left = min(self.limits.query_seconds, self.limits.deadline - time.monotonic())
         if left <= 0:
-            raise Stopped("TIMEOUT", "the time limit of the check passed")
+            raise self._stop("TIMEOUT", "the time limit of the check passed")
         return smt.solve(self.facts() + extra, wanted or {}, left)
 
     def _decide(self, count: int) -> int | None:
         """The recorded decision at this point, or None when it is new."""
         at = len(self._path.taken)
         if at >= self.limits.branches:
-            raise Stopped("BOUND_HIT", f"a path takes more than {self.limits.branches} decisions (bound `branches`)")
+            reason = f"a path takes more than {self.limits.branches} decisions (bound `branches`)"
+            raise self._stop("BOUND_HIT", reason)
         return self._path.prefix[at] if at < len(self._path.prefix) else None
 
     def branch(self, term: smt.Term) -> bool:
@@ -163,7 +169,7 @@ class Explorer:
     def _feasible(self, term: smt.Term) -> bool:
         reply = self.ask([term])
         if reply.answer is Answer.TIMEOUT:
-            raise Stopped("TIMEOUT", f"branch feasibility: {reply.reason}")
+            raise self._stop("TIMEOUT", f"branch feasibility: {reply.reason}")
         # An undecided side is explored: that can only add paths, never lose one.
         return reply.answer is not Answer.UNSAT
 
@@ -180,7 +186,12 @@ class Explorer:
         return options[side]
 
     def root(self, x: Sym) -> Sym:
-        """The square root over the reals: the r >= 0 with r r = x; rounded when the operand has a format."""
+        """The square root over the reals: the r >= 0 with r r = x; rounded when the operand has a format.
+
+        Raises ValueError on a path where x is negative, as Python does.
+        """
+        if self.branch(x.term < 0):
+            raise ValueError("square root of a negative number")
         key = smt.key(x.term)
         if key not in self._path.roots:
             r = Sym(smt.real(f"root{len(self._path.roots)}"))
@@ -208,9 +219,10 @@ class Explorer:
             return
         reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
         if reply.answer is Answer.SAT:
-            raise Violated(clause, label, reply.values, list(self._path.options))
+            self.result.violation = Violated(clause, label, reply.values, list(self._path.options))
+            raise self.result.violation
         if reply.answer is not Answer.UNSAT:
-            raise Stopped(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
+            raise self._stop(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
 
     def cover(self, name: str, condition: Any) -> None:
         """Record whether some path can reach this point with `condition`, with a witness."""

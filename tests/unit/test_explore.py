@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from gradproof import smt
 from gradproof.core import Bound, Check, Kind, Layer
 from gradproof.explore import Explorer, Limits, Result
 from gradproof.kit import Broken, ConcreteKit, SymbolicKit, Unreplayable
+from symbolic.stubs import d3_grid
 
 
 def claim(strategy: str = "exhaustive", **bounds: int) -> Check:
@@ -177,3 +179,48 @@ def test_a_concrete_kit_judges_numbers() -> None:
         body(ConcreteKit(claim(), {"x": "2"}, [], "fraction"))
     with pytest.raises(Unreplayable, match="options"):
         body(ConcreteKit(claim(), {"x": "2"}, ["z"], "fraction"))
+
+
+def test_no_subject_can_swallow_a_verdict() -> None:
+    def greedy(k: Any) -> None:
+        try:
+            k.check("C", k.real("x", 0, 1) > 0)
+        except BaseException:
+            k.check("C", True)
+
+    assert explore(greedy).violation is not None
+
+    def loops(k: Any) -> None:
+        x, i = k.int("x", 0), 0
+        try:
+            while x > i:
+                i += 1
+        except BaseException:
+            k.check("C", True)
+
+    result = explore(loops, claim(branches=10))
+    assert result.stopped is not None
+    assert result.stopped.outcome == "BOUND_HIT"
+
+
+def test_division_by_zero_and_negative_roots_are_not_taken_for_granted() -> None:
+    from gradproof.arith import sqrt
+
+    with pytest.raises(ZeroDivisionError):
+        explore(lambda k: k.check("C", 1 / k.real("x", 0, 1) > 0))
+    with pytest.raises(ValueError, match="negative"):
+        explore(lambda k: k.check("C", sqrt(k.real("x", -1, 1)) >= 0))
+    assert explore(lambda k: k.check("C", 1 / k.real("x", 1, 2) > 0)).violation is None
+
+
+def test_a_constant_is_rounded_to_the_format_that_it_meets() -> None:
+    """2049/2048 is no fp16 number: it becomes 1, and multiplying by it changes nothing."""
+
+    def body(k: Any) -> None:
+        x = k.float("x", "fp16", 1, 2)
+        k.check("C", x * Fraction(2049, 2048) == x)
+
+    limits = Limits(50, 50, 20.0, time.monotonic() + 20.0)
+    explorer = Explorer(limits, d3_grid)
+    kit = SymbolicKit(claim("stub_float"), explorer)
+    assert explorer.run(lambda: body(kit)).violation is None

@@ -1,13 +1,14 @@
 """Exact rationals that stay linear under symbolic execution, and their rounding to a binary format.
 
-A `Ratio` is num/den in lowest or any other terms: nothing is normalised, because a greatest common divisor of symbolic integers
-is a loop without a bound. The numerator may be a symbolic integer of CrossHair. The denominator is a positive integer, and a
-concrete one unless the number came from a division by a symbolic one; so sums, products with constants and comparisons (by
-cross-multiplication) are linear in the symbolic integers. The root of a square is remembered: sqrt(x * x) is |x|.
+A `Ratio` is num/den in lowest or any other terms: nothing is normalised, because a greatest common divisor of symbolic
+integers is a loop without a bound. The numerator may be a symbolic integer of CrossHair. The denominator is a positive
+integer, and a concrete one unless the number came from a division by a symbolic one; so sums, products with constants
+and comparisons (by cross-multiplication) are linear in the symbolic integers. The root of a square is remembered:
+sqrt(x * x) is |x|.
 
-A `Lattice` is the same number in a binary format, rounded to nearest even after every operation, by a case distinction over the
-binades of its value. Sources: IEEE 754-2019, section 4.3.1; the exactness rule S5 (a multiple of q with magnitude at most 2^p q needs no
-rounding), which is the first case.
+A `Lattice` is the same number in a binary format, rounded to nearest even after every operation, by a case distinction
+over the binades of its value. Sources: IEEE 754-2019, section 4.3.1; the exactness rule S5 (a multiple of q with
+magnitude at most 2^p q needs no rounding), which is the first case.
 """
 
 from __future__ import annotations
@@ -45,13 +46,18 @@ class Ratio:
             other = Fraction(other)
         return Ratio(other.numerator, other.denominator) if isinstance(other, Fraction) else None
 
+    def _aligned(self, other: Ratio) -> tuple[int, int, int]:
+        """Both numerators over one denominator, and it; without divisions, which may be symbolic."""
+        if self.den == other.den:
+            return self.num, other.num, self.den
+        return self.num * other.den, other.num * self.den, self.den * other.den
+
     def __add__(self, other: Any) -> Ratio:
         o = self._lift(other)
         if o is None:
             return NotImplemented
-        if self.den == o.den:
-            return self._like(self.num + o.num, self.den, o)
-        return self._like(self.num * o.den + o.num * self.den, self.den * o.den, o)
+        a, b, den = self._aligned(o)
+        return self._like(a + b, den, o)
 
     def __sub__(self, other: Any) -> Ratio:
         o = self._lift(other)
@@ -88,11 +94,12 @@ class Ratio:
         return self if self.num >= 0 else -self
 
     def _gap(self, other: Any) -> int | None:
-        """An integer with the sign of self - other; None where `other` is no exact number."""
+        """An integer with the sign of self - other; None where `other` is no number."""
         o = Ratio(0)._lift(other)
         if o is None:
             return None
-        return self.num - o.num if self.den == o.den else self.num * o.den - o.num * self.den
+        a, b, _ = self._aligned(o)
+        return a - b
 
     def __lt__(self, other: Any) -> bool:
         gap = self._gap(other)
@@ -161,6 +168,10 @@ class Lattice(Ratio):
     def _like(self, num: int, den: int, other: Ratio) -> Ratio:
         return Lattice(num, den, widest(self.fmt, other.fmt if isinstance(other, Lattice) else None) or self.fmt)
 
+    def _aligned(self, other: Ratio) -> tuple[int, int, int]:
+        den = lcm(self.den, other.den)
+        return self.num * (den // self.den), other.num * (den // other.den), den
+
     def sqrt(self) -> Ratio:
         """Raises TypeError: a rounded root is not linear."""
         raise TypeError("a lattice number has no square root")
@@ -178,38 +189,36 @@ def _quotient(top: Ratio, bottom: Ratio) -> tuple[int, int]:
 
 
 def nearest(num: int, den: int, fmt: Format) -> tuple[int, int]:
-    """The number of `fmt` nearest to num/den, ties to even, over a denominator that depends on den and fmt alone.
+    """The number of `fmt` nearest to num/den, ties to even, as a ratio with a concrete denominator.
 
-    `den` is concrete, and so is every branch but the comparisons of `num` with a constant. Raises OverflowError.
+    A dyadic `den` is kept. `den` is concrete, so the only symbolic operations are comparisons of `num` with constants
+    and one remainder by a constant. Raises OverflowError.
     """
-    whole, k = 2**fmt.p, _first_binade(den, fmt)
-    if den & (den - 1) == 0 and Fraction(1, den) >= fmt.tiny:
-        if -whole <= num <= whole:
+    whole, size, k = 2**fmt.p, abs(num), max(fmt.emin, -den.bit_length())
+    dyadic = den & (den - 1) == 0 and Fraction(1, den) >= fmt.tiny
+    if dyadic:
+        if size <= whole:
             return num, den
         k = max(k, fmt.p - den.bit_length() + 1)
-    grid = lcm(den, _up(fmt.p - 1 - _first_binade(den, fmt)))
-    while k < fmt.emax:
-        end = den * _up(k + 1)
-        if -end < num * _up(-k - 1) < end:
-            break
+    while k < fmt.emax and size * _up(-k - 1) >= den * _up(k + 1):
         k += 1
-    up, step = _up(fmt.p - 1 - k), den * _up(k - fmt.p + 1)
-    steps = _ties_to_even(num * up, step)
-    if k == fmt.emax and not -whole < steps < whole:
+    up, down = _up(fmt.p - 1 - k), _up(k - fmt.p + 1)
+    if dyadic:
+        top = _to_multiple(num, den * down // up)
+    else:
+        top, den = _to_multiple(num * up, den * down) // den, up
+    if k == fmt.emax and abs(top) >= den * _up(fmt.emax + 1):
         raise OverflowError(f"a number overflows {fmt.name}")
-    return steps * _up(k - fmt.p + 1) * (grid // up), grid
+    return top, den
 
 
 def _up(k: int) -> int:
     return 2**k if k > 0 else 1
 
 
-def _first_binade(den: int, fmt: Format) -> int:
-    """A binade no larger than that of any number other than zero with this denominator."""
-    return max(fmt.emin, -den.bit_length())
-
-
-def _ties_to_even(top: int, step: int) -> int:
-    """top/step rounded to the nearest integer: half up, and one less on a tie that came out odd."""
-    steps, rest = (2 * top + step) // (2 * step), (2 * top + step) % (2 * step)
-    return steps - 1 if rest == 0 and steps % 2 == 1 else steps
+def _to_multiple(x: int, step: int) -> int:
+    """The multiple of `step` nearest to x, ties to an even multiple: by the place of x between two even multiples."""
+    rest = x % (2 * step)
+    if 2 * rest <= step:
+        return x - rest
+    return x - rest + (step if 2 * rest < 3 * step else 2 * step)

@@ -21,7 +21,7 @@ from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.symbolic import Sym, as_bool
 
 
-class OutOfRange(Exception):
+class OutOfRange(BaseException):
     """The interval pass cannot exclude overflow or knows no range: the stub says nothing about this operation."""
 
 
@@ -71,6 +71,7 @@ class Rounder:
         self.stub = stub
         self.constraints: list[smt.Term] = []
         self.sites = 0
+        self.refusal = ""
         self._seen: dict[tuple[str, str], Sym] = {}
         self._by_format: dict[str, list[tuple[Sym, Sym]]] = {}
 
@@ -78,9 +79,9 @@ class Rounder:
         """The rounding of the exact z to the format `name`. Raises OutOfRange."""
         fmt = FORMATS[name]
         if z.lo is None or z.hi is None:
-            raise OutOfRange(f"a {name} operation has no known range; give its inputs bounds")
+            raise self._refuse(f"a {name} operation has no known range; give its inputs bounds")
         if max(abs(z.lo), abs(z.hi)) > fmt.largest:
-            raise OutOfRange(f"a {name} result may exceed {float(fmt.largest):.6g}")
+            raise self._refuse(f"a {name} result may exceed {float(fmt.largest):.6g}")
         if z.lo == z.hi:
             value = fmt.round(z.lo)
             return Sym(smt.number(value), value, value, name, None)
@@ -90,6 +91,10 @@ class Rounder:
         if at not in self._seen:
             self._seen[at] = self._round(z, name, Site(fmt, z.lo, z.hi, shift))
         return self._seen[at]
+
+    def _refuse(self, reason: str) -> OutOfRange:
+        self.refusal = reason
+        return OutOfRange(reason)
 
     def _round(self, z: Sym, name: str, site: Site) -> Sym:
         self.sites += 1

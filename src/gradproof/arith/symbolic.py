@@ -170,11 +170,30 @@ def _binary(op: str, left: Any, right: Any) -> Any:
         return NotImplemented
     a, b = lift(left), lift(right)
     fmt = widest(a.fmt, b.fmt)
+    if fmt is not None:
+        a, b = _in_format(a, fmt), _in_format(b, fmt)
+    if op == "/" and constant_of(b) != 0 and _may_be_zero(b):
+        raise ZeroDivisionError("division by zero on a feasible path")
     exact = Sym(_term(op, a, b), *_interval(op, a, b), None, _grid(op, a, b))
     if fmt is None or _neutral(op, a, b):
         return Sym(exact.term, exact.lo, exact.hi, fmt, exact.grid)
     shift = op in "*/" and (_power_of_two(constant_of(b)) or (op == "*" and _power_of_two(constant_of(a))))
     return current().rounder().fl(exact, fmt, (a, b), shift)
+
+
+def _in_format(x: Sym, fmt: str) -> Sym:
+    """A constant is rounded to the format it meets, as in torch and NumPy; a number that has a format keeps it."""
+    c = constant_of(x)
+    if x.fmt is not None or c is None or FORMATS[fmt].representable(c):
+        return x
+    return lift(FORMATS[fmt].round(c))
+
+
+def _may_be_zero(x: Sym) -> bool:
+    """Whether x is zero on this path; forks where it can be, so that no quotient is taken for granted."""
+    if x.lo is not None and x.hi is not None and not x.lo <= 0 <= x.hi:
+        return False
+    return current().branch(x.term == 0)
 
 
 def _neutral(op: str, a: Sym, b: Sym) -> bool:
