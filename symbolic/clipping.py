@@ -27,7 +27,7 @@ def clip_after_accumulate(k: Any, loop: Any) -> None:
     n = k.upto("micro_batches")
     width = k.upto("elements")
     scale = k.choose("loss scale", [None, 4])
-    limit = k.choose("largest norm", [Fraction(1, 2), Fraction(3)])
+    limit = Fraction(1)
     grads = [k.reals(f"g{i}", width, -8, 8) for i in range(n)]
     batches = [MicroBatch(0, g) for g in grads]
     config = Config(n, max_norm=limit, loss_scale=scale)

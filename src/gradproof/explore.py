@@ -42,6 +42,9 @@ class Violated(BaseException):
         super().__init__(clause)
 
 
+FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
+
+
 @dataclass(frozen=True)
 class Limits:
     """The two exploration bounds and the solver's seconds for one query."""
@@ -136,7 +139,7 @@ class Explorer:
             raise self._stop("TIMEOUT", "the time limit of the check passed")
         return smt.solve(self.facts() + extra, wanted or {}, left)
 
-    def _decide(self, count: int) -> int | None:
+    def _decide(self) -> int | None:
         """The recorded decision at this point, or None when it is new."""
         at = len(self._path.taken)
         if at >= self.limits.branches:
@@ -149,16 +152,17 @@ class Explorer:
         known = smt.constant_value(term)
         if known is not None:
             return known
-        side = self._decide(2)
+        side = self._decide()
         if side is None:
             sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
             if not sides:
                 raise PathEnds
-            side = self._take(sides)
+            side = self._take(sides if len(sides) > 1 else [FORCED + sides[0]])
         else:
             self._path.taken.append(side)
-        self._path.conditions.append(term if side else smt.negate(term))
-        return bool(side)
+        if side < FORCED:
+            self._path.conditions.append(term if side else smt.negate(term))
+        return bool(side % FORCED)
 
     def _take(self, sides: list[int]) -> int:
         done = tuple(self._path.taken)
@@ -177,7 +181,7 @@ class Explorer:
         """Fork over concrete options."""
         if not options:
             raise PathEnds
-        side = self._decide(len(options))
+        side = self._decide()
         if side is None:
             side = self._take(list(range(len(options))))
         else:

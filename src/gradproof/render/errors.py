@@ -1,0 +1,94 @@
+"""Measured rows of a report, gathered for a plot and its tables.
+
+Three columns that are never mixed: accumulation error (has a proven bound), end-to-end difference (has none), and
+what lies outside the contract's assumptions. Errors are absolute, L-infinity, in units of the gradient (|g| <= 1).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradproof.render.consistency import Report
+from gradproof.render.fmt import one_line
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Group:
+    """All rows of one dtype, device and N: the row with the largest error, and the worst ratio of any of them."""
+
+    dtype: str
+    device: str
+    n: int
+    rows: int
+    largest: Row
+    worst_ratio: float | None
+    above: int
+
+    @property
+    def verdict(self) -> str:
+        """In words, against the bound."""
+        if self.above:
+            return f"ABOVE the bound in {self.above} of {self.rows} rows"
+        return "no proven bound" if self.largest.get("bound") is None else "within"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Differences without a proven bound of one device, dtype and note: the row with the largest, and what was run."""
+
+    device: str
+    dtype: str
+    note: str
+    rows: int
+    nets: tuple[str, ...]
+    sizes: tuple[int, ...]
+    largest: Row
+
+
+def column(report: Report, name: str) -> list[Row]:
+    """The rows of one column."""
+    return [r for r in report["measurements"] if r["column"] == name]
+
+
+def exceeds(row: Row) -> bool:
+    """Whether the measured error is above its own bound; a NaN is."""
+    return row.get("bound") is not None and not row["measured"] <= row["bound"]
+
+
+def size(row: Row) -> float:
+    """Measured error for ordering: a NaN sorts above everything."""
+    value = float(row["measured"])
+    return math.inf if math.isnan(value) else value
+
+
+def groups(rows: Iterable[Row]) -> list[Group]:
+    """One group for each dtype, device and N, in that order."""
+    made: dict[tuple[str, str, int], list[Row]] = {}
+    for row in rows:
+        made.setdefault((row["dtype"], row["device"], row["n"]), []).append(row)
+    order = {dtype: place for place, dtype in enumerate(dict.fromkeys(key[0] for key in made))}
+    found = []
+    for (dtype, device, n), members in sorted(made.items(), key=lambda kv: (order[kv[0][0]], kv[0][1], kv[0][2])):
+        ratios = [r["ratio"] for r in members if r.get("ratio") is not None]
+        above = sum(exceeds(r) for r in members)
+        top = max(members, key=size)
+        found.append(Group(dtype, device, n, len(members), top, max(ratios, default=None), above))
+    return found
+
+
+def summaries(rows: Iterable[Row]) -> list[Summary]:
+    """One summary for each device, dtype and note (what was compared, and in which mode), in order of appearance."""
+    made: dict[tuple[str, str, str], list[Row]] = {}
+    for row in rows:
+        made.setdefault((row["device"], row["dtype"], one_line(row.get("note") or "")), []).append(row)
+    found = []
+    for (device, dtype, note), members in made.items():
+        nets = tuple(dict.fromkeys(r["net"] for r in members))
+        sizes = tuple(sorted({r["n"] for r in members}))
+        found.append(Summary(device, dtype, note, len(members), nets, sizes, max(members, key=size)))
+    return found

@@ -1,0 +1,140 @@
+"""Numbers, times and identifiers in the form that people read. Units: seconds, dimensionless errors."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from fractions import Fraction
+from typing import Any
+
+ABSENT = "none"
+
+
+def clean(text: object) -> str:
+    """`text` with every control character except newline and tab made visible, so that no terminal obeys it."""
+    out = []
+    for ch in str(text):
+        code = ord(ch)
+        hidden = (code < 0x20 and ch not in "\n\t") or 0x7F <= code < 0xA0
+        steering = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069 or 0xD800 <= code <= 0xDFFF
+        out.append(f"\\x{code:02x}" if hidden or steering else ch)
+    return "".join(out)
+
+
+def one_line(text: object) -> str:
+    """`clean` text with each run of white space made one space."""
+    return " ".join(clean(text).split())
+
+
+def sci(x: float | None) -> str:
+    """At most three significant digits: 0, 0.25, 1.28e-3. None is "none"; NaN and infinity are named."""
+    if x is None:
+        return ABSENT
+    if math.isnan(x):
+        return "not a number"
+    if math.isinf(x):
+        return "infinite" if x > 0 else "-infinite"
+    if x == 0:
+        return "0"
+    if 0.01 <= abs(x) < 999.5:
+        return f"{x:.3g}"
+    mantissa, _, exponent = f"{x:.2e}".partition("e")
+    return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+
+
+def ratio(x: float | None) -> str:
+    """Measured over proven, with as many digits as it takes to stay on its own side of 1."""
+    if x is None or not math.isfinite(x):
+        return sci(x)
+    for digits in range(3, 18):
+        text = f"{x:.{digits}g}"
+        if (float(text) > 1) == (x > 1):
+            return text if digits > 3 else sci(x)
+    return repr(x)
+
+
+def seconds(x: float | None) -> str:
+    """A duration: 0.42 s, 12.3 s, 2 min 05 s."""
+    if x is None:
+        return ABSENT
+    if x >= 60:
+        minutes, rest = divmod(round(x), 60)
+        return f"{minutes} min {rest:02d} s"
+    return f"{x:.2f} s" if x < 10 else f"{x:.1f} s"
+
+
+def when(text: str | None) -> str:
+    """An ISO time as 2025-11-21 08:05:02 UTC; text that is no time stays as it is."""
+    try:
+        moment = datetime.fromisoformat(text or "")
+    except ValueError:
+        return text or ABSENT
+    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC" if moment.tzinfo else str(text)
+
+
+def sentence(text: object) -> str:
+    """`text` with one full stop at its end."""
+    words = one_line(text)
+    return words if not words or words.endswith((".", "!", "?")) else f"{words}."
+
+
+def value(text: object, limit: int = 32) -> str:
+    """A concrete number; a long fraction or decimal as three digits with "≈", other long text cut with "…"."""
+    words = one_line(text)
+    if len(words) <= limit:
+        return words
+    try:
+        return f"≈ {sci(float(Fraction(words)))}"
+    except (ValueError, ZeroDivisionError, OverflowError):
+        return f"{words[: limit - 1]}…"
+
+
+def counted(items: Iterable[str]) -> str:
+    """Distinct words in order of appearance with their counts: "HOLDS ×3, TIMEOUT"."""
+    tally: dict[str, int] = {}
+    for item in items:
+        tally[item] = tally.get(item, 0) + 1
+    return ", ".join(word if count == 1 else f"{word} ×{count}" for word, count in tally.items())
+
+
+def plural(count: int, noun: str) -> str:
+    """1 check, 2 checks."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def anchor(prefix: str, name: str) -> str:
+    """An HTML id, different for different names."""
+    kept = (ch if ch.isascii() and (ch.isalnum() or ch in ".-") else f"_{ord(ch):x}_" for ch in name)
+    return f"{prefix}-{''.join(kept)}"
+
+
+def compact(value: Any, limit: int = 240) -> str:
+    """One value of a free mapping as short text."""
+    if isinstance(value, bool):
+        text = "yes" if value else "no"
+    elif isinstance(value, float):
+        text = sci(value)
+    elif isinstance(value, list) and all(isinstance(v, str | int) for v in value):
+        text = ", ".join(str(v) for v in value)
+    elif isinstance(value, dict | list):
+        text = json.dumps(value, ensure_ascii=False)
+    else:
+        text = ABSENT if value is None else str(value)
+    text = one_line(text)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def grouped(ids: Iterable[str]) -> list[str]:
+    """Check ids with a shared head written once: FALSIFY-GA-001@cpu-fp32 and @cpu-bf16 become one entry."""
+    tails: dict[str, list[str]] = {}
+    for name in ids:
+        head, _, tail = name.partition("@")
+        tails.setdefault(head, []).extend([tail] if tail else [])
+    return [f"{head} @ {', '.join(rest)}" if rest else head for head, rest in tails.items()]
+
+
+def heads(ids: Iterable[str]) -> str:
+    """Check ids without device and dtype, counted: "KANI-GA-001, FALSIFY-GA-001 ×7"."""
+    return counted(name.partition("@")[0] for name in ids)

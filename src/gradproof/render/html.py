@@ -1,0 +1,106 @@
+"""The report as one self-contained HTML page: no script, no external resource, everything escaped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gradproof.core import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
+from gradproof.render import errors, fmt, plot, views
+from gradproof.render.consistency import Report, effect_of, require, required_ids
+
+HERE = Path(__file__).resolve().parent
+
+
+def _finalize(value: Any) -> Any:
+    """None reads "none"; control characters are made visible; our own markup stays as it is."""
+    if value is None:
+        return fmt.ABSENT
+    return value if isinstance(value, Markup) else fmt.clean(value)
+
+
+def _link(text: object) -> Markup:
+    """A reference, as a link where it is one http(s) address; nothing else is ever made an address."""
+    words = fmt.one_line(text)
+    if words.startswith(("https://", "http://")) and " " not in words:
+        shown = words.split("://", 1)[1].removeprefix("github.com/")
+        return Markup('<a rel="noreferrer" href="{}">{}</a>').format(words, shown)
+    return Markup("{}").format(words)
+
+
+def _checks_links(ids: list[str]) -> Markup:
+    """Links to checks, a shared head written once."""
+    heads: dict[str, list[tuple[str, str]]] = {}
+    for name in ids:
+        head, _, tail = name.partition("@")
+        heads.setdefault(head, []).append((name, tail))
+    parts = []
+    for head, members in heads.items():
+        tails = [_to("check", name, tail or head) for name, tail in members]
+        lead = Markup("{} @ ").format(fmt.clean(head)) if members[0][1] else Markup("")
+        parts.append(Markup('<span class="ids">{}{}</span>').format(lead, Markup(", ").join(tails)))
+    return Markup(" ").join(parts)
+
+
+def _to(prefix: str, name: str, shown: str) -> Markup:
+    return Markup('<a href="#{}">{}</a>').format(fmt.anchor(prefix, name), fmt.clean(shown))
+
+
+def _key(device: str) -> Markup:
+    """The legend's drawing of a device's mark."""
+    svg = Markup('<svg class="key" viewBox="0 0 16 14" aria-hidden="true">{}</svg>')
+    return svg.format(plot.mark(device, 8, 7))
+
+
+def _environment() -> Environment:
+    loader = FileSystemLoader(HERE)
+    env = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals.update(views=views, fmt=fmt, link=_link, checks=_checks_links, to=_to, key=_key, effect_of=effect_of)
+    env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
+    return env
+
+
+def _plot_section(report: Report) -> dict[str, Any]:
+    rows = errors.column(report, "accumulation")
+    return {
+        "panels": plot.panels(rows),
+        "groups": errors.groups(rows),
+        "devices": list(dict.fromkeys(r["device"] for r in rows)),
+        "rows": len(rows),
+        "above": sum(errors.exceeds(r) for r in rows),
+        "has_tolerance": any(r.get("tolerance") for r in rows),
+        "has_bound": any(r.get("bound") is not None for r in rows),
+        "end_to_end": errors.summaries(errors.column(report, "end_to_end")),
+        "outside": errors.summaries(errors.column(report, "outside_assumptions")),
+    }
+
+
+def render(report: Report) -> str:
+    """The page as text. Raises GradproofError on a wrong shape or an inconsistency."""
+    require(report)
+    template = _environment().get_template("report.html.j2")
+    seen = {Outcome(c["outcome"]) for c in report["checks"]}
+    return template.render(
+        r=report,
+        gate=report["gate"] or {},
+        banner=views.banner(report),
+        matrix=views.matrix(report),
+        required=required_ids(report),
+        needs=views.attention(report),
+        outcomes=[(o, MEANING[o]) for o in Outcome if o in seen],
+        exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
+        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        ids={c["id"] for c in report["checks"]},
+        layer_ids={layer: {c["id"] for c in report["checks"] if c["layer"] == layer} for layer in Layer},
+        **_plot_section(report),
+    )
