@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import tempfile
 import time
 from collections.abc import Callable
 from fractions import Fraction
@@ -92,7 +93,7 @@ def plain({", ".join(f"g{i}: float" for i in range(n))}) -> bool:
     return abs(total - sum(({names},)) / {n}) <= 1e-5
 '''
     space: dict[str, Any] = {}
-    path = Path("reports") / "bench_plain.py"
+    path = Path(tempfile.mkdtemp()) / "plain.py"  # CrossHair reads the source again
     path.write_text(text)
     exec(compile(text, str(path), "exec"), space)
     options = AnalysisOptionSet(analysis_kind=[AnalysisKind.PEP316], report_all=True, per_condition_timeout=LIMIT)

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.rounding import Site
 from models.registry import Mutant
-from symbolic.stubs import d2_half_ulp
+from symbolic.stubs import d3_grid
 
 Reals = NDArray[np.float64]
 
@@ -87,11 +87,17 @@ def binades(f: Format, z: Reals) -> list[tuple[Fraction, NDArray[np.intp]]]:
     return [(edge, np.flatnonzero(group == i)) for i, edge in enumerate(edges) if (group == i).any()]
 
 
-def keeps(stub: Any, z: Reals, r: Reals, site: Site) -> bool:
-    """Whether the stub's promises hold at all these points, and at their negatives."""
+def broken_at(stub: Any, z: Reals, r: Reals, site: Site) -> str:
+    """The first of these points, or of their negatives, at which a promise is broken; else an empty text."""
     mirrored = Site(site.fmt, -site.hi, -site.lo, site.shift)
-    promises = [*stub.contract(z, r, ArraySite(site)), *stub.contract(-z, -r, ArraySite(mirrored))]
-    return all(bool(np.all(p)) for p in promises)
+    for sign, where in ((1, site), (-1, mirrored)):
+        low, high = (exactly(end) for end in stub.enclose(where))
+        for promise in [*stub.contract(sign * z, sign * r, ArraySite(where)), low <= sign * r, sign * r <= high]:
+            broken = np.flatnonzero(~np.broadcast_to(promise, z.shape))
+            if broken.size:
+                at = broken[0]
+                return f"z = {sign * float(z[at])!r} is rounded to {sign * float(r[at])!r}"
+    return ""
 
 
 def sound(k: Any, stub: Any) -> None:
@@ -112,14 +118,16 @@ def _every_real(k: Any, stub: Any, f: Format) -> None:
     z, r = points(f.name)
     for edge, at in binades(f, z):
         inside = Site(f, Fraction(z[at[0]]), Fraction(z[at[-1]]))
-        k.check(k.claim.id, keeps(stub, z[at], r[at], inside), f"{f.name}: every real up to {float(edge)!r}")
+        broken = broken_at(stub, z[at], r[at], inside)
+        k.check(k.claim.id, not broken, f"{f.name}, every real up to {float(edge)!r}: {broken}")
     relate: Any = getattr(stub, "relate", lambda *_: [])
     for promise in relate(z[:-1], r[:-1], z[1:], r[1:]):
         k.check(k.claim.id, bool(np.all(promise)), f"{f.name}: monotone")
     for exponent in range(1, 7):
         exact, rounded = _halved(f, exponent)
         site = Site(f, Fraction(0), Fraction(exact[-1]), shift=True)
-        k.check(k.claim.id, keeps(stub, exact, rounded, site), f"{f.name}: every x / {2**exponent}")
+        broken = broken_at(stub, exact, rounded, site)
+        k.check(k.claim.id, not broken, f"{f.name}, every x / {2**exponent}: {broken}")
 
 
 @cache
@@ -140,7 +148,8 @@ def _one_binade(k: Any, stub: Any, f: Format) -> None:
         up = (z - m > Fraction(1, 2)) | ((z - m == Fraction(1, 2)) & (m % 2 == 1))
         r = m + 1 if up else m
         k.cover("a tie", z - m == Fraction(1, 2))
-        for promise in stub.contract(z, r, site):
+        ends = stub.enclose(site)
+        for promise in [*stub.contract(z, r, site), r >= ends[0], r <= ends[1]]:
             k.check(k.claim.id, promise, f"{f.name}: every real in a binade")
         pairs.append((z, r))
     for promise in getattr(stub, "relate", lambda *_: [])(*pairs[0], *pairs[1]):
@@ -155,13 +164,39 @@ def _no_tie(z: Any, r: Any, site: Any) -> list[Any]:
     return [abs(r - z) < site.half_ulp]
 
 
-def _stub(contract: Any) -> Any:
-    return SimpleNamespace(contract=contract, enclose=d2_half_ulp.enclose)
+def _narrow_grid(z: Any, r: Any, site: Any) -> list[Any]:
+    lo, hi = d3_grid.enclose(site)
+    return [*d3_grid.contract(z, r, site), r <= hi - (hi - lo) / 2**12]
+
+
+def _strictly_monotone(z1: Any, r1: Any, z2: Any, r2: Any) -> list[Any]:
+    return [(z1 >= z2) | (r1 < r2)]
+
+
+def _narrow_range(site: Any) -> tuple[Fraction, Fraction]:
+    return site.lo, site.hi
+
+
+def _stub(contract: Any, **more: Any) -> Any:
+    return SimpleNamespace(**{"contract": contract, "enclose": d3_grid.enclose} | more)
 
 
 UNSOUND: Mapping[str, Mutant] = {
     "half_of_half_ulp": Mutant("half_of_half_ulp", "", "half the true error", _stub(_half_of_half_ulp)),
     "no_tie": Mutant("no_tie", "", "ties taken for impossible", _stub(_no_tie)),
+    "narrow_grid": Mutant("narrow_grid", "", "the upper end taken for unreachable", _stub(_narrow_grid)),
+    "narrow_range": Mutant(
+        "narrow_range",
+        "",
+        "the exact range taken for that of the roundings",
+        _stub(d3_grid.contract, enclose=_narrow_range),
+    ),
+    "strictly_monotone": Mutant(
+        "strictly_monotone",
+        "",
+        "two reals taken never to have one rounding",
+        _stub(d3_grid.contract, relate=_strictly_monotone),
+    ),
 }
 
 NO_PROMISE = _stub(lambda z, r, site: [])
