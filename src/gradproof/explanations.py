@@ -218,4 +218,12 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "The id is no word of gradproof, and nothing in the workspace has it.",
         "Look at gradproof list.",
     ),
+    "GP301": Explanation(
+        "A check names a mutant that the workspace's registry does not have, so nobody could watch the check fail.",
+        "Add the mutant to the registry, or take its name out of the contract.",
+    ),
+    "GP303": Explanation(
+        "The contract names no empty body for this check's subject, so nobody could watch the check fail on it.",
+        "Name one under subjects.empty (subjects.torch_empty for runs).",
+    ),
 }

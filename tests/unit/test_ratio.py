@@ -1,0 +1,131 @@
+"""Ratio against Fraction, Lattice against the formats and the software floats."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gradproof.arith import constant, round_to, sqrt
+from gradproof.arith.formats import FORMATS
+from gradproof.arith.ratio import Lattice, Ratio, nearest
+from gradproof.arith.soft import Soft
+
+NUMS = st.integers(-(10**6), 10**6)
+DENS = st.integers(1, 10**4)
+ARITHMETIC = [operator.add, operator.sub, operator.mul, operator.truediv]
+ORDER = [operator.lt, operator.le, operator.gt, operator.ge, operator.eq, operator.ne]
+
+
+def value(x: Ratio) -> Fraction:
+    return Fraction(x.num, x.den)
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+@given(a=NUMS, b=DENS, c=NUMS, d=DENS)
+def test_arithmetic_is_that_of_fractions(op: Callable[[Any, Any], Any], a: int, b: int, c: int, d: int) -> None:
+    if op is operator.truediv and c == 0:
+        with pytest.raises(ZeroDivisionError):
+            op(Ratio(a, b), Ratio(c, d))
+        return
+    expected = op(Fraction(a, b), Fraction(c, d))
+    assert value(op(Ratio(a, b), Ratio(c, d))) == expected
+    assert value(op(Ratio(a, b), Fraction(c, d))) == expected
+    assert value(op(Fraction(a, b), Ratio(c, d))) == expected
+    assert op(Ratio(a, b), Ratio(c, d)).den > 0
+
+
+@pytest.mark.parametrize("op", ORDER)
+@given(a=NUMS, b=DENS, c=NUMS, d=DENS)
+def test_order_is_that_of_fractions(op: Callable[[Any, Any], Any], a: int, b: int, c: int, d: int) -> None:
+    expected = op(Fraction(a, b), Fraction(c, d))
+    assert op(Ratio(a, b), Ratio(c, d)) == expected
+    assert op(Ratio(a, b), Fraction(c, d)) == expected
+    assert op(Ratio(a, -b), -Fraction(c, d)) == op(-Fraction(a, b), -Fraction(c, d))
+
+
+@given(a=NUMS, b=DENS)
+def test_unary_operations_and_conversions(a: int, b: int) -> None:
+    x, f = Ratio(a, b), Fraction(a, b)
+    assert value(-x) == -f
+    assert value(abs(x)) == abs(f)
+    assert float(x) == float(f)
+    assert hash(x) == hash(f)
+    assert value(sqrt(x * x)) == abs(f)
+    assert value(Ratio(a * a, b * b).sqrt()) == abs(f)
+    assert round_to(x, "fp16") is x
+    assert constant("1e-6", x) == Fraction(1, 10**6)
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(Ratio(2), "no exact"), (Ratio(-4), "negative"), (Ratio(1, 3), "no exact")]
+)
+def test_a_root_that_is_not_exact_is_refused(number: Ratio, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        number.sqrt()
+
+
+def test_floats_count_by_their_exact_value_and_other_types_are_refused() -> None:
+    assert value(Ratio(1) + 0.1) == 1 + Fraction(0.1)
+    with pytest.raises(TypeError):
+        Ratio(1) + "1"
+    with pytest.raises(TypeError):
+        Ratio(1) < "1"  # noqa: B015
+    assert (Ratio(1) == "1") is False
+    with pytest.raises(ZeroDivisionError):
+        Ratio(1, 0)
+    with pytest.raises(KeyError):
+        Ratio(1).round_to("fp12")
+
+
+@pytest.mark.parametrize(
+    ("name", "den"), [("fp16", 1), ("fp16", 4), ("bf16", 1), ("bf16", 3), ("fp16", 3), ("bf16", 2**20)]
+)
+def test_rounding_agrees_with_the_format_on_a_whole_range(name: str, den: int) -> None:
+    fmt = FORMATS[name]
+    for num in range(-9000, 9001):
+        assert Fraction(*nearest(num, den, fmt)) == fmt.round(Fraction(num, den)), num
+
+
+@given(st.sampled_from(sorted(FORMATS)), st.integers(-(2**70), 2**70), st.integers(1, 2**40))
+def test_rounding_agrees_with_the_format_anywhere(name: str, num: int, den: int) -> None:
+    fmt = FORMATS[name]
+    try:
+        expected = fmt.round(Fraction(num, den))
+    except OverflowError:
+        with pytest.raises(OverflowError):
+            nearest(num, den, fmt)
+        return
+    assert Fraction(*nearest(num, den, fmt)) == expected
+
+
+@pytest.mark.parametrize("num", [65519, 65520, -65519, -65520, 131072])
+def test_the_edge_of_overflow(num: int) -> None:
+    test_rounding_agrees_with_the_format_anywhere.hypothesis.inner_test("fp16", num, 1)
+
+
+@pytest.mark.parametrize("op", ARITHMETIC)
+@given(st.sampled_from(["fp16", "bf16", "fp32"]), st.integers(-200, 200), st.integers(-200, 200), st.integers(0, 6))
+def test_a_lattice_operation_is_a_rounded_one(op: Callable[[Any, Any], Any], fmt: str, a: int, b: int, k: int) -> None:
+    if op is operator.truediv and b == 0:
+        return
+    x, y = Lattice(a, 2**k, fmt), Lattice(b, 1, "fp16")
+    p, q = Soft(Fraction(a, 2**k), fmt), Soft(b, "fp16")
+    got, expected = op(x, y), op(p, q)
+    assert (value(got), got.fmt) == (expected.value, expected.fmt)
+    if b:
+        assert value(op(x, Fraction(1, 3))) == op(p, Fraction(1, 3)).value
+
+
+def test_a_lattice_constant_is_rounded_first_and_formats_convert() -> None:
+    assert value(Lattice(2049, 1, "fp16")) == 2048
+    assert value(Lattice(2049, 1, "fp32").round_to("fp16")) == 2048
+    x = Lattice(3, 1, "fp16")
+    assert x.round_to("fp16") is x
+    with pytest.raises(TypeError):
+        x.sqrt()
