@@ -182,6 +182,11 @@ class ClipPerMicroBatch(Accumulation):
         grads = super().backward(batch, window, config)
         return grads if config.max_norm is None else self.clip(grads, config.max_norm)
 
+    def after_backward(self, i: int, record: Record, batches: Sequence[MicroBatch], config: Config) -> None:
+        """The clip that just happened."""
+        if config.max_norm is not None:
+            record.note(Event.CLIP, record.buffer)
+
     def update(self, record: Record, config: Config) -> None:
         """Step without clipping the sum."""
         if config.loss_scale is not None:

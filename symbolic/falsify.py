@@ -32,7 +32,7 @@ from symbolic.falsify_bench import (
 )
 from symbolic.falsify_buffer import Buffer
 from symbolic.falsify_grid import LEARNING_RATE, LOSS_SCALE, Grid
-from symbolic.falsify_measure import PER_MILLE, accumulation_row, end_to_end_rows, interaction, outside_row
+from symbolic.falsify_measure import FP32, accumulation_row, end_to_end_rows, interaction, outside_row
 
 INTERACTS = 1e-9
 
@@ -45,9 +45,9 @@ def judge_errors(run: Run, place: Place, clause: str, seen: Observed) -> None:
         if k in skipped:
             continue
         error = error_of(run, k, clause)
-        values = {"window": k, "element": error.element, "error": error.linf, "bound": error.bound}
+        values = {"window": k, "element": error.element, "error": error.error, "bound": error.bound}
         if not error.within:
-            detail = f"window {k}: the applied gradient is {error.linf:.6g} away from the exact mean of the run's own"
+            detail = f"window {k}: the applied gradient is {error.error:.6g} away from the exact mean of the run's own"
             raise Refutation(clause, f"{detail} gradients; proven bound {error.bound:.6g}", values)
         if inside and place.exceeded(clause, error.linf):
             detail = f"window {k}: error {error.linf:.6g} > tolerance {place.tolerances[clause]:g}"
@@ -106,7 +106,7 @@ class AccumulatedMatchesFull(Grid):
         return seen
 
     def bounds(self, place: Place) -> Sequence[Bound]:
-        return (PER_MILLE[place.dtype],)
+        return (FP32,) if place.dtype == "fp32" else ()
 
     def outside(self, subject: Any, place: Place, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Nets whose samples interact, found by experiment. Raises ValueError when the experiment finds nothing."""
@@ -149,8 +149,8 @@ class NoLeakage(Grid):
         for k in range(len(run.sizes)):
             error = error_of(run, k, self.clause)
             if not error.within:
-                detail = f"cycle {k}: the applied gradient is {error.linf:.6g} away from its own micro-batches'"
-                values = {"cycle": k, "element": error.element, "error": error.linf, "bound": error.bound}
+                detail = f"cycle {k}: the applied gradient is {error.error:.6g} away from its own micro-batches'"
+                values = {"cycle": k, "element": error.element, "error": error.error, "bound": error.bound}
                 raise Refutation(self.clause, detail + table_says(run, self.clause), values)
         clean = execute(subject, replace(case, swap=None, poison=None), place)
         for name, one, two, k in (("what the previous owner left", run, clean, 0), ("cycle 1", clean, other, 1)):
@@ -286,7 +286,7 @@ class LossIsMean(Grid):
             own = [b.loss / c for b, c in zip(passes, counts, strict=True)]
             truth = [run.truth.losses[i] for i in run.window(k)]
             close = (len(own) + 6) * float(format_named("fp32").u)
-            loose = PER_MILLE[place.dtype].value / 1000
+            loose = FP32.value / 1000 if place.dtype == "fp32" else math.inf
             for name, losses, room in (("own", own, close), ("fp64", truth, loose)):
                 mean = math.fsum(w * v for w, v in zip(weights, losses, strict=True))
                 size = math.fsum(w * abs(v) for w, v in zip(weights, losses, strict=True))

@@ -40,8 +40,9 @@ class Data:
 
 @dataclass(frozen=True)
 class Truth:
-    """fp64: gradient and loss of every micro-batch at the initial weights, and the weight vector's length."""
+    """fp64: the model at its initial weights, and the gradient and loss of every micro-batch there."""
 
+    model: nn.Module
     grads: tuple[Tensor, ...]
     losses: tuple[float, ...]
 
@@ -138,7 +139,8 @@ def loss_of(net: str, output: Tensor, batch: Batch, reduction: str) -> Tensor:
     return wide.sum() if net == WITNESS else NETS[net].loss(wide, batch.targets, reduction)
 
 
-def _differentiate(model: nn.Module, net: str, batch: Batch, gain: float) -> tuple[Tensor, float]:
+def differentiate(model: nn.Module, net: str, batch: Batch, gain: float) -> tuple[Tensor, float]:
+    """Gradient and value of a micro-batch's mean loss in fp64."""
     inputs = batch.inputs.double() if batch.inputs.is_floating_point() else batch.inputs
     loss = loss_of(net, model(inputs), batch, "mean") * gain
     grads = torch.autograd.grad(loss, list(model.parameters()))
@@ -153,16 +155,16 @@ def _prepared(key: Case) -> tuple[Data, Truth]:
     if key.mode == "fp16_params":
         model = model.half()
     model = model.double()
-    made = [_differentiate(model, key.net, b, g) for b, g in zip(data.batches, data.gains, strict=True)]
+    made = [differentiate(model, key.net, b, g) for b, g in zip(data.batches, data.gains, strict=True)]
     if key.gradients:
-        return data, Truth(tuple(g for g, _ in made), tuple(v for _, v in made))
+        return data, Truth(model, tuple(g for g, _ in made), tuple(v for _, v in made))
     if key.swap is not None:
         gains = prepared(replace(key, swap=None))[0].gains
-        return replace(data, gains=gains), Truth(tuple(g for g, _ in made), tuple(v for _, v in made))
+        return replace(data, gains=gains), Truth(model, tuple(g for g, _ in made), tuple(v for _, v in made))
     peak = max(float(g.abs().max()) for g, _ in made)
     factor = 2.0 ** (math.floor(-math.log2(peak) - 0.01) - key.magnitude) if peak > 0 else 1.0
     gains = tuple(g * factor for g in data.gains)
-    truth = Truth(tuple(g * factor for g, _ in made), tuple(v * factor for _, v in made))
+    truth = Truth(model, tuple(g * factor for g, _ in made), tuple(v * factor for _, v in made))
     return replace(data, gains=gains), truth
 
 

@@ -73,9 +73,9 @@ class Buffer(Grid):
             return Observed(judged=False)
         error = error_of(run, 0, self.clause)
         inside = largest_gradient(run) <= 1
-        values = {"gradients": list(case.gradients), "error": error.linf, "bound": error.bound}
+        values = {"gradients": list(case.gradients), "error": error.error, "bound": error.bound}
         if not error.within or (inside and place.exceeded(self.clause, error.linf)):
-            detail = f"the accumulated gradient errs by {error.linf:.6g}; an fp32 buffer by at most {error.bound:.6g}"
+            detail = f"the accumulated gradient errs by {error.error:.6g}; an fp32 buffer by at most {error.bound:.6g}"
             raise Refutation(self.clause, detail, values)
         seen.rows.append(accumulation_row(run, place, error, self.clause, inside))
         seen.covers |= self.reached(run, case)

@@ -1,0 +1,89 @@
+"""The gate's own falsification, executed: with a seeded bug as the subject, the gate must turn red, for that bug.
+
+The sub-checks come with the check. Each is run here, its finding is written up as evidence, and the same judge that
+decides the release reads it. A gate that stays green, or turns red because something crashed, fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradproof import backends
+from gradproof.core import Check, Effect, Exit, Finding, GradproofError, Layer, Outcome, Reach
+from gradproof.environment import environment
+from gradproof.evidence import Standing, now, record
+from gradproof.judge import Clause, Criterion, Policy, Verdict, judge
+
+if TYPE_CHECKING:
+    from gradproof.workspace import Workspace
+
+
+def run(check: Check, workspace: Workspace) -> Finding:
+    """HOLDS when the seeded bug, and nothing else, turns the gate red."""
+    bug = str(check.params.get("seeded_bug", ""))
+    if not bug:
+        return Finding(Outcome.NOT_RUN, "the contract names no seeded_bug, so the gate's falsification cannot be run")
+    checks = [Check.from_json(data) for data in check.params["subchecks"]]
+    if not checks:
+        return Finding(Outcome.WEAK, f"no proof and no fp32 run is named to kill {bug}, so the gate cannot see it")
+    standings = {c.id: _attempt(c, workspace) for c in checks}
+    policy = _policy(checks, check.params["criteria"])
+    verdict = judge([_freed(c) for c in checks], standings, policy)
+    outcome, reason = _conclude(bug, verdict)
+    rows = {name: [str(r.outcome), r.reason] for name, r in verdict.rulings.items()}
+    stats = {"seeded_bug": bug, "exit": str(verdict.exit), "checks": rows, "reasons": list(verdict.reasons)}
+    stats["criteria"] = {c.name: c.met for c in verdict.criteria}
+    clauses = {check.id: "HOLDS"} if outcome is Outcome.HOLDS else {}
+    reach = Reach.SAMPLED if outcome is Outcome.HOLDS else None
+    return Finding(outcome, reason, reach, domain=f"the seeded bug {bug}", clauses=clauses, stats=stats)
+
+
+def _freed(check: Check) -> Check:
+    """The sub-check without its stubs: those are decided before this check starts."""
+    return Check.from_json({**check.to_json(), "depends": []})
+
+
+def _attempt(check: Check, workspace: Workspace) -> Standing:
+    """Evidence of one sub-check on the seeded bug. A crash is an ERROR."""
+    started_at, clock = now(), time.monotonic()
+    try:
+        finding = backends.run(check, workspace)
+    except GradproofError as e:
+        finding = Finding(Outcome.ERROR, f"{e.code}: {e.found}")
+    except Exception as e:
+        finding = Finding(Outcome.ERROR, f"the backend raised {type(e).__name__}: {e}")
+    spent = time.monotonic() - clock
+    evidence = record(check, finding, environment=environment(), started_at=started_at, seconds=spent)
+    return Standing(evidence, True)
+
+
+def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
+    """The gate, narrowed to the obligations and layers of the sub-checks."""
+    layers: dict[str, list[Layer]] = {}
+    for check in checks:
+        for name in check.obligations:
+            layers.setdefault(name, []).append(check.layer)
+    clauses = tuple(Clause(name, tuple(dict.fromkeys(found))) for name, found in layers.items())
+    touched = {name: [o for o in names if o in layers] for name, names in criteria.items()}
+    return Policy("seeded", clauses, tuple(Criterion(n, tuple(names)) for n, names in touched.items() if names))
+
+
+def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:
+    odd = [r for r in verdict.rulings.values() if r.outcome not in (Outcome.REFUTED, Outcome.HOLDS)]
+    if odd:
+        told = "; ".join(f"{r.check.id} is {r.outcome}: {r.reason}" for r in odd)
+        return Outcome.ERROR, f"with {bug} seeded, the gate is red for another reason: {told}"
+    green = [r.check.id for r in verdict.rulings.values() if r.outcome is Outcome.HOLDS]
+    if green or verdict.exit is not Exit.BROKEN:
+        return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {', '.join(green) or verdict.exit}"
+    broken = [o.id for o in verdict.obligations.values() if o.effect is Effect.BROKEN]
+    fallen = [c.name for c in verdict.criteria if not c.met]
+    if not broken or not fallen:
+        return Outcome.WEAK, f"with {bug} seeded, no criterion of the gate falls"
+    named = ", ".join(verdict.rulings)
+    return Outcome.HOLDS, (
+        f"with {bug} seeded, the gate turns red (exit {verdict.code}): {', '.join(broken)} is BROKEN by {named}, "
+        f"and {', '.join(fallen)} is not met"
+    )

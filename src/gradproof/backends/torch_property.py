@@ -1,0 +1,131 @@
+"""What a falsification property is: cells that must run, cases that are drawn in a cell, and a test of one case.
+
+A property is an object of the workspace. `cells` is the grid of net and N that the claim lists; the runner runs
+each, so that nothing is left to chance. `examples` are the cases of a cell that run always, `strategy` draws more.
+`test` runs a subject on one case and raises `Refutation` when the clause is broken; anything else that it raises is
+a crash and counts neither as a proof nor as a kill.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+from hypothesis.strategies import SearchStrategy
+
+from gradproof.core import Bound
+
+DTYPES = ("fp32", "fp32-tf32", "bf16", "fp16")
+
+
+class Refutation(AssertionError):
+    """The clause is broken on this case: the numbers, and what they mean."""
+
+    def __init__(self, clause: str, detail: str, values: Mapping[str, object] | None = None) -> None:
+        self.clause, self.detail = clause, detail
+        self.values = {k: v if isinstance(v, str) else repr(v) for k, v in (values or {}).items()}
+        super().__init__(f"{clause}: {detail}")
+
+
+class NoKernel(Exception):
+    """A kernel that the cell needs does not exist on this device in this dtype."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a check runs: device, dtype as the contract names it, tolerances by clause.
+
+    Only a tolerance whose clause is in `required` is judged; the others are shown beside what was measured.
+    """
+
+    device: str
+    dtype: str
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    required: frozenset[str] = frozenset()
+
+    def exceeded(self, clause: str, error: float) -> bool:
+        """Whether `error` is above the clause's tolerance, where that is required."""
+        return clause in self.required and not error <= self.tolerances[clause]
+
+    def __str__(self) -> str:
+        return f"torch {self.device} {self.dtype}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One entry of the grid."""
+
+    net: str
+    n: int
+
+    def __str__(self) -> str:
+        return f"{self.net}/N={self.n}"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One drawn run, plain enough to be stored and run again."""
+
+    net: str
+    n: int
+    mode: str = "fp32"
+    seed: int = 0
+    optimizer: str = "sgd"
+    form: str = "single"
+    learning_rate: float = 0.0
+    loss_scale: float | None = None
+    windows: int = 1
+    tail: int = 0
+    size: int = 2
+    ragged: bool = False
+    magnitude: int = 0
+    clip: float | None = None
+    large: int | None = None
+    overflow: int | None = None
+    poison: float | None = None
+    swap: int | None = None
+    gradients: tuple[float, ...] = ()
+
+    def to_json(self) -> str:
+        """One line of JSON with the fields that differ from their defaults."""
+        plain = asdict(Case(self.net, self.n))
+        return json.dumps({k: v for k, v in asdict(self).items() if k in ("net", "n") or v != plain[k]})
+
+    @classmethod
+    def from_json(cls, text: str) -> Case:
+        """Inverse of `to_json`. Raises TypeError or ValueError on a wrong shape."""
+        data = json.loads(text)
+        return cls(**{**data, "gradients": tuple(data.get("gradients", ()))})
+
+
+@dataclass
+class Observed:
+    """What one passed case contributes: covers that it reached, rows measured on it, and whether it was judged."""
+
+    covers: set[str] = field(default_factory=set)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    judged: bool = True
+
+
+class Property(Protocol):
+    """A falsification property. `covers` must all be reached by the correct subject."""
+
+    clause: str
+
+    def covers(self, place: Place) -> Sequence[str]: ...
+
+    def cells(self, place: Place, params: Mapping[str, Any]) -> Sequence[Cell]: ...
+
+    def examples(self, cell: Cell, place: Place) -> Sequence[Case]: ...
+
+    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]: ...
+
+    def probe(self, cell: Cell, place: Place) -> None: ...
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed: ...
+
+    def bounds(self, place: Place) -> Sequence[Bound]: ...
+
+    def outside(self, subject: Any, place: Place, params: Mapping[str, Any]) -> list[dict[str, Any]]: ...

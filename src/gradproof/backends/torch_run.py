@@ -1,0 +1,351 @@
+"""Runs a falsification property on real PyTorch: the subject, then the empty body, then every named mutant.
+
+The property's grid is walked cell by cell; in each, its fixed cases run first and Hypothesis draws the rest, so that
+a failure shrinks. HOLDS needs every cell judged, every cover reached, no survivor among the controls, and no measured
+error above its proven bound. A cell whose kernel does not exist on a CPU is listed as NOT_RUN among the clauses, and
+the others decide; without a kernel on CUDA the check is NOT_RUN.
+
+A control is killed when the property refutes it on the clause that it breaks and the counterexample fails again in a
+fresh run outside Hypothesis. A crash is an ERROR and no kill.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any, Protocol
+
+import hypothesis
+import torch
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis.errors import Flaky
+
+from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
+from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
+
+EMPTY = "empty body"
+CONTROL_EXAMPLES = 4  # drawn in each cell beside the fixed cases; a control that needs more survives
+
+
+class Resolver(Protocol):
+    """The part of a workspace that is used here."""
+
+    def resolve(self, name: str) -> Any: ...
+
+
+@dataclass
+class Tally:
+    """What the reference's walk over the grid gave."""
+
+    judged: dict[str, int] = field(default_factory=dict)
+    covers: dict[str, str] = field(default_factory=dict)
+    rows: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
+    unsupported: dict[str, str] = field(default_factory=dict)
+    runs: int = 0
+
+    def add(self, cell: Cell, case: Case, seen: Observed) -> None:
+        """Count one passed case; keep the worst row of each kind."""
+        self.runs += 1
+        self.judged[str(cell)] = self.judged.get(str(cell), 0) + seen.judged
+        for name in seen.covers:
+            self.covers.setdefault(name, case.to_json())
+        for row in seen.rows:
+            key = (row["column"], row["net"], row["n"], row["note"])
+            held = self.rows.get(key)
+            if held is None or _badness(row) > _badness(held):
+                self.rows[key] = {**row, "case": case.to_json()}
+
+
+def _badness(row: Mapping[str, Any]) -> tuple[float, float]:
+    return (row["ratio"] if row["ratio"] is not None else 0.0, row["measured"])
+
+
+def place_of(check: Check) -> Place:
+    """Device, dtype and tolerances of a check. Raises ValueError when its params do not say."""
+    device = str(check.params.get("device") or check.layer)
+    dtype = str(check.params.get("dtype", ""))
+    if not dtype and "@" in check.id:
+        dtype = check.id.rpartition("@")[2].partition("-")[2]
+    if dtype not in DTYPES or device not in (Layer.CPU, Layer.CUDA):
+        raise ValueError(f"{check.id}: no device and dtype to run on (found {device!r}, {dtype!r})")
+    rows = tolerances_of(check, dtype)
+    required = frozenset(clause for clause, (_, role) in rows.items() if role == "required")
+    return Place(device, dtype, {clause: value for clause, (value, _) in rows.items()}, required)
+
+
+def tolerances_of(check: Check, dtype: str) -> dict[str, tuple[float, str]]:
+    """Tolerance and role in this dtype, by obligation."""
+    return {
+        str(clause["id"]): (float(row["value"]), str(row.get("role") or "required"))
+        for clause in check.text.get("obligations", ())
+        for row in clause.get("tolerance") or ()
+        if row["dtype"] == dtype
+    }
+
+
+@contextmanager
+def _flags(place: Place) -> Iterator[dict[str, Any]]:
+    """One thread on the CPU; on CUDA deterministic kernels, and TF32 as the dtype says, in both directions."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    if place.device != "cuda":
+        try:
+            yield {"threads": 1}
+        finally:
+            torch.set_num_threads(threads)
+        return
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    held = (matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark)
+    tf32 = place.dtype == "fp32-tf32"
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = tf32, tf32, True, False
+    try:
+        yield {"threads": 1, "allow_tf32": tf32, "cudnn_deterministic": True, "cudnn_benchmark": False}
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = held
+        torch.set_num_threads(threads)
+
+
+def _device(place: Place) -> dict[str, Any]:
+    seen: dict[str, Any] = {"torch": torch.__version__, "hypothesis": hypothesis.__version__, "device": place.device}
+    if place.device == "cuda":
+        seen |= {"device_name": torch.cuda.get_device_name(), "cuda": torch.version.cuda}
+        seen |= {"capability": list(torch.cuda.get_device_capability())}
+    return seen
+
+
+def _draw(prop: Property, cell: Cell, place: Place, count: int, body: Any, shrink: bool) -> None:
+    """Run `body` on drawn cases. Raises what the smallest failing case raises."""
+    phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
+    run = settings(
+        max_examples=count, derandomize=True, database=None, deadline=None, phases=phases, report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet, print_blob=False,
+    )(given(prop.strategy(cell, place))(body))  # fmt: skip
+    run()
+
+
+@dataclass
+class Failure:
+    """A case that the property refuted."""
+
+    case: Case
+    refutation: Refutation
+    found_by: str
+
+
+def _cell_failure(
+    prop: Property, subject: Any, cell: Cell, place: Place, count: int, tally: Tally | None, shrink: bool
+) -> Failure | None:
+    """The first failing fixed case of the cell or the smallest failing drawn one; None when all pass."""
+    held: list[Failure] = []
+
+    def body(case: Case) -> None:
+        try:
+            seen = prop.test(subject, case, place)
+        except Refutation as e:
+            held.append(Failure(case, e, "Hypothesis"))
+            raise
+        if tally is not None:
+            tally.add(cell, case, seen)
+
+    try:
+        for case in prop.examples(cell, place):
+            body(case)
+    except Refutation:
+        held[-1].found_by = "a fixed case"
+        if not shrink:
+            return held[-1]
+    fixed = held[-1] if held else None
+    try:
+        _draw(prop, cell, place, count, body, shrink)
+    except Refutation:
+        return held[-1]
+    return fixed
+
+
+def _counterexample(failure: Failure) -> dict[str, Any]:
+    values = {**failure.refutation.values, "case": failure.case.to_json(), "detail": failure.refutation.detail}
+    return {"clause": failure.refutation.clause, "values": values, "found_by": failure.found_by}
+
+
+def _again(prop: Property, subject: Any, case: Case, place: Place, clause: str) -> dict[str, Any]:
+    """Run one case outside Hypothesis: does the same clause break?"""
+    try:
+        prop.test(subject, case, place)
+    except Refutation as e:
+        return {"on": str(place), "reproduced": e.clause == clause, "detail": str(e)}
+    except Exception as e:
+        return {"on": str(place), "reproduced": False, "detail": f"crashed: {type(e).__name__}: {e}"}
+    return {"on": str(place), "reproduced": False, "detail": "the same case passes"}
+
+
+def _control(
+    prop: Property, name: str, kind: str, clause: str, subject: Any, place: Place, cells: Sequence[Cell], count: int
+) -> Control:
+    """Run the property on a control until it is refuted. Killed only on `clause`, and only when replayed."""
+    began = time.perf_counter()
+    control = Control(name, kind, clause, Outcome.HOLDS, False, reason="the property let it pass on every case")
+    try:
+        for cell in cells:
+            failure = _cell_failure(prop, subject, cell, place, count, None, shrink=False)
+            if failure is not None:
+                _refuted(control, prop, subject, place, failure)
+                break
+    except Exception as e:
+        control.outcome, control.reason = Outcome.ERROR, f"crashed, which kills nothing: {type(e).__name__}: {e}"
+    control.seconds = round(time.perf_counter() - began, 4)
+    return control
+
+
+def _refuted(control: Control, prop: Property, subject: Any, place: Place, failure: Failure) -> None:
+    again = _again(prop, subject, failure.case, place, failure.refutation.clause)
+    control.counterexample, control.replays = _counterexample(failure), [again]
+    control.outcome = Outcome.REFUTED if again["reproduced"] else Outcome.SPURIOUS
+    control.killed = control.outcome is Outcome.REFUTED and failure.refutation.clause == control.clause
+    control.reason = str(failure.refutation)
+    if failure.refutation.clause != control.clause:
+        control.reason = f"refuted on {failure.refutation.clause}, not on {control.clause}"
+
+
+def _controls(prop: Property, check: Check, workspace: Resolver, place: Place, cells: Sequence[Cell]) -> list[Control]:
+    """The empty body and every named mutant, on the cells of the first net, larger N after N = 2, 4."""
+    first = sorted((c for c in cells if c.net == cells[0].net), key=lambda c: (c.n == 1, c.n))
+    names = check.params.get("subjects", {})
+    empty = workspace.resolve(check.params.get("empty") or names["torch_empty"])
+    found = [_control(prop, EMPTY, "empty_body", prop.clause, empty, place, first, CONTROL_EXAMPLES)]
+    mutants = workspace.resolve(check.params.get("mutants") or names["torch_mutants"]) if check.mutants else {}
+    for name in check.mutants:
+        if name not in mutants:
+            reason = "inexpressible: the workspace has no PyTorch mutant of this name"
+            found.append(Control(name, "mutant", prop.clause, Outcome.NOT_RUN, False, reason=reason))
+            continue
+        mutant = mutants[name]
+        control = _control(prop, name, "mutant", mutant.obligation, mutant.subject, place, first, CONTROL_EXAMPLES)
+        control.reference = mutant.reference
+        found.append(control)
+    return found
+
+
+def _walk(
+    prop: Property, subject: Any, check: Check, place: Place, cells: Sequence[Cell], tally: Tally
+) -> Failure | None:
+    """The reference over the whole grid."""
+    examples = check.bound("examples")
+    for cell in cells:
+        try:
+            prop.probe(cell, place)
+        except NoKernel as e:
+            tally.unsupported[str(cell)] = str(e)
+            continue
+        failure = _cell_failure(prop, subject, cell, place, max(1, examples // len(cells)), tally, shrink=True)
+        if failure is not None:
+            return failure
+    return None
+
+
+def run(check: Check, workspace: Resolver) -> Finding:
+    """Run one TORCH check. Raises what the workspace raises for a name that does not resolve."""
+    place = place_of(check)
+    if place.device == "cuda" and not torch.cuda.is_available():
+        return Finding(Outcome.NOT_RUN, "no CUDA device here: torch.cuda.is_available() is False")
+    prop: Property = workspace.resolve(check.harness)
+    subject = workspace.resolve(check.subject or check.params["subjects"]["torch"])
+    cells, tally = list(prop.cells(place, check.params)), Tally()
+    finding = Finding(Outcome.ERROR, "no run", domain=f"{len(cells)} cells on {place}")
+    if not cells:
+        finding.outcome, finding.reason = Outcome.VACUOUS, "the claim lists no net and N to run"
+        return finding
+    with _flags(place) as flags:
+        bounds = [asdict(b) for b in prop.bounds(place)]
+        finding.stats = {**_device(place), "flags": flags, "bounds": bounds}
+        try:
+            failure = _walk(prop, subject, check, place, cells, tally)
+            if failure is None:
+                finding.measurements = prop.outside(subject, place, check.params)
+        except Flaky as e:
+            finding.outcome, finding.reason = Outcome.SPURIOUS, f"a failure did not repeat: {e}"
+            return finding
+        except Exception as e:
+            _crashed(finding, e)
+            return finding
+        if failure is not None:
+            again = _again(prop, subject, failure.case, place, failure.refutation.clause)
+            finding.counterexample, finding.replays = _counterexample(failure), [again]
+        able = [c for c in cells if str(c) not in tally.unsupported]
+        finding.controls = _controls(prop, check, workspace, place, able) if able else []
+    _report(finding, prop, check, place, cells, tally)
+    return finding
+
+
+def _crashed(finding: Finding, error: Exception) -> None:
+    finding.outcome, finding.reason = Outcome.ERROR, f"the run crashed: {type(error).__name__}: {error}"
+    finding.stats["traceback"] = "".join(traceback.format_exception(error))[-4000:]
+
+
+def _report(finding: Finding, prop: Property, check: Check, place: Place, cells: Sequence[Cell], tally: Tally) -> None:
+    """Fill in what was seen and decide the outcome."""
+    finding.assumptions = list(check.assumptions)
+    finding.measurements = [*tally.rows.values(), *finding.measurements]
+    finding.covers = [
+        {"name": name, "reached": name in tally.covers, "witness": tally.covers.get(name)}
+        for name in ("every cell of the grid judged", *prop.covers(place))
+    ]
+    missing = [str(c) for c in cells if not tally.judged.get(str(c)) and str(c) not in tally.unsupported]
+    ran = len(cells) - len(tally.unsupported) - len(missing)
+    finding.covers[0] |= {"reached": not missing and ran > 0, "witness": f"{ran} of {len(cells)} cells"}
+    finding.domain = f"{tally.runs} runs in {ran} cells on {place}"
+    finding.stats |= {"runs": tally.runs, "cells": tally.judged, "not_run": tally.unsupported, "unjudged": missing}
+    finding.outcome, finding.reason = _decide(finding, place, ran, missing)
+    finding.reach = Reach.SAMPLED if finding.outcome is Outcome.HOLDS else None
+    said = "broken" if finding.counterexample else "held in every run" if ran else "not run"
+    finding.clauses = {prop.clause: said, **{cell: f"NOT_RUN: {why}" for cell, why in tally.unsupported.items()}}
+
+
+def _below(row: Mapping[str, Any]) -> bool:
+    """Whether an accumulation error is at most its proven bound; a ratio that cannot be taken is not."""
+    ratio, bound = row["ratio"], row["bound"]
+    return ratio is not None and bound is not None and bool(ratio <= 1 and row["measured"] <= bound)
+
+
+def _decide(finding: Finding, place: Place, ran: int, missing: Sequence[str]) -> tuple[Outcome, str]:
+    """Outcome and reason, the worst first."""
+    if finding.counterexample is not None:
+        detail = str(finding.counterexample["values"]["detail"])
+        if all(r["reproduced"] for r in finding.replays):
+            return Outcome.REFUTED, detail
+        return Outcome.SPURIOUS, f"{detail}; {finding.replays[0]['detail']}"
+    above = [r for r in finding.measurements if r["column"] == "accumulation" and not _below(r)]
+    if above:
+        return Outcome.ERROR, f"{len(above)} rows measured above their proven bound although the property passed"
+    not_run = finding.stats["not_run"]
+    if missing:
+        return Outcome.VACUOUS, f"never judged: {', '.join(missing)}"
+    if not ran or (not_run and place.device != "cpu"):
+        return Outcome.NOT_RUN, next(iter(not_run.values()))
+    unreached = [c["name"] for c in finding.covers if not c["reached"]]
+    if unreached:
+        return Outcome.VACUOUS, f"never reached: {', '.join(unreached)}"
+    alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
+    if alive:
+        return Outcome.WEAK, f"not killed: {'; '.join(alive)}"
+    aside = f"; {len(not_run)} cells have no kernel here" if not_run else ""
+    return Outcome.HOLDS, f"{finding.domain}: no counterexample; {len(finding.controls)} controls killed{aside}"
+
+
+def replay(
+    check: Check, workspace: Resolver, counterexample: Mapping[str, Any], subject: Any = None
+) -> list[dict[str, Any]]:
+    """Run a stored counterexample of this check again, on the check's subject or on the one given.
+
+    Raises KeyError or ValueError when it carries no case.
+    """
+    place = place_of(check)
+    if place.device == "cuda" and not torch.cuda.is_available():
+        return [{"on": str(place), "reproduced": False, "detail": "no CUDA device here"}]
+    prop: Property = workspace.resolve(check.harness)
+    subject = subject or workspace.resolve(check.subject or check.params["subjects"]["torch"])
+    case = Case.from_json(counterexample["values"]["case"])
+    with _flags(place):
+        return [_again(prop, subject, case, place, str(counterexample["clause"]))]

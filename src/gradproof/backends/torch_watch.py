@@ -1,0 +1,215 @@
+"""Observation of a training step by hooks that the harness owns: nothing here is taken from the subject's word.
+
+| what | how |
+|---|---|
+| a backward pass, the factor on its loss, its loss | hook on the loss tensor that the criterion returned |
+| g_i as it arrives at each leaf, before accumulation | tensor hooks on the leaves, copied to the CPU in its own dtype |
+| the gradient applied, and that a step happened | optimizer step pre-hook, copied |
+| a step attempt | the same hook, or `step` of the watched GradScaler |
+| zero, unscale, schedule, clip | `zero_grad` and `step` of the instances, the scaler's methods, torch.nn.utils |
+
+A fused optimizer's hooks fire although the scaler's inf suppresses the update: `skipped` is read from the flag that
+the scaler leaves on the optimizer (`found_inf`), and gradients that are still scaled are divided by `grad_scale`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, cast
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from gradproof.backends.torch_job import Batch, Job
+
+
+@dataclass(eq=False)
+class Backward:
+    """One backward pass: its micro-batch, the factor that the subject put on the loss, what reached the leaves."""
+
+    index: int
+    reduction: str
+    loss: float
+    factor: float
+    grads: list[Tensor | None]
+    sizes: list[int]
+
+    @cached_property
+    def vector(self) -> Tensor:
+        """All leaves in one vector of doubles (exact for every 16- and 32-bit format); what never arrived is zero."""
+        return vector_of(self.grads, self.sizes)
+
+    @cached_property
+    def finite(self) -> bool:
+        """Whether every element is."""
+        return bool(self.vector.isfinite().all())
+
+
+@dataclass(eq=False)
+class Applied:
+    """One call of the real optimizer: after how many backward passes, with which gradients."""
+
+    after: int
+    grads: list[Tensor | None]
+    skipped: bool
+
+
+@dataclass(eq=False)
+class Clip:
+    """One observed call of clip_grad_norm_: in which window, its limit, the norm before."""
+
+    window: int
+    limit: float
+    before: float
+
+
+@dataclass(eq=False)
+class Trace:
+    """Everything that was seen. Events are the names of the window protocol, in order."""
+
+    events: list[str] = field(default_factory=list)
+    backwards: list[Backward] = field(default_factory=list)
+    attempts: list[int] = field(default_factory=list)
+    applied: list[Applied] = field(default_factory=list)
+    clips: list[Clip] = field(default_factory=list)
+    leftover: list[Tensor | None] = field(default_factory=list)
+    weights: list[list[Tensor]] = field(default_factory=list)
+
+
+def vector_of(grads: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
+    """Gradients as one vector of doubles; an absent one is zero."""
+    pairs = zip(grads, sizes, strict=True)
+    return torch.cat([torch.zeros(n) if g is None else g.flatten() for g, n in pairs]).double()
+
+
+def copied(tensor: Tensor | None) -> Tensor | None:
+    """A copy on the CPU in the same dtype."""
+    return None if tensor is None else tensor.detach().to(device="cpu", copy=True)
+
+
+def copied_all(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies on the CPU in the same dtypes."""
+    return [t.detach().to(device="cpu", copy=True) for t in tensors]
+
+
+class Watch:
+    """Watches one job. Build the job with `criterion` and `scaler`, then enter `watching`."""
+
+    def __init__(self, loss: Callable[[Tensor, Batch, str], Tensor]) -> None:
+        self.trace = Trace()
+        self._loss = loss
+        self._sizes: list[int] = []
+        self._in_scaler = False
+
+    def criterion(self, output: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:
+        """The harness's loss, hooked: a backward pass through it opens a record."""
+        loss = self._loss(output, batch, reduction)
+        value = float(loss.detach())
+
+        def arrived(grad: Tensor) -> None:
+            record = Backward(batch.index, reduction, value, float(grad), [None] * len(self._sizes), self._sizes)
+            self.trace.backwards.append(record)
+            self._note("accumulate")
+
+        if loss.requires_grad:
+            cast(Any, loss).register_hook(arrived)
+        return loss
+
+    def scaler(self, *args: Any, **kwargs: Any) -> torch.amp.GradScaler:
+        """A GradScaler whose unscale_ and step are noted."""
+        scaler = torch.amp.GradScaler(*args, **kwargs)
+        unscale, step = scaler.unscale_, scaler.step
+
+        def noted_unscale(optimizer: torch.optim.Optimizer) -> None:
+            if not self._in_scaler:
+                self._note("unscale")
+            unscale(optimizer)
+
+        def noted_step(optimizer: torch.optim.Optimizer, *a: Any, **k: Any) -> Any:
+            self._attempt()
+            self._in_scaler = True
+            try:
+                return step(optimizer, *a, **k)
+            finally:
+                self._in_scaler = False
+
+        setattr(scaler, "unscale_", noted_unscale)  # noqa: B010  (mypy: assignment to a method)
+        setattr(scaler, "step", noted_step)  # noqa: B010
+        return scaler
+
+    def _note(self, event: str) -> None:
+        self.trace.events.append(event)
+
+    def _attempt(self) -> None:
+        self._note("step")
+        self.trace.attempts.append(len(self.trace.backwards))
+
+    @contextmanager
+    def watching(self, job: Job) -> Iterator[Trace]:
+        """Hook the job for the time of the block; at its end note `end` and what was left in the buffers."""
+        self._sizes = [p.numel() for p in job.leaves]
+        handles = [cast(Any, p).register_hook(self._leaf_hook(k)) for k, p in enumerate(job.leaves)]
+        handles.append(job.optimizer.register_step_pre_hook(self._stepping(job)))
+        handles.append(job.optimizer.register_step_post_hook(self._stepped(job)))
+        self._note_calls(job.optimizer, "zero_grad", "zero")
+        self._note_calls(job.scheduler, "step", "schedule")
+        with mock.patch.object(torch.nn.utils, "clip_grad_norm_", self._clipping()):
+            yield self.trace
+        for handle in handles:
+            handle.remove()
+        self._note("end")
+        self.trace.leftover = [copied(p.grad) for p in job.masters]
+
+    def _leaf_hook(self, k: int) -> Callable[[Tensor], None]:
+        def arrived(grad: Tensor) -> None:
+            self.trace.backwards[-1].grads[k] = copied(grad)
+
+        return arrived
+
+    def _stepping(self, job: Job) -> Callable[..., None]:
+        def stepping(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            if not self._in_scaler:
+                self._attempt()
+            found = getattr(optimizer, "found_inf", None)
+            scale = getattr(optimizer, "grad_scale", None)
+            grads = [copied(p.grad) for p in job.masters]
+            if scale is not None:
+                grads = [None if g is None else g / float(scale) for g in grads]
+            skipped = found is not None and float(found) > 0
+            if not self.trace.weights:
+                self.trace.weights.append(copied_all(job.masters))
+            self.trace.applied.append(Applied(len(self.trace.backwards), grads, skipped))
+
+        return stepping
+
+    def _stepped(self, job: Job) -> Callable[..., None]:
+        def stepped(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            self.trace.weights.append(copied_all(job.masters))
+
+        return stepped
+
+    def _note_calls(self, owner: Any, name: str, event: str) -> None:
+        plain = getattr(owner, name)
+
+        def noted(*args: Any, **kwargs: Any) -> Any:
+            self._note(event)
+            return plain(*args, **kwargs)
+
+        setattr(owner, name, noted)
+
+    def _clipping(self) -> Callable[..., Tensor]:
+        plain = torch.nn.utils.clip_grad_norm_
+
+        def clipping(parameters: Any, *args: Any, **kwargs: Any) -> Tensor:
+            params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+            self._note("clip")
+            before = plain(params, *args, **kwargs)
+            limit = float(args[0] if args else kwargs["max_norm"])
+            self.trace.clips.append(Clip(len(self.trace.attempts), limit, float(before)))
+            return before
+
+        return clipping

@@ -1,0 +1,98 @@
+"""The command line: one file a command, loaded when it is used. Neither torch nor z3 is loaded to start.
+
+Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+
+import click
+
+from gradproof import __version__
+from gradproof.core import EXIT_CODE, EXIT_MEANING, Exit, GradproofError
+
+INTERRUPTED = 130
+
+COMMANDS: Mapping[str, tuple[str, str]] = {
+    "verify": ("verify", "Plan, run, report and gate: the whole length."),
+    "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
+    "run": ("run", "Run the falsification tests on real PyTorch."),
+    "report": ("report", "Render the report again from the evidence at hand."),
+    "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
+    "list": ("list_checks", "List the planned checks with their bounds."),
+    "replay": ("replay", "Replay the counterexample of an evidence file."),
+    "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
+}
+
+_CODES = "\n".join(f"  {EXIT_CODE[e]}  {EXIT_MEANING[e]}" for e in Exit)
+EPILOG = f"\b\nExit codes:\n{_CODES}\n  {INTERRUPTED}  interrupted; what had finished is kept"
+
+
+class Lazy(click.Group):
+    """A group that imports a command's module only to run it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Commands in the order of use."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, or None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Names with one line each, from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=Lazy, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="gradproof")
+def cli() -> None:
+    """Prove, bound and measure that a training step accumulates gradients correctly.
+
+    A workspace is a folder with proofs/, models/ and symbolic/. Outside one, the reference workspace is used.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line and end the process with one of the exit codes."""
+    code = dispatch(args)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
+
+
+def dispatch(args: list[str] | None = None) -> int:
+    """Run the command line; every way to fail has its exit code."""
+    try:
+        result = cli.main(args, prog_name="gradproof", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except click.exceptions.Exit as e:
+        return e.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("interrupted", err=True)
+        return INTERRUPTED
+    except click.ClickException as e:
+        e.show()
+        return EXIT_CODE[Exit.USAGE]
+    except GradproofError as e:
+        click.echo(e.render(), err=True)
+        return EXIT_CODE[Exit.USAGE if e.code.startswith("GP") else Exit.CRASH]
+    except BrokenPipeError:
+        return EXIT_CODE[Exit.CRASH]
+    except Exception as e:
+        if os.environ.get("GRADPROOF_TRACEBACK"):
+            raise
+        text = f"internal error: {type(e).__name__}: {e}\n  GRADPROOF_TRACEBACK=1 shows where; please report it"
+        click.echo(text, err=True)
+        return EXIT_CODE[Exit.CRASH]

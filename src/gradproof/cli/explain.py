@@ -1,0 +1,168 @@
+"""`gradproof explain ID`: what a word of gradproof, or an id of the workspace, means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from gradproof.cli.options import place, with_options
+from gradproof.core import (
+    DECISION,
+    EXIT_CODE,
+    EXIT_MEANING,
+    MEANING,
+    Effect,
+    Exit,
+    Expect,
+    GradproofError,
+    Outcome,
+    Reach,
+)
+
+if TYPE_CHECKING:
+    from gradproof.session import Options, Session
+
+EFFECTS: Mapping[Effect, str] = {
+    Effect.DISCHARGED: "the check gave the answer that its claim expects",
+    Effect.BROKEN: "the check gave the opposite answer, or its controls show that it cannot be trusted",
+    Effect.OPEN: "the check gave no answer; nothing is known either way",
+}
+REACHES: Mapping[Reach, str] = {
+    Reach.ALL_INPUTS: "proved for every input of the stated domain, with no limit on size",
+    Reach.BOUNDED: "proved for every input up to the stated bounds; nothing is said beyond them",
+    Reach.SAMPLED: "run on real kernels at the inputs that were drawn; no other input is covered",
+}
+STRATEGIES: Mapping[str, str] = {
+    "exhaustive": "every path up to the bounds, over the rationals: no rounding",
+    "stub_float": "every float operation is replaced by a rounding stub, which is a checked claim of its own",
+    "compositional": "claims already proved stand for the parts that they speak about",
+    "bounded_int": "integers up to the bounds",
+    "bit_precise": "IEEE 754 arithmetic, bit for bit",
+    "induction": "one step from any state that satisfies the invariant: every length, every number of cycles",
+    "property test": "cases drawn by Hypothesis and run on real PyTorch; a failure shrinks",
+    "seeded bug": "the gate's own falsification: the checks that are named to kill a bug are run on it",
+}
+PROFILES: Mapping[str, str] = {
+    "ci": "every proof and CPU run is required; GPU rows are shown as open",
+    "release": "fresh GPU evidence is required as well",
+}
+
+
+@click.command("explain")
+@click.argument("id_", metavar="ID")
+@place
+@with_options
+def command(options: Options, id_: str) -> int:
+    """Say what ID is: a code, outcome, effect, reach, exit code, strategy, profile, obligation, check or mutant."""
+    lines = [*_word(id_)]
+    if not lines:
+        from gradproof.session import Session
+
+        session = Session(options)
+        lines = [*_named(session, id_)]
+        if not lines:
+            raise _unknown(id_, session)
+    click.echo("\n".join(lines))
+    return 0
+
+
+def _word(word: str) -> Iterator[str]:
+    """Fixed words of gradproof."""
+    from gradproof.explanations import EXPLANATIONS
+
+    upper, lower = word.upper(), word.lower()
+    if upper in EXPLANATIONS:
+        yield f"{upper}: {EXPLANATIONS[upper].meaning}"
+        yield f"Mend: {EXPLANATIONS[upper].mend}"
+    if upper in list(Outcome):
+        yield f"{upper}, an outcome: {MEANING[Outcome(upper)]}."
+        for expect in Expect:
+            yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
+    if upper in list(Effect):
+        yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
+    if lower in list(Reach):
+        yield f"{lower}, a reach: {REACHES[Reach(lower)]}."
+    for exit_ in Exit:
+        if word in (exit_, str(EXIT_CODE[exit_])):
+            yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
+    if lower in STRATEGIES:
+        yield f"{lower}, a strategy: {STRATEGIES[lower]}."
+    if lower in PROFILES:
+        yield f"{lower}, a gate profile: {PROFILES[lower]}."
+
+
+def _named(session: Session, name: str) -> Iterator[str]:
+    """Ids of the workspace, whatever their case."""
+    readers: tuple[Callable[[Session, str], Iterator[str]], ...] = (_obligation, _check, _mutant, _gate)
+    for reader in readers:
+        yield from reader(session, name.casefold())
+
+
+def _obligation(session: Session, name: str) -> Iterator[str]:
+    for contract in session.contracts:
+        for o in contract.obligations:
+            if o.id.casefold() != name:
+                continue
+            yield f"{o.id}, an obligation of {contract.id} ({o.type}): {o.property}"
+            yield f"  {o.formal}"
+            yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerances)
+            yield from (f"  assumes: {a}" for a in o.assumptions)
+            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.items())
+            yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
+
+
+def _check(session: Session, name: str) -> Iterator[str]:
+    for check in session.checks:
+        if check.id.casefold() != name and check.id.casefold().partition("@")[0] != name:
+            continue
+        yield f"{check.id}, a check ({check.kind}, layer {check.layer}): {check.title}"
+        yield f"  claims: {', '.join(check.obligations) or 'nothing by itself'}; expects: {check.expect}"
+        yield f"  strategy: {check.strategy}: {STRATEGIES.get(check.strategy, 'not described')}"
+        yield f"  harness: {check.harness or '-'}; subject: {check.subject or '-'}"
+        yield from (f"  bound {b.name} = {b.value}: {b.reason}" for b in check.bounds)
+        yield from (f"  assumes: {a}" for a in check.assumptions)
+        yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
+        yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
+        standing = session.standings([check])[check.id]
+        why = f" ({standing.reason})" if standing.reason else ""
+        yield f"  evidence: {standing.outcome}{why}, {standing.path or '-'}"
+
+
+def _mutant(session: Session, name: str) -> Iterator[str]:
+    for contract in session.contracts:
+        killers = [c for c in session.plans[contract.id] if name in (m.casefold() for m in c.mutants)]
+        if not killers:
+            continue
+        yield f"{name}, a mutant in {contract.id}, to be killed by: {', '.join(c.id for c in killers)}"
+        for check in killers:
+            evidence = session.standings([check])[check.id].evidence
+            for control in evidence["finding"]["controls"] if evidence else ():
+                if control["name"].casefold() == name:
+                    where = f", a bug of {control['reference']}" if control.get("reference") else ""
+                    killed = "killed" if control["killed"] else "SURVIVES"
+                    yield f"  {check.id}: {killed}, {control['outcome']} on {control['clause']}{where}"
+
+
+def _gate(session: Session, name: str) -> Iterator[str]:
+    for contract in session.contracts:
+        gate = contract.gate
+        if gate is not None and gate.id.casefold() == name:
+            yield f"{gate.id}, the gate of {contract.id}: {gate.name}. {gate.description}"
+            yield f"  pass: {gate.pass_criteria}"
+            yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
+            yield f"  its own falsification: {gate.falsification} (seeded bug {gate.seeded_bug or 'none'})"
+
+
+def _unknown(name: str, session: Session) -> GradproofError:
+    from gradproof.explanations import EXPLANATIONS
+
+    known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *STRATEGIES, *PROFILES]
+    known += [c.id for c in session.checks] + [m for c in session.checks for m in c.mutants]
+    known += [o.id for contract in session.contracts for o in contract.obligations]
+    folded = {k.casefold(): str(k) for k in known}
+    near = [folded[k] for k in difflib.get_close_matches(name.casefold(), folded, n=4)]
+    expected = f"perhaps {', '.join(near)}" if near else "an id that gradproof list shows, or a word of its output"
+    return GradproofError("GP216", f"nothing is called {name!r}", expected, "mend the id")

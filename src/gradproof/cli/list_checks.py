@@ -1,0 +1,61 @@
+"""`gradproof list`: the planned checks."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradproof.cli.options import place, selecting, with_options
+
+if TYPE_CHECKING:
+    from gradproof.core import Check
+    from gradproof.session import Options
+
+COLUMNS = ("check", "kind", "layer", "obligations", "expect", "strategy", "bounds", "mutants")
+
+
+@click.command("list")
+@place
+@selecting
+@click.option(
+    "--format", "format_", type=click.Choice(["pretty", "markdown", "json"]), default="pretty", show_default=True
+)
+@with_options
+def command(options: Options, format_: str) -> int:
+    """List the planned checks: kind, layer, obligations, bounds, mutants. Runs nothing."""
+    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.session import Session
+
+    checks = Session(options).selected()
+    if not checks:
+        click.echo("nothing selected: no planned check matches", err=True)
+        return EXIT_CODE[Exit.NOTHING]
+    if format_ == "json":
+        rows = [{**c.to_json(), "digest": c.digest} for c in checks]
+        click.echo(json.dumps({"schema": "gradproof-list/1", "checks": rows}, indent=1, ensure_ascii=False))
+    elif format_ == "markdown":
+        click.echo("\n".join(_markdown([_row(c) for c in checks])))
+    else:
+        click.echo("\n".join(_pretty([_row(c) for c in checks])))
+    return 0
+
+
+def _row(check: Check) -> list[str]:
+    bounds = ", ".join(f"{b.name} {b.value}" for b in check.bounds)
+    cells: list[Any] = [check.id, check.kind, check.layer, ", ".join(check.obligations) or "-", check.expect]
+    return [str(c) for c in [*cells, check.strategy or "-", bounds or "-", ", ".join(check.mutants) or "-"]]
+
+
+def _markdown(rows: list[list[str]]) -> list[str]:
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    return [f"| {' | '.join(row)} |" for row in [list(COLUMNS), ["---"] * len(COLUMNS), *escaped]]
+
+
+def _pretty(rows: list[list[str]]) -> list[str]:
+    """Aligned columns; mutants last, because they are long."""
+    table = [list(COLUMNS), *rows]
+    widths = [max(len(row[i]) for row in table) for i in range(len(COLUMNS) - 1)]
+    lines = ["  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[-1]]).rstrip() for row in table]
+    return [*lines, f"{len(rows)} checks"]

@@ -1,0 +1,74 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PLACE = (
+    click.option("--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/."),
+    click.option("--contract", "contracts", multiple=True, metavar="ID|FILE", help="Only this contract (repeatable)."),
+    click.option("--profile", type=click.Choice(["ci", "release"]), default="ci", show_default=True, help="Gate."),
+)
+_SELECT = (
+    click.option(
+        "-k", "select", multiple=True, metavar="TEXT", help="Only checks whose id or obligation has TEXT (repeatable)."
+    ),
+)
+_RUN = (
+    click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]"),
+    click.option("--no-cache", is_flag=True, help="Run again what has a fresh answer."),
+    click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for each check."),
+    click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
+    click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
+)
+
+
+def _chain(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+def place(function: F) -> F:
+    """--workspace, --contract and --profile."""
+    return _chain(_PLACE)(function)
+
+
+def selecting(function: F) -> F:
+    """-k."""
+    return _chain(_SELECT)(function)
+
+
+def running(function: F) -> F:
+    """--jobs, --no-cache, --time-limit, --fail-fast and --quiet."""
+    return _chain(_RUN)(function)
+
+
+def as_json(function: F) -> F:
+    """--json."""
+    return click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")(function)
+
+
+def with_options(function: Callable[..., int]) -> Callable[..., int]:
+    """Gather the shared options into a session.Options, handed over as `options`."""
+
+    @wraps(function)
+    def gathered(**given: Any) -> int:
+        from gradproof.session import Options
+
+        shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__}
+        if shared.get("jobs") is None:
+            shared.pop("jobs", None)
+        return function(options=Options(**shared), **given)
+
+    return gathered

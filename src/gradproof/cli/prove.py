@@ -1,0 +1,52 @@
+"""`gradproof prove`: the stubs' claims and the proofs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from gradproof.cli.options import as_json, place, running, selecting, with_options
+from gradproof.core import EXIT_CODE, Exit, Kind, Layer
+
+if TYPE_CHECKING:
+    from gradproof.session import Options
+
+
+@click.command("prove")
+@place
+@selecting
+@running
+@as_json
+@with_options
+def command(options: Options, quiet: bool, json_: bool) -> int:
+    """Run the proofs (Z3, CrossHair), and the claims of the stubs that they rest on."""
+    kinds, layers = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR), (Layer.SMT, Layer.CROSSHAIR)
+    return some(options, kinds, layers, layers, quiet, json_)
+
+
+def some(
+    options: Options,
+    kinds: Iterable[Kind],
+    layers: Iterable[Layer],
+    demanded: Iterable[Layer],
+    quiet: bool,
+    json_: bool,
+) -> int:
+    """Run and judge a selection; nothing is demanded beyond it."""
+    from gradproof.cli.progress import listening
+    from gradproof.cli.show import problems, selection
+    from gradproof.session import INTERRUPTED, Session
+
+    session = Session(options)
+    chosen = session.selected(kinds, layers)
+    if not chosen:
+        click.echo("nothing selected: no planned check matches", err=True)
+        return EXIT_CODE[Exit.NOTHING]
+    problems(session, quiet)
+    with listening(quiet) as listener:
+        run = session.run(chosen, listener)
+    verdict = session.judged_only(chosen, run.standings, demanded)
+    selection(verdict, json_)
+    return INTERRUPTED if run.interrupted else verdict.code

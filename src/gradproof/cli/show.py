@@ -1,0 +1,67 @@
+"""What commands print besides a report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradproof.core import EXIT_MEANING, Exit
+
+if TYPE_CHECKING:
+    from gradproof.judge import Verdict
+    from gradproof.session import Session
+
+
+def problems(session: Session, quiet: bool) -> None:
+    """The contracts' warnings, one line each."""
+    if quiet:
+        return
+    for contract in session.contracts:
+        for w in contract.warnings:
+            click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+
+
+def verdict_line(report: Mapping[str, Any], page: Path | None, ran: int, total: int) -> None:
+    """The verdict in one line on stderr, how much was run, and where the page is."""
+    verdict = report["verdict"]
+    click.echo(
+        f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
+        f"{total - ran} of {total} checks on evidence at hand, {ran} decided now, {report['seconds']:.1f} s",
+        err=True,
+    )
+    if page is not None:
+        click.echo(f"report: {page}", err=True)
+
+
+def selection(verdict: Verdict, json_: bool) -> None:
+    """The result of a selection: no report, only its checks and what they add up to."""
+    import json
+
+    rows = [
+        {
+            "id": r.check.id,
+            "outcome": str(r.outcome),
+            "effect": str(r.effect),
+            "reason": r.reason,
+            "reach": None if r.reach is None else str(r.reach),
+            "cached": r.standing.cached,
+            "evidence": r.standing.path,
+        }
+        for r in verdict.rulings.values()
+    ]
+    if json_:
+        data = {"schema": "gradproof-selection/1", "exit": str(verdict.exit), "code": verdict.code}
+        click.echo(json.dumps({**data, "reasons": list(verdict.reasons), "checks": rows}, indent=1))
+        return
+    for row in rows:
+        seen = "  (cached)" if row["cached"] else ""
+        click.echo(f"{row['effect']:<10} {row['outcome']:<9} {row['id']}{seen}")
+        if row["effect"] != "DISCHARGED":
+            click.echo(f"           {row['reason']}")
+    good = sum(row["effect"] == "DISCHARGED" for row in rows)
+    words = {Exit.MET: "as expected"}.get(verdict.exit, EXIT_MEANING[verdict.exit])
+    click.echo(f"{good} of {len(rows)} selected checks DISCHARGED: {words} (exit {verdict.code})")
+    click.echo("This is a selection and says nothing about the gate; gradproof gate does.")

@@ -1,0 +1,258 @@
+"""Evidence -> verdict. Pure: what it is given decides what it says.
+
+Coverage is counted per obligation and layer, from evidence that ran, is fresh and was not vacuous. A required layer
+with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, unless it is refuted anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gradproof.audit import audit
+from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
+from gradproof.evidence import Standing
+
+_REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
+_MISSING = Standing(None, False, "it was never run")
+
+
+@dataclass(frozen=True)
+class Clause:
+    """An obligation and the layers that must discharge it."""
+
+    id: str
+    layers: tuple[Layer, ...]
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A named part of the gate: met when all its obligations are discharged."""
+
+    name: str
+    obligations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`."""
+
+    profile: str
+    clauses: tuple[Clause, ...]
+    criteria: tuple[Criterion, ...] = ()
+    gate_check: str | None = None
+    restricted: bool = False
+    demanded: frozenset[Layer] = frozenset(Layer)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """One check as it counts. `outcome` may be worse than what its evidence says."""
+
+    check: Check
+    standing: Standing
+    outcome: Outcome
+    effect: Effect
+    reason: str
+    reach: Reach | None
+    required: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One obligation in one layer. `effect` is None where nothing is planned and nothing is asked for."""
+
+    effect: Effect | None
+    outcomes: tuple[Outcome, ...]
+    reach: Reach | None
+    required: bool
+    checks: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ObligationRuling:
+    """One row of the coverage matrix; `discharged` of `required` cells."""
+
+    id: str
+    effect: Effect
+    discharged: int
+    required: int
+    cells: Mapping[Layer, Cell]
+
+
+@dataclass(frozen=True)
+class CriterionRuling:
+    """One criterion of the gate."""
+
+    name: str
+    obligations: tuple[str, ...]
+    met: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The whole judgement, with the exit code and every reason against a met gate."""
+
+    exit: Exit
+    reasons: tuple[str, ...]
+    rulings: Mapping[str, Ruling]
+    obligations: Mapping[str, ObligationRuling]
+    criteria: tuple[CriterionRuling, ...]
+
+    @property
+    def code(self) -> int:
+        """Exit code of a program that reports this verdict."""
+        return EXIT_CODE[self.exit]
+
+
+def judge(checks: Sequence[Check], evidence: Mapping[str, Standing], policy: Policy) -> Verdict:
+    """The verdict on `checks`, given the standing evidence of each."""
+    rulings: dict[str, Ruling] = {}
+    for check in _by_dependence(checks):
+        rulings[check.id] = _rule(check, evidence.get(check.id, _MISSING), rulings, policy)
+    rulings = {check.id: rulings[check.id] for check in checks}
+    obligations = {clause.id: _obligation(clause, rulings) for clause in policy.clauses}
+    criteria = tuple(_criterion(criterion, obligations) for criterion in policy.criteria)
+    exit_, reasons = _exit(rulings, obligations, criteria, policy)
+    return Verdict(exit_, tuple(reasons), rulings, obligations, criteria)
+
+
+def _by_dependence(checks: Sequence[Check]) -> list[Check]:
+    """Stubs before what rests on them; a circle is left in the order given, and so never discharged."""
+    order: list[Check] = []
+    done: set[str] = set()
+    names = {c.id for c in checks}
+    left = list(checks)
+    while left:
+        ready = [c for c in left if all(d in done or d not in names for d in c.depends)] or left
+        order += ready
+        done |= {c.id for c in ready}
+        left = [c for c in left if c.id not in done]
+    return order
+
+
+def required(check: Check, policy: Policy) -> bool:
+    """Whether the policy demands an answer of this check."""
+    if policy.restricted:
+        return check.layer in policy.demanded
+    if check.kind in (Kind.STUB, Kind.GATE):
+        return True
+    return any(c.id in check.obligations and check.layer in c.layers for c in policy.clauses)
+
+
+def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy: Policy) -> Ruling:
+    outcome, reason = Outcome.NOT_RUN, standing.reason
+    if standing.evidence is not None and standing.fresh:
+        outcome, reason = audit(check, standing.evidence["finding"])
+    elif standing.evidence is not None:
+        reason = f"its evidence is stale: {standing.reason}"
+    effect = DECISION[check.expect, outcome]
+    loose = [d for d in check.depends if d not in above or above[d].effect is not Effect.DISCHARGED]
+    if effect is Effect.DISCHARGED and loose:
+        outcome, reason = Outcome.NOT_RUN, f"it rests on {', '.join(loose)}, which is not discharged"
+        effect = DECISION[check.expect, outcome]
+    reach = None
+    if standing.evidence is not None and effect is Effect.DISCHARGED and outcome is Outcome.HOLDS:
+        stated = standing.evidence["finding"]["reach"]
+        reach = Reach(stated) if stated is not None else None
+    return Ruling(check, standing, outcome, effect, reason, reach, required(check, policy))
+
+
+def _obligation(clause: Clause, rulings: Mapping[str, Ruling]) -> ObligationRuling:
+    cells = {layer: _cell(clause, layer, rulings) for layer in Layer}
+    demanded = [cell for cell in cells.values() if cell.required]
+    discharged = sum(cell.effect is Effect.DISCHARGED for cell in demanded)
+    effect = Effect.DISCHARGED if demanded and discharged == len(demanded) else Effect.OPEN
+    if any(cell.effect is Effect.BROKEN for cell in cells.values()):
+        effect = Effect.BROKEN
+    return ObligationRuling(clause.id, effect, discharged, len(demanded), cells)
+
+
+def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
+    """DISCHARGED only by all of its checks, at least one of which expects the obligation to hold."""
+    counted = [
+        r
+        for r in rulings.values()
+        if clause.id in r.check.obligations and r.check.layer is layer and r.check.kind not in (Kind.STUB, Kind.GATE)
+    ]
+    effects = [r.effect for r in counted]
+    proofs = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
+    reaches = [r.reach for r in proofs]
+    wanted = layer in clause.layers
+    effect: Effect | None
+    if Effect.BROKEN in effects:
+        effect = Effect.BROKEN
+    elif proofs and all(e is Effect.DISCHARGED for e in effects):
+        effect = Effect.DISCHARGED
+    else:
+        effect = Effect.OPEN if counted or wanted else None
+    reach = next((r for r in _REACHES if r in reaches), None) if effect is Effect.DISCHARGED else None
+    return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, tuple(r.check.id for r in counted))
+
+
+def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]) -> CriterionRuling:
+    open_ = [
+        f"{name} is {obligations[name].effect if name in obligations else 'no obligation of the contract'}"
+        for name in criterion.obligations
+        if name not in obligations or obligations[name].effect is not Effect.DISCHARGED
+    ]
+    if not criterion.obligations:
+        open_ = ["it names no obligation"]
+    why = "; ".join(open_) or f"all {len(criterion.obligations)} of its obligations are DISCHARGED"
+    return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
+
+
+def _exit(
+    rulings: Mapping[str, Ruling],
+    obligations: Mapping[str, ObligationRuling],
+    criteria: Sequence[CriterionRuling],
+    policy: Policy,
+) -> tuple[Exit, list[str]]:
+    """The first that applies of BROKEN, CRASH, OPEN, NOTHING; with every reason, worst first."""
+    if not rulings:
+        return Exit.NOTHING, ["no check was selected"]
+    broken = [_told(r) for r in rulings.values() if r.effect is Effect.BROKEN]
+    crashed = [_told(r) for r in rulings.values() if r.required and r.outcome is Outcome.ERROR]
+    left = [r for r in rulings.values() if r.required and r.effect is Effect.OPEN and r.outcome is not Outcome.ERROR]
+    open_ = [_told(r) for r in left]
+    if policy.restricted:
+        if not any(r.effect is Effect.DISCHARGED for r in rulings.values()):
+            open_ = open_ or ["no selected check gave an answer"]
+    else:
+        open_ += _uncovered(obligations, criteria, rulings, policy)
+    for exit_, reasons in ((Exit.BROKEN, broken), (Exit.CRASH, crashed), (Exit.OPEN, open_)):
+        if reasons:
+            return exit_, [*broken, *crashed, *open_]
+    return Exit.MET, []
+
+
+def _told(ruling: Ruling) -> str:
+    expected = "" if ruling.check.expect is Expect.HOLDS else " (expected to be refuted)"
+    return f"{ruling.check.id} is {ruling.outcome}{expected}: {ruling.reason}"
+
+
+def _uncovered(
+    obligations: Mapping[str, ObligationRuling],
+    criteria: Sequence[CriterionRuling],
+    rulings: Mapping[str, Ruling],
+    policy: Policy,
+) -> list[str]:
+    """What keeps the gate open beyond single checks."""
+    reasons = [] if obligations else ["the contract has no obligation"]
+    for row in obligations.values():
+        if row.required == 0:
+            reasons.append(f"{row.id}: the contract names no layer that must discharge it")
+        for layer, cell in row.cells.items():
+            if cell.required and not cell.checks:
+                reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
+            elif cell.required and cell.effect is Effect.OPEN and _as_expected(cell, rulings):
+                reasons.append(f"{row.id} x {layer}: only expected refutations, nothing shows that it holds")
+    reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
+    if policy.gate_check is not None and policy.gate_check not in rulings:
+        reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")
+    return reasons
+
+
+def _as_expected(cell: Cell, rulings: Mapping[str, Ruling]) -> bool:
+    return all(rulings[name].effect is Effect.DISCHARGED for name in cell.checks)

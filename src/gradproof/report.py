@@ -1,0 +1,234 @@
+"""Verdict -> report dict, schema gradproof-report/1, and the files that hold it.
+
+`report.json` is replaced by a marker before a run starts, so that a run that was killed cannot read as clean.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gradproof import __version__
+from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
+from gradproof.environment import environment
+from gradproof.evidence import now
+from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict
+from gradproof.plan import falsification_id, vars_of
+from gradproof.store import replace_whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gradproof.contract import Contract
+    from gradproof.workspace import Workspace
+
+_EMPTY: Mapping[str, Any] = {
+    "domain": "",
+    "covers": [],
+    "controls": [],
+    "counterexample": None,
+    "replays": [],
+    "measurements": [],
+    "stats": {},
+    "assumptions": [],
+    "clauses": {},
+}
+
+
+def build(
+    contract: Contract, workspace: Workspace, verdict: Verdict, *, profile: str, run_state: str, seconds: float
+) -> dict[str, Any]:
+    """The report of one contract. A run that is not complete cannot be met: its report says so."""
+    exit_, reasons = verdict.exit, list(verdict.reasons)
+    if run_state != "complete":
+        reasons.insert(0, f"the run is {run_state}: not every check was run")
+        exit_ = Exit.OPEN if exit_ is Exit.MET else exit_
+    rulings = list(verdict.rulings.values())
+    return {
+        "schema": REPORT_SCHEMA,
+        "run_state": run_state,
+        "generated_at": now(),
+        "gradproof": __version__,
+        "profile": profile,
+        "workspace": str(workspace.root),
+        "contract": _contract(contract),
+        "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
+        "gate": _gate(contract, verdict),
+        "obligations": [_obligation(contract, row) for row in verdict.obligations.values()],
+        "checks": [_check(r, workspace) for r in rulings],
+        "mutants": _mutants(rulings),
+        "measurements": [row for r in rulings for row in _measured(r)],
+        "totals": _totals(rulings),
+        "environment": environment(),
+        "seconds": round(seconds, 3),
+    }
+
+
+def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, Any]:
+    """What stands in report.json while a run is under way."""
+    return {
+        "schema": REPORT_SCHEMA,
+        "run_state": "running",
+        "generated_at": now(),
+        "gradproof": __version__,
+        "profile": profile,
+        "workspace": str(workspace.root),
+        "contract": _contract(contract),
+        "verdict": {
+            "exit": str(Exit.OPEN),
+            "code": EXIT_CODE[Exit.OPEN],
+            "met": False,
+            "reasons": ["the run has not finished, or it was killed"],
+        },
+        "gate": None,
+        "obligations": [],
+        "checks": [],
+        "mutants": [],
+        "measurements": [],
+        "totals": _totals([]),
+        "environment": environment(),
+        "seconds": 0.0,
+    }
+
+
+def write_json(path: Path, report: Mapping[str, Any]) -> None:
+    """Write a report as JSON, whole or not at all. Raises OSError."""
+    replace_whole(path, json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def _contract(contract: Contract) -> dict[str, Any]:
+    warnings = [f"{w.file}:{w.line}:{w.col}: {w.code}: {w.found}; expected {w.expected}" for w in contract.warnings]
+    return {
+        "id": contract.id,
+        "version": contract.metadata.version,
+        "description": contract.metadata.description,
+        "digest": contract.digest,
+        "path": str(contract.path),
+        "depends_on": list(contract.metadata.depends_on),
+        "warnings": warnings,
+    }
+
+
+def _gate(contract: Contract, verdict: Verdict) -> dict[str, Any] | None:
+    gate = contract.gate
+    if gate is None:
+        return None
+    ruling = verdict.rulings.get(falsification_id(gate))
+    turned = {Outcome.HOLDS: True, Outcome.WEAK: False}.get(ruling.outcome) if ruling else None
+    why = ruling.reason if ruling else "it was not planned"
+    return {
+        "id": gate.id,
+        "name": gate.name,
+        "description": gate.description,
+        "pass_criteria": gate.pass_criteria,
+        "criteria": [
+            {"name": c.name, "obligations": list(c.obligations), "met": c.met, "why": c.why} for c in verdict.criteria
+        ],
+        "falsification": {"text": gate.falsification, "turned_red": turned, "why": why},
+    }
+
+
+def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
+    source = contract.obligation(row.id)
+    return {
+        "id": row.id,
+        "type": source.type,
+        "property": source.property,
+        "formal": source.formal,
+        "tolerances": [vars_of(t) for t in source.tolerances],
+        "assumptions": list(source.assumptions),
+        "effect": str(row.effect),
+        "counts": {"discharged": row.discharged, "required": row.required},
+        "cells": {str(layer): _cell(row.cells[layer]) for layer in Layer},
+    }
+
+
+def _cell(cell: Cell) -> dict[str, Any]:
+    return {
+        "effect": None if cell.effect is None else str(cell.effect),
+        "outcomes": [str(o) for o in cell.outcomes],
+        "reach": None if cell.reach is None else str(cell.reach),
+        "required": cell.required,
+        "checks": list(cell.checks),
+    }
+
+
+def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
+    check, standing = ruling.check, ruling.standing
+    evidence = standing.evidence if standing.fresh else None
+    finding = {**_EMPTY, **(evidence["finding"] if evidence else {})}
+    seen = evidence["environment"] if evidence else {}
+    data = check.to_json()
+    row = {key: data[key] for key in ("id", "kind", "layer", "title", "obligations", "expect", "strategy", "bounds")}
+    row |= {key: data[key] for key in ("stubs", "harness", "subject", "mutants", "time_limit")}
+    row |= {key: finding[key] for key in ("domain", "covers", "controls", "counterexample", "replays", "clauses")}
+    row |= {key: finding[key] for key in ("measurements", "stats")}
+    return row | {
+        "outcome": str(ruling.outcome),
+        "effect": str(ruling.effect),
+        "required": ruling.required,
+        "reason": ruling.reason,
+        "meaning": MEANING[ruling.outcome],
+        "reach": None if ruling.reach is None else str(ruling.reach),
+        "assumptions": list(dict.fromkeys([*check.assumptions, *finding["assumptions"]])),
+        "solver": _solver(check.kind, seen),
+        "seconds": evidence["seconds"] if evidence else 0.0,
+        "fresh": standing.fresh,
+        "cached": standing.cached,
+        "evidence": _relative(standing.path, workspace),
+        "environment": seen,
+        "finished_at": evidence["finished_at"] if evidence else None,
+    }
+
+
+def _relative(path: str | None, workspace: Workspace) -> str | None:
+    """Evidence path below the reports folder, with forward slashes."""
+    prefix = f"{workspace.reports}/"
+    return path.removeprefix(prefix) if path is not None else None
+
+
+def _solver(kind: str, seen: Mapping[str, Any]) -> str:
+    name = {"stub": "z3", "smt": "z3", "crosshair": "crosshair", "torch": "torch", "gate": "gradproof"}[str(kind)]
+    return f"{name} {seen[name]}" if name in seen else name
+
+
+def _measured(ruling: Ruling) -> list[dict[str, Any]]:
+    if ruling.standing.evidence is None or not ruling.standing.fresh:
+        return []
+    rows = ruling.standing.evidence["finding"]["measurements"]
+    return [{**row, "check": ruling.check.id} for row in rows if row.get("measured") is not None]
+
+
+def _mutants(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
+    """Every mutant that some check names, with the checks that killed it, let it live, or have not tried it."""
+    rows: dict[str, dict[str, Any]] = {}
+    for ruling in rulings:
+        for name in ruling.check.mutants:
+            lists: dict[str, list[str]] = {"killed_by": [], "survived": [], "not_tried": []}
+            rows.setdefault(name, {"name": name, "obligation": "", "reference": "", **lists})
+        evidence = ruling.standing.evidence if ruling.standing.fresh else None
+        controls = {c["name"]: c for c in evidence["finding"]["controls"]} if evidence else {}
+        for name in ruling.check.mutants:
+            control = controls.get(name)
+            if control is None:
+                rows[name]["not_tried"].append(ruling.check.id)
+                continue
+            killed = control["killed"] is True and control["outcome"] == Outcome.REFUTED
+            rows[name]["killed_by" if killed else "survived"].append(ruling.check.id)
+            rows[name]["obligation"] = rows[name]["obligation"] or control.get("clause", "")
+            rows[name]["reference"] = rows[name]["reference"] or control.get("reference", "")
+    return list(rows.values())
+
+
+def _totals(rulings: Sequence[Ruling]) -> dict[str, int]:
+    effects = [r.effect for r in rulings]
+    mutants = _mutants(rulings)
+    return {
+        "checks": len(rulings),
+        "discharged": effects.count(Effect.DISCHARGED),
+        "broken": effects.count(Effect.BROKEN),
+        "open": effects.count(Effect.OPEN),
+        "mutants_killed": sum(bool(m["killed_by"]) and not m["survived"] for m in mutants),
+        "mutants_total": len(mutants),
+    }

@@ -1,0 +1,249 @@
+"""What the commands share: find the workspace, load contracts, plan, select, run, judge, report."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradproof import report as reports
+from gradproof.audit import audit
+from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, GradproofError, Kind, Layer, Outcome
+from gradproof.evidence import ANSWERS, Standing
+from gradproof.judge import Policy, Verdict, judge, required
+from gradproof.plan import plan, policy_of
+from gradproof.runner import Listener, Pool
+from gradproof.store import Store, replace_whole
+from gradproof.workspace import Workspace, find
+
+if TYPE_CHECKING:
+    from gradproof.contract import Contract
+
+INTERRUPTED = 130
+MOST_JOBS = 8
+SEVERITY = (Exit.USAGE, Exit.BROKEN, Exit.CRASH, Exit.OPEN, Exit.NOTHING, Exit.MET)
+
+
+def default_jobs() -> int:
+    """One check for each CPU that this process may use, at most MOST_JOBS."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_JOBS)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line asks for."""
+
+    workspace: Path | None = None
+    contracts: tuple[str, ...] = ()
+    profile: str = "ci"
+    jobs: int = field(default_factory=default_jobs)
+    no_cache: bool = False
+    select: tuple[str, ...] = ()
+    time_limit: float | None = None
+    fail_fast: bool = False
+
+
+@dataclass(frozen=True)
+class Run:
+    """What `Session.run` did: the standing of every check it was given, and which of them it ran."""
+
+    standings: Mapping[str, Standing]
+    ran: frozenset[str]
+    complete: bool
+    interrupted: bool
+    seconds: float
+
+
+class Session:
+    """One workspace with its contracts and their checks. Raises GradproofError; contract errors all at once."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
+        self.contracts: list[Contract] = self._load()
+        self.plans: dict[str, list[Check]] = {c.id: plan(c) for c in self.contracts}
+        self._distinct()
+
+    def _load(self) -> list[Contract]:
+        from gradproof.contract import ContractErrors, Problem, load
+
+        loaded: list[Contract] = []
+        problems: list[Problem] = []
+        for path in self._paths():
+            try:
+                loaded.append(load(path))
+            except ContractErrors as e:
+                problems += e.problems
+        if problems:
+            raise ContractErrors(problems)
+        return loaded
+
+    def _paths(self) -> list[Path]:
+        """The contracts asked for, by id or by file; all of the workspace's by default."""
+        if not self.options.contracts:
+            return self.workspace.contracts()
+        paths = []
+        for name in self.options.contracts:
+            places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
+            found = next((p for p in places if p.is_file()), None)
+            if found is None:
+                known = ", ".join(p.parent.name for p in self.workspace.contracts())
+                raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
+            paths.append(found)
+        return paths
+
+    def _distinct(self) -> None:
+        """Evidence is filed under check ids, so no two contracts may plan the same one."""
+        owner: dict[str, str] = {}
+        for contract, checks in self.plans.items():
+            for check in checks:
+                other = owner.setdefault(check.id, contract)
+                if other != contract:
+                    raise GradproofError(
+                        "GP210", f"{contract} and {other} both plan {check.id}", "unique ids", "rename one of them"
+                    )
+
+    @property
+    def checks(self) -> list[Check]:
+        """Every planned check of every contract."""
+        return [check for checks in self.plans.values() for check in checks]
+
+    def selected(self, kinds: Iterable[Kind] = tuple(Kind), layers: Iterable[Layer] = tuple(Layer)) -> list[Check]:
+        """Checks of these kinds and layers that match the options' patterns, and the stubs that they rest on."""
+        kinds, layers = tuple(kinds), tuple(layers)
+        wanted = [c for c in self.checks if c.kind in kinds and c.layer in layers and self._matches(c)]
+        names = {c.id for c in wanted}
+        while more := {d for c in self.checks if c.id in names for d in c.depends} - names:
+            names |= more
+        return [c for c in self.checks if c.id in names]
+
+    def _matches(self, check: Check) -> bool:
+        patterns = self.options.select
+        exact = {p for p in patterns if any(p == c.id for c in self.checks)}
+        words = [check.id, *check.obligations]
+        return not patterns or any(
+            p == check.id if p in exact else any(p.casefold() in w.casefold() for w in words) for p in patterns
+        )
+
+    def standings(self, checks: Iterable[Check]) -> dict[str, Standing]:
+        """The evidence at hand, without running anything."""
+        store = Store(self.workspace)
+        return {check.id: store.standing(check) for check in checks}
+
+    def run(self, checks: Sequence[Check], listener: Listener) -> Run:
+        """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
+        clock, store = time.monotonic(), Store(self.workspace)
+        before = {c.id: store.standing(c) for c in checks}
+        due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
+        known = {n: float(s.evidence["seconds"]) for n, s in before.items() if s.evidence is not None}
+        settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
+        pool = Pool(
+            self.workspace, self.options.jobs, self.options.time_limit, self.options.fail_fast, known, settled, listener
+        )
+        result = pool.run(due, store.write)
+        after, now = dict(before), Store(self.workspace)
+        for check in due:
+            if check.id in result.evidence:
+                after[check.id] = _after(now, check, result.evidence[check.id], before[check.id])
+        spent = time.monotonic() - clock
+        return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
+
+    def judged(self, contract: Contract, standings: Mapping[str, Standing]) -> Verdict:
+        """Verdict on everything a contract plans."""
+        return judge(self.plans[contract.id], standings, policy_of(contract, self.options.profile))
+
+    def judged_only(
+        self, checks: Sequence[Check], standings: Mapping[str, Standing], layers: Iterable[Layer]
+    ) -> Verdict:
+        """Verdict on some checks, with nothing demanded beyond them. `layers` must give an answer."""
+        policy = Policy(self.options.profile, (), restricted=True, demanded=frozenset(layers))
+        return judge(checks, standings, policy)
+
+    def state(self, contract: Contract, run: Run) -> str:
+        """`complete` when every required check was decided by this run or by fresh evidence, else `partial`."""
+        policy = policy_of(contract, self.options.profile)
+        decided = all(
+            c.id in run.ran or run.standings[c.id].fresh for c in self.plans[contract.id] if required(c, policy)
+        )
+        return "complete" if run.complete and decided else "partial"
+
+    def reported(self, contract: Contract, run: Run) -> dict[str, Any]:
+        """The report of one contract."""
+        verdict = self.judged(contract, run.standings)
+        return reports.build(
+            contract,
+            self.workspace,
+            verdict,
+            profile=self.options.profile,
+            run_state=self.state(contract, run),
+            seconds=run.seconds,
+        )
+
+    def report_path(self, contract: Contract, ending: str) -> Path:
+        """`reports/report.json`; with several contracts each has a folder of its own."""
+        folder = self.workspace.reports if len(self.contracts) == 1 else self.workspace.reports / contract.id
+        return folder / f"report.{ending}"
+
+    def mark(self) -> None:
+        """Say in every report.json that a run is under way, and take the older renderings away."""
+        for contract in self.contracts:
+            running = reports.marker(contract, self.workspace, self.options.profile)
+            reports.write_json(self.report_path(contract, "json"), running)
+            for ending in ("md", "html"):
+                self.report_path(contract, ending).unlink(missing_ok=True)
+
+    def write(self, contract: Contract, report: Mapping[str, Any], formats: Iterable[str]) -> dict[str, Path]:
+        """Render a report into files, each whole or not at all."""
+        written = {}
+        for name in formats:
+            path = self.report_path(contract, name)
+            replace_whole(path, rendering(name)(report))
+            written[name] = path
+        return written
+
+
+def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """The renderer of a format: json, md or html."""
+    if name == "json":
+        from gradproof.render import jsonreport
+
+        return jsonreport.render
+    if name == "md":
+        from gradproof.render import markdown
+
+        return markdown.render
+    from gradproof.render import html
+
+    return html.render
+
+
+def reusable(standing: Standing) -> bool:
+    """Only a fresh answer is reused; a non-answer is always tried again."""
+    return standing.fresh and standing.outcome in ANSWERS
+
+
+def _effect(check: Check, standing: Standing) -> Effect:
+    assert standing.evidence is not None
+    return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
+
+
+def _after(store: Store, check: Check, evidence: dict[str, Any], before: Standing) -> Standing:
+    """Standing of a check that was decided just now. What was not run was not stored."""
+    if evidence["finding"]["outcome"] != Outcome.NOT_RUN:
+        return replace(store.standing(check), cached=False)
+    reason = str(evidence["finding"]["reason"])
+    if before.evidence is not None and not before.fresh:
+        reason = f"{reason}; and its evidence is stale: {before.reason}"
+    elif "rejected" in before.reason:
+        reason = f"{reason}; {before.reason}"
+    return Standing(None, False, reason)
+
+
+def worst(exits: Iterable[Exit]) -> int:
+    """Exit code of several verdicts."""
+    found = set(exits)
+    return EXIT_CODE[next(e for e in SEVERITY if e in found)]

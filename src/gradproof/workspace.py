@@ -1,0 +1,283 @@
+"""A workspace on disk: its root, its contracts, and guarded imports of its content.
+
+Content is imported from the workspace root (`models`, `symbolic`), so a process serves one workspace. Source
+files below the root are compiled from the text that is there, never from a cached `.pyc`: a cache entry is
+chosen by time stamp and size, and evidence must speak about the bytes that ran.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gradproof.core import GradproofError
+
+CONTENT = ("models", "symbolic")
+FOLDERS = ("proofs", *CONTENT)
+PACKAGE = Path(__file__).resolve().parent
+
+_NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
+
+
+def sha256_of(path: Path) -> str:
+    """sha256 in hex of a file's bytes. Raises OSError."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class _Loader(SourceFileLoader):
+    """Compiles from source every time."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        data = self.get_data(path)
+        Finder.loaded[str(Path(path).resolve())] = hashlib.sha256(data).hexdigest()
+        code: CodeType = self.source_to_code(data, path)
+        return code
+
+
+class Locator:
+    """Where a dotted name is found below one folder, without importing anything."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._finders: dict[str, FileFinder] = {}
+        self._found: dict[str, importlib.machinery.ModuleSpec | None] = {}
+
+    def spec(self, name: str, folder: str) -> importlib.machinery.ModuleSpec | None:
+        """Spec of module `name` in `folder`; None when absent or only a namespace."""
+        if folder not in self._finders:
+            details = ((ExtensionFileLoader, EXTENSION_SUFFIXES), (_Loader, SOURCE_SUFFIXES))
+            self._finders[folder] = FileFinder(folder, *details)
+        spec = self._finders[folder].find_spec(name)
+        return spec if spec is not None and spec.loader is not None else None
+
+    def locate(self, name: str) -> Path | None:
+        """File of module `name` below the root, None when there is none."""
+        if name not in self._found:
+            self._found[name] = self._walk(name)
+        spec = self._found[name]
+        return Path(spec.origin) if spec is not None and spec.origin else None
+
+    def _walk(self, name: str) -> importlib.machinery.ModuleSpec | None:
+        parent, _, _ = name.rpartition(".")
+        if not parent:
+            return self.spec(name, str(self.root))
+        if parent not in self._found:
+            self._found[parent] = self._walk(parent)
+        above = self._found[parent]
+        places = above.submodule_search_locations if above is not None else [str(self.root / parent.replace(".", "/"))]
+        return self.spec(name, places[0]) if places else None
+
+
+class Finder(importlib.abc.MetaPathFinder):
+    """Finds the workspace's modules first, and remembers what it looked for in vain."""
+
+    loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.absent: set[str] = set()
+        self._locator = Locator(root)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Spec of a module below the root; None leaves the name to Python's own finders."""
+        folders = [str(self.root)] if path is None else [p for p in path if _below(Path(p), self.root)]
+        for folder in folders:
+            spec = self._locator.spec(fullname, folder)
+            if spec is not None:
+                return spec
+        if folders and not installed(Path(folders[0]).resolve().relative_to(self.root)):
+            self.absent.add(fullname)
+        return None
+
+    def invalidate_caches(self) -> None:
+        """Look at the folders anew."""
+        self._locator = Locator(self.root)
+
+
+def _below(path: Path, root: Path) -> bool:
+    return path.resolve().is_relative_to(root)
+
+
+def installed(path: Path) -> bool:
+    """Whether a path, given relative to a root, lies in a package installation."""
+    return "site-packages" in path.parts or "dist-packages" in path.parts
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A folder with proofs/, models/ and symbolic/, and the folder that its reports go to."""
+
+    root: Path
+    reports: Path
+    packaged: bool = False
+    _finders: list[Finder] = field(default_factory=list, repr=False, compare=False)
+
+    def contracts(self) -> list[Path]:
+        """Every contract, sorted. Raises GradproofError GP208 when there is none."""
+        found = sorted(self.root.glob("proofs/*/contract.yaml"))
+        if not found:
+            raise GradproofError(
+                "GP208",
+                f"no proofs/*/contract.yaml in {self.root}",
+                "at least one contract",
+                "write proofs/<name>/contract.yaml, or name another workspace with --workspace",
+            )
+        return found
+
+    def enter(self) -> Finder:
+        """Put the root first in the import order, once. Raises GradproofError GP206 for a stranger's content."""
+        self._guard()
+        if not self._finders:
+            finder = Finder(self.root)
+            self._finders.append(finder)
+            sys.meta_path.insert(0, finder)
+            if sys.path[:1] != [str(self.root)]:
+                sys.path.insert(0, str(self.root))
+        return self._finders[0]
+
+    def leave(self) -> None:
+        """Undo `enter`: for programs that visit several workspaces in turn, such as tests."""
+        while self._finders:
+            finder = self._finders.pop()
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+        if str(self.root) in sys.path:
+            sys.path.remove(str(self.root))
+        for name, module in list(sys.modules.items()):
+            origin = getattr(module, "__file__", None)
+            if origin and name.partition(".")[0] in CONTENT and _below(Path(origin), self.root):
+                del sys.modules[name]
+
+    def resolve(self, name: str) -> Any:
+        """The object called `module` or `module:attribute`, or `module:REGISTRY[name]` for the subject of a mutant.
+
+        Raises GradproofError: GP202 malformed name, GP203 no such module, GP204 no such attribute, GP205 the
+        module does not import, GP206 and GP207 a stranger's `models` or `symbolic`, GP209 no such mutant.
+        """
+        match = _NAME.fullmatch(name)
+        if match is None:
+            raise GradproofError("GP202", repr(name), "module:attribute", "write it as package.module:name")
+        self.enter()
+        value: Any = self._module(match["module"])
+        for part in match["attribute"].split(".") if match["attribute"] else ():
+            value = self._attribute(value, part, name)
+        return value if match["key"] is None else _mutant(value, match["key"], name)
+
+    def _attribute(self, value: Any, part: str, name: str) -> Any:
+        if not hasattr(value, part):
+            names = sorted(n for n in dir(value) if not n.startswith("_"))
+            raise GradproofError(
+                "GP204", f"{name}: no {part!r}", f"one of {', '.join(names[:12]) or 'no names at all'}", "mend the name"
+            )
+        return getattr(value, part)
+
+    def _module(self, name: str) -> ModuleType:
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as e:
+            if e.name is not None and (name == e.name or name.startswith(f"{e.name}.")):
+                place = self.root / (name.replace(".", "/") + ".py")
+                raise GradproofError("GP203", f"no module {name!r}", f"{place}", "mend the name or add the file") from e
+            raise _unimportable(name, e, self.root) from e
+        except SyntaxError as e:
+            where = f"{e.filename}:{e.lineno}:{e.offset}"
+            raise GradproofError(
+                "GP205", f"{name} does not compile: {e.msg}", "a Python module", "mend the syntax", where
+            ) from e
+        except (Exception, SystemExit) as e:
+            raise _unimportable(name, e, self.root) from e
+        self._guard()
+        self._placed(name, module)
+        return module
+
+    def _placed(self, name: str, module: ModuleType) -> None:
+        """Content must lie below the root."""
+        if name.partition(".")[0] in CONTENT and not all(_below(p, self.root) for p in _places(module)):
+            raise GradproofError(
+                "GP207",
+                f"{name} was found at {_places(module)[0]}",
+                f"below {self.root}",
+                "take the other folder off PYTHONPATH",
+            )
+
+    def _guard(self) -> None:
+        for top in CONTENT:
+            module = sys.modules.get(top)
+            if module is None:
+                continue
+            strangers = [p for p in _places(module) if not _below(p, self.root / top)]
+            if strangers:
+                raise GradproofError(
+                    "GP206",
+                    f"a foreign {top!r} is loaded from {strangers[0]}",
+                    f"{self.root / top}",
+                    "run each workspace in a process of its own, with no other 'models' or 'symbolic' on the path",
+                )
+
+
+def _places(module: ModuleType) -> list[Path]:
+    origin = getattr(module, "__file__", None)
+    return [Path(origin)] if origin else [Path(p) for p in getattr(module, "__path__", [])] or [Path("built-in")]
+
+
+def _mutant(registry: Any, key: str, name: str) -> Any:
+    try:
+        return registry[key].subject
+    except (KeyError, TypeError, AttributeError) as e:
+        known = ", ".join(sorted(registry)) if isinstance(registry, dict) else "a mapping of mutants"
+        raise GradproofError("GP209", f"{name}: no mutant {key!r}", known, "mend the mutant's name") from e
+
+
+def _unimportable(name: str, error: BaseException, root: Path) -> GradproofError:
+    """GP205, at the deepest line of the workspace that the traceback passes."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if _below(Path(f.filename), root)]
+    where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    found = f"importing {name} raised {type(error).__name__}: {error}"
+    return GradproofError("GP205", found, "a module that imports", "mend the module", where)
+
+
+def is_workspace(folder: Path) -> bool:
+    """Whether `folder` holds proofs/, models/ and symbolic/."""
+    return all((folder / name).is_dir() for name in FOLDERS)
+
+
+def reference() -> Path | None:
+    """Root of the reference workspace: carried in the wheel, or the checkout that this package runs from."""
+    packaged, checkout = PACKAGE / "_reference", PACKAGE.parent.parent
+    return next((p for p in (packaged, checkout) if is_workspace(p)), None)
+
+
+def find(start: Path | None = None, explicit: bool = False) -> Workspace:
+    """The workspace at or above `start` (the current folder), else the reference workspace.
+
+    With `explicit`, `start` itself must be one. Raises GradproofError GP201.
+    """
+    start = (start or Path.cwd()).resolve()
+    candidates = [start] if explicit else [start, *start.parents]
+    for folder in candidates:
+        if is_workspace(folder):
+            return Workspace(folder, folder / "reports")
+    root = None if explicit else reference()
+    if root is None:
+        raise GradproofError(
+            "GP201",
+            f"{start} is no workspace",
+            "a folder with " + ", ".join(f"{name}/" for name in FOLDERS),
+            "change to such a folder or name it with --workspace",
+        )
+    return Workspace(root, Path.cwd() / "reports", packaged=True)

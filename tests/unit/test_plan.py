@@ -1,0 +1,145 @@
+"""Contract -> checks: nothing left out, nothing planned twice, every clause carried in full."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from toy_workspace import write_workspace
+
+from gradproof.contract import Contract, load
+from gradproof.core import Check, Expect, GradproofError, Kind, Layer
+from gradproof.plan import falsification_id, plan, policy_of
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACTS = [*sorted(ROOT.glob("proofs/*/contract.yaml")), ROOT / "tests/contracts/field.yaml"]
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Contract:
+    return load(write_workspace(tmp_path / "toy").contracts()[0])
+
+
+def by_id(contract: Contract) -> dict[str, Check]:
+    return {c.id: c for c in plan(contract)}
+
+
+def test_one_check_for_each_row_device_and_dtype(toy: Contract) -> None:
+    found = by_id(toy)
+    assert list(found) == ["STUB-1", "K-1", "K-2", "F-1@cpu-fp32", "F-1@cuda-fp32", "GATE-1/falsification"]
+    assert [str(c.kind) for c in found.values()] == ["stub", "smt", "smt", "torch", "torch", "gate"]
+    assert [str(c.layer) for c in found.values()] == ["smt", "smt", "smt", "cpu", "cuda", "smt"]
+
+
+def test_a_proof_carries_its_claim(toy: Contract) -> None:
+    one, two = (by_id(toy)[name] for name in ("K-1", "K-2"))
+    assert (one.expect, two.expect) == (Expect.HOLDS, Expect.REFUTED)
+    assert (one.depends, one.stubs, one.mutants) == (("STUB-1",), ("STUB-1",), ("bug",))
+    assert (one.subject, one.harness, one.strategy) == ("models.a:VALUE", "symbolic.toy:a_is_one", "stub_float")
+    assert one.bound("micro_batches") == 2
+    assert one.text["obligations"][0]["id"] == "T-1"
+    assert one.text["obligations"][0]["tolerance"][0]["value"] == "1e-5"
+    assert one.text["stubs"][0]["stub"] == "symbolic.stub"
+    assert one.params["subjects"] == dict(toy.subjects)
+
+
+def test_a_run_is_narrowed_to_its_device_and_dtype(toy: Contract) -> None:
+    cpu, gpu = (by_id(toy)[f"F-1@{d}-fp32"] for d in ("cpu", "cuda"))
+    assert (cpu.params["device"], cpu.params["dtype"]) == ("cpu", "fp32")
+    assert (gpu.params["device"], gpu.params["dtype"]) == ("cuda", "fp32")
+    assert "dtypes" not in cpu.params
+    assert cpu.subject == "models.b:VALUE"
+
+
+def test_another_dtype_leaves_the_evidence_of_the_first_alone(toy: Contract) -> None:
+    """Adding bf16 must not re-run fp32."""
+    test = toy.falsification_tests[0]
+    params = {**test.params, "dtypes": {"cpu": ["fp32", "bf16"], "cuda": ["fp32"]}}
+    more = replace(toy, falsification_tests=(replace(test, params=params, raw={**test.raw, "params": params}),))
+    before, after = by_id(toy), by_id(more)
+    assert "F-1@cpu-bf16" in after
+    assert after["F-1@cpu-fp32"].digest == before["F-1@cpu-fp32"].digest
+
+
+def test_a_changed_clause_changes_the_digest_of_what_speaks_about_it(toy: Contract) -> None:
+    clause = toy.obligations[0]
+    tighter = replace(clause, tolerances=(replace(clause.tolerances[0], value="1e-6"),))
+    before, after = by_id(toy), by_id(replace(toy, obligations=(tighter,)))
+    changed = {name for name in before if before[name].digest != after[name].digest}
+    assert changed == {"K-1", "K-2", "F-1@cpu-fp32", "F-1@cuda-fp32", "GATE-1/falsification"}
+
+
+def test_a_stub_is_a_claim_of_its_own(toy: Contract) -> None:
+    one = by_id(toy)["STUB-1"]
+    assert (one.obligations, one.subject, one.params["formats"]) == ((), "symbolic.stub", ["fp16"])
+
+
+def test_the_gates_falsification_is_self_contained(toy: Contract) -> None:
+    gate = by_id(toy)["GATE-1/falsification"]
+    seeded = {d["id"]: Check.from_json(d) for d in gate.params["subchecks"]}
+    assert list(seeded) == ["K-1", "F-1@cpu-fp32"]
+    assert seeded["K-1"].subject == "models.registry:MUTANTS[bug]"
+    assert all(c.mutants == () and c.params["controls_off"] for c in seeded.values())
+    assert gate.depends == ("STUB-1",)
+    assert gate.params["criteria"] == {"right": ["T-1"]}
+    assert gate.time_limit == sum(c.time_limit for c in seeded.values())
+
+
+def test_expected_refutations_and_gpu_runs_are_no_part_of_the_falsification(toy: Contract) -> None:
+    names = [d["id"] for d in by_id(toy)["GATE-1/falsification"].params["subchecks"]]
+    assert "K-2" not in names
+    assert "F-1@cuda-fp32" not in names
+
+
+def test_a_seeded_bug_that_no_check_kills_leaves_nothing_to_run(toy: Contract) -> None:
+    assert toy.gate is not None
+    other = replace(toy, gate=replace(toy.gate, seeded_bug="unheard_of"))
+    assert by_id(other)["GATE-1/falsification"].params["subchecks"] == []
+
+
+def test_the_policy_follows_the_profile(toy: Contract) -> None:
+    ci, release = policy_of(toy, "ci"), policy_of(toy, "release")
+    assert ci.clauses[0].layers == (Layer.SMT, Layer.CPU)
+    assert release.clauses[0].layers == (Layer.SMT, Layer.CPU, Layer.CUDA)
+    assert [c.name for c in ci.criteria] == ["right"]
+    assert ci.gate_check == "GATE-1/falsification"
+
+
+def test_a_gate_check_without_criteria_is_an_unmet_criterion(toy: Contract) -> None:
+    assert toy.gate is not None
+    other = replace(toy, gate=replace(toy.gate, checks=("right", "unheard_of")))
+    assert [(c.name, c.obligations) for c in policy_of(other, "ci").criteria] == [
+        ("right", ("T-1",)),
+        ("unheard_of", ()),
+    ]
+
+
+def test_an_id_planned_twice_is_an_error(toy: Contract) -> None:
+    with pytest.raises(GradproofError, match="GP210"):
+        plan(replace(toy, harnesses=toy.harnesses * 2))
+
+
+@pytest.mark.parametrize("path", CONTRACTS, ids=lambda p: p.parent.name)
+def test_every_contract_at_hand_is_planned_whole(path: Path) -> None:
+    contract = load(path)
+    checks = plan(contract)
+    rows = [*contract.stubs, *contract.harnesses, *contract.falsification_tests]
+    for row in rows:
+        assert any(c.id.partition("@")[0] == row.id for c in checks), row.id
+    assert len({c.id for c in checks}) == len(checks)
+    for one in checks:
+        assert Check.from_json(one.to_json()).digest == one.digest
+    if contract.gate is not None:
+        assert falsification_id(contract.gate) in [c.id for c in checks]
+
+
+def test_the_reference_contract_covers_every_obligation_on_every_layer() -> None:
+    contract = load(CONTRACTS[0])
+    checks = plan(contract)
+    for obligation in contract.obligations:
+        for layer in obligation.layers["release"]:
+            assert any(obligation.id in c.obligations and c.layer is layer for c in checks), (obligation.id, layer)
+    gate = checks[-1]
+    assert gate.kind is Kind.GATE
+    assert {"KANI-GA-001", "FALSIFY-GA-001@cpu-fp32"} <= {d["id"] for d in gate.params["subchecks"]}

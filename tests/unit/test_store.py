@@ -1,0 +1,294 @@
+"""Evidence files: what is believed, what is rejected, and what makes them stale."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_workspace import answer, check, write_workspace
+
+import gradproof.environment
+from gradproof import store as store_module
+from gradproof.core import Check, Finding, GradproofError, Layer, Outcome, digest_of
+from gradproof.environment import environment
+from gradproof.evidence import NotPlain, plain, record, validate
+from gradproof.store import Store, fresh, open_evidence, read, safe
+from gradproof.workspace import PACKAGE, Workspace, sha256_of
+
+Data = dict[str, Any]
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Workspace:
+    return write_workspace(tmp_path / "toy")
+
+
+def claim(toy: Workspace, of: Check, **more: Any) -> Data:
+    """What a worker would have found the check to rest on."""
+    names = {"models.a": "ws:models/a.py", "symbolic.toy": "ws:symbolic/toy.py"}
+    files = {key: sha256_of(toy.root / key[3:]) for key in names.values()}
+    files["gp:core.py"] = sha256_of(PACKAGE / "core.py")
+    return {"spec": of.digest, "files": files, "modules": names, "absent": ["numpy", "models.fast"], **more}
+
+
+def evidence(toy: Workspace, of: Check, finding: Finding | None = None, **more: Any) -> Data:
+    return record(of, finding or answer(of), claim=claim(toy, of, **more), environment=environment(), seconds=1.5)
+
+
+def test_what_is_written_is_read_back_and_fresh(toy: Workspace) -> None:
+    one, kept = check(), Store(toy)
+    path = kept.write(evidence(toy, one))
+    assert path.name == f"{digest_of(read(path))[:16]}.json"
+    assert path.parent == toy.reports / "evidence/K-1"
+    standing = kept.standing(one)
+    assert (standing.fresh, standing.cached, standing.outcome) == (True, True, Outcome.HOLDS)
+    assert standing.path == str(path)
+
+
+def test_an_older_file_goes_when_the_new_one_is_in_place(toy: Workspace) -> None:
+    one, kept = check(), Store(toy)
+    first = kept.write(evidence(toy, one))
+    second = kept.write(evidence(toy, one, answer(one, domain="another")))
+    assert [p.name for p in first.parent.iterdir()] == [second.name]
+
+
+def test_a_failed_write_leaves_the_old_evidence(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    one, kept = check(), Store(toy)
+    first = kept.write(evidence(toy, one))
+
+    def full(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(store_module.os, "replace", full)
+    with pytest.raises(OSError, match="no space"):
+        kept.write(evidence(toy, one, answer(one, domain="another")))
+    assert [p.name for p in first.parent.iterdir()] == [first.name]
+    assert kept.standing(one).fresh
+
+
+def test_cuda_evidence_lies_where_version_control_keeps_it(toy: Workspace) -> None:
+    one = check("F-1@cuda-fp32", layer=Layer.CUDA)
+    assert Store(toy).write(evidence(toy, one)).parent == toy.reports / "gpu/F-1@cuda-fp32"
+
+
+def test_gpu_evidence_that_comes_with_a_workspace_is_read_wherever_reports_go(toy: Workspace, tmp_path: Path) -> None:
+    gpu, cpu = check("F-1@cuda-fp32", layer=Layer.CUDA), check()
+    for one in (gpu, cpu):
+        Store(toy).write(evidence(toy, one))
+    elsewhere = Store(Workspace(toy.root, tmp_path / "reports", packaged=True))
+    assert elsewhere.standing(gpu).fresh
+    assert elsewhere.standing(cpu).reason == "it was never run"
+
+
+def test_folder_names_are_safe_and_distinct() -> None:
+    names = ["K-1", "F-1@cpu-fp32", "G/falsification", "G_falsification", "..", "../x", "a b", "ä", ".git", ""]
+    made = [safe(name) for name in names]
+    assert len(set(made)) == len(names)
+    assert all(name not in ("", ".", "..") and "/" not in name and not name.startswith(".") for name in made)
+    assert made[:2] == names[:2]
+
+
+def edited(change: Callable[[Data], None]) -> Callable[[Path], None]:
+    def apply(path: Path) -> None:
+        data = json.loads(path.read_text())
+        change(data)
+        path.write_text(json.dumps(data))
+
+    return apply
+
+
+def renamed(change: Callable[[Data], None]) -> Callable[[Path], None]:
+    """As `edited`, by somebody who also mends the file's name."""
+
+    def apply(path: Path) -> None:
+        data = json.loads(path.read_text())
+        change(data)
+        path.unlink()
+        path.with_name(f"{digest_of(data)[:16]}.json").write_text(json.dumps(data))
+
+    return apply
+
+
+def outcome(data: Data) -> None:
+    data["finding"]["outcome"] = "REFUTED"
+
+
+TAMPERING: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "edited outcome": (edited(outcome), "edited or cut short"),
+    "edited seconds": (edited(lambda d: d.update(seconds=9)), "edited or cut short"),
+    "cut short": (lambda p: p.write_text(p.read_text()[: len(p.read_text()) // 2]), "no JSON"),
+    "emptied": (lambda p: p.write_text(""), "no JSON"),
+    "binary": (lambda p: p.write_bytes(b"\xff\xfe\x00"), "cannot be read"),
+    "a list": (lambda p: p.write_text("[]"), "schema"),
+    "duplicate key": (lambda p: p.write_text('{"schema": 1, "schema": 1}'), "duplicate"),
+    "not a number": (lambda p: p.write_text('{"seconds": NaN}'), "NaN"),
+    "renamed file": (lambda p: p.rename(p.with_name("0123456789abcdef.json")), "edited or cut short"),
+    "foreign schema": (renamed(lambda d: d.update(schema="gradproof-evidence/9")), "schema"),
+    "extra key": (renamed(lambda d: d.update(note="trust me")), "keys differ"),
+    "missing key": (renamed(lambda d: d.pop("claim")), "keys differ"),
+    "missing clause": (renamed(lambda d: d["finding"].pop("clauses")), "clauses is missing"),
+    "unknown outcome": (renamed(lambda d: d["finding"].update(outcome="FINE")), "FINE"),
+    "unknown reach": (renamed(lambda d: d["finding"].update(reach="everything")), "everything"),
+    "control without outcome": (renamed(lambda d: d["finding"]["controls"][0].pop("outcome")), "controls"),
+    "truth value for seconds": (renamed(lambda d: d.update(seconds=True)), "seconds is a bool"),
+    "check of another shape": (renamed(lambda d: d["check"].pop("layer")), "wrong shape"),
+    "check that was edited": (renamed(lambda d: d["check"].update(title="easier")), "claim digest"),
+}
+
+
+@pytest.mark.parametrize("name", list(TAMPERING))
+def test_tampered_evidence_is_rejected_with_a_reason(toy: Workspace, name: str) -> None:
+    tamper, said = TAMPERING[name]
+    one, kept = check(), Store(toy)
+    tamper(kept.write(evidence(toy, one)))
+    standing = kept.standing(one)
+    assert standing.evidence is None
+    assert not standing.fresh
+    assert standing.outcome is Outcome.NOT_RUN
+    assert "rejected" in standing.reason
+    assert said in standing.reason
+
+
+def test_evidence_of_another_check_does_not_count(toy: Workspace) -> None:
+    one, other, kept = check(), check("K-9"), Store(toy)
+    path = kept.write(evidence(toy, other))
+    place = kept.folder(one)
+    place.mkdir(parents=True)
+    path.rename(place / path.name)
+    assert "evidence of K-9" in kept.standing(one).reason
+    with pytest.raises(GradproofError, match="GP211"):
+        open_evidence(place / path.name)
+
+
+def test_no_evidence_is_not_run(toy: Workspace) -> None:
+    standing = Store(toy).standing(check())
+    assert (standing.evidence, standing.fresh, standing.reason) == (None, False, "it was never run")
+
+
+def test_fresh_evidence_comes_before_later_stale_one(toy: Workspace) -> None:
+    one, kept = check(), Store(toy)
+    good = evidence(toy, one)
+    late = evidence(toy, one, files={"ws:models/a.py": "0" * 64})
+    late["finished_at"] = "2999-01-01T00:00:00.000+00:00"
+    path = kept.write(late)
+    content = json.dumps(good)
+    (path.parent / f"{digest_of(good)[:16]}.json").write_text(content)
+    assert len(list(path.parent.iterdir())) == 2
+    assert kept.standing(one).fresh
+
+
+Change = Callable[[Workspace], Any]
+STALE: dict[str, tuple[Change, str]] = {
+    "a changed model": (lambda w: (w.root / "models/a.py").write_text("VALUE = 2\n"), "ws:models/a.py changed"),
+    "a comment in the harness": (
+        lambda w: (w.root / "symbolic/toy.py").write_text("#\n" + (w.root / "symbolic/toy.py").read_text()),
+        "ws:symbolic/toy.py changed",
+    ),
+    "a model that is gone": (lambda w: (w.root / "models/a.py").unlink(), "ws:models/a.py is gone"),
+    "a package that shadows": (lambda w: shadow(w.root / "models/a"), "models.a is now"),
+    "a module that was absent": (lambda w: (w.root / "models/fast.py").write_text(""), "models.fast now exists"),
+    "a local numpy": (lambda w: (w.root / "numpy.py").write_text(""), "numpy now exists"),
+}
+
+
+def shadow(folder: Path) -> None:
+    folder.mkdir()
+    (folder / "__init__.py").write_text("VALUE = 1\n")
+
+
+@pytest.mark.parametrize("name", list(STALE))
+def test_what_the_run_rested_on_has_changed(toy: Workspace, name: str) -> None:
+    change, said = STALE[name]
+    one = check()
+    path = Store(toy).write(evidence(toy, one))
+    change(toy)
+    standing = Store(toy).standing(one)
+    assert standing.path == str(path)
+    assert not standing.fresh
+    assert standing.outcome is Outcome.NOT_RUN
+    assert said in standing.reason
+
+
+def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
+    one = check()
+    Store(toy).write(evidence(toy, one))
+    (toy.root / "models/b.py").write_text("VALUE = 5\n")
+    (toy.root / "models/new.py").write_text("")
+    assert Store(toy).standing(one).fresh
+
+
+def test_a_changed_claim_names_what_changed(toy: Workspace) -> None:
+    was, now = check(), check(title="stronger", text={"obligations": [{"id": "T-1", "tolerance": []}]})
+    assert fresh(now, evidence(toy, was), toy) == (False, "the claim changed: text, title")
+
+
+def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    proof, gpu = check(), check("F@cuda-fp32", layer=Layer.CUDA)
+    made = {c.id: evidence(toy, c) for c in (proof, gpu)}
+    here = dict(gradproof.environment.environment())
+    monkeypatch.setattr(gradproof.environment, "environment", lambda: {**here, "z3": "1.2.3"})
+    ok, reason = fresh(proof, made[proof.id], toy)
+    assert not ok
+    assert "z3" in reason
+    assert "1.2.3 now" in reason
+    assert fresh(gpu, made[gpu.id], toy) == (True, "")
+    monkeypatch.setattr(gradproof.environment, "environment", lambda: {**here, "torch": "9", "python": here["python"]})
+    assert fresh(proof, made[proof.id], toy)[0]
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"modules": {}}, "no file of its harness"),
+        ({"files": {}, "modules": {}}, "no file of its harness"),
+        ({"files": {"ws:../../etc/passwd": "0"}}, "names no file"),
+        ({"files": {"what": "0"}}, "names no file"),
+    ],
+)
+def test_an_answer_that_rests_on_nothing_is_stale(toy: Workspace, more: Data, said: str) -> None:
+    one = check()
+    ok, reason = fresh(one, evidence(toy, one, **more), toy)
+    assert not ok
+    assert said in reason
+
+
+def test_an_answer_without_the_engines_files_is_stale(toy: Workspace) -> None:
+    one = check()
+    data = evidence(toy, one)
+    del data["claim"]["files"]["gp:core.py"]
+    assert fresh(one, data, toy) == (False, "the claim lists no file of the engine")
+
+
+def test_an_error_is_stale_when_its_files_have_changed(toy: Workspace) -> None:
+    one = check()
+    data = evidence(toy, one, Finding(Outcome.ERROR, "crash"))
+    assert fresh(one, data, toy)[0]
+    (toy.root / "models/a.py").write_text("VALUE = 2\n")
+    assert fresh(one, data, toy) == (False, "ws:models/a.py changed")
+
+
+def test_a_non_answer_needs_no_files_to_stand(toy: Workspace) -> None:
+    """TIMEOUT is red either way; it is the runner that tries it again."""
+    one = check()
+    data = record(one, Finding(Outcome.TIMEOUT, "late"), environment=environment())
+    assert fresh(one, data, toy) == (True, "")
+    assert Store(toy).write(data)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1.5: "x"}, b"bytes", lambda: 0])
+def test_what_is_not_plain_data_becomes_an_error_and_never_an_answer(value: Any) -> None:
+    with pytest.raises(NotPlain):
+        plain({"deep": [value]})
+    one = check()
+    data = record(one, answer(one, stats={"x": [value]}))
+    assert data["finding"]["outcome"] == "ERROR"
+    assert "finding.stats.x[0]" in data["finding"]["reason"]
+    assert validate(data) == one
+
+
+def test_read_survives_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot be read"):
+        read(tmp_path / "none.json")

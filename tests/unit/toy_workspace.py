@@ -1,0 +1,252 @@
+"""A workspace of a few lines and a backend that answers at once, for the tests of planning, running and judging.
+
+The toy backend calls the harness in the worker: `harness(check, workspace) -> Finding`. Everything else is real: the
+process, its claim, the store, the judge.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gradproof.core import Check, Control, Finding, Kind, Layer, Outcome, Reach
+from gradproof.workspace import Workspace
+
+CONTRACT = """\
+metadata: {version: "1.0.0", description: toy}
+subjects:
+  {model: "models.a:VALUE", empty: "models.a:VALUE", mutants: "models.registry:MUTANTS",
+   torch: "models.b:VALUE", torch_empty: "models.b:VALUE", torch_mutants: "models.registry:MUTANTS"}
+equations: {}
+proof_obligations:
+  - id: T-1
+    type: invariant
+    property: toy
+    formal: VALUE = 1
+    tolerance: [{dtype: fp32, value: "1e-5", metric: linf}]
+    layers: {ci: [smt, cpu], release: [smt, cpu, cuda]}
+stubs:
+  - id: STUB-1
+    stub: symbolic.stub
+    harness: "symbolic.toy:stub"
+    property: a stub
+    formats: [fp16]
+    bounds: [{name: values, value: 3, reason: toy}]
+    mutants: [bug]
+kani_harnesses:
+  - id: K-1
+    obligation: T-1
+    property: the model is right
+    bound: 2
+    strategy: stub_float
+    solver: z3
+    harness: "symbolic.toy:a_is_one"
+    bounds: [{name: micro_batches, value: 2, reason: toy}]
+    stubs: [STUB-1]
+    mutants: [bug]
+    time_limit: 20
+  - id: K-2
+    obligation: T-1
+    property: the wrong model is refuted
+    bound: 2
+    strategy: exhaustive
+    solver: z3
+    harness: "symbolic.toy:a_is_two"
+    expect: refuted
+    bounds: [{name: micro_batches, value: 2, reason: toy}]
+    time_limit: 20
+falsification_tests:
+  - id: F-1
+    obligation: T-1
+    rule: rule
+    prediction: the step is right
+    test: run it
+    if_fails: bug
+    harness: "symbolic.toy:b_is_one"
+    bounds: [{name: examples, value: 2, reason: toy}]
+    mutants: [bug]
+    params: {dtypes: {cpu: [fp32], cuda: [fp32]}}
+    time_limit: 20
+qa_gate:
+  id: GATE-1
+  name: toy gate
+  checks: [right]
+  pass_criteria: all
+  falsification: seed the bug
+  criteria: {right: [T-1]}
+  seeded_bug: bug
+"""
+
+HARNESSES = '''\
+"""Toy harnesses: they return what a backend would."""
+
+from toy_workspace import answer, refutation
+
+from models import a, b
+
+
+def note(check, workspace):
+    with (workspace.reports.parent / "runs.log").open("a") as f:
+        f.write(check.id + "\\n")
+
+
+def stub(check, workspace):
+    note(check, workspace)
+    return answer(check)
+
+
+def a_is_one(check, workspace):
+    note(check, workspace)
+    value = workspace.resolve(check.subject)
+    return answer(check) if value == 1 else refutation(check)
+
+
+def a_is_two(check, workspace):
+    note(check, workspace)
+    return answer(check) if a.VALUE == 2 else refutation(check)
+'''
+
+RUNS = '''\
+"""Toy harnesses that rest on models.b alone."""
+
+from toy_workspace import answer, refutation
+
+
+def b_is_one(check, workspace):
+    with (workspace.reports.parent / "runs.log").open("a") as f:
+        f.write(check.id + "\\n")
+    value = workspace.resolve(check.subject)
+    return answer(check) if value == 1 else refutation(check)
+'''
+
+REGISTRY = '''\
+"""Toy mutants."""
+
+from dataclasses import dataclass
+
+
+@dataclass
+class Mutant:
+    name: str
+    obligation: str
+    reference: str
+    subject: object
+
+
+MUTANTS = {"bug": Mutant("bug", "T-1", "toy#1", 7)}
+'''
+
+WORKER = """\
+import sys
+
+sys.path.append({here!r})
+from gradproof import backends, worker
+from gradproof.core import Kind
+
+real = backends.run
+
+
+def run(check, workspace):
+    if check.kind is Kind.GATE:
+        return real(check, workspace)
+    return workspace.resolve(check.harness)(check, workspace)
+
+
+backends.run = run
+worker.main()
+"""
+
+
+def write_workspace(root: Path) -> Workspace:
+    """A fresh toy workspace at `root`."""
+    files = {
+        "proofs/toy/contract.yaml": CONTRACT.replace("symbolic.toy:b_is_one", "symbolic.runs:b_is_one"),
+        "models/__init__.py": "",
+        "models/a.py": "VALUE = 1\n",
+        "models/b.py": "VALUE = 1\n",
+        "models/registry.py": REGISTRY,
+        "symbolic/__init__.py": "",
+        "symbolic/stub.py": "STUB = 1\n",
+        "symbolic/toy.py": HARNESSES.replace("from models import a, b\n", "from models import a\n"),
+        "symbolic/runs.py": RUNS,
+        "toy_worker.py": WORKER.format(here=str(Path(__file__).parent)),
+    }
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    return Workspace(root.resolve(), root.resolve() / "reports")
+
+
+def worker_command(root: Path) -> list[str]:
+    """How the toy worker is started."""
+    return [sys.executable, "-P", str(root / "toy_worker.py")]
+
+
+def runs(root: Path) -> list[str]:
+    """Ids of the checks that were run since the last call."""
+    log = root / "runs.log"
+    lines = log.read_text().split() if log.exists() else []
+    log.unlink(missing_ok=True)
+    return sorted(lines)
+
+
+def control(name: str = "bug", kind: str = "mutant", **changed: Any) -> Control:
+    """A control that was killed, except for what is changed."""
+    data: dict[str, Any] = {"clause": "T-1", "outcome": Outcome.REFUTED, "killed": True, "reference": "toy#1"}
+    return Control(name, kind, **{**data, **changed})
+
+
+def answer(check: Check, **changed: Any) -> Finding:
+    """A HOLDS with all that it needs, except for what is changed."""
+    data: dict[str, Any] = {
+        "reach": Reach.SAMPLED if check.kind is Kind.TORCH else Reach.BOUNDED,
+        "domain": "toy",
+        "clauses": dict.fromkeys(check.obligations, "HOLDS") or {"stub": "HOLDS"},
+        "covers": [{"name": "reached", "reached": True, "witness": {"x": "1"}}],
+        "controls": [control("empty body", "empty_body"), *(control(name) for name in check.mutants)],
+    }
+    return Finding(Outcome.HOLDS, "every clause held", **{**data, **changed})
+
+
+def refutation(check: Check, **changed: Any) -> Finding:
+    """A REFUTED with all that it needs, except for what is changed."""
+    clause = check.obligations[0] if check.obligations else check.id
+    data: dict[str, Any] = {
+        "counterexample": {"clause": clause, "values": {"x": "7"}, "found_by": "toy"},
+        "replays": [{"on": "toy", "reproduced": True, "detail": "broken"}],
+    }
+    return Finding(Outcome.REFUTED, "x = 7 breaks it", **{**data, **changed})
+
+
+def check(id_: str = "K-1", **changed: Any) -> Check:
+    """A proof of T-1, except for what is changed."""
+    data: dict[str, Any] = {
+        "kind": Kind.SMT,
+        "layer": Layer.SMT,
+        "obligations": ("T-1",),
+        "title": "toy",
+        "harness": "symbolic.toy:a_is_one",
+        "subject": "models.a:VALUE",
+        "mutants": ("bug",),
+        "time_limit": 20.0,
+    }
+    return Check(id=id_, **{**data, **changed})
+
+
+@contextmanager
+def only(workspace: Workspace) -> Iterator[Workspace]:
+    """The workspace as the only one of this process; other workspaces' modules are put back afterwards."""
+    held = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("models", "symbolic")}
+    for name in held:
+        del sys.modules[name]
+    try:
+        yield workspace
+    finally:
+        workspace.leave()
+        for name in [n for n in sys.modules if n.partition(".")[0] in ("models", "symbolic")]:
+            del sys.modules[name]
+        sys.modules.update(held)
