@@ -26,6 +26,7 @@ from models.torch_nets import NETS, Weights
 from models.window import window_sizes
 
 LARGE = 64.0
+FEW = 8
 WITNESS = "weights"
 
 
@@ -40,7 +41,10 @@ class Data:
 
 @dataclass(frozen=True)
 class Truth:
-    """fp64: the model at its initial weights, and the gradient and loss of every micro-batch there."""
+    """fp64: the model at its initial weights, and the gradient and loss of the micro-batches there.
+
+    Of three windows or more only the FEW first are known, and none of data whose first cycle was swapped.
+    """
 
     model: nn.Module
     grads: tuple[Tensor, ...]
@@ -155,12 +159,14 @@ def _prepared(key: Case) -> tuple[Data, Truth]:
     if key.mode == "fp16_params":
         model = model.half()
     model = model.double()
-    made = [differentiate(model, key.net, b, g) for b, g in zip(data.batches, data.gains, strict=True)]
-    if key.gradients:
-        return data, Truth(model, tuple(g for g, _ in made), tuple(v for _, v in made))
     if key.swap is not None:
         gains = prepared(replace(key, swap=None))[0].gains
-        return replace(data, gains=gains), Truth(model, tuple(g for g, _ in made), tuple(v for _, v in made))
+        return replace(data, gains=gains), Truth(model, (), ())
+    known = len(data.batches) if key.windows <= 2 else FEW
+    pairs = zip(data.batches[:known], data.gains[:known], strict=True)
+    made = [differentiate(model, key.net, b, g) for b, g in pairs]
+    if key.gradients:
+        return data, Truth(model, tuple(g for g, _ in made), tuple(v for _, v in made))
     peak = max(float(g.abs().max()) for g, _ in made)
     factor = 2.0 ** (math.floor(-math.log2(peak) - 0.01) - key.magnitude) if peak > 0 else 1.0
     gains = tuple(g * factor for g in data.gains)

@@ -52,18 +52,22 @@ def test_verify_runs_reports_and_gates(toy: Workspace, capsys: pytest.CaptureFix
     assert runs(toy.root) == ALL
     assert "T-1" in out
     assert f"report: {toy.reports}/report.html" in err
-    assert re.search(r"\[1/6\] HOLDS +STUB-1", err)
+    assert re.search(r"\[\d/6\] HOLDS +STUB-1", err)
+    assert "0 checks fresh, 5 run now, 1 not run" in err
     made = report(toy)
     assert (made["run_state"], made["verdict"]["met"], made["profile"]) == ("complete", True, "ci")
     assert sorted(p.name for p in toy.reports.glob("report.*")) == ["report.html", "report.json", "report.md"]
 
 
-def test_an_unchanged_tree_is_verified_without_running_anything(toy: Workspace) -> None:
+def test_an_unchanged_tree_is_verified_without_running_anything(
+    toy: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert gradproof("verify", "-q") == 0
     first = report(toy)
     runs(toy.root)
     assert gradproof("verify", "-q") == 0
     assert runs(toy.root) == []
+    assert "5 checks fresh, 0 run now, 1 not run" in capsys.readouterr().err
     second = report(toy)
     assert [c["evidence"] for c in second["checks"]] == [c["evidence"] for c in first["checks"]]
     assert all(c["cached"] for c in second["checks"] if c["layer"] != "cuda")

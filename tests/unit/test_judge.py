@@ -175,6 +175,10 @@ CHANGES: dict[str, tuple[dict[str, Any], Outcome]] = {
         {"controls": [control("empty body", "empty_body"), control(outcome=Outcome.TIMEOUT, killed=False)]},
         Outcome.WEAK,
     ),
+    "a mutant refuted on another clause": (
+        {"controls": [control("empty body", "empty_body"), control(killed=False)]},
+        Outcome.WEAK,
+    ),
     "a surviving empty body": (
         {"controls": [control("empty body", "empty_body", outcome=Outcome.HOLDS, killed=False), control()]},
         Outcome.WEAK,
@@ -335,6 +339,7 @@ def test_gpu_rows_are_open_in_ci_and_required_for_a_release(profile: str, outcom
     made = verdict((one, stands(one)), (gpu, stands(gpu, finding_of(gpu, outcome))), policy=policy)
     assert made.exit is exit_
     assert made.obligations["T-1"].cells[Layer.CUDA].required is (profile == "release")
+    assert (made.obligations["T-1"].effect is Effect.BROKEN) is (outcome is Outcome.REFUTED)
 
 
 def test_a_stale_gpu_row_blocks_a_release() -> None:

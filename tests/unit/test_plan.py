@@ -70,6 +70,15 @@ def test_a_changed_clause_changes_the_digest_of_what_speaks_about_it(toy: Contra
     assert changed == {"K-1", "K-2", "F-1@cpu-fp32", "F-1@cuda-fp32", "GATE-1/falsification"}
 
 
+def test_a_check_carries_the_tolerances_of_other_obligations_and_nothing_else_of_them(toy: Contract) -> None:
+    """KANI-GA-004 claims GA-INV-004 and measures it by GA-EQ-001's tolerance."""
+    other = replace(toy.obligations[0], id="T-2")
+    silent = replace(other, id="T-3", tolerances=())
+    clauses = by_id(replace(toy, obligations=(*toy.obligations, other, silent)))["K-1"].text["obligations"]
+    assert [c["id"] for c in clauses] == ["T-1", "T-2"]
+    assert set(clauses[1]) == {"id", "tolerance"}
+
+
 def test_a_stub_is_a_claim_of_its_own(toy: Contract) -> None:
     one = by_id(toy)["STUB-1"]
     assert (one.obligations, one.subject, one.params["formats"]) == ((), "symbolic.stub", ["fp16"])
@@ -87,7 +96,9 @@ def test_the_gates_falsification_is_self_contained(toy: Contract) -> None:
 
 
 def test_expected_refutations_and_gpu_runs_are_no_part_of_the_falsification(toy: Contract) -> None:
-    names = [d["id"] for d in by_id(toy)["GATE-1/falsification"].params["subchecks"]]
+    first, second = toy.harnesses
+    named = replace(toy, harnesses=(first, replace(second, mutants=("bug",))))
+    names = [d["id"] for d in by_id(named)["GATE-1/falsification"].params["subchecks"]]
     assert "K-2" not in names
     assert "F-1@cuda-fp32" not in names
 

@@ -317,6 +317,20 @@ def test_without_a_gpu_cuda_checks_are_not_run_and_not_saved(toy: Workspace, mon
     assert (saved, Instant.order) == ([], [])
 
 
+class NotRun(Instant):
+    """A backend that finds no device."""
+
+    def finding(self) -> Finding:
+        return Finding(Outcome.NOT_RUN, "no CUDA device here")
+
+
+def test_what_a_worker_did_not_run_is_not_saved(toy: Workspace) -> None:
+    """Or it would take the place of evidence from a machine that could."""
+    saved: list[Any] = []
+    assert outcomes(Pool(toy, worker=NotRun).run([check()], saved.append)) == {"K-1": "NOT_RUN"}
+    assert saved == []
+
+
 def test_a_check_without_a_harness_is_not_run(toy: Workspace) -> None:
     result = Pool(toy, worker=Instant).run([check(harness="")], lambda data: None)
     assert outcomes(result) == {"K-1": "NOT_RUN"}
@@ -347,7 +361,9 @@ def test_every_check_is_saved_as_it_ends(toy: Workspace) -> None:
 
 INTERRUPTED = """\
 import sys
+import time
 sys.path.append({here!r})
+from test_runner import alive
 from pathlib import Path
 from gradproof.runner import Pool, Worker
 from toy_workspace import check, worker_command
@@ -358,7 +374,9 @@ checks = [check("quick", harness="symbolic.faults:good", time_limit=90.0)]
 checks += [check("slow", harness="symbolic.faults:breeds_and_hangs", time_limit=60.0)]
 saved = []
 result = Pool(Workspace(root, root / "reports"), jobs=2).run(checks, saved.append)
-print(result.interrupted, result.complete, sorted(result.evidence), len(saved))
+time.sleep(0.5)
+child = alive(int((root / "child.pid").read_text()))
+print(result.interrupted, result.complete, sorted(result.evidence), len(saved), child)
 """
 
 
@@ -371,5 +389,5 @@ def test_an_interrupt_kills_the_children_and_keeps_what_ended(toy: Workspace) ->
     time.sleep(1.0)
     os.kill(parent.pid, signal.SIGINT)
     out, _ = parent.communicate(timeout=20)
-    assert out.strip() == "True False ['quick'] 1"
+    assert out.strip() == "True False ['quick'] 1 False"
     assert not alive(int((toy.root / "child.pid").read_text()))

@@ -39,7 +39,7 @@ def test_the_reference_passes_in_every_optimizer_form(dtype: str, optimizer: str
 @pytest.mark.parametrize("clause", HARNESSES)
 @pytest.mark.parametrize("subject", [DividedOnce, SummedOverTokens])
 def test_other_correct_steps_are_not_refuted(clause: str, dtype: str, subject: type) -> None:
-    finding = attempt(a_check(clause, dtype, n=(1, 2, 8, 12), mutants=()), subject=subject)
+    finding = attempt(a_check(clause, dtype, n=(2, 12), mutants=()), subject=subject)
     assert finding.outcome is Outcome.HOLDS, finding.reason
 
 

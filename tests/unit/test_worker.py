@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from toy_workspace import check, worker_command, write_workspace
 
+from gradproof import environment
 from gradproof.core import Check, Outcome
 from gradproof.evidence import validate
 from gradproof.store import fresh
@@ -223,3 +224,48 @@ def test_every_worker_starts_without_a_solver_or_torch() -> None:
     assert "'torch'" not in out
     assert "'z3'" not in out
     assert Outcome.ERROR in Outcome
+
+
+def no_driver(name: str) -> None:
+    raise OSError(name)
+
+
+@pytest.mark.parametrize(
+    ("torch", "visible", "said"),
+    [
+        (None, None, "torch is not installed"),
+        ("2.13.0+cpu", None, "built without CUDA"),
+        ("2.13.0+cu130", "", "hides every device"),
+        ("2.13.0+cu130", None, "no CUDA driver"),
+        ("2.13.0+rocm6.4", None, None),
+    ],
+)
+def test_the_reason_why_there_is_no_gpu(
+    torch: str | None, visible: str | None, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environment, "version_of", lambda name: torch)
+    monkeypatch.setattr(environment.ctypes, "CDLL", no_driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = environment.cuda_absent.__wrapped__()
+    assert found == said if said is None else said in str(found)
+
+
+@pytest.mark.parametrize("devices", [0, 1])
+def test_a_driver_is_asked_for_its_devices(devices: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Driver:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def cuInit(self, flags: int) -> int:
+            return 0
+
+        def cuDeviceGetCount(self, count: Any) -> int:
+            count._obj.value = devices
+            return 0
+
+    monkeypatch.setattr(environment, "version_of", lambda name: "2.13.0+cu130")
+    monkeypatch.setattr(environment.ctypes, "CDLL", Driver)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert environment.cuda_absent.__wrapped__() == (None if devices else "the CUDA driver finds no device")

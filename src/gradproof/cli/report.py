@@ -42,6 +42,6 @@ def command(options: Options, format_: str) -> int:
             table(report)
         else:
             click.echo(rendering(format_)(report), nl=False)
-        verdict_line(report, paths["html"], 0, len(run.standings))
+        verdict_line(report, paths["html"])
         exits.append(Exit(report["verdict"]["exit"]))
     return worst(exits)

@@ -24,12 +24,14 @@ def problems(session: Session, quiet: bool) -> None:
             click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
 
 
-def verdict_line(report: Mapping[str, Any], page: Path | None, ran: int, total: int) -> None:
+def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
     """The verdict in one line on stderr, how much was run, and where the page is."""
-    verdict = report["verdict"]
+    verdict, rows = report["verdict"], report["checks"]
+    cached = sum(row["cached"] for row in rows)
+    ran = sum(row["fresh"] and not row["cached"] for row in rows)
     click.echo(
         f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{total - ran} of {total} checks on evidence at hand, {ran} decided now, {report['seconds']:.1f} s",
+        f"{cached} checks fresh, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
         err=True,
     )
     if page is not None:

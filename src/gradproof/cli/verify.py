@@ -49,7 +49,7 @@ def command(options: Options, quiet: bool, json_: bool) -> int:
         made.append(report)
         if not quiet and not json_:
             table(report)
-        verdict_line(report, paths["html"], len(run.ran), len(run.standings))
+        verdict_line(report, paths["html"])
     if json_:
         click.echo(json.dumps(made[0] if len(made) == 1 else made, indent=1, ensure_ascii=False))
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
