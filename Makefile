@@ -10,7 +10,7 @@ verify: $(READY)
 	$(BIN)/gradproof verify
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 	$(BIN)/gradproof verify
 
 check: $(READY)

@@ -7,6 +7,7 @@ which is how a counterexample is replayed. The harness cannot tell which subject
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -21,7 +22,7 @@ from gradproof.core import Check
 from gradproof.explore import Explorer
 
 
-class Kit:
+class Kit(ABC):
     """What both meanings share: the claim's bounds, parameters and tolerances."""
 
     def __init__(self, check: Check) -> None:
@@ -53,17 +54,17 @@ class Kit:
         """Every value 1 .. bound(name), one path each."""
         return int(self.choose(name, list(range(1, self.bound(name) + 1))))
 
+    @abstractmethod
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Any:
         """A real input in [lo, hi]."""
-        raise NotImplementedError(self.__class__.__name__)
 
+    @abstractmethod
     def float(self, name: str, fmt: str, lo: Any, hi: Any) -> Any:
         """An input that is a number of the format `fmt` in [lo, hi]."""
-        raise NotImplementedError(self.__class__.__name__)
 
+    @abstractmethod
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """One of several concrete options, one path each."""
-        raise NotImplementedError(self.__class__.__name__)
 
 
 class SymbolicKit(Kit):

@@ -8,6 +8,7 @@ reals: rounding is the identity on it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
@@ -89,9 +90,7 @@ def _numpy_round(x: Any, fmt: str) -> Any:
 
 
 def _torch_round(x: Any, fmt: str) -> Any:
-    import torch
-
-    return x.to(getattr(torch, TORCH_NAME[fmt]))
+    return x.to(getattr(sys.modules["torch"], TORCH_NAME[fmt]))
 
 
 def _ieee_round(x: Any, fmt: str) -> Any:

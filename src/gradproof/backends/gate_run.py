@@ -71,13 +71,15 @@ def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
 
 
 def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:
-    odd = [r for r in verdict.rulings.values() if r.outcome not in (Outcome.REFUTED, Outcome.HOLDS)]
+    blind = [r.check.id for r in verdict.rulings.values() if r.standing.outcome is Outcome.HOLDS]
+    if blind:
+        return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {', '.join(blind)}"
+    odd = [r for r in verdict.rulings.values() if r.outcome is not Outcome.REFUTED]
     if odd:
         told = "; ".join(f"{r.check.id} is {r.outcome}: {r.reason}" for r in odd)
         return Outcome.ERROR, f"with {bug} seeded, the gate is red for another reason: {told}"
-    green = [r.check.id for r in verdict.rulings.values() if r.outcome is Outcome.HOLDS]
-    if green or verdict.exit is not Exit.BROKEN:
-        return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {', '.join(green) or verdict.exit}"
+    if verdict.exit is not Exit.BROKEN:
+        return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {verdict.exit}"
     broken = [o.id for o in verdict.obligations.values() if o.effect is Effect.BROKEN]
     fallen = [c.name for c in verdict.criteria if not c.met]
     if not broken or not fallen:

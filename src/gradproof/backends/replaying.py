@@ -105,16 +105,9 @@ def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, e
 
 
 def _torch(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
-    from gradproof.backends.torch_property import Case, Refutation
-    from gradproof.backends.torch_run import place_of
+    from gradproof.backends import torch_run
 
-    prop, place = workspace.resolve(check.harness), place_of(check)
-    case = Case.from_json(example["values"]["case"])
-    try:
-        prop.test(subject, case, place)
-    except Refutation as e:
-        return [{"on": str(place), "reproduced": e.clause == example["clause"], "detail": str(e)}]
-    return [{"on": str(place), "reproduced": False, "detail": "the same case passes"}]
+    return torch_run.replay(check, workspace, example, subject)
 
 
 def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, Any], root: Path) -> list[Row]:

@@ -119,10 +119,11 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.outcome, base.reason = Outcome(result.stopped.outcome), result.stopped.reason
     elif result.violation is not None:
         attempt = first_reproduced(check, trial.harness, trial.reference, None, result.violation)
+        base.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS
+        # The PyTorch step is a text of its own: when it is right where the model is wrong, the model is refuted still.
         torch_replay(check, trial.workspace, "", attempt)
         base.clauses = {result.violation.clause: "REFUTED"}
         base.counterexample, base.replays = attempt.counterexample, attempt.replays
-        base.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing

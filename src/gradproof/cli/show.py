@@ -31,7 +31,7 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
     ran = sum(row["fresh"] and not row["cached"] for row in rows)
     click.echo(
         f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{cached} checks fresh, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
+        f"{cached} on evidence at hand, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
         err=True,
     )
     if page is not None:

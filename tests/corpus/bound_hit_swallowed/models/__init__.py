@@ -1,0 +1,43 @@
+"""The mean of micro-batch gradients, the empty body, and the bugs that the checks must kill."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+
+def mean(grads: Any) -> Any:
+    """The reference."""
+    return sum(grads) / len(grads)
+
+
+def empty(grads: Any) -> Any:
+    """Does nothing."""
+    return 0
+
+
+def summed(grads: Any) -> Any:
+    """The 1/N is missing."""
+    return sum(grads)
+
+
+def divided_twice(grads: Any) -> Any:
+    """The 1/N is applied twice."""
+    return sum(grads) / len(grads) ** 2
+
+
+def careless_mean(grads: Any) -> Any:
+    """Loops as long as its input is large, and carries on after any error."""
+    left = grads[0]
+    try:
+        while left >= 1:
+            left = left - 1
+    except Exception:
+        return sum(grads) / len(grads)
+    return sum(grads) / len(grads)
+
+
+MUTANTS = {
+    "missing_scale": SimpleNamespace(obligation="T-1", reference="nanoGPT#206", subject=summed),
+    "divided_twice": SimpleNamespace(obligation="T-1", reference="Megatron-DeepSpeed#42", subject=divided_twice),
+}

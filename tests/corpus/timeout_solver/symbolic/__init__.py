@@ -1,0 +1,18 @@
+"""The harness, and one that is true and far too hard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def exact(k: Any, mean: Any) -> None:
+    """The mean of 1 to 3 gradients, over the rationals."""
+    grads = k.reals("g", k.upto("micro_batches"), -1, 1)
+    k.cover("three micro-batches", len(grads) == 3)
+    k.check("T-1", k.same(mean(grads) * len(grads), sum(grads)))
+
+
+def fermat(k: Any, mean: Any) -> None:
+    """x^3 + y^3 = z^3 has no solution in positive integers."""
+    x, y, z = (k.int(name, 1, None) for name in "xyz")
+    k.check("T-1", x * x * x + y * y * y != z * z * z)

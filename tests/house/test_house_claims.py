@@ -1,0 +1,241 @@
+"""What the contracts claim, and what the registries, the error codes and the README say, agree with each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from house_rules import (
+    PRODUCT,
+    REPOSITORY,
+    Source,
+    StatedBound,
+    codes_in,
+    poor_reasons,
+    sources,
+    told_commands,
+    told_targets,
+)
+
+from gradproof.cli import COMMANDS, cli
+from gradproof.contract import Contract, load
+from gradproof.core import Check, Expect, Kind, Layer
+from gradproof.explanations import EXPLANATIONS
+from gradproof.plan import plan
+
+CONTRACTS = sorted(REPOSITORY.glob("proofs/*/contract.yaml"))
+THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*#[1-9]\d*")
+REGISTRIES = ("mutants", "torch_mutants")
+FEWEST_MUTANTS = 3
+
+each_contract = pytest.mark.parametrize("path", CONTRACTS, ids=lambda p: p.parent.name)
+
+
+@cache
+def contract_at(path: Path) -> Contract:
+    """A contract of the repository."""
+    return load(path)
+
+
+def registry(contract: Contract, name: str) -> Mapping[str, Any]:
+    """One of the contract's registries of mutants."""
+    module, _, attribute = contract.subjects[name].partition(":")
+    found: Mapping[str, Any] = getattr(import_module(module), attribute)
+    return found
+
+
+def missing_methods(obligations: Iterable[str], checks: Iterable[Check]) -> list[str]:
+    """Obligations without a Z3 harness, a CrossHair harness or a falsification test that expects them to hold."""
+    wanted = (("Z3", Kind.SMT), ("CrossHair", Kind.CROSSHAIR), ("falsification", Kind.TORCH))
+    have = {(name, c.kind) for c in checks if c.expect is Expect.HOLDS for name in c.obligations}
+    return [f"{name}: no {method}" for name in obligations for method, kind in wanted if (name, kind) not in have]
+
+
+def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iterator[str]:
+    """Mutants of no obligation, without a public thread or under another name; obligations with fewer than three."""
+    known = list(obligations)
+    for key, mutant in mutants.items():
+        if mutant.name != key:
+            yield f"{key} calls itself {mutant.name}"
+        if mutant.obligation not in known:
+            yield f"{key} breaks {mutant.obligation!r}, which is no obligation"
+        if not THREAD.fullmatch(mutant.reference):
+            yield f"{key} has no public thread: {mutant.reference!r}"
+    for name in known:
+        count = sum(mutant.obligation == name for mutant in mutants.values())
+        if count < FEWEST_MUTANTS:
+            yield f"{name} has {count} mutants"
+
+
+def unclaimed_mutants(mutants: Iterable[str], twins: Iterable[str], checks: Iterable[Check]) -> list[str]:
+    """Mutants that no harness must kill, and PyTorch mutants that no falsification test must kill."""
+    rows = [(m, c.kind) for c in checks if c.expect is Expect.HOLDS for m in c.mutants]
+    proved = {m for m, kind in rows if kind in (Kind.SMT, Kind.CROSSHAIR)}
+    falsified = {m for m, kind in rows if kind is Kind.TORCH}
+    lost = [f"{m}: no harness" for m in mutants if m not in proved]
+    return lost + [f"{m}: no falsification test" for m in twins if m not in falsified]
+
+
+def bounds_of(contract: Contract) -> list[StatedBound]:
+    """Every bound that a contract states, with the clause that states it."""
+    clauses = [*contract.stubs, *contract.harnesses, *contract.falsification_tests]
+    return [StatedBound(c.id, b.name, b.value, b.reason) for c in clauses for b in c.bounds]
+
+
+def unknown_commands(text: str) -> list[str]:
+    """Commands and options that a text tells and the command line does not have."""
+    lost = []
+    for name, options in sorted(told_commands(text)):
+        command = cli.get_command(click.Context(cli), name)
+        if command is None:
+            lost.append(f"gradproof {name}")
+            continue
+        known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
+        lost += [f"gradproof {name} {option}" for option in options if option not in known]
+    return lost
+
+
+@each_contract
+def test_every_obligation_has_every_method(path: Path) -> None:
+    contract = contract_at(path)
+    assert missing_methods([o.id for o in contract.obligations], plan(contract)) == []
+
+
+@each_contract
+def test_a_missing_method_is_seen(path: Path) -> None:
+    contract = contract_at(path)
+    names, checks = [o.id for o in contract.obligations], plan(contract)
+    for kind in (Kind.SMT, Kind.CROSSHAIR, Kind.TORCH):
+        assert len(missing_methods(names, [c for c in checks if c.kind is not kind])) == len(names)
+    refuting = [replace(c, expect=Expect.REFUTED) for c in checks]
+    assert len(missing_methods(names, refuting)) == 3 * len(names)
+
+
+@each_contract
+@pytest.mark.parametrize("name", REGISTRIES)
+def test_every_mutant_names_its_obligation_and_its_thread(path: Path, name: str) -> None:
+    contract = contract_at(path)
+    assert list(poor_mutants(registry(contract, name), [o.id for o in contract.obligations])) == []
+
+
+@each_contract
+def test_poor_mutants_are_seen(path: Path) -> None:
+    contract = contract_at(path)
+    names, mutants = [o.id for o in contract.obligations], registry(contract, "mutants")
+    one = mutants["missing_scale"]
+    for changed in ({"obligation": "GA-EQ-999"}, {"reference": "a colleague"}, {"reference": ""}, {"name": "other"}):
+        assert list(poor_mutants({**mutants, "missing_scale": replace(one, **changed)}, names)) != [], changed
+    few = {k: m for i, (k, m) in enumerate(mutants.items()) if m.obligation != names[0] or i < 2}
+    assert list(poor_mutants(few, names)) == [f"{names[0]} has 2 mutants"]
+
+
+@each_contract
+def test_every_mutant_is_somebodys_to_kill(path: Path) -> None:
+    contract = contract_at(path)
+    both = [registry(contract, name) for name in REGISTRIES]
+    assert unclaimed_mutants(both[0], both[1], plan(contract)) == []
+
+
+@each_contract
+def test_a_mutant_that_nobody_must_kill_is_seen(path: Path) -> None:
+    checks = plan(contract_at(path))
+    assert unclaimed_mutants(["unheard_of"], ["unheard_of"], checks) == [
+        "unheard_of: no harness",
+        "unheard_of: no falsification test",
+    ]
+    without = [c for c in checks if c.kind is not Kind.TORCH]
+    assert unclaimed_mutants([], ["missing_scale"], without) == ["missing_scale: no falsification test"]
+
+
+@each_contract
+def test_both_registries_agree(path: Path) -> None:
+    """A PyTorch mutant is the twin of a mutant of the model: the same name, obligation and thread."""
+    contract = contract_at(path)
+    models, twins = (registry(contract, name) for name in REGISTRIES)
+    rows = {name: (m.obligation, m.reference) for name, m in models.items()}
+    assert {name: (m.obligation, m.reference) for name, m in twins.items()}.items() <= rows.items()
+
+
+@each_contract
+def test_every_bound_has_a_reason_of_its_own(path: Path) -> None:
+    bounds = bounds_of(contract_at(path))
+    assert len(bounds) > 0
+    assert list(poor_reasons(bounds)) == []
+
+
+def test_poor_reasons_are_seen() -> None:
+    first = StatedBound("K-1", "micro_batches", 4, "every N from 1 to 4, as in the field's contract")
+    assert list(poor_reasons([first, replace(first, owner="K-2")])) == []
+    for changed in ({"reason": "fast enough"}, {"name": "cycles"}, {"value": 8}):
+        assert len(list(poor_reasons([first, replace(first, owner="K-2", **changed)]))) == 1, changed
+
+
+@each_contract
+def test_the_gates_own_falsification_reaches_proofs_and_runs(path: Path) -> None:
+    gate = next(c for c in plan(contract_at(path)) if c.kind is Kind.GATE)
+    layers = {check["layer"] for check in gate.params["subchecks"]}
+    assert layers == {Layer.SMT, Layer.CPU}
+
+
+def test_every_code_is_explained_and_every_explanation_is_used() -> None:
+    used = {c for s in sources(PRODUCT) if s.name != "src/gradproof/explanations.py" for c in codes_in(s)}
+    assert used - set(EXPLANATIONS) == set()
+    assert set(EXPLANATIONS) - used == set()
+
+
+def test_codes_are_found_in_values_and_nowhere_else() -> None:
+    text = '"""GP998 in a docstring."""\nraise GradproofError("GP999", f"{x} GP997", "")  # GP996\n'
+    assert codes_in(Source.of("a.py", text)) == {"GP999"}
+
+
+@pytest.mark.parametrize("code", EXPLANATIONS)
+def test_an_explanation_says_something(code: str) -> None:
+    meaning, mend = EXPLANATIONS[code]
+    assert len(meaning) > 20
+    assert len(mend) > 10
+    assert meaning.endswith(".")
+    assert mend.endswith(".")
+
+
+def test_the_readme_tells_commands_that_exist() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    told = {name for name, _ in told_commands(readme)}
+    assert told >= {"verify", "replay", "explain"}
+    assert unknown_commands(readme) == []
+    targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    assert {"verify", "test"} <= told_targets(readme) <= targets
+
+
+def test_the_readme_links_to_what_exists() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    links = {link for link in re.findall(r"\]\(([^)#\s]+)", readme) if "://" not in link}
+    assert [link for link in links if not (REPOSITORY / link).exists()] == []
+
+
+def test_the_readme_names_checks_that_exist() -> None:
+    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    checks = {c.id.partition("@")[0] for path in CONTRACTS for c in plan(contract_at(path))}
+    told = set(re.findall(r"\b(?:KANI|CROSS|FALSIFY|STUB)-[A-Z]+-\d+\b", readme))
+    assert told - checks == set()
+
+
+def test_unknown_commands_are_seen() -> None:
+    text = "Run `gradproof verfy` or\n\n```sh\n$ gradproof verify --proflie release\nmake tset\n```\nand `make test`."
+    assert unknown_commands(text) == ["gradproof verfy", "gradproof verify --proflie"]
+    assert told_targets(text) == {"tset", "test"}
+    assert unknown_commands("gradproof proves much, and `gradproof verify --jobs 2` shows it") == []
+    assert unknown_commands("```\ngradproof list --format json\ngradproof prove -k X && gradproof gate\n```") == []
+
+
+def test_the_table_of_commands_is_the_command_line() -> None:
+    context = click.Context(cli)
+    assert [name for name in cli.list_commands(context) if cli.get_command(context, name) is None] == []
+    files = {p.stem for p in (REPOSITORY / "src/gradproof/cli").glob("*.py")} - {"__init__"}
+    assert {module for module, _ in COMMANDS.values()} <= files

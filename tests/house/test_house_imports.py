@@ -1,0 +1,123 @@
+"""What a process loads: the help without anything heavy, the runs without a solver, and nothing beyond the promise."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+import pytest
+from house_rules import REPOSITORY, sources
+
+HEAVY = ("torch", "z3", "crosshair", "pydantic", "numpy", "hypothesis", "jinja2", "rich", "ruamel")
+SOLVERS = ("z3", "crosshair")
+REPORT = "import json, sys\nprint(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+
+BLOCK = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {names!r}:
+            raise ImportError(f"{{name}} is blocked")
+
+sys.meta_path.insert(0, Blocker())
+"""
+
+RUN_PATH = tuple(
+    "gradproof." + name
+    for name in (
+        "cli", "cli.run", "cli.prove", "cli.progress", "cli.show", "cli.options", "session", "contract", "plan",
+        "store", "runner", "worker", "judge", "audit", "report", "environment", "evidence", "workspace", "backends",
+        "backends.torch_run", "backends.torch_job", "backends.torch_property", "backends.torch_exact",
+        "backends.torch_watch", "backends.gate_run",
+    )
+)  # fmt: skip
+RENDERERS = tuple(f"gradproof.render.{name}" for name in ("terminal", "markdown", "jsonreport", "html", "plot"))
+
+
+def python(text: str) -> str:
+    """What a fresh interpreter prints. Raises AssertionError with its error output when it fails."""
+    path = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
+    command = [sys.executable, "-c", text]
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def loaded_by(text: str) -> set[str]:
+    """Top-level packages in memory after `text` has run."""
+    return set(json.loads(python(f"{text}\n{REPORT}").splitlines()[-1]))
+
+
+def importing(names: Sequence[str]) -> str:
+    """A program that imports modules by name."""
+    return f"import importlib\nfor name in {tuple(names)!r}:\n    importlib.import_module(name)"
+
+
+def torch_modules() -> list[str]:
+    """The workspace's modules that belong to the runs on real PyTorch."""
+    names = [s.name.removesuffix(".py").replace("/", ".") for s in sources(("models", "symbolic"))]
+    return [n for n in names if n.startswith(("models.torch_", "symbolic.falsify"))]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["verify", "--help"], ["run", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    plain = loaded_by("pass")
+    found = loaded_by(f"from gradproof.cli import dispatch\nassert dispatch({arguments!r}) == 0")
+    assert found & set(HEAVY) == set()
+    foreign = found - plain - set(sys.stdlib_module_names)
+    assert {name for name in foreign if not name.startswith("_")} == {"click", "gradproof"}
+
+
+def test_help_through_the_module_loads_nothing_heavy() -> None:
+    """`python -m gradproof --help`, as it is really started."""
+    path = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])
+    command = [sys.executable, "-X", "importtime", "-m", "gradproof", "--help"]
+    environ = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120, check=False)
+    assert done.returncode == 0
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    names = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert "click" in names
+    assert names & set(HEAVY) == set()
+
+
+def test_a_heavy_import_is_seen() -> None:
+    assert "numpy" in loaded_by("import numpy")
+
+
+def test_the_run_path_needs_no_solver() -> None:
+    found = loaded_by(BLOCK.format(names=set(SOLVERS)) + importing([*RUN_PATH, *RENDERERS, *torch_modules()]))
+    assert "torch" in found
+    assert found & set(SOLVERS) == set()
+
+
+def test_the_run_path_is_not_an_empty_list() -> None:
+    names = torch_modules()
+    assert {"models.torch_steps", "models.torch_mutants", "models.torch_nets", "symbolic.falsify"} <= set(names)
+
+
+def test_the_blocker_blocks() -> None:
+    with pytest.raises(AssertionError, match="z3 is blocked"):
+        python(BLOCK.format(names=set(SOLVERS)) + importing(["gradproof.smt"]))
+
+
+def test_proving_needs_no_torch() -> None:
+    """The engine of the proofs and their content: torch is for replays alone, and loaded when there is one."""
+    names = ["gradproof.smt", "gradproof.explore", "gradproof.kit", "gradproof.backends.smt_run", "models.mutants"]
+    names += ["gradproof.backends.crosshair_run", "symbolic.accumulation", "symbolic.crosshair_contracts"]
+    found = loaded_by(BLOCK.format(names={"torch"}) + importing(names))
+    assert "z3" in found
+    assert "torch" not in found
+
+
+def test_judging_needs_neither() -> None:
+    """`gradproof gate`, `list` and `report` read evidence: no solver and no torch."""
+    names = [f"gradproof.cli.{name}" for name in ("gate", "list_checks", "report", "verify", "explain")]
+    blocked = {*SOLVERS, "torch", "hypothesis", "numpy"}
+    found = loaded_by(BLOCK.format(names=blocked) + importing([*names, "gradproof.session", *RENDERERS]))
+    assert found & blocked == set()

@@ -1,0 +1,66 @@
+"""The commands that speak about evidence and words: replay, explain, help."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_cli import evidence, gradproof
+
+from gradproof import cli
+from gradproof.core import EXIT_CODE, Effect, Exit, Outcome
+from gradproof.workspace import Workspace
+
+
+def test_replay_of_a_check_and_what_has_no_counterexample(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gradproof("verify", "-q")
+    capsys.readouterr()
+    assert gradproof("replay", str(evidence(toy, "K-1"))) == EXIT_CODE[Exit.USAGE]
+    assert "GP213" in capsys.readouterr().err
+    assert gradproof("replay", str(evidence(toy, "K-2")), "--control", "nobody") == EXIT_CODE[Exit.USAGE]
+    for again, code in ((True, 0), (False, EXIT_CODE[Exit.OPEN])):
+        rows = [{"on": "toy", "reproduced": again, "detail": "x"}]
+        monkeypatch.setattr("gradproof.backends.replaying.replay", lambda *_, rows=rows: rows)
+        assert gradproof("replay", str(evidence(toy, "K-2")), "--write", "test_it.py") == code
+    text = Path("test_it.py").read_text()
+    compile(text, "test_it.py", "exec")
+    assert "test_k_2_breaks" in text
+    assert str(toy.root) not in text
+
+
+EXPLAINED = [*Outcome, *Effect, *Exit, *map(str, EXIT_CODE.values()), "GP101", "gp216", "ci", "release", "bounded"]
+EXPLAINED += ["T-1", "K-1", "k-1", "F-1", "F-1@cpu-fp32", "bug", "GATE-1", "stub_float", "induction"]
+
+
+@pytest.mark.parametrize("word", EXPLAINED)
+def test_every_word_is_explained(toy: Workspace, capsys: pytest.CaptureFixture[str], word: str) -> None:
+    assert gradproof("explain", word) == 0
+    assert len(capsys.readouterr().out) > len(word) + 20
+
+
+def test_every_code_in_the_source_is_explained() -> None:
+    from gradproof.explanations import EXPLANATIONS
+
+    source = Path(cli.__file__).parent.parent
+    used = {code for p in source.rglob("*.py") for code in re.findall(r'"(GP\d{3})"', p.read_text())}
+    assert used <= set(EXPLANATIONS), sorted(used - set(EXPLANATIONS))
+
+
+def test_help_names_every_command_and_exit_code_and_loads_nothing_heavy() -> None:
+    program = "import sys; from gradproof.cli import dispatch; dispatch(['--help']); print(sorted(sys.modules))"
+    out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
+    for name in cli.COMMANDS:
+        assert f"  {name} " in out
+    for name in ("torch", "z3", "crosshair", "pydantic", "ruamel", "rich", "jinja2", "hypothesis"):
+        assert f"'{name}'" not in out
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradproof(name, "--help") == 0
+    assert "Usage: gradproof" in capsys.readouterr().out
