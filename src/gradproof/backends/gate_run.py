@@ -71,7 +71,9 @@ def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
 
 
 def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:
-    blind = [r.check.id for r in verdict.rulings.values() if r.standing.outcome is Outcome.HOLDS]
+    # Without controls of its own a seeded check that holds is WEAK to the audit; it still did not see the bug.
+    passed = [r for r in verdict.rulings.values() if r.standing.outcome is Outcome.HOLDS]
+    blind = [r.check.id for r in passed if r.outcome in (Outcome.HOLDS, Outcome.WEAK)]
     if blind:
         return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {', '.join(blind)}"
     odd = [r for r in verdict.rulings.values() if r.outcome is not Outcome.REFUTED]
