@@ -232,6 +232,50 @@ class ShrunkSingle(Accumulation):
         return value / (len(window) + 1)
 
 
+class ScaleFirstElementOnly(Accumulation):
+    """The share is taken of the first element; the others are summed."""
+
+    def backward(self, batch: MicroBatch, window: Sequence[MicroBatch], config: Config) -> Vector:
+        """A list of gradients out of step with the list of parameters."""
+        first, *others = super().backward(batch, window, config)
+        return (first, *(g * len(window) for g in others))
+
+
+class ZeroFirstElementOnly(Accumulation):
+    """Only the first element of the buffer is zeroed."""
+
+    def zero(self, buffer: Vector) -> Vector:
+        """The others keep what they had."""
+        return (0, *buffer[1:])
+
+
+class Fp16OtherElements(Fp16Buffer):
+    """The first element's buffer is fp32, the others have the parameters' fp16."""
+
+    def accumulate(self, buffer: Vector, grads: Vector, config: Config) -> Vector:
+        """One buffer of each kind."""
+        wide = Accumulation.accumulate(self, buffer[:1], grads[:1], config)
+        return wide + super().accumulate(buffer[1:], grads[1:], config)
+
+
+class NoMove(Accumulation):
+    """The step is called and the weights stay: it acts on another copy of them."""
+
+    def step(self, record: Record, config: Config) -> None:
+        """Put the weights back."""
+        before = record.params
+        super().step(record, config)
+        record.params = before
+
+
+class SchedulePerMicroBatch(Accumulation):
+    """The learning-rate schedule advances with every micro-batch."""
+
+    def after_backward(self, i: int, record: Record, batches: Sequence[MicroBatch], config: Config) -> None:
+        """Advance, whether or not a step follows."""
+        record.note(Event.SCHEDULE, record.buffer)
+
+
 _ROWS = [
     ("missing_scale", "GA-EQ-001", "nanoGPT#206", MissingScale),
     ("divided_twice", "GA-EQ-001", "Megatron-DeepSpeed#42", DividedTwice),
@@ -239,6 +283,7 @@ _ROWS = [
     ("tail_by_configured_n", "GA-EQ-001", "transformers#38837", TailByConfiguredN),
     ("mean_of_means", "GA-EQ-001", "transformers#34191", MeanOfMeans),
     ("shrunk_single", "GA-EQ-001", "nanoGPT#605", ShrunkSingle),
+    ("scale_first_element_only", "GA-EQ-001", "keras#19534", ScaleFirstElementOnly),
     ("loss_sum", "GA-INV-001", "axolotl#2262", LossSum),
     ("loss_divided_twice", "GA-INV-001", "pytorch-lightning#2569", LossDividedTwice),
     ("last_loss_only", "GA-INV-001", "minimind#632", LastLossOnly),
@@ -246,13 +291,17 @@ _ROWS = [
     ("zero_first_cycle_only", "GA-INV-002", "ignite#583", ZeroFirstCycleOnly),
     ("zero_per_micro_batch", "GA-INV-002", "torchtitan#3575", ZeroPerMicroBatch),
     ("zero_after_backward", "GA-INV-002", "accelerate#1299", ZeroAfterBackward),
+    ("zero_first_element_only", "GA-INV-002", "keras#19534", ZeroFirstElementOnly),
     ("step_per_micro_batch", "GA-INV-003", "trl#2618", StepPerMicroBatch),
     ("boundary_at_index", "GA-INV-003", "LLMs-from-scratch#300", BoundaryAtIndex),
     ("step_at_n_minus_1", "GA-INV-003", "minimind#691", StepAtNMinus1),
     ("tail_dropped", "GA-INV-003", "transformers#14309", TailDropped),
+    ("no_move", "GA-INV-003", "DeepSpeed#5154", NoMove),
+    ("schedule_per_micro_batch", "GA-INV-003", "accelerate#963", SchedulePerMicroBatch),
     ("fp16_buffer", "GA-INV-004", "DeepSpeed#1800", Fp16Buffer),
     ("bf16_buffer", "GA-INV-004", "optax#1567", Bf16Buffer),
     ("fp16_sum", "GA-INV-004", "mxnet#17703", Fp16Sum),
+    ("fp16_other_elements", "GA-INV-004", "DeepSpeed#2768", Fp16OtherElements),
     ("clip_per_micro_batch", "GA-INV-005", "transformers#986", ClipPerMicroBatch),
     ("clip_before_unscale", "GA-INV-005", "waifu-diffusion#64", ClipBeforeUnscale),
     ("clip_before_last", "GA-INV-005", "nano-world-model#22", ClipBeforeLast),

@@ -1,10 +1,12 @@
 """Mutants of the PyTorch step: bugs that somebody shipped, named after the obligation that each must break.
 
-Names, obligations and threads are those of `models.mutants`. A property never learns which mutant it is given.
+Names, obligations and threads are those of `models.mutants`, except for the mutants of TORCH_ONLY, which have no twin
+there. A property never learns which mutant it is given.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -60,6 +62,13 @@ class ShrunkSingle(TorchStep):
 
     def scale_loss(self, loss: Tensor, batch: Batch, window: Sequence[Batch], job: Job) -> Tensor:
         return loss / (len(window) + 1)
+
+
+class FusedForgetsScale(TorchStep):
+    """The 1/N is missing, but only where the optimizer is fused."""
+
+    def scale_loss(self, loss: Tensor, batch: Batch, window: Sequence[Batch], job: Job) -> Tensor:
+        return loss if job.config.form == "fused" else super().scale_loss(loss, batch, window, job)
 
 
 class LossSum(TorchStep):
@@ -138,6 +147,33 @@ class TailDropped(TorchStep):
 
     def boundary(self, i: int, job: Job) -> bool:
         return (i + 1) % job.config.n == 0
+
+
+class NoMove(TorchStep):
+    """The step is called and the weights stay: it acts on another copy of them."""
+
+    def step(self, job: Job) -> bool:
+        held = [p.detach().clone() for p in (*job.masters, *job.leaves)]
+        taken = super().step(job)
+        with torch.no_grad():
+            for p, before in zip((*job.masters, *job.leaves), held, strict=True):
+                p.copy_(before)
+        return taken
+
+
+class SchedulePerMicroBatch(TorchStep):
+    """The learning-rate schedule advances with every micro-batch."""
+
+    def after_backward(self, i: int, job: Job) -> None:
+        with warnings.catch_warnings():  # PyTorch warns of the first call, which precedes the first step
+            warnings.simplefilter("ignore", UserWarning)
+            job.scheduler.step()
+
+    def update(self, job: Job) -> None:
+        if job.scaler is not None:
+            job.scaler.unscale_(job.optimizer)
+        self.clip(job)
+        self.step(job)
 
 
 class NarrowBuffer(TorchStep):
@@ -224,6 +260,14 @@ class ClipBeforeLast(TorchStep):
         """Done already."""
 
 
+class ClipNotForAdamW(TorchStep):
+    """The clip is left to the optimizer, and AdamW has none."""
+
+    def clip(self, job: Job) -> None:
+        if job.config.optimizer != "adamw":
+            super().clip(job)
+
+
 _ROWS = [
     ("missing_scale", "GA-EQ-001", "nanoGPT#206", MissingScale),
     ("divided_twice", "GA-EQ-001", "Megatron-DeepSpeed#42", DividedTwice),
@@ -231,6 +275,7 @@ _ROWS = [
     ("tail_by_configured_n", "GA-EQ-001", "transformers#38837", TailByConfiguredN),
     ("mean_of_means", "GA-EQ-001", "transformers#34191", MeanOfMeans),
     ("shrunk_single", "GA-EQ-001", "nanoGPT#605", ShrunkSingle),
+    ("fused_forgets_scale", "GA-EQ-001", "pytorch#96755", FusedForgetsScale),
     ("loss_sum", "GA-INV-001", "axolotl#2262", LossSum),
     ("loss_divided_twice", "GA-INV-001", "pytorch-lightning#2569", LossDividedTwice),
     ("last_loss_only", "GA-INV-001", "minimind#632", LastLossOnly),
@@ -242,12 +287,21 @@ _ROWS = [
     ("boundary_at_index", "GA-INV-003", "LLMs-from-scratch#300", BoundaryAtIndex),
     ("step_at_n_minus_1", "GA-INV-003", "minimind#691", StepAtNMinus1),
     ("tail_dropped", "GA-INV-003", "transformers#14309", TailDropped),
+    ("no_move", "GA-INV-003", "DeepSpeed#5154", NoMove),
+    ("schedule_per_micro_batch", "GA-INV-003", "accelerate#963", SchedulePerMicroBatch),
     ("fp16_buffer", "GA-INV-004", "DeepSpeed#1800", Fp16Buffer),
     ("bf16_buffer", "GA-INV-004", "optax#1567", Bf16Buffer),
     ("fp16_sum", "GA-INV-004", "mxnet#17703", Fp16Sum),
     ("clip_per_micro_batch", "GA-INV-005", "transformers#986", ClipPerMicroBatch),
     ("clip_before_unscale", "GA-INV-005", "waifu-diffusion#64", ClipBeforeUnscale),
     ("clip_before_last", "GA-INV-005", "nano-world-model#22", ClipBeforeLast),
+    ("clip_not_for_adamw", "GA-INV-005", "transformers#887", ClipNotForAdamW),
 ]
 
 MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+
+TORCH_ONLY: Mapping[str, str] = {
+    "fused_forgets_scale": "the model has no optimizer forms; in the thread the fused form alone trains worse, in fp16",
+    "clip_not_for_adamw": "the model has one optimizer; in the thread the clip was lost with the change to AdamW",
+}
+"""Mutants without a twin in `models.mutants`, each with the reason."""

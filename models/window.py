@@ -72,9 +72,12 @@ _EARLY_STEP = _inv(3, "stepped before the window was complete")
 _STALE = _inv(2, "accumulated onto a gradient that was already applied")
 _LONG = _inv(3, "the window received more micro-batches than it has")
 _UNAPPLIED = _inv(3, "the data ended with an unapplied gradient")
+EXTRA = _inv(3, "a window beyond the end of the data")
 _OFF_SCHEDULE = _inv(3, "the schedule advanced without a step of its own")
 
-RULES: Mapping[tuple[State, Event], State | Fill | Breaks] = {
+Rules = Mapping[tuple[State, Event], State | Fill | Breaks]
+
+RULES: Rules = {
     (_S.CLEAN, _E.ZERO): _S.CLEAN,
     (_S.CLEAN, _E.ACCUMULATE): FILL,
     (_S.CLEAN, _E.SYNC): _S.CLEAN,
@@ -155,9 +158,11 @@ class Step:
     broken: Breaks | None
 
 
-def advance(state: State, event: Event, last: bool = False, scaled: bool = False) -> State | Breaks:
+def advance(
+    state: State, event: Event, last: bool = False, scaled: bool = False, rules: Rules = RULES
+) -> State | Breaks:
     """Next state of a window, or what the event breaks. `last`: this accumulation completes the window."""
-    rule = RULES[state, event]
+    rule = rules[state, event]
     if not isinstance(rule, Fill):
         return rule
     if not last:
@@ -173,10 +178,10 @@ def replay(events: Iterable[Event], sizes: Iterable[int], scaled: bool = False) 
     trace: list[Step] = []
     state, left, pending = State.CLEAN, 0, iter(sizes)
     for index, event in enumerate(events):
-        if event is Event.ACCUMULATE and state in (State.CLEAN, State.DUE):
-            left = next(pending, 0)
+        opens = event is Event.ACCUMULATE and state in (State.CLEAN, State.DUE)
+        left = next(pending, 0) if opens else left
+        after = EXTRA if opens and not left else advance(state, event, last=left <= 1, scaled=scaled)
         left -= event is Event.ACCUMULATE
-        after = advance(state, event, last=left <= 0, scaled=scaled)
         broken = after if isinstance(after, Breaks) else None
         trace.append(Step(index, state, event, broken))
         if isinstance(after, Breaks):

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from models.registry import Mutant
-from models.window import FILL, RULES, Breaks, Event, Fill, State
+from models.window import FILL, RULES, Breaks, Event, Fill, State, advance
 
 Advance = Callable[..., State | Breaks]
 
 
 def altered(state: State, event: Event, rule: State | Fill) -> Advance:
     """The interpreter of the table in which `event` in `state` follows `rule`."""
-    rules = {**RULES, (state, event): rule}
-
-    def advance(state: State, event: Event, last: bool = False, scaled: bool = False) -> State | Breaks:
-        found = rules[state, event]
-        if not isinstance(found, Fill):
-            return found
-        if not last:
-            return State.OPEN
-        return State.SCALED if scaled else State.FULL
-
-    return advance
+    return partial(advance, rules={**RULES, (state, event): rule})
 
 
 def stuck(state: State, event: Event, last: bool = False, scaled: bool = False) -> State | Breaks:

@@ -1,19 +1,24 @@
-"""What the CrossHair contracts share: case distinctions, runs of a subject on plain integers, comparisons."""
+"""What the CrossHair contracts share: case distinctions, runs of a subject on plain integers, comparisons.
+
+A row is the gradient of one micro-batch: an integer an element.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
 from gradproof.arith import exact
 from gradproof.arith.ratio import Ratio
-from models.accumulation import Config, MicroBatch, Record
-from models.window import Event
+from models.accumulation import Config, MicroBatch, Record, Vector
+from models.window import Event, replay
 
 Numbers = Callable[[int], Any]
 Contract = Callable[..., bool]
+Row = tuple[int, ...]
 
+START, RATE = (5, -7), 2  # weights before the first step, and the learning rate, where both are judged
 FLOAT_SLACK = 1e-4  # float32 replays only: some hundred roundings, and far below any violation by an integer
 CLIP_ROOM = Fraction("1e-6")  # torch's clip_grad_norm_ divides by norm + 1e-6
 
@@ -42,28 +47,80 @@ def same(a: Any, b: Any) -> bool:
     return bool(abs(gap) <= FLOAT_SLACK * (1 + abs(float(b))))
 
 
-def train(subject: Any, n: int, grads: Sequence[int], number: Numbers, left: int = 0, **setup: Any) -> Record:
-    """The subject's run over one-element gradients that are their own losses, from weight 0 and buffer `left`."""
-    batches = [MicroBatch(number(g), (number(g),)) for g in grads]
-    record: Record = subject.run((number(0),), batches, Config(n=n, **setup), (number(left),))
+def pairs(firsts: Sequence[int], seconds: Sequence[int]) -> list[Row]:
+    """Rows of two elements."""
+    return list(zip(firsts, seconds, strict=True))
+
+
+def singles(items: Sequence[int]) -> list[Row]:
+    """Rows of one element."""
+    return [(x,) for x in items]
+
+
+def vector(row: Row, number: Numbers) -> Vector:
+    """The row in a number system."""
+    return tuple(number(g) for g in row)
+
+
+def batches_of(rows: Sequence[Row], number: Numbers, losses: Sequence[int] | None = None) -> list[MicroBatch]:
+    """Micro-batches with these gradients; a loss is given, or else the sum of its row, which no element equals."""
+    losses = [sum(row) for row in rows] if losses is None else losses
+    return [MicroBatch(number(loss), vector(row, number)) for loss, row in zip(losses, rows, strict=True)]
+
+
+def train(
+    subject: Any,
+    n: int,
+    rows: Sequence[Row],
+    number: Numbers,
+    left: Row | None = None,
+    losses: Sequence[int] | None = None,
+    start: Row | None = None,
+    **setup: Any,
+) -> Record:
+    """The subject's run over these gradients, from weights `start` and buffer `left`, which are zero by default."""
+    zero = (0,) * len(rows[0])
+    weights, buffer = vector(start or zero, number), vector(left or zero, number)
+    record: Record = subject.run(weights, batches_of(rows, number, losses), Config(n=n, **setup), buffer)
     return record
 
 
-def windows(items: Sequence[int], n: int) -> list[Sequence[int]]:
-    """The items of each window: full ones, then the tail."""
-    return [items[i : i + n] for i in range(0, len(items), n)]
+def windows(rows: Sequence[Row], n: int) -> list[Sequence[Row]]:
+    """The rows of each window: full ones, then the tail."""
+    return [rows[i : i + n] for i in range(0, len(rows), n)]
 
 
-def means(values: Sequence[Any], parts: Sequence[Sequence[int]], number: Numbers) -> bool:
-    """Whether value i is the mean of part i, and there are as many values as parts."""
-    return len(values) == len(parts) and all(
-        same(v * len(p), number(sum(p))) for v, p in zip(values, parts, strict=True)
+def kept(parts: Sequence[Sequence[Row]], skip: Collection[int]) -> list[Sequence[Row]]:
+    """The windows whose step is not skipped."""
+    return [part for i, part in enumerate(parts) if i not in skip]
+
+
+def means(vectors: Sequence[Vector], parts: Sequence[Sequence[Row]], number: Numbers) -> bool:
+    """Whether vector i is the mean of part i, element by element, and there are as many vectors as parts."""
+    return len(vectors) == len(parts) and all(
+        len(v) == len(part[0])
+        and all(same(x * len(part), number(sum(row[e] for row in part))) for e, x in enumerate(v))
+        for v, part in zip(vectors, parts, strict=True)
     )
 
 
-def applied(record: Record) -> list[Any]:
-    """The applied gradients, one number a step."""
-    return [update[0] for update in record.updates]
+def applied(record: Record) -> list[Vector]:
+    """The applied gradients, one vector a step."""
+    return list(record.updates)
+
+
+def moved(record: Record, start: Row, rate: int, number: Numbers) -> bool:
+    """Whether the weights are start - rate * (the sum of the applied gradients): no more, no less."""
+    return len(record.params) == len(start) and all(
+        same(w, number(s) - rate * sum((u[e] for u in record.updates), number(0)))
+        for e, (w, s) in enumerate(zip(record.params, start, strict=True))
+    )
+
+
+def breaks(events: Sequence[Event], sizes: Sequence[int], clause: str) -> bool:
+    """Whether the first rule of the window table that these events break belongs to the clause."""
+    trace = replay(events, sizes)
+    return bool(trace) and trace[-1].broken is not None and trace[-1].broken.obligation == clause
 
 
 def plain(x: Any) -> Any:
@@ -71,9 +128,10 @@ def plain(x: Any) -> Any:
     return Ratio(x.num, x.den) if isinstance(x, Ratio) else exact(x)
 
 
-def clip_inputs(record: Record, n: int) -> list[Any]:
+def clip_inputs(record: Record, n: int) -> list[Vector]:
     """What each clip was given, one a step; empty if a step has no clip of its own after its last micro-batch."""
-    given, filled, clips, before = [], 0, 0, 0
+    given: list[Vector] = []
+    filled, clips, before = 0, 0, ()
     for event, value in zip(record.events, record.values, strict=True):
         if event is Event.STEP:
             if clips != 1:
@@ -86,7 +144,7 @@ def clip_inputs(record: Record, n: int) -> list[Any]:
             filled += 1
             if clips or filled > n:
                 return []
-        before = value[0]
+        before = value
     return given
 
 

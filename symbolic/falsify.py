@@ -20,7 +20,6 @@ from gradproof.arith.formats import format_named
 from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
 from gradproof.core import Bound
 from models.torch_nets import NETS
-from models.window import Event, replay
 from symbolic.falsify_bench import (
     Run,
     backwards_of,
@@ -31,7 +30,9 @@ from symbolic.falsify_bench import (
     skipped_windows,
 )
 from symbolic.falsify_buffer import Buffer
+from symbolic.falsify_clip import ClipOnceOnTotal
 from symbolic.falsify_grid import LEARNING_RATE, LOSS_SCALE, Grid
+from symbolic.falsify_judge import due_passes, own_error, table_breaks
 from symbolic.falsify_measure import FP32, accumulation_row, end_to_end_rows, interaction, outside_row
 
 INTERACTS = 1e-9
@@ -56,34 +57,19 @@ def judge_errors(run: Run, place: Place, clause: str, seen: Observed) -> None:
         seen.rows.append(accumulation_row(run, place, error, clause, inside))
 
 
-def due_passes(run: Run, clause: str) -> None:
-    """Every micro-batch was differentiated once, in a window that has a step. Refutes the empty body."""
-    for k in range(len(run.sizes)):
-        backwards_of(run, k, clause)
-
-
-def table_says(run: Run, clause: str) -> str:
-    """What the window table makes of the observed events, when it names this clause; else nothing."""
-    trace = replay(map(Event, run.trace.events), run.sizes, scaled=run.job.scaler is not None)
-    broken = trace[-1].broken if trace else None
-    if broken is None or broken.obligation != clause:
-        return ""
-    return f"; window table, event {trace[-1].index}: {broken.why}"
-
-
 class AccumulatedMatchesFull(Grid):
     """FALSIFY-GA-001: N accumulated micro-batches give the full batch's gradient."""
 
     clause = "GA-EQ-001"
 
-    def covers(self, place: Place) -> Sequence[str]:
+    def reaches(self, place: Place) -> Sequence[str]:
         judged = ("tolerance judged",) if self.clause in place.required else ()
         return ("N > 1", "short last window", "unequal counts", *judged)
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
         even = {"seed": 1, "learning_rate": LEARNING_RATE}
-        ragged = {"seed": 2, "windows": 1, "tail": cell.n // 2, "ragged": True, "optimizer": "adamw", "form": "foreach"}
-        return self.fixed(cell, place, even, ragged)
+        ragged = {"seed": 2, "windows": 1, "tail": cell.n // 2, "ragged": True}
+        return self.fixed(cell, place, turn, turns, even, ragged)
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         return self.drawn(
@@ -127,11 +113,11 @@ class NoLeakage(Grid):
 
     clause = "GA-INV-002"
 
-    def covers(self, place: Place) -> Sequence[str]:
+    def reaches(self, place: Place) -> Sequence[str]:
         return ("the other first cycle differs", "poisoned buffer")
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
-        return self.fixed(cell, place, {"seed": 3, "windows": 2, "swap": 1, "poison": 64.0})
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
+        return self.fixed(cell, place, turn, turns, {"seed": 3, "windows": 2, "swap": 1, "poison": 64.0})
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         return self.drawn(
@@ -151,7 +137,7 @@ class NoLeakage(Grid):
             if not error.within:
                 detail = f"cycle {k}: the applied gradient is {error.error:.6g} away from its own micro-batches'"
                 values = {"cycle": k, "element": error.element, "error": error.error, "bound": error.bound}
-                raise Refutation(self.clause, detail + table_says(run, self.clause), values)
+                raise Refutation(self.clause, detail + table_breaks(run, self.clause), values)
         clean = execute(subject, replace(case, swap=None, poison=None), place)
         for name, one, two, k in (("what the previous owner left", run, clean, 0), ("cycle 1", clean, other, 1)):
             a, b = elements_of(one, k, self.clause), elements_of(two, k, self.clause)
@@ -167,18 +153,21 @@ class NoLeakage(Grid):
 
 
 class StepCount(Grid):
-    """FALSIFY-GA-003: one step a window; a short last window has one too, and a suppressed step is an attempt."""
+    """FALSIFY-GA-003: one step a window; a short last window has one too, and a suppressed step is an attempt.
+
+    Every other event must stand where the window table allows it, and the weights must be those of the steps.
+    """
 
     clause = "GA-INV-003"
 
-    def covers(self, place: Place) -> Sequence[str]:
+    def reaches(self, place: Place) -> Sequence[str]:
         return ("3N micro-batches", "short last window", "step suppressed by the scaler", "weights moved")
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
         three = {"seed": 4, "windows": 3, "learning_rate": LEARNING_RATE, "size": 1}
-        tail = {**three, "windows": 1, "tail": (cell.n + 1) // 2 if cell.n > 1 else 0, "optimizer": "adamw"}
-        over = {**three, "overflow": cell.n, "loss_scale": LOSS_SCALE, "form": "fused"}
-        return self.fixed(cell, place, three, tail, over)
+        tail = {**three, "windows": 1, "tail": (cell.n + 1) // 2 if cell.n > 1 else 0}
+        over = {**three, "overflow": cell.n, "loss_scale": LOSS_SCALE}
+        return self.fixed(cell, place, turn, turns, three, tail, over)
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         scaled = st.just(LOSS_SCALE)
@@ -189,12 +178,16 @@ class StepCount(Grid):
 
     def test(self, subject: Any, case: Case, place: Place) -> Observed:
         run, seen = execute(subject, case, place), Observed()
+        said = table_breaks(run, self.clause)
         if run.trace.attempts != run.boundaries():
             detail = f"{len(run.data.batches)} micro-batches at N = {case.n}: steps after {run.trace.attempts}"
-            detail += f", due after {run.boundaries()}" + table_says(run, self.clause)
+            detail = "; ".join(filter(None, (f"{detail}, due after {run.boundaries()}", said)))
             values = {"attempts": run.trace.attempts, "due": run.boundaries()}
             raise Refutation(self.clause, detail, values)
         due_passes(run, self.clause)
+        for wrong in (said, run.trace.astray):
+            if wrong:
+                raise Refutation(self.clause, wrong, {"events": ", ".join(run.trace.events)})
         skipped = skipped_windows(run)
         taken = [a for a in run.trace.applied if not a.skipped]
         pairs = zip(run.trace.weights, run.trace.weights[1:], strict=False)
@@ -209,66 +202,16 @@ class StepCount(Grid):
         return seen
 
 
-class ClipOnceOnTotal(Grid):
-    """FALSIFY-GA-004: what is applied is the accumulated, unscaled gradient, clipped once by its global norm."""
-
-    clause = "GA-INV-005"
-
-    def covers(self, place: Place) -> Sequence[str]:
-        return ("clipped", "not clipped", "loss scale present", "one large micro-batch")
-
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
-        large = {"seed": 5, "windows": 2, "clip": 0.25, "large": 0, "loss_scale": LOSS_SCALE}
-        return self.fixed(cell, place, large, {**large, "clip": 4.0, "large": None, "form": "foreach"})
-
-    def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
-        return self.drawn(
-            cell, place, clip=st.sampled_from((0.25, 0.5, 4.0)), large=st.none() | st.integers(0, cell.n - 1),
-            windows=st.just(2), size=st.integers(1, 3), ragged=st.booleans(),
-        )  # fmt: skip
-
-    def test(self, subject: Any, case: Case, place: Place) -> Observed:
-        run, seen = execute(subject, case, place), Observed()
-        due_passes(run, self.clause)
-        if skipped_windows(run):
-            return Observed(judged=False)
-        max_norm, elements = run.job.config.max_norm or math.inf, sum(t.numel() for t in run.start)
-        factor = clip_factor("fp32", elements, len(run.start))
-        for k in range(len(run.sizes)):
-            got, error = elements_of(run, k, self.clause), error_of(run, k, self.clause)
-            square = sum((Fraction(v) ** 2 for v in got), Fraction(0))
-            norm = math.sqrt(math.fsum(v * v for v in error.mean))
-            shrink = min(1.0, max_norm / (norm + 1e-6))
-            values = {"window": k, "norm": norm, "max_norm": max_norm, "applied_norm": math.sqrt(square)}
-            clips = [c for c in run.trace.clips if c.window == k and math.isfinite(c.limit)]
-            if len(clips) > 1:
-                detail = f"window {k}: clipped {len(clips)} times" + table_says(run, self.clause)
-                raise Refutation(self.clause, detail, {**values, "clips": len(clips)})
-            if square > (Fraction(max_norm) * factor) ** 2:
-                detail = f"window {k}: ||applied|| = {math.sqrt(square):.9g} > max_norm {max_norm:.9g}"
-                raise Refutation(self.clause, detail + table_says(run, self.clause), values)
-            blur = math.sqrt(math.fsum(b * b for b in error.bounds)) / norm if norm else 0.0
-            blur += float(factor) - 1 + 8 * float(format_named("fp32").u)
-            for e, (v, mean, bound) in enumerate(zip(got, error.mean, error.bounds, strict=True)):
-                if abs(v - shrink * mean) > bound + blur * abs(shrink * mean) + 1e-38:
-                    detail = f"window {k}: element {e} is {v:.9g}; clip(total) gives {shrink * mean:.9g}"
-                    raise Refutation(self.clause, detail + table_says(run, self.clause), {**values, "element": e})
-            seen.covers.add("clipped" if shrink < 1 else "not clipped")
-        seen.covers |= {"loss scale present"} if run.job.scaler else set()
-        seen.covers |= {"one large micro-batch"} if case.large is not None else set()
-        return seen
-
-
 class LossIsMean(Grid):
     """FALSIFY-GA-006: the reported loss of a window is the mean of its micro-batches' losses."""
 
     clause = "GA-INV-001"
 
-    def covers(self, place: Place) -> Sequence[str]:
+    def reaches(self, place: Place) -> Sequence[str]:
         return ("losses differ", "unequal counts")
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
-        return self.fixed(cell, place, {"seed": 6, "windows": 2}, {"seed": 7, "tail": cell.n // 2, "ragged": True})
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
+        return self.fixed(cell, place, turn, turns, {"seed": 6, "windows": 2}, {"seed": 7, "tail": cell.n // 2, "ragged": True})
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         tail = st.integers(0, max(0, min(cell.n - 1, 5)))

@@ -46,7 +46,7 @@ class Buffer(Grid):
 
     clause = "GA-INV-004"
 
-    def covers(self, place: Place) -> Sequence[str]:
+    def reaches(self, place: Place) -> Sequence[str]:
         return ("a fp16 buffer would err too much here", "a bf16 buffer would err too much here", "gradients as given")
 
     def cells(self, place: Place, params: Mapping[str, Any]) -> Sequence[Cell]:
@@ -56,10 +56,10 @@ class Buffer(Grid):
         """Raise NoKernel when the device lacks a kernel that the cell needs."""
         probe_kernels(Case(WITNESS, cell.n, gradients=(1.0,) * cell.n), place, self.modes(place))
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
         worst = [tuple(map(float, accumulation_witness(cell.n, fmt))) for fmt in NARROW]
         made = [*worst, *(swamped(cell.n, fmt) for fmt in NARROW)]
-        return self.fixed(cell, place, *({"gradients": g, "size": 1} for g in made))
+        return self.fixed(cell, place, turn, turns, *({"gradients": g, "size": 1} for g in made))
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         number = st.integers(-1024, 1024).map(lambda k: k / 1024) | st.floats(-1, 1, width=32, allow_subnormal=False)

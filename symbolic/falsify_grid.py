@@ -1,6 +1,7 @@
 """What the falsification properties share: the grid of net and N, the modes of a dtype, and the drawn cases.
 
-Seeds, optimizers and their forms, learning rates and loss scales are drawn; the grid never is.
+Seeds, optimizers and their forms, learning rates and loss scales are drawn; the grid never is. Every fixed case
+runs in every optimizer and form once a walk, spread over the cells so that the cost does not grow.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.backends.torch_job import FORMS, OPTIMIZERS
+from gradproof.backends.torch_job import PAIRS
 from gradproof.backends.torch_property import Case, Cell, Place
 from gradproof.core import Bound
 from models.torch_nets import NETS
-from symbolic.falsify_measure import probe_kernels
+from symbolic.falsify_measure import forms_missing, probe_kernels
 
 MODES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("fp32",),
@@ -25,6 +26,7 @@ MODES: Mapping[str, tuple[str, ...]] = {
 }
 LOSS_SCALE = 1024.0
 LEARNING_RATE = 2.0**-6
+APART = (0, 3, 1, 4)
 
 
 def scale_of(mode: str) -> float | None:
@@ -32,14 +34,31 @@ def scale_of(mode: str) -> float | None:
     return LOSS_SCALE if mode.startswith("fp16") else None
 
 
+def _case(pair: tuple[str, str], **fields: Any) -> Case:
+    return Case(optimizer=pair[0], form=pair[1], **fields)
+
+
 class Grid:
     """Base of the properties: every net of the claim at every N of the claim."""
 
     clause = ""
 
-    def covers(self, place: Place) -> Sequence[str]:
-        """Names of what the correct subject must reach."""
+    def reaches(self, place: Place) -> Sequence[str]:
+        """Names of what the correct subject must reach beside the optimizers and their forms."""
         return ()
+
+    def covers(self, place: Place) -> Sequence[str]:
+        """Names of what the correct subject must reach: every optimizer in every form that exists here too."""
+        return (*self.reaches(place), *(f"{optimizer} {form}" for optimizer, form in self.pairs(place)))
+
+    def absent(self, place: Place) -> Mapping[str, str]:
+        """Optimizer forms that this device does not have, and what PyTorch says of them."""
+        return forms_missing(place.device)
+
+    def pairs(self, place: Place) -> list[tuple[str, str]]:
+        """Optimizers and forms that exist here."""
+        missing = self.absent(place)
+        return [(optimizer, form) for optimizer, form in PAIRS if f"{optimizer} {form}" not in missing]
 
     def cells(self, place: Place, params: Mapping[str, Any]) -> Sequence[Cell]:
         """The grid of the claim's `nets` and `n`. Raises KeyError for a net that does not exist."""
@@ -69,18 +88,27 @@ class Grid:
             scales = st.just(needed) if needed else st.sampled_from((None, LOSS_SCALE))
             common: dict[str, SearchStrategy[Any]] = {
                 "seed": st.integers(0, 63),
-                "optimizer": st.sampled_from(OPTIMIZERS),
-                "form": st.sampled_from(FORMS),
                 "loss_scale": scales,
+                "pair": st.sampled_from(self.pairs(place)),
             }
-            return st.builds(Case, net=st.just(cell.net), n=st.just(cell.n), mode=st.just(mode), **{**common, **fields})
+            fixed = {"net": st.just(cell.net), "n": st.just(cell.n), "mode": st.just(mode)}
+            return st.builds(_case, **{**fixed, **common, **fields})
 
         return st.one_of([of_mode(mode) for mode in self.modes(place)])
 
-    def fixed(self, cell: Cell, place: Place, *cases: Mapping[str, Any]) -> list[Case]:
-        """One case a mode for each mapping of fields."""
-        return [
-            Case(**{"net": cell.net, "n": cell.n, "mode": mode, "loss_scale": scale_of(mode), **fields})
-            for fields in cases
-            for mode in self.modes(place)
-        ]
+    def fixed(self, cell: Cell, place: Place, turn: int, turns: int, *cases: Mapping[str, Any]) -> list[Case]:
+        """The mappings of fields as cases, in each mode, in the optimizers and forms that fall to this turn.
+
+        Case j takes pair p in the turn that is p - APART[j] modulo the turns or the pairs, whichever are fewer: over
+        a whole walk each case runs in each pair at least once.
+        """
+        made, pairs = [], self.pairs(place)
+        period = min(turns, len(pairs))
+        for j, fields in enumerate(cases):
+            for m, mode in enumerate(self.modes(place)):
+                due = (turn + APART[j] + m) % period
+                for p, (optimizer, form) in enumerate(pairs):
+                    if p % period == due:
+                        head = {"net": cell.net, "n": cell.n, "mode": mode, "loss_scale": scale_of(mode)}
+                        made.append(Case(**{**head, "optimizer": optimizer, "form": form, **fields}))
+        return made

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gradproof.backends.torch_exact import SNAP, WindowError
-from gradproof.backends.torch_job import AUTOCAST, Batch, StepConfig, place
+from gradproof.backends.torch_job import AUTOCAST, PAIRS, Batch, StepConfig, make_optimizer, place
 from gradproof.backends.torch_property import Case, NoKernel, Place, Refutation
 from gradproof.core import Bound
 from models.torch_nets import Net
@@ -140,6 +141,22 @@ def outside_row(run: Run, at: Place, moved: float) -> dict[str, Any]:
     relative = float(difference.norm() / right.norm())
     measured, l2 = float(difference.abs().max()), float(difference.norm())
     return row(run, at, "outside_assumptions", measured=measured, l2=l2, relative=relative, note=note)
+
+
+@lru_cache(maxsize=2)
+def forms_missing(device: str) -> Mapping[str, str]:
+    """Optimizer forms without a kernel for fp32 weights on the device, by trying each on one weight."""
+    missing = {}
+    for optimizer, form in PAIRS:
+        weight = torch.nn.Parameter(torch.ones(1, device=device))
+        weight.grad = torch.ones_like(weight)
+        try:
+            make_optimizer(StepConfig(1, optimizer=optimizer, form=form, device=device), [weight]).step()
+        except (RuntimeError, NotImplementedError) as e:
+            if not any(m in str(e).lower() for m in (*MISSING, "fused", "foreach")):
+                raise
+            missing[f"{optimizer} {form}"] = f"no {form} {optimizer} on {device}: {e}"
+    return missing
 
 
 def probe_kernels(case: Case, at: Place, modes: tuple[str, ...]) -> None:

@@ -14,7 +14,8 @@ from functools import cache, lru_cache
 from typing import Any
 
 from gradproof import __version__
-from gradproof.core import Kind
+from gradproof.core import Kind, digest_of
+from gradproof.packages import changed
 
 PACKAGES: Mapping[str, str] = {
     "z3": "z3-solver",
@@ -34,6 +35,47 @@ KEYS: Mapping[Kind, tuple[str, ...]] = {
 
 if set(KEYS) != set(Kind):
     raise ImportError("the table of key versions is not total")
+
+
+# To start Python; a CPU worker hides these from the workspace's code as soon as it runs.
+START = ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+GPU = ("CUDA_", "CUBLAS_", "CUDNN_", "NVIDIA_", "HIP_", "ROCR_", "HSA_")
+FIXED: Mapping[str, str] = {
+    "PYTHONHASHSEED": "0",
+    "PYTHONUNBUFFERED": "1",
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+}
+
+
+def worker_environ(layer: str, scratch: str) -> dict[str, str]:
+    """The whole environment of a worker: what is fixed, what Python needs to start, and GPU settings for a GPU."""
+    passed = {k: v for k, v in os.environ.items() if k in (*START, *LIBRARIES)}
+    if "PYTHONPATH" in passed:
+        places = [os.path.abspath(p) for p in passed["PYTHONPATH"].split(os.pathsep) if p]
+        passed["PYTHONPATH"] = os.pathsep.join(places)
+    if layer == "cuda":
+        passed |= {k: v for k, v in os.environ.items() if k.startswith(GPU)}
+    return {**passed, **FIXED, "TMPDIR": scratch}
+
+
+def hide(layer: str) -> None:
+    """Take the variables that started this process away, so that no answer can depend on them unseen."""
+    if layer == "cuda":
+        return
+    for name in START:
+        os.environ.pop(name, None)
+    os.environ |= {"PATH": os.defpath, "HOME": os.environ.get("TMPDIR", os.sep)}
+
+
+def variables(layer: str) -> dict[str, str]:
+    """The variables that pass into a run and that could matter to it. A value that is a path is told by its digest."""
+    names = [k for k in os.environ if k in LIBRARIES or (layer == "cuda" and k.startswith(GPU))]
+    found = {k: os.environ[k] for k in sorted(names)}
+    return {k: digest_of(v)[:16] if os.sep in v else v for k, v in found.items()}
 
 
 @cache
@@ -64,7 +106,13 @@ def differences(kind: Kind, recorded: Mapping[str, Any]) -> list[str]:
     """How the recorded environment differs from this one in what matters to a check of this kind."""
     here = environment()
     pairs = [(key, recorded.get(key), here.get(key)) for key in KEYS[kind]]
-    return [f"{key} {was} then, {now} now" for key, was, now in pairs if _key(key, was) != _key(key, now)]
+    pairs += _pairs(recorded.get("variables", {}), variables("")) if "variables" in recorded else []
+    found = [f"{key} {was} then, {now} now" for key, was, now in pairs if _key(key, was) != _key(key, now)]
+    return found + changed(recorded.get("distributions", {}))
+
+
+def _pairs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(key, then.get(key), now.get(key)) for key in sorted({*then, *now})]
 
 
 def _key(name: str, version: Any) -> Any:

@@ -218,9 +218,17 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "The id is no word of gradproof, and nothing in the workspace has it.",
         "Look at gradproof list.",
     ),
+    "GP217": Explanation(
+        "Two contract files have the same name. The verdict on one would be given by the checks of the other.",
+        "Rename the folder of one of them, or name only one with --contract.",
+    ),
     "GP301": Explanation(
         "A check names a mutant that the workspace's registry does not have, so nobody could watch the check fail.",
         "Add the mutant to the registry, or take its name out of the contract.",
+    ),
+    "GP302": Explanation(
+        "A stub_float check rests on one stub, so that it is clear which promises the proof uses.",
+        "Name exactly one stub; a higher degree contains the lower ones.",
     ),
     "GP303": Explanation(
         "The contract names no empty body for this check's subject, so nobody could watch the check fail on it.",

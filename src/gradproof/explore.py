@@ -17,7 +17,7 @@ from typing import Any
 
 from gradproof import smt
 from gradproof.arith.context import running
-from gradproof.arith.rounding import OutOfRange, Rounder, Stub
+from gradproof.arith.rounding import Founded, OutOfRange, Rounder, Stub
 from gradproof.arith.symbolic import Sym, as_bool
 from gradproof.smt import Answer
 
@@ -65,6 +65,7 @@ class Path:
     conditions: list[smt.Term] = field(default_factory=list)
     inputs: dict[str, smt.Term] = field(default_factory=dict)
     roots: dict[str, Sym] = field(default_factory=dict)
+    checks: int = 0
 
 
 @dataclass
@@ -76,6 +77,10 @@ class Result:
     sites: int = 0
     checked: dict[str, int] = field(default_factory=dict)
     covers: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    dead: list[list[Any]] = field(default_factory=list)
+    undecided: int = 0
+    used: set[str] = field(default_factory=set)
+    inductive: bool = False
     violation: Violated | None = None
     stopped: Stopped | None = None
 
@@ -90,6 +95,7 @@ class Explorer:
         self._queue: list[tuple[int, ...]] = [()]
         self._path = Path(())
         self._rounder: Rounder | None = None
+        self._founded = Founded(limits.query_seconds)
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
@@ -113,14 +119,25 @@ class Explorer:
         if self.result.paths >= self.limits.paths:
             raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
         self._path = Path(prefix)
-        self._rounder = Rounder(self.stub) if self.stub is not None else None
+        self._rounder = Rounder(self.stub, self._founded) if self.stub is not None else None
         with running(self):
             with suppress(PathEnds):
                 body()
+                self._live()
             self.result.paths += 1
         self.result.most_branches = max(self.result.most_branches, len(self._path.taken))
         if self._rounder is not None:
             self.result.sites = max(self.result.sites, self._rounder.sites)
+
+    def _live(self) -> None:
+        """A path that checks something must have an input; one that has none checked it for nothing."""
+        if not self._path.checks or self._ended():
+            return
+        answer = self.ask([]).answer
+        if answer is Answer.UNSAT:
+            self.result.dead.append(list(self._path.options))
+        elif answer is not Answer.SAT:
+            self.result.undecided += 1
 
     def rounder(self) -> Rounder:
         """The stub of this run. Raises RuntimeError in a run over the reals."""
@@ -219,6 +236,7 @@ class Explorer:
     def check(self, clause: str, condition: Any, label: str) -> None:
         """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
         self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
+        self._path.checks += 1
         if condition is True:
             return
         reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)

@@ -8,7 +8,7 @@ which is how a counterexample is replayed. The harness cannot tell which subject
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -32,6 +32,11 @@ class Kit(ABC):
     def bound(self, name: str) -> int:
         """The value of the claim's bound called `name`. Raises KeyError when there is none."""
         return self.claim.bound(name)
+
+    def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
+        """Base and step of an induction: the only way to a reach of all inputs. Neither may read a bound."""
+        base()
+        step()
 
     def tolerance(self, obligation: str, dtype: str) -> Fraction:
         """The contract's tolerance for `dtype`, exactly as written. Raises KeyError when none is stated."""
@@ -74,6 +79,27 @@ class SymbolicKit(Kit):
         super().__init__(check)
         self.explorer = explorer
         self.bits = check.strategy == "bit_precise"
+        self._unbounded = False
+
+    def bound(self, name: str) -> int:
+        """The value of a bound, which then counts as used. Raises TypeError inside an inductive step."""
+        if self._unbounded:
+            raise TypeError(f"an inductive step reads the bound {name!r}: what it shows is bounded")
+        self.explorer.result.used.add(name)
+        return super().bound(name)
+
+    def inductive(self, base: Callable[[], None], step: Callable[[], None]) -> None:
+        """Base and step, during which no bound may be read; the run then counts as inductive.
+
+        The bound `transitions` is the length of a step; raises ValueError unless it is 1.
+        """
+        if self.bound("transitions") != 1:
+            raise ValueError("an inductive step is one transition; make the bound `transitions` 1")
+        self._unbounded = True
+        base()
+        step()
+        self._unbounded = False
+        self.explorer.result.inductive = True
 
     def real(self, name: str, lo: Any = None, hi: Any = None) -> Sym:
         """A real input in [lo, hi] (None: unbounded)."""

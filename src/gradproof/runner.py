@@ -23,7 +23,7 @@ from typing import IO, Any
 
 from gradproof.audit import audit
 from gradproof.core import DECISION, Check, Effect, Finding, Kind, Layer, Outcome
-from gradproof.environment import cuda_absent, environment
+from gradproof.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence import now, record, validate
 from gradproof.workspace import PACKAGE, Workspace
 
@@ -94,7 +94,8 @@ class Worker:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            env=_environ(),
+            env=worker_environ(str(self.check.layer), str(result.parent)),
+            cwd=self.workspace.root,
             start_new_session=True,
         )
         self.process = process
@@ -180,12 +181,6 @@ def _death(code: int) -> str:
         return f"the worker ended with exit code {code}"
     name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
     return f"the worker was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-
-
-def _environ() -> dict[str, str]:
-    """The caller's environment, with one thread a worker and hashing fixed, so that runs repeat."""
-    fixed = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-    return {**os.environ, **fixed}
 
 
 @dataclass

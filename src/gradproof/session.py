@@ -65,7 +65,8 @@ class Session:
         self.options = options
         self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
         self.contracts: list[Contract] = self._load()
-        self.plans: dict[str, list[Check]] = {c.id: plan(c) for c in self.contracts}
+        self._one_of_a_name()
+        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self.contracts}
         self._distinct()
 
     def _load(self) -> list[Contract]:
@@ -83,28 +84,37 @@ class Session:
         return loaded
 
     def _paths(self) -> list[Path]:
-        """The contracts asked for, by id or by file; all of the workspace's by default."""
+        """The contracts asked for, by id or by file, each once; all of the workspace's by default."""
         if not self.options.contracts:
             return self.workspace.contracts()
-        paths = []
+        paths: dict[Path, Path] = {}
         for name in self.options.contracts:
             places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
             found = next((p for p in places if p.is_file()), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
                 raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
-            paths.append(found)
-        return paths
+            paths.setdefault(found.resolve(), found)
+        return list(paths.values())
+
+    def _one_of_a_name(self) -> None:
+        """Reports and verdicts are told apart by the contract's id, so no two files may have the same one."""
+        owner: dict[str, Path] = {}
+        for contract in self.contracts:
+            other = owner.setdefault(contract.id, contract.path)
+            if other != contract.path:
+                found = f"{other} and {contract.path} are both called {contract.id}"
+                raise GradproofError("GP217", found, "one contract of a name", "rename the folder of one of them")
 
     def _distinct(self) -> None:
         """Evidence is filed under check ids, so no two contracts may plan the same one."""
-        owner: dict[str, str] = {}
-        for contract, checks in self.plans.items():
+        owner: dict[str, Path] = {}
+        for path, checks in self.plans.items():
             for check in checks:
-                other = owner.setdefault(check.id, contract)
-                if other != contract:
+                other = owner.setdefault(check.id, path)
+                if other != path:
                     raise GradproofError(
-                        "GP210", f"{contract} and {other} both plan {check.id}", "unique ids", "rename one of them"
+                        "GP210", f"{path} and {other} both plan {check.id}", "unique ids", "rename one of them"
                     )
 
     @property
@@ -154,7 +164,7 @@ class Session:
 
     def judged(self, contract: Contract, standings: Mapping[str, Standing]) -> Verdict:
         """Verdict on everything a contract plans."""
-        return judge(self.plans[contract.id], standings, policy_of(contract, self.options.profile))
+        return judge(self.plans[contract.path], standings, policy_of(contract, self.options.profile))
 
     def judged_only(
         self, checks: Sequence[Check], standings: Mapping[str, Standing], layers: Iterable[Layer]
@@ -167,7 +177,7 @@ class Session:
         """`complete` when every required check was decided by this run or by fresh evidence, else `partial`."""
         policy = policy_of(contract, self.options.profile)
         decided = all(
-            c.id in run.ran or run.standings[c.id].fresh for c in self.plans[contract.id] if required(c, policy)
+            c.id in run.ran or run.standings[c.id].fresh for c in self.plans[contract.path] if required(c, policy)
         )
         return "complete" if run.complete and decided else "partial"
 

@@ -108,6 +108,7 @@ def sound(k: Any, stub: Any) -> None:
     far = stub.contract(one, one + 4 * f.spacing(one), Site(f, one, one))
     k.check(k.claim.id, not all(far), f"{name}: a value four ulps away is excluded")
     k.cover("every format", name == "fp32")
+    k.check(k.claim.id, k.bound("values") >= 2**16, "every bit pattern is within the bound")
     if name == "fp32":
         _one_binade(k, stub, f)
     else:
@@ -116,18 +117,28 @@ def sound(k: Any, stub: Any) -> None:
 
 def _every_real(k: Any, stub: Any, f: Format) -> None:
     z, r = points(f.name)
-    for edge, at in binades(f, z):
+    for i, (edge, at) in enumerate(binades(f, z)):
         inside = Site(f, Fraction(z[at[0]]), Fraction(z[at[-1]]))
         broken = broken_at(stub, z[at], r[at], inside)
         k.check(k.claim.id, not broken, f"{f.name}, every real up to {float(edge)!r}: {broken}")
+        if i % 8 == 0:
+            _wide_sites(k, stub, f, z[: at[-1] + 1], r[: at[-1] + 1])
     relate: Any = getattr(stub, "relate", lambda *_: [])
     for promise in relate(z[:-1], r[:-1], z[1:], r[1:]):
         k.check(k.claim.id, bool(np.all(promise)), f"{f.name}: monotone")
-    for exponent in range(1, 7):
+    for exponent in range(1, k.bound("shifts") + 1):
         exact, rounded = _halved(f, exponent)
         site = Site(f, Fraction(0), Fraction(exact[-1]), shift=True)
         broken = broken_at(stub, exact, rounded, site)
         k.check(k.claim.id, not broken, f"{f.name}, every x / {2**exponent}: {broken}")
+
+
+def _wide_sites(k: Any, stub: Any, f: Format, z: Reals, r: Reals) -> None:
+    """The same points, as inner points of ranges that reach over zero or over many binades."""
+    top = Fraction(z[-1])
+    for low in (-top, Fraction(0), -top / 4):
+        broken = broken_at(stub, z, r, Site(f, low, top))
+        k.check(k.claim.id, not broken, f"{f.name}, range [{float(low)!r}, {float(top)!r}]: {broken}")
 
 
 @cache
@@ -139,21 +150,35 @@ def _halved(f: Format, exponent: int) -> tuple[Reals, Reals]:
 
 
 def _one_binade(k: Any, stub: Any, f: Format) -> None:
+    """fp32: every real in a binade, as an inner point of several ranges; then every quotient in the subnormal range."""
     low, high = Fraction(2) ** (f.p - 1), Fraction(2) ** f.p
-    site = Site(f, low, high)
-    pairs = []
-    for i in (1, 2):
-        z, m = k.real(f"z{i}", low, high), k.int(f"m{i}", int(low), int(high))
-        k.assume((m <= z) & (z < m + 1))
-        up = (z - m > Fraction(1, 2)) | ((z - m == Fraction(1, 2)) & (m % 2 == 1))
-        r = m + 1 if up else m
-        k.cover("a tie", z - m == Fraction(1, 2))
-        ends = stub.enclose(site)
-        for promise in [*stub.contract(z, r, site), r >= ends[0], r <= ends[1]]:
-            k.check(k.claim.id, promise, f"{f.name}: every real in a binade")
-        pairs.append((z, r))
-    for promise in getattr(stub, "relate", lambda *_: [])(*pairs[0], *pairs[1]):
+    unit = k.choose("spacing", [Fraction(1), f.tiny])
+    shift = unit != 1
+    if shift:
+        low = Fraction(0)
+    pairs = [_nearest(k, i, low, high, unit) for i in (1, 2)]
+    ranges = [(low, high), (-high, high), (Fraction(0), high), (low, 4 * high)]
+    for ends in ranges[: 2 if shift else 4]:
+        site = Site(f, ends[0] * unit, ends[1] * unit, shift)
+        for z, r in (pairs[0], (-pairs[0][0], -pairs[0][1])):
+            if z is not pairs[0][0] and ends[0] != -high:
+                continue
+            bottom, top = stub.enclose(site)
+            for promise in [*stub.contract(z, r, site), r >= bottom, r <= top]:
+                k.check(k.claim.id, promise, f"{f.name}: every real in a binade, within [{ends[0]}, {ends[1]}]")
+    relate: Any = getattr(stub, "relate", lambda *_: [])
+    for promise in [] if shift else relate(*pairs[0], *pairs[1]):
         k.check(k.claim.id, promise, f"{f.name}: monotone in a binade")
+
+
+def _nearest(k: Any, i: int, low: Fraction, high: Fraction, unit: Fraction) -> tuple[Any, Any]:
+    """A real z in [low, high] units and the nearest multiple of the unit, ties to even."""
+    z, m = k.real(f"z{i}", low, high), k.int(f"m{i}", int(low), int(high))
+    k.assume((m <= z) & (z < m + 1))
+    up = (z - m > Fraction(1, 2)) | ((z - m == Fraction(1, 2)) & (m % 2 == 1))
+    r = m + 1 if up else m
+    k.cover("a tie", z - m == Fraction(1, 2))
+    return z * unit, r * unit
 
 
 def _half_of_half_ulp(z: Any, r: Any, site: Any) -> list[Any]:
@@ -177,6 +202,15 @@ def _narrow_range(site: Any) -> tuple[Fraction, Fraction]:
     return site.lo, site.hi
 
 
+def _exact_over_zero(z: Any, r: Any, site: Any) -> list[Any]:
+    return [r == z] if site.lo < 0 < site.hi else d3_grid.contract(z, r, site)
+
+
+def _shifts_never_round(z: Any, r: Any, site: Any) -> list[Any]:
+    plain = getattr(site, "site", site)
+    return [r == z] if plain.shift and plain.fmt.name == "fp32" else d3_grid.contract(z, r, site)
+
+
 def _stub(contract: Any, **more: Any) -> Any:
     return SimpleNamespace(**{"contract": contract, "enclose": d3_grid.enclose} | more)
 
@@ -184,6 +218,10 @@ def _stub(contract: Any, **more: Any) -> Any:
 UNSOUND: Mapping[str, Mutant] = {
     "half_of_half_ulp": Mutant("half_of_half_ulp", "", "half the true error", _stub(_half_of_half_ulp)),
     "no_tie": Mutant("no_tie", "", "ties taken for impossible", _stub(_no_tie)),
+    "exact_over_zero": Mutant("exact_over_zero", "", "ranges over zero taken to be exact", _stub(_exact_over_zero)),
+    "shifts_never_round": Mutant(
+        "shifts_never_round", "", "quotients by powers of two taken to be exact", _stub(_shifts_never_round)
+    ),
     "narrow_grid": Mutant("narrow_grid", "", "the upper end taken for unreachable", _stub(_narrow_grid)),
     "narrow_range": Mutant(
         "narrow_range",

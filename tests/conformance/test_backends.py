@@ -79,7 +79,8 @@ def doubles_dry(k: Any, subject: Any) -> None:
 
 
 def smt_case(scenario: str) -> Any:
-    check = replace(claim(Kind.SMT, Layer.SMT), params={"subjects": {"empty": "empty", "mutants": "mutants"}})
+    params = {"subjects": {"empty": "empty", "mutants": "mutants"}}
+    check = replace(claim(Kind.SMT, Layer.SMT), params=params, bounds=BOUNDS[:2])
     return prepare(scenario, check, doubles, lambda x: x + x, lambda x: 3 * x, boom, lambda x: 0 * x, doubles_dry)
 
 

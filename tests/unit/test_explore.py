@@ -8,8 +8,13 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gradproof import smt
+from gradproof.arith import exact
+from gradproof.arith.formats import FORMATS
+from gradproof.arith.soft import Soft
 from gradproof.core import Bound, Check, Kind, Layer
 from gradproof.explore import Explorer, Limits, Result
 from gradproof.kit import Broken, ConcreteKit, SymbolicKit, Unreplayable
@@ -213,14 +218,125 @@ def test_division_by_zero_and_negative_roots_are_not_taken_for_granted() -> None
     assert explore(lambda k: k.check("C", 1 / k.real("x", 1, 2) > 0)).violation is None
 
 
-def test_a_constant_is_rounded_to_the_format_that_it_meets() -> None:
-    """2049/2048 is no fp16 number: it becomes 1, and multiplying by it changes nothing."""
+def stubbed(body: Callable[[Any], None]) -> Result:
+    explorer = Explorer(Limits(50, 50, 20.0, time.monotonic() + 20.0), d3_grid)
+    kit = SymbolicKit(claim("stub_float"), explorer)
+    return explorer.run(lambda: body(kit))
+
+
+def test_a_constant_that_16_bits_cannot_hold_is_refused_and_one_in_fp32_is_rounded() -> None:
+    """torch keeps such a scalar in fp32, NumPy rounds it to 16 bits; in fp32 both round it to fp32."""
+
+    def half(k: Any) -> None:
+        k.check("C", k.float("x", "fp16", 1, 2) * Fraction(2049, 2048) >= 1)
+
+    refused = stubbed(half).stopped
+    assert refused is not None
+    assert "torch and NumPy" in refused.reason
+    with pytest.raises(ArithmeticError, match="torch and NumPy"):
+        Soft(1, "fp16") * Fraction(2049, 2048)
+
+    def single(k: Any) -> None:
+        x = k.float("x", "fp32", 1, 2)
+        k.check("C", x * (1 + Fraction(1, 2**30)) == x)
+
+    assert stubbed(single).violation is None
+
+
+def test_a_number_is_true_unless_it_is_zero() -> None:
+    def falsy(k: Any) -> None:
+        x = k.real("x", -1, 1)
+        k.check("C", x != 0 if x else x == 0)
+        k.cover("zero", not x)
+        k.check("C", (x or 5) != 0)
+
+    result = explore(falsy)
+    assert result.violation is None
+    assert result.paths == 2
+
+    def filled(k: Any) -> None:
+        x = k.real("x", -1, 1)
+        k.check("C", (x if x else 1) == x)
+
+    found = explore(filled).violation
+    assert found is not None
+    assert found.values == {"x": 0}
+    bits = explore(
+        lambda k: k.check("C", (lambda x: (x if x else 1) == x)(k.float("x", "fp16", -1, 1))), claim("bit_precise")
+    )
+    assert bits.violation is not None
+    assert not Soft(0, "fp32")
+    assert Soft(1, "fp32")
+
+
+@pytest.mark.parametrize("strategy", ["exhaustive", "bit_precise"])
+def test_a_symbolic_number_has_no_hash(strategy: str) -> None:
+    """By identity, two equal numbers would be two keys; Fraction and float hash by value."""
+    with pytest.raises(TypeError, match="no hash"):
+        explore(lambda k: {k.float("x", "fp16", -1, 1): 1}.clear(), claim(strategy))
+
+
+def test_a_literal_zero_divisor_is_an_error() -> None:
+    with pytest.raises(ZeroDivisionError):
+        explore(lambda k: k.check("C", k.real("x", 0, 1) / 0 == 1))
+
+
+@given(st.fractions(-4, 4, max_denominator=50), st.integers(-(2**10), 2**10))
+def test_ieee_comparisons_with_a_constant_are_exact(c: Fraction, m: int) -> None:
+    x = FORMATS["fp16"].round(Fraction(m, 2**8))
 
     def body(k: Any) -> None:
-        x = k.float("x", "fp16", 1, 2)
-        k.check("C", x * Fraction(2049, 2048) == x)
+        v = k.float("v", "fp16", x, x)
+        for said, true in ((v < c, x < c), (v <= c, x <= c), (v > c, x > c), (v >= c, x >= c), (v == c, x == c)):
+            k.check("C", said if true else ~said)
 
-    limits = Limits(50, 50, 20.0, time.monotonic() + 20.0)
-    explorer = Explorer(limits, d3_grid)
+    assert explore(body, claim("bit_precise")).violation is None
+
+
+def test_a_path_whose_assumptions_contradict_each_other_is_known() -> None:
+    def body(k: Any) -> None:
+        n = k.choose("n", [1, 2])
+        x = k.real("x", 0, 1)
+        if n == 2:
+            k.assume(x > 1)
+        k.check("C", n == 1 or x == 5)
+
+    result = explore(body)
+    assert result.violation is None
+    assert result.dead == [[2]]
+
+
+def test_an_inductive_step_reads_no_bound() -> None:
+    check = claim(transitions=1)
+    assert explore(lambda k: k.inductive(lambda: None, lambda: k.check("C", True)), check).inductive
+    with pytest.raises(TypeError, match="reads the bound 'n'"):
+        explore(lambda k: k.inductive(lambda: None, lambda: k.upto("n")), check)
+    with pytest.raises(ValueError, match="one transition"):
+        explore(lambda k: k.inductive(lambda: None, lambda: None), claim(transitions=2))
+
+
+def test_bounds_that_were_read_are_known() -> None:
+    assert explore(lambda k: k.check("C", k.upto("n") > 0)).used == {"n"}
+
+
+class TooTight:
+    """A stub that promises what rounding does not keep over zero."""
+
+    @staticmethod
+    def contract(z: Any, r: Any, site: Any) -> list[Any]:
+        return [r == z]
+
+    enclose = staticmethod(d3_grid.enclose)
+
+
+def test_a_stub_that_promises_too_much_where_it_is_used_gives_no_answer() -> None:
+    def body(k: Any) -> None:
+        a, b = k.floats("a", 2, "fp16", -1, 1)
+        k.check("C", exact(a + b) == exact(a) + exact(b))
+
+    explorer = Explorer(Limits(50, 50, 20.0, time.monotonic() + 20.0), TooTight())
     kit = SymbolicKit(claim("stub_float"), explorer)
-    assert explorer.run(lambda: body(kit)).violation is None
+    stopped = explorer.run(lambda: body(kit)).stopped
+    assert stopped is not None
+    assert stopped.outcome == "UNKNOWN"
+    assert "promises more" in stopped.reason

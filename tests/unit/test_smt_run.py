@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gradproof.backends import smt_run
-from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome
+from gradproof.core import Bound, Check, Expect, Finding, GradproofError, Kind, Layer, Outcome
 from models.accumulation import Accumulation, Config, Empty, Record, Vector
 from models.mutants import MUTANTS
 from models.registry import Mutant
-from models.window import Event
+from models.window import FILL, RULES, Breaks, Event, State
+from models.window_mutants import altered
 from symbolic.accumulation import numerical_equivalence
+from symbolic.protocol import window_invariant
 from symbolic.stubs import claims, d2_half_ulp, d3_grid, d4_monotone
 
-BOUNDS = {"branches": 400, "paths": 5000, "micro_batches": 4, "samples": 2, "cycles": 2, "elements": 2}
+BOUNDS = {"branches": 400, "paths": 5000}
+SIZES: dict[str, dict[str, int]] = {
+    "symbolic.accumulation:numerical_equivalence": {"micro_batches": 4, "elements": 2},
+    "symbolic.accumulation:loss_and_zeroing": {"micro_batches": 4, "elements": 2, "cycles": 2},
+    "symbolic.accumulation:exact_equivalence": {"micro_batches": 4, "elements": 2, "samples": 2},
+    "symbolic.clipping:clip_after_accumulate": {"micro_batches": 2, "elements": 2},
+    "symbolic.protocol:step_count": {"micro_batches": 2, "cycles": 2},
+    "symbolic.protocol:window_invariant": {"transitions": 1},
+    "symbolic.stubs.claims:sound": {"values": 65536, "shifts": 2},
+}
 
 
 def tolerances(fp32: str, fp16: str) -> list[dict[str, Any]]:
@@ -42,7 +54,7 @@ class Local:
 def claim(
     harness: str, *obligations: str, strategy: str = "exhaustive", mutants: tuple[str, ...] = (), **more: Any
 ) -> Check:
-    bounds = tuple(Bound(k, v, "a test") for k, v in (BOUNDS | more.pop("bounds", {})).items())
+    bounds = tuple(Bound(k, v, "a test") for k, v in (BOUNDS | SIZES.get(harness, {}) | more.pop("bounds", {})).items())
     stubs = [{"id": "S", "stub": "stub"}]
     params = {"subjects": {"empty": "empty", "mutants": "mutants"}, **more.get("params", {})}
     return Check(
@@ -253,10 +265,11 @@ class Swapped(Accumulation):
     ],
 )
 def test_values_are_judged_besides_events(harness: str, obligation: str, subject: Any) -> None:
-    finding = run(claim(harness, obligation, bounds={"micro_batches": 2}), subject=subject)
+    finding = run(claim(harness, obligation), subject=subject)
     assert finding.outcome is Outcome.REFUTED, finding.reason
     assert finding.counterexample is not None
-    assert finding.counterexample["clause"] == obligation
+    broken = "GA-INV-003" if subject is TwoSteps else obligation  # a second step is a wrong count, whoever sees it
+    assert finding.counterexample["clause"] == broken
 
 
 @pytest.mark.parametrize("name", sorted(claims.UNSOUND))
@@ -272,3 +285,98 @@ def test_an_unsound_stub_is_refuted(name: str) -> None:
 def test_the_harness_is_short_and_is_what_the_contract_names() -> None:
     assert numerical_equivalence.__doc__ is not None
     assert "GA-EQ-001" in numerical_equivalence.__doc__
+
+
+class FirstRunBug(Accumulation):
+    """Loses a micro-batch in the first run of an instance, when there is more than one."""
+
+    warm = False
+
+    def run(self, params: Vector, batches: Any, config: Config, buffer: Vector) -> Record:
+        kept = batches if self.warm or config.n == 1 else batches[1:]
+        self.warm = True
+        return super().run(params, kept, config, buffer)
+
+
+class CallsZeroOne(Accumulation):
+    """Takes a gradient that is zero for one that is missing."""
+
+    def backward(self, batch: Any, window: Any, config: Config) -> Vector:
+        return tuple(g if g else 1 for g in super().backward(batch, window, config))
+
+
+class TailLossByN(Accumulation):
+    """The loss of a short window is divided by the configured N."""
+
+    def run(self, params: Vector, batches: Any, config: Config, buffer: Vector) -> Record:
+        record = super().run(params, batches, config, buffer)
+        sizes = [len(self.window(i, batches, config)) for i in range(0, len(batches), config.n)]
+        record.losses = [x * size / config.n for x, size in zip(record.losses, sizes, strict=True)]
+        return record
+
+
+@pytest.mark.parametrize(
+    ("harness", "obligations", "subject"),
+    [
+        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), FirstRunBug),
+        ("symbolic.accumulation:exact_equivalence", ("GA-EQ-001",), FirstRunBug),
+        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), CallsZeroOne),
+        ("symbolic.accumulation:exact_equivalence", ("GA-EQ-001",), CallsZeroOne),
+        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), TailLossByN),
+    ],
+)
+def test_bugs_that_an_earlier_version_missed(harness: str, obligations: tuple[str, ...], subject: Any) -> None:
+    finding = run(claim(harness, *obligations), subject=subject)
+    assert finding.outcome is Outcome.REFUTED, finding.reason
+
+
+def test_a_bound_that_no_harness_reads_makes_it_weak() -> None:
+    finding = toy(doubled, lambda x: x + x, bounds={"elements": 1000})
+    assert finding.outcome is Outcome.WEAK
+    assert finding.reason == "a bound is stated and never read: elements"
+
+
+def test_a_path_that_checks_for_nothing_is_vacuous() -> None:
+    def half_dead(k: Any, loop: Any) -> None:
+        n = k.choose("n", [1, 2])
+        x = k.real("x", -1, 1)
+        k.cover("positive", x > 0)
+        if n == 2:
+            k.assume(x > 1)
+        k.check("C", k.same(loop(x), 2 * x))
+
+    finding = toy(half_dead, lambda x: 2 * x)
+    assert finding.outcome is Outcome.VACUOUS
+    assert "contradict each other on the path of [2]" in finding.reason
+
+
+def test_the_word_induction_alone_is_not_a_reach() -> None:
+    finding = toy(doubled, lambda x: 2 * x, strategy="induction")
+    assert finding.outcome is Outcome.VACUOUS
+    assert "makes no inductive step" in finding.reason
+
+
+def test_a_stubbed_claim_names_one_stub() -> None:
+    check = replace(claim("symbolic.accumulation:numerical_equivalence", strategy="stub_float"), stubs=("S", "S"))
+    with pytest.raises(GradproofError, match="GP302"):
+        run(check, stub=d3_grid)
+
+
+FORBIDDEN = [(state, event) for (state, event), rule in RULES.items() if isinstance(rule, Breaks)]
+
+
+@pytest.mark.parametrize(("state", "event"), FORBIDDEN)
+def test_every_forbidden_event_is_seen_when_the_table_allows_it(state: State, event: Event) -> None:
+    """The inductive proof rests on each prohibition of the table: allowing one makes it fail."""
+    allowed = FILL if event is Event.ACCUMULATE else state
+    advance = altered(state, event, allowed)
+
+    def only_here(k: Any, advance: Any) -> None:
+        choose = k.choose
+        wanted = {"state": state, "event": event}
+        k.choose = lambda name, options: wanted.get(name) or choose(name, options)
+        window_invariant(k, advance)
+
+    check = claim("harness", "GA-INV-003", strategy="induction", bounds={"transitions": 1})
+    said = run(check, harness=only_here, subject=advance, empty=advance).outcome
+    assert said in (Outcome.REFUTED, Outcome.SPURIOUS), said

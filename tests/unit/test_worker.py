@@ -15,10 +15,10 @@ import pytest
 from toy_workspace import check, worker_command, write_workspace
 
 from gradproof import environment
+from gradproof.claim import edited, key_of
 from gradproof.core import Check, Outcome
 from gradproof.evidence import validate
 from gradproof.store import fresh
-from gradproof.worker import edited, key_of
 from gradproof.workspace import PACKAGE, Workspace
 
 HARNESSES = """\
@@ -211,7 +211,7 @@ def test_keys_name_files_by_where_they_belong(tmp_path: Path) -> None:
 
 def test_a_file_written_after_the_start_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("")
-    files = {"ws:a.py": "", "gp:core.py": ""}
+    files = {"ws:a.py": "0" * 64, "gp:core.py": "0" * 64, "ws:looked_for_in_vain": ""}
     assert edited(files, tmp_path, time.time() + 5) == []
     assert edited(files, tmp_path, (tmp_path / "a.py").stat().st_mtime - 1) == ["ws:a.py"]
     (tmp_path / "a.py").unlink()

@@ -54,7 +54,8 @@ def clip_factor(fmt: str, elements: int, tensors: int = 1) -> Fraction:
 
     The norm computed falls short of the true one by at most (1 - u)^k with k = (elements + 1)/2 + 1 for the
     squares, the sum and the root of one tensor, and (tensors + 1)/2 + 1 for the norm of the norms; adding 1e-6 costs
-    another (1 - u), dividing and multiplying each at most (1 + u). Underflow is excluded: the norm is a normal number.
+    another (1 - u); max_norm as a number of the format, the reciprocal of the norm, its product with max_norm and the
+    product with the gradient each at most (1 + u). Underflow is excluded: the norm is a normal number.
     """
     if elements < 1 or tensors < 1:
         raise ValueError("a norm needs at least one element and one tensor")
@@ -62,4 +63,4 @@ def clip_factor(fmt: str, elements: int, tensors: int = 1) -> Fraction:
     short = -(-(elements + 1) // 2) + 1 + -(-(tensors + 1) // 2) + 1 + 1
     if short * u >= 1:
         raise ValueError(f"{elements} elements are too many for a relative bound in {fmt}")
-    return (1 + u) ** 2 / (1 - u) ** short
+    return (1 + u) ** 4 / (1 - u) ** short

@@ -42,9 +42,29 @@ class Ieee:
         return Ieee(smt.IEEE_BINARY[op](x.term, y.term), name)
 
     def _ask(self, op: str, other: Any, swap: bool = False) -> SymBool:
+        if not isinstance(other, Ieee):
+            other = self._edge(op, Fraction(other), swap)
+        if other is None:
+            return SymBool(smt.truth(False))
         a, b, _ = self._pair(other)
         x, y = (b, a) if swap else (a, b)
         return SymBool(smt.IEEE_BINARY[op](x.term, y.term))
+
+    def _edge(self, op: str, c: Fraction, swap: bool) -> Ieee | None:
+        """The number of this format that decides a comparison with c as c itself would; None where nothing equals c."""
+        f = FORMATS[self.fmt]
+        if abs(c) > f.largest:
+            raise TypeError(f"{c} is beyond the range of {self.fmt}")
+        if f.representable(c):
+            return Ieee(smt.ieee_number(c, f.p, f.bits), self.fmt)
+        if op == "==":
+            return None
+        step = f.spacing(c)
+        # x < c exactly if x < above, x <= c if x <= below, c < x if below < x, c <= x if above <= x.
+        below, above = (c / step).__floor__() * step, (c / step).__ceil__() * step
+        strict = op == "<"
+        near = (below if strict else above) if swap else (above if strict else below)
+        return Ieee(smt.ieee_number(near, f.p, f.bits), self.fmt)
 
     def __add__(self, other: Any) -> Ieee:
         return self._do("+", other)
@@ -88,8 +108,11 @@ class Ieee:
     def __eq__(self, other: object) -> SymBool:  # type: ignore[override]
         return self._ask("==", other)
 
+    def __bool__(self) -> bool:
+        return not bool(self == 0)
+
     def __hash__(self) -> int:
-        return id(self)
+        raise TypeError("a symbolic number has no hash: equal values would have to share it")
 
     def sqrt(self) -> Ieee:
         """Correctly rounded square root."""

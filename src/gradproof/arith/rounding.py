@@ -6,6 +6,10 @@ A stub is a module of the workspace with
 - `enclose(site)`: the range of r,
 - optionally `relate(z1, r1, z2, r2)`: conditions between two roundings to one format.
 
+What is true of rounding at a site is known here without the stub: the error is at most half an ulp, and rounding is
+monotone. Each promise of a stub is checked, by the solver, to follow from that at every site at which it is used; a
+stub that promises more gives no answer.
+
 The constants of a site (half an ulp, the range) come from an interval pass, so that every condition is linear. A number
 that is certainly representable is not rounded at all; the same exact term is rounded once (the stub is functional).
 """
@@ -22,7 +26,7 @@ from gradproof.arith.symbolic import Sym, as_bool
 
 
 class OutOfRange(BaseException):
-    """The interval pass cannot exclude overflow or knows no range: the stub says nothing about this operation."""
+    """The stub says nothing sound about this operation: no range, possible overflow, or a promise that is not kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +71,8 @@ def certainly_representable(z: Sym, fmt: Format) -> bool:
 class Rounder:
     """Applies one stub along one path."""
 
-    def __init__(self, stub: Stub) -> None:
-        self.stub = stub
+    def __init__(self, stub: Stub, founded: Founded) -> None:
+        self.stub, self.founded = stub, founded
         self.constraints: list[smt.Term] = []
         self.sites = 0
         self.refusal = ""
@@ -79,9 +83,9 @@ class Rounder:
         """The rounding of the exact z to the format `name`. Raises OutOfRange."""
         fmt = FORMATS[name]
         if z.lo is None or z.hi is None:
-            raise self._refuse(f"a {name} operation has no known range; give its inputs bounds")
+            raise self.refuse(f"a {name} operation has no known range; give its inputs bounds")
         if max(abs(z.lo), abs(z.hi)) > fmt.largest:
-            raise self._refuse(f"a {name} result may exceed {float(fmt.largest):.6g}")
+            raise self.refuse(f"a {name} result may exceed {float(fmt.largest):.6g}")
         if z.lo == z.hi:
             value = fmt.round(z.lo)
             return Sym(smt.number(value), value, value, name, None)
@@ -92,17 +96,19 @@ class Rounder:
             self._seen[at] = self._round(z, name, Site(fmt, z.lo, z.hi, shift))
         return self._seen[at]
 
-    def _refuse(self, reason: str) -> OutOfRange:
+    def refuse(self, reason: str) -> OutOfRange:
+        """Remember why this run gives no answer, even if the exception is swallowed."""
         self.refusal = reason
         return OutOfRange(reason)
 
     def _round(self, z: Sym, name: str, site: Site) -> Sym:
+        if reason := self.founded.objection(self.stub, site):
+            raise self.refuse(reason)
         self.sites += 1
         lo, hi = self.stub.enclose(site)
         grid = site.fmt.tiny if z.grid is None else max(z.grid, site.fmt.tiny)
         r = Sym(smt.real(f"fl{self.sites}"), lo, hi, name, grid)
-        plain = Sym(r.term, lo, hi)
-        exact = Sym(z.term, z.lo, z.hi)
+        plain, exact = Sym(r.term, lo, hi), Sym(z.term, z.lo, z.hi)
         self.constraints += [as_bool(c) for c in self.stub.contract(exact, plain, site)]
         relate = getattr(self.stub, "relate", None)
         earlier = self._by_format.setdefault(name, [])
@@ -111,3 +117,43 @@ class Rounder:
                 self.constraints += [as_bool(c) for c in relate(z1, r1, exact, plain)]
         earlier.append((exact, plain))
         return r
+
+
+class Founded:
+    """Whether a stub's promises follow, at a site, from what is true of rounding there; sites are judged once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._known: dict[Site, str] = {}
+
+    def objection(self, stub: Stub, site: Site) -> str:
+        """An empty text, or which promise does not follow."""
+        if site not in self._known:
+            self._known[site] = self._objection(stub, site)
+        return self._known[site]
+
+    def _objection(self, stub: Stub, site: Site) -> str:
+        one, two = self._point(1, site), self._point(2, site)
+        truth = [*one[2], *two[2], *_monotone(one, two)]
+        lo, hi = stub.enclose(site)
+        relate: Any = getattr(stub, "relate", lambda *_: [])
+        promises = [*stub.contract(one[0], one[1], site), one[1] >= lo, one[1] <= hi]
+        promises += relate(one[0], one[1], two[0], two[1])
+        where = f"{site.fmt.name} on [{float(site.lo):.6g}, {float(site.hi):.6g}]"
+        for promise in promises:
+            reply = smt.solve([*truth, smt.negate(as_bool(promise))], {}, self.seconds)
+            if reply.answer is not smt.Answer.UNSAT:
+                return f"the stub promises more than rounding keeps, {where}: {reply.answer}"
+        return ""
+
+    def _point(self, i: int, site: Site) -> tuple[Sym, Sym, list[smt.Term]]:
+        """z and fl(z) with what is true of them: half an ulp, and the rounded ends of the range."""
+        z, r = Sym(smt.real(f"site_z{i}"), site.lo, site.hi), Sym(smt.real(f"site_r{i}"))
+        low, high = site.fmt.round(site.lo), site.fmt.round(site.hi)
+        near = [r - z <= site.half_ulp, z - r <= site.half_ulp]
+        return z, r, [as_bool(c) for c in (z >= site.lo, z <= site.hi, *near, r >= low, r <= high)]
+
+
+def _monotone(one: tuple[Sym, Sym, list[smt.Term]], two: tuple[Sym, Sym, list[smt.Term]]) -> list[smt.Term]:
+    z1, r1, z2, r2 = one[0], one[1], two[0], two[1]
+    return [as_bool((z1 > z2) | (r1 <= r2)), as_bool((z2 > z1) | (r2 <= r1))]

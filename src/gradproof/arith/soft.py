@@ -14,7 +14,10 @@ from gradproof.arith.formats import FORMATS, widest
 
 
 class Soft:
-    """A finite number of a format. Operations with ints and Fractions round the constant's exact value first."""
+    """A finite number of a format. Operations with ints and Fractions round the constant first.
+
+    A constant that is no number of a 16-bit format is refused with ArithmeticError.
+    """
 
     __slots__ = ("fmt", "value")
 
@@ -26,7 +29,10 @@ class Soft:
         if isinstance(other, Soft):
             name = widest(self.fmt, other.fmt)
             return other.value, name or self.fmt
-        return FORMATS[self.fmt].round(Fraction(other)), self.fmt
+        f, c = FORMATS[self.fmt], Fraction(other)
+        if f.bits == 16 and not f.representable(c):
+            raise ArithmeticError(f"{c} is no {self.fmt} number, and torch and NumPy round such a scalar differently")
+        return f.round(c), self.fmt
 
     def __add__(self, other: Any) -> Soft:
         value, fmt = self._with(other)
@@ -75,6 +81,9 @@ class Soft:
 
     def __eq__(self, other: object) -> bool:
         return self.value == _exact(other)
+
+    def __bool__(self) -> bool:
+        return self.value != 0
 
     def __hash__(self) -> int:
         return hash(self.value)

@@ -124,8 +124,11 @@ class Sym:
     def __ne__(self, other: object) -> SymBool:  # type: ignore[override]
         return SymBool(self.term != lift(other).term)
 
+    def __bool__(self) -> bool:
+        return bool(self != 0)
+
     def __hash__(self) -> int:
-        return id(self)
+        raise TypeError("a symbolic number has no hash: equal values would have to share it")
 
     def __index__(self) -> int:
         raise TypeError("a symbolic number has no concrete value; use a named bound for loop counts")
@@ -172,7 +175,7 @@ def _binary(op: str, left: Any, right: Any) -> Any:
     fmt = widest(a.fmt, b.fmt)
     if fmt is not None:
         a, b = _in_format(a, fmt), _in_format(b, fmt)
-    if op == "/" and constant_of(b) != 0 and _may_be_zero(b):
+    if op == "/" and (constant_of(b) == 0 or _may_be_zero(b)):
         raise ZeroDivisionError("division by zero on a feasible path")
     exact = Sym(_term(op, a, b), *_interval(op, a, b), None, _grid(op, a, b))
     if fmt is None or _neutral(op, a, b):
@@ -182,10 +185,15 @@ def _binary(op: str, left: Any, right: Any) -> Any:
 
 
 def _in_format(x: Sym, fmt: str) -> Sym:
-    """A constant is rounded to the format it meets, as in torch and NumPy; a number that has a format keeps it."""
+    """A constant is rounded to the format it meets; a number that has a format keeps it.
+
+    torch keeps a scalar that meets a 16-bit tensor in fp32, NumPy rounds it to 16 bits: there the run refuses to guess.
+    """
     c = constant_of(x)
     if x.fmt is not None or c is None or FORMATS[fmt].representable(c):
         return x
+    if FORMATS[fmt].bits == 16:
+        raise current().rounder().refuse(f"{c} is no {fmt} number, and torch and NumPy round such a scalar differently")
     return lift(FORMATS[fmt].round(c))
 
 

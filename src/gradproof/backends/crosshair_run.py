@@ -7,6 +7,7 @@ CrossHair must refute; and `BOUNDS`: for each harness, the named bounds that its
 
 from __future__ import annotations
 
+import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Protocol
 
+from gradproof.arith.ratio import Ratio
 from gradproof.arith.soft import Soft
 from gradproof.backends.crosshair_ask import Answer, Contract, broken, consult, sampled
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
@@ -39,6 +41,17 @@ class Workspace(Protocol):
 def instance(subject: Any) -> Any:
     """A subject is a class to be instantiated, or a plain function or module."""
     return subject() if isinstance(subject, type) else subject
+
+
+def fresh(harness: Callable[..., Contract], subject: Any, **setup: Any) -> Contract:
+    """The harness's contract, each call of which is about an instance of its own: what a run leaves in it is lost."""
+    contract = harness(instance(subject), **setup)
+
+    @functools.wraps(contract)
+    def anew(*args: Any, **kwargs: Any) -> Any:
+        return harness(instance(subject), **setup)(*args, **kwargs)
+
+    return anew if isinstance(subject, type) else contract
 
 
 @dataclass
@@ -78,9 +91,9 @@ class Trial:
         return [r for r in rows if "NumPy has no" not in r["detail"]]
 
     def _replay(self, on: str, subject: Any, values: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
-        fails, detail = broken(self.harness(subject, **setup), values)
+        fails, detail = broken(fresh(self.harness, subject, **setup), values)
         if fails and subject is not self.reference:
-            other, said = broken(self.harness(self.reference, **setup), values)
+            other, said = broken(fresh(self.harness, self.reference, **setup), values)
             if other is not False:
                 fails, detail = False, f"{detail}; but the reference fails there too: {said}"
         return {"on": on, "reproduced": fails is True, "detail": detail}
@@ -88,7 +101,7 @@ class Trial:
 
 def run(check: Check, workspace: Workspace) -> Finding:
     """Confirm or refute one CrossHair check. Raises GradproofError when a name does not resolve."""
-    harness, reference = workspace.resolve(check.harness), instance(workspace.resolve(check.subject))
+    harness, reference = workspace.resolve(check.harness), workspace.resolve(check.subject)
     covers, controls = stated(check, workspace, "COVERS", ()), controls_of(check, workspace)
     trial = Trial(check, harness, reference, time.monotonic() + check.time_limit, 1 + len(covers) + len(controls))
     finding = _blank(check, harness)
@@ -130,6 +143,11 @@ def number_of(harness: Callable[..., Contract]) -> str | None:
     return None if parameter is None else str(getattr(parameter.default, "__name__", ""))
 
 
+def as_float(x: Any) -> float:
+    """The float nearest to a concrete number."""
+    return x.num / x.den if isinstance(x, Ratio) else float(x)
+
+
 class Recorder:
     """A subject that remembers the case it was last run on, in plain floats, for the replay on a PyTorch step."""
 
@@ -144,12 +162,12 @@ class Recorder:
         """The subject's run."""
         self.case = {
             "n": config.n,
-            "losses": [float(b.loss) for b in batches],
-            "grads": [[float(g) for g in b.grads] for b in batches],
+            "losses": [as_float(b.loss) for b in batches],
+            "grads": [[as_float(g) for g in b.grads] for b in batches],
             "counts": [b.count for b in batches],
-            "max_norm": None if config.max_norm is None else float(config.max_norm),
-            "loss_scale": None if config.loss_scale is None else float(config.loss_scale),
-            "stale": [float(b) for b in buffer],
+            "max_norm": None if config.max_norm is None else as_float(config.max_norm),
+            "loss_scale": None if config.loss_scale is None else as_float(config.loss_scale),
+            "stale": [as_float(b) for b in buffer],
             "gradient_format": config.gradient_format,
             "skip": sorted(config.skip),
         }
@@ -163,7 +181,7 @@ def torch_replay(trial: Trial, workspace: Workspace, values: Mapping[str, Any]) 
     registry = workspace.resolve(subjects["torch_mutants"]) if mutant and "torch_mutants" in subjects else {}
     if "torch" not in subjects or (mutant and mutant not in registry) or not check.obligations:
         return []
-    recorder = Recorder(trial.reference)
+    recorder = Recorder(instance(trial.reference))
     broken(trial.harness(recorder), values)
     if recorder.case is None:
         return []
@@ -212,7 +230,7 @@ def _check_bounds(check: Check, reached: Mapping[str, int], finding: Finding) ->
 
 
 def _judge_subject(trial: Trial, workspace: Workspace, finding: Finding) -> None:
-    check, contract = trial.check, trial.harness(trial.reference)
+    check, contract = trial.check, fresh(trial.harness, trial.reference)
     answer = trial.ask("subject", contract, CLAIM)
     finding.outcome, finding.reason = answer.outcome, answer.reason
     finding.assumptions += [
@@ -240,7 +258,7 @@ def _judge_covers(trial: Trial, covers: Sequence[Callable[..., Contract]], findi
         finding.outcome, finding.reason = Outcome.VACUOUS, "the harness states no cover"
     for factory in covers:
         name = (factory.__doc__ or factory.__name__).strip().splitlines()[0]
-        contract = factory(trial.reference)
+        contract = fresh(factory, trial.reference)
         answer = trial.ask(f"cover {factory.__name__}", contract, COVER)
         reached = answer.values is not None and broken(contract, answer.values)[0] is False
         witness = {k: str(v) for k, v in (answer.values or {}).items()} if reached else None
@@ -255,15 +273,14 @@ def _control(trial: Trial, control: Control, subject: Any) -> Control:
     """Put the same question about a mutant or the empty body; the harness is told neither name nor clause."""
     began = time.monotonic()
     try:
-        body = instance(subject)
-        answer = trial.ask(control.name, trial.harness(body), CLAIM)
+        answer = trial.ask(control.name, fresh(trial.harness, subject), CLAIM)
     except Exception as error:  # a mutant that cannot even be made is an ERROR, and never killed
         control.reason = f"{type(error).__name__}: {error}"
         return control
     control.outcome, control.reason = answer.outcome, answer.reason
     if answer.values is not None:
         control.counterexample = _shown(control.clause or "every clause", answer.values)
-        control.replays = trial.replays(body, answer.values)
+        control.replays = trial.replays(subject, answer.values)
         named = control.kind == "empty_body" or control.clause in trial.check.obligations
         control.killed = control.replays[0]["reproduced"] and named
         if not control.replays[0]["reproduced"]:

@@ -46,11 +46,16 @@ class Attempt:
         return bool(self.replays) and all(r["reproduced"] for r in self.replays)
 
 
+def instance(subject: Any) -> Any:
+    """A subject is a class to be instantiated, or a plain function or module."""
+    return subject() if isinstance(subject, type) else subject
+
+
 def once(check: Check, harness: Any, subject: Any, values: Mapping[str, Any], choices: list[Any], family: str) -> Any:
     """Run the harness on numbers. Returns (clause or None, what happened, case)."""
     kit = ConcreteKit(check, values, choices, family)
     try:
-        harness(kit, subject)
+        harness(kit, instance(subject))
     except Broken as broken:
         return broken.clause, str(broken), kit.case
     except Unreplayable as no:

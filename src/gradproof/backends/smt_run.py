@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gradproof import smt
-from gradproof.backends.replay import first_reproduced, torch_replay
+from gradproof.backends.replay import first_reproduced, instance, torch_replay
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
@@ -35,9 +35,7 @@ class Workspace(Protocol):
         ...
 
 
-def instance(subject: Any) -> Any:
-    """A subject is a class to be instantiated, or a plain function or module."""
-    return subject() if isinstance(subject, type) else subject
+EXPLORATION = {"branches", "paths"}
 
 
 @dataclass(frozen=True)
@@ -52,16 +50,15 @@ class Trial:
     deadline: float
 
     def explore(self, subject: Any) -> Result:
-        """Explore the harness on one subject."""
+        """Explore the harness on one subject, which is made anew on every path."""
         limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
         explorer = Explorer(limits, self.stub)
-        kit = SymbolicKit(self.check, explorer)
-        return explorer.run(lambda: self.harness(kit, subject))
+        return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
 
 def run(check: Check, workspace: Workspace) -> Finding:
     """Discharge or refute one SMT check. Raises GradproofError when a name does not resolve."""
-    reference = instance(workspace.resolve(check.subject))
+    reference = workspace.resolve(check.subject)
     stub, deadline = stub_of(check, workspace), time.monotonic() + check.time_limit
     trial = Trial(check, workspace, workspace.resolve(check.harness), reference, stub, deadline)
     finding = _judge_subject(trial, trial.explore(reference))
@@ -84,6 +81,10 @@ def stub_of(check: Check, workspace: Workspace) -> Any:
     """The rounding stub of a stub_float check, or None."""
     if check.strategy != "stub_float":
         return None
+    if len(check.stubs) != 1:
+        raise GradproofError(
+            "GP302", f"{check.id} names {len(check.stubs)} stubs", "exactly one", "name the one it uses"
+        )
     rows = {row["id"]: row for row in check.text["stubs"]}
     return workspace.resolve(rows[check.stubs[0]]["stub"])
 
@@ -112,7 +113,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
     check = trial.check
     stats = {"paths": result.paths, "most_branches": result.most_branches, "rounded_operations": result.sites}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
-    reach = Reach.ALL_INPUTS if check.strategy == "induction" else Reach.BOUNDED
+    reach = Reach.ALL_INPUTS if result.inductive and check.strategy == "induction" else Reach.BOUNDED
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
     base.assumptions = [*check.assumptions]
     if result.stopped is not None:
@@ -127,6 +128,8 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing
+    elif idle := [b.name for b in check.bounds if b.name not in result.used | EXPLORATION]:
+        base.outcome, base.reason = Outcome.WEAK, f"a bound is stated and never read: {', '.join(idle)}"
     else:
         base.clauses = dict.fromkeys(result.checked, "HOLDS")
         checks = sum(result.checked.values())
@@ -140,18 +143,21 @@ def _missing(check: Check, result: Result) -> str:
     unchecked = [o for o in check.obligations if o not in result.checked]
     if unchecked or not result.checked:
         return f"no path checks {', '.join(unchecked) or 'anything'}"
+    if check.strategy == "induction" and not result.inductive:
+        return "the strategy is induction, and the harness makes no inductive step"
     unreached = [name for name, witness in result.covers.items() if witness is None]
     if unreached:
         return f"cover not reached: {'; '.join(unreached)}"
+    if result.dead:
+        return f"the assumptions contradict each other on the path of {result.dead[0]}, which is checked for nothing"
     return "" if result.covers else "the harness states no cover"
 
 
 def _control(trial: Trial, control: Control, subject: Any) -> Control:
     """Run the harness on a mutant or the empty body; it is told neither the name nor the clause."""
     began = time.monotonic()
-    body = instance(subject)
     try:
-        result = trial.explore(body)
+        result = trial.explore(subject)
     except Exception as error:  # a crash of the mutant is an outcome: ERROR, and never a kill
         control.reason = f"{type(error).__name__}: {error}"
         return control
@@ -160,13 +166,13 @@ def _control(trial: Trial, control: Control, subject: Any) -> Control:
     elif result.violation is None:
         control.outcome, control.reason = Outcome.HOLDS, "the harness finds nothing wrong with it"
     else:
-        _settle(trial, control, body, result.violation)
+        _settle(trial, control, subject, result.violation)
     control.seconds = round(time.monotonic() - began, 3)
     return control
 
 
-def _settle(trial: Trial, control: Control, body: Any, violation: Violated) -> None:
-    attempt = first_reproduced(trial.check, trial.harness, body, trial.reference, violation)
+def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -> None:
+    attempt = first_reproduced(trial.check, trial.harness, subject, trial.reference, violation)
     torch_replay(trial.check, trial.workspace, control.name, attempt)
     control.counterexample, control.replays = attempt.counterexample, attempt.replays
     control.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS

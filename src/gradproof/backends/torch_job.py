@@ -22,6 +22,7 @@ MODES = ("fp32", "fp16", "bf16", "fp16_params")
 AUTOCAST = {"fp16": torch.float16, "bf16": torch.bfloat16}
 FORMS = ("single", "foreach", "fused")
 OPTIMIZERS = ("sgd", "adamw")
+PAIRS = tuple((OPTIMIZERS[i % 2], FORMS[i % 3]) for i in range(6))
 
 
 @dataclass(frozen=True, slots=True)

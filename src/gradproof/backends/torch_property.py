@@ -2,6 +2,8 @@
 
 A property is an object of the workspace. `cells` is the grid of net and N that the claim lists; the runner runs
 each, so that nothing is left to chance. `examples` are the cases of a cell that run always, `strategy` draws more.
+The optimizers and their forms are spread over the grid: a cell is told its `turn` among the `turns` cells of the
+walk, and the property owes every fixed case in every optimizer and form once a walk.
 `test` runs a subject on one case and raises `Refutation` when the clause is broken; anything else that it raises is
 a crash and counts neither as a proof nor as a kill.
 """
@@ -102,11 +104,15 @@ class Case:
 
 @dataclass
 class Observed:
-    """What one passed case contributes: covers that it reached, rows measured on it, and whether it was judged."""
+    """What one passed case contributes: covers that it reached, rows measured on it, and whether it was judged.
+
+    `notes` are what the judgement had to assume of the subject; they join the finding's assumptions.
+    """
 
     covers: set[str] = field(default_factory=set)
     rows: list[dict[str, Any]] = field(default_factory=list)
     judged: bool = True
+    notes: set[str] = field(default_factory=set)
 
 
 class Property(Protocol):
@@ -122,12 +128,16 @@ class Property(Protocol):
         """The grid that the claim lists."""
         ...
 
-    def examples(self, cell: Cell, place: Place) -> Sequence[Case]:
-        """Cases of a cell that run always."""
+    def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
+        """Cases that run always in cell number `turn` of a walk over `turns` cells."""
         ...
 
     def strategy(self, cell: Cell, place: Place) -> SearchStrategy[Case]:
         """How further cases of a cell are drawn."""
+        ...
+
+    def absent(self, place: Place) -> Mapping[str, str]:
+        """Optimizer forms that do not exist here, and why."""
         ...
 
     def probe(self, cell: Cell, place: Place) -> None:

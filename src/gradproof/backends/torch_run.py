@@ -1,7 +1,7 @@
 """Runs a falsification property on real PyTorch: the subject, then the empty body, then every named mutant.
 
-The property's grid is walked cell by cell; in each, its fixed cases run first and Hypothesis draws the rest, so that
-a failure shrinks. HOLDS needs every cell judged, every cover reached, no survivor among the controls, and no measured
+The fixed cases of the property's grid run cell by cell; then Hypothesis draws over all cells in one strategy (its
+first draw is always the simplest case, so that one draw a cell would never vary). A failure shrinks. HOLDS needs every cell judged, every cover reached, no survivor among the controls, and no measured
 error above its proven bound. A cell whose kernel does not exist on a CPU is listed as NOT_RUN among the clauses, and
 the others decide; without a kernel on CUDA the check is NOT_RUN.
 
@@ -21,13 +21,14 @@ from typing import Any, Protocol
 import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings
+from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
 from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
 
 EMPTY = "empty body"
-CONTROL_EXAMPLES = 4  # drawn in each cell beside the fixed cases; a control that needs more survives
+CONTROL_EXAMPLES = 20  # drawn over the cells after the fixed cases; a control that needs more survives
 
 
 class Resolver(Protocol):
@@ -44,13 +45,17 @@ class Tally:
     covers: dict[str, str] = field(default_factory=dict)
     rows: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
     unsupported: dict[str, str] = field(default_factory=dict)
+    notes: set[str] = field(default_factory=set)
     runs: int = 0
 
-    def add(self, cell: Cell, case: Case, seen: Observed) -> None:
+    def add(self, case: Case, seen: Observed) -> None:
         """Count one passed case; keep the worst row of each kind."""
         self.runs += 1
-        self.judged[str(cell)] = self.judged.get(str(cell), 0) + seen.judged
-        for name in seen.covers:
+        cell = str(Cell(case.net, case.n))
+        self.judged[cell] = self.judged.get(cell, 0) + seen.judged
+        self.notes |= seen.notes
+        optimizer = {f"{case.optimizer} {case.form}"} if seen.judged else set()
+        for name in seen.covers | optimizer:
             self.covers.setdefault(name, case.to_json())
         for row in seen.rows:
             key = (row["column"], row["net"], row["n"], row["note"])
@@ -116,13 +121,14 @@ def _device(place: Place) -> dict[str, Any]:
     return seen
 
 
-def _draw(prop: Property, cell: Cell, place: Place, count: int, body: Any, shrink: bool) -> None:
-    """Run `body` on drawn cases. Raises what the smallest failing case raises."""
+def _draw(prop: Property, cells: Sequence[Cell], place: Place, count: int, body: Any, shrink: bool) -> None:
+    """Run `body` on cases drawn over all the cells. Raises what the smallest failing case raises."""
+    cases = st.sampled_from(cells).flatmap(lambda cell: prop.strategy(cell, place))
     phases = (Phase.generate, Phase.shrink) if shrink else (Phase.generate,)
     run = settings(
         max_examples=count, derandomize=True, database=None, deadline=None, phases=phases, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck), verbosity=Verbosity.quiet, print_blob=False,
-    )(given(prop.strategy(cell, place))(body))  # fmt: skip
+    )(given(cases)(body))  # fmt: skip
     run()
 
 
@@ -135,10 +141,13 @@ class Failure:
     found_by: str
 
 
-def _cell_failure(
-    prop: Property, subject: Any, cell: Cell, place: Place, count: int, tally: Tally | None, shrink: bool
+def _failure(
+    prop: Property, subject: Any, cells: Sequence[Cell], place: Place, count: int, tally: Tally | None, shrink: bool
 ) -> Failure | None:
-    """The first failing fixed case of the cell or the smallest failing drawn one; None when all pass."""
+    """The first failing fixed case of the cells or the smallest failing drawn one; None when all pass.
+
+    With `shrink` a fixed case that fails is followed by draws in its own cell, which may find a smaller one.
+    """
     held: list[Failure] = []
 
     def body(case: Case) -> None:
@@ -148,18 +157,21 @@ def _cell_failure(
             held.append(Failure(case, e, "Hypothesis"))
             raise
         if tally is not None:
-            tally.add(cell, case, seen)
+            tally.add(case, seen)
 
-    try:
-        for case in prop.examples(cell, place):
-            body(case)
-    except Refutation:
-        held[-1].found_by = "a fixed case"
-        if not shrink:
-            return held[-1]
+    drawn = list(cells)
+    for turn, cell in enumerate(cells):
+        try:
+            for case in prop.examples(cell, place, turn, len(cells)):
+                body(case)
+        except Refutation:
+            held[-1].found_by, drawn = "a fixed case", [cell]
+            break
     fixed = held[-1] if held else None
+    if fixed is not None and not shrink:
+        return fixed
     try:
-        _draw(prop, cell, place, count, body, shrink)
+        _draw(prop, drawn, place, count, body, shrink)
     except Refutation:
         return held[-1]
     return fixed
@@ -188,11 +200,9 @@ def _control(
     began = time.perf_counter()
     control = Control(name, kind, clause, Outcome.HOLDS, False, reason="the property let it pass on every case")
     try:
-        for cell in cells:
-            failure = _cell_failure(prop, subject, cell, place, count, None, shrink=False)
-            if failure is not None:
-                _refuted(control, prop, subject, place, failure)
-                break
+        failure = _failure(prop, subject, cells, place, count, None, shrink=False)
+        if failure is not None:
+            _refuted(control, prop, subject, place, failure)
     except Exception as e:
         control.outcome, control.reason = Outcome.ERROR, f"crashed, which kills nothing: {type(e).__name__}: {e}"
     control.seconds = round(time.perf_counter() - began, 4)
@@ -231,18 +241,15 @@ def _controls(prop: Property, check: Check, workspace: Resolver, place: Place, c
 def _walk(
     prop: Property, subject: Any, check: Check, place: Place, cells: Sequence[Cell], tally: Tally
 ) -> Failure | None:
-    """The reference over the whole grid."""
-    examples = check.bound("examples")
+    """The reference over the cells of the grid that have their kernels here."""
+    able = []
     for cell in cells:
         try:
             prop.probe(cell, place)
+            able.append(cell)
         except NoKernel as e:
             tally.unsupported[str(cell)] = str(e)
-            continue
-        failure = _cell_failure(prop, subject, cell, place, max(1, examples // len(cells)), tally, shrink=True)
-        if failure is not None:
-            return failure
-    return None
+    return _failure(prop, subject, able, place, check.bound("examples"), tally, shrink=True) if able else None
 
 
 def run(check: Check, workspace: Resolver) -> Finding:
@@ -286,7 +293,8 @@ def _crashed(finding: Finding, error: Exception) -> None:
 
 def _report(finding: Finding, prop: Property, check: Check, place: Place, cells: Sequence[Cell], tally: Tally) -> None:
     """Fill in what was seen and decide the outcome."""
-    finding.assumptions = list(check.assumptions)
+    finding.assumptions = [*check.assumptions, *sorted(tally.notes)]
+    absent = dict(prop.absent(place))
     finding.measurements = [*tally.rows.values(), *finding.measurements]
     finding.covers = [
         {"name": name, "reached": name in tally.covers, "witness": tally.covers.get(name)}
@@ -296,11 +304,11 @@ def _report(finding: Finding, prop: Property, check: Check, place: Place, cells:
     ran = len(cells) - len(tally.unsupported) - len(missing)
     finding.covers[0] |= {"reached": not missing and ran > 0, "witness": f"{ran} of {len(cells)} cells"}
     finding.domain = f"{tally.runs} runs in {ran} cells on {place}"
-    finding.stats |= {"runs": tally.runs, "cells": tally.judged, "not_run": tally.unsupported, "unjudged": missing}
+    finding.stats |= {"runs": tally.runs, "cells": tally.judged, "not_run": {**tally.unsupported, **absent}, "unjudged": missing}
     finding.outcome, finding.reason = _decide(finding, place, ran, missing)
     finding.reach = Reach.SAMPLED if finding.outcome is Outcome.HOLDS else None
     said = "broken" if finding.counterexample else "held in every run" if ran else "not run"
-    finding.clauses = {prop.clause: said, **{cell: f"NOT_RUN: {why}" for cell, why in tally.unsupported.items()}}
+    finding.clauses = {prop.clause: said, **{k: f"NOT_RUN: {why}" for k, why in finding.stats["not_run"].items()}}
 
 
 def _below(row: Mapping[str, Any]) -> bool:
@@ -330,7 +338,7 @@ def _decide(finding: Finding, place: Place, ran: int, missing: Sequence[str]) ->
     alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
     if alive:
         return Outcome.WEAK, f"not killed: {'; '.join(alive)}"
-    aside = f"; {len(not_run)} cells have no kernel here" if not_run else ""
+    aside = f"; {len(not_run)} cells or forms have no kernel here" if not_run else ""
     return Outcome.HOLDS, f"{finding.domain}: no counterexample; {len(finding.controls)} controls killed{aside}"
 
 

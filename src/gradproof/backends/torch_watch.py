@@ -7,6 +7,11 @@
 | the gradient applied, and that a step happened | optimizer step pre-hook, copied |
 | a step attempt | the same hook, or `step` of the watched GradScaler |
 | zero, unscale, schedule, clip | `zero_grad` and `step` of the instances, the scaler's methods, torch.nn.utils |
+| a zero without `zero_grad` | after a step, every `.grad` is absent or 0 when the next backward begins |
+| weights that the step did not give | at each forward and at the end: beside a twin optimizer, leaf beside master |
+
+A clip with an infinite limit reads the norm and is no clip. The twin is an optimizer of the same class and form on
+copies of the weights, with the hyperparameters and the gradients that the real one had at each step.
 
 A fused optimizer's hooks fire although the scaler's inf suppresses the update: `skipped` is read from the flag that
 the scaler leaves on the optimizer (`found_inf`), and gradients that are still scaled are divided by `grad_scale`.
@@ -14,6 +19,7 @@ the scaler leaves on the optimizer (`found_inf`), and gradients that are still s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +30,7 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from gradproof.backends.torch_job import Batch, Job
+from gradproof.backends.torch_job import Batch, Job, make_optimizer
 
 
 @dataclass(eq=False)
@@ -51,11 +57,12 @@ class Backward:
 
 @dataclass(eq=False)
 class Applied:
-    """One call of the real optimizer: after how many backward passes, with which gradients."""
+    """One call of the real optimizer: after how many backward passes, with which gradients and learning rate."""
 
     after: int
     grads: list[Tensor | None]
     skipped: bool
+    learning_rate: float
 
 
 @dataclass(eq=False)
@@ -69,7 +76,11 @@ class Clip:
 
 @dataclass(eq=False)
 class Trace:
-    """Everything that was seen. Events are the names of the window protocol, in order."""
+    """Everything that was seen. Events are the names of the window protocol, in order.
+
+    `unzeroed`: the first backward found something in the buffers and no zero before it. `astray`: where weights were
+    first seen that are not those of the observed steps, or a leaf that is not its master's copy; else empty.
+    """
 
     events: list[str] = field(default_factory=list)
     backwards: list[Backward] = field(default_factory=list)
@@ -78,6 +89,8 @@ class Trace:
     clips: list[Clip] = field(default_factory=list)
     leftover: list[Tensor | None] = field(default_factory=list)
     weights: list[list[Tensor]] = field(default_factory=list)
+    unzeroed: bool = False
+    astray: str = ""
 
 
 def vector_of(grads: Sequence[Tensor | None], sizes: Sequence[int]) -> Tensor:
@@ -96,6 +109,37 @@ def copied_all(tensors: Sequence[Tensor]) -> list[Tensor]:
     return [t.detach().to(device="cpu", copy=True) for t in tensors]
 
 
+def same_weights(one: Tensor, other: Tensor) -> bool:
+    """Equal up to a few roundings of fp32."""
+    return torch.equal(one, other) or torch.allclose(one, other, rtol=8 * 2.0**-24, atol=2.0**-40)
+
+
+class Twin:
+    """The weights as the observed steps alone would make them."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.weights = [torch.nn.Parameter(p.detach().clone()) for p in job.masters]
+        self.optimizer = make_optimizer(job.config, self.weights)
+
+    def step(self, scale: float) -> None:
+        """Step with the gradients and the hyperparameters that the job's optimizer has now."""
+        for own, master in zip(self.weights, self.job.masters, strict=True):
+            own.grad = None if master.grad is None else master.grad.detach() / scale
+        for group, real in zip(self.optimizer.param_groups, self.job.optimizer.param_groups, strict=True):
+            group.update({k: v for k, v in real.items() if k != "params"})
+        self.optimizer.step()
+
+    def differs(self) -> str:
+        """Which weight is not the twin's, or which leaf is not its master's copy; else nothing."""
+        for k, (own, leaf, master) in enumerate(zip(self.weights, self.job.leaves, self.job.masters, strict=True)):
+            if not same_weights(own.detach(), master.detach()):
+                return f"weight {k} is not what the optimizer's steps on the gradients it was given make of it"
+            if leaf is not master and not torch.equal(leaf.detach(), master.detach().to(leaf.dtype)):
+                return f"parameter {k} of the model is not the copy of its master weight"
+        return ""
+
+
 class Watch:
     """Watches one job. Build the job with `criterion` and `scaler`, then enter `watching`."""
 
@@ -104,6 +148,7 @@ class Watch:
         self._loss = loss
         self._sizes: list[int] = []
         self._in_scaler = False
+        self._job: Job | None = None
 
     def criterion(self, output: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:
         """The harness's loss, hooked: a backward pass through it opens a record."""
@@ -113,6 +158,7 @@ class Watch:
         def arrived(grad: Tensor) -> None:
             record = Backward(batch.index, reduction, value, float(grad), [None] * len(self._sizes), self._sizes)
             self.trace.backwards.append(record)
+            self._infer_zero()
             self._note("accumulate")
 
         if loss.requires_grad:
@@ -141,6 +187,22 @@ class Watch:
         setattr(scaler, "step", noted_step)  # noqa: B010
         return scaler
 
+    def _infer_zero(self) -> None:
+        """Before an accumulation into a buffer that nobody was seen to zero: is it empty all the same?"""
+        held = next((e for e in reversed(self.trace.events) if e in ("zero", "accumulate", "step")), None)
+        if self._job is None or held in ("zero", "accumulate"):
+            return
+        grads = [p.grad for p in (*self._job.masters, *self._job.leaves)]
+        empty = all(g is None or not bool(g.any()) for g in grads)
+        if empty and held == "step":
+            self._note("zero")
+        self.trace.unzeroed = self.trace.unzeroed or (not empty and held is None)
+
+    def _weigh(self, twin: Twin, where: str) -> None:
+        said = "" if self.trace.astray else twin.differs()
+        if said:
+            self.trace.astray = f"{where}: {said}"
+
     def _note(self, event: str) -> None:
         self.trace.events.append(event)
 
@@ -151,16 +213,22 @@ class Watch:
     @contextmanager
     def watching(self, job: Job) -> Iterator[Trace]:
         """Hook the job for the time of the block; at its end note `end` and what was left in the buffers."""
-        self._sizes = [p.numel() for p in job.leaves]
+        self._sizes, self._job, twin = [p.numel() for p in job.leaves], job, Twin(job)
+
+        def before_forward(*_: Any) -> None:
+            self._weigh(twin, f"after {len(self.trace.backwards)} micro-batches")
+
         handles = [cast(Any, p).register_hook(self._leaf_hook(k)) for k, p in enumerate(job.leaves)]
-        handles.append(job.optimizer.register_step_pre_hook(self._stepping(job)))
+        handles.append(job.optimizer.register_step_pre_hook(self._stepping(job, twin)))
         handles.append(job.optimizer.register_step_post_hook(self._stepped(job)))
+        handles.append(job.model.register_forward_pre_hook(before_forward))
         self._note_calls(job.optimizer, "zero_grad", "zero")
         self._note_calls(job.scheduler, "step", "schedule")
         with mock.patch.object(torch.nn.utils, "clip_grad_norm_", self._clipping()):
             yield self.trace
         for handle in handles:
             handle.remove()
+        self._weigh(twin, "at the end")
         self._note("end")
         self.trace.leftover = [copied(p.grad) for p in job.masters]
 
@@ -170,7 +238,7 @@ class Watch:
 
         return arrived
 
-    def _stepping(self, job: Job) -> Callable[..., None]:
+    def _stepping(self, job: Job, twin: Twin) -> Callable[..., None]:
         def stepping(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if not self._in_scaler:
                 self._attempt()
@@ -182,7 +250,10 @@ class Watch:
             skipped = found is not None and float(found) > 0
             if not self.trace.weights:
                 self.trace.weights.append(copied_all(job.masters))
-            self.trace.applied.append(Applied(len(self.trace.backwards), grads, skipped))
+            rate = float(optimizer.param_groups[0]["lr"])
+            self.trace.applied.append(Applied(len(self.trace.backwards), grads, skipped, rate))
+            if not skipped:
+                twin.step(1.0 if scale is None else float(scale))
 
         return stepping
 
@@ -206,9 +277,10 @@ class Watch:
 
         def clipping(parameters: Any, *args: Any, **kwargs: Any) -> Tensor:
             params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
-            self._note("clip")
-            before = plain(params, *args, **kwargs)
             limit = float(args[0] if args else kwargs["max_norm"])
+            if math.isfinite(limit):
+                self._note("clip")
+            before = plain(params, *args, **kwargs)
             self.trace.clips.append(Clip(len(self.trace.attempts), limit, float(before)))
             return before
 

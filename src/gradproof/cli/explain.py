@@ -133,7 +133,7 @@ def _check(session: Session, name: str) -> Iterator[str]:
 
 def _mutant(session: Session, name: str) -> Iterator[str]:
     for contract in session.contracts:
-        killers = [c for c in session.plans[contract.id] if name in (m.casefold() for m in c.mutants)]
+        killers = [c for c in session.plans[contract.path] if name in (m.casefold() for m in c.mutants)]
         if not killers:
             continue
         yield f"{name}, a mutant in {contract.id}, to be killed by: {', '.join(c.id for c in killers)}"
