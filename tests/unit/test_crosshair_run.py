@@ -331,15 +331,16 @@ def test_each_harness_states_its_covers_and_bounds(harness: str) -> None:
     assert crosshair_contracts.COVERS[harness]
     reach = crosshair_contracts.BOUNDS[harness]
     factory = getattr(crosshair_contracts, harness)
-    most = 0
+    most = elements = 0
 
     class Counting(Accumulation):
-        """Counts the micro-batches that it is given."""
+        """Counts the micro-batches that it is given, and their elements."""
 
         def run(self, params: Vector, batches: Any, config: Config, buffer: Vector) -> Record:
-            nonlocal most
-            most = max(most, len(batches))
+            nonlocal most, elements
+            most, elements = max(most, len(batches)), len(batches[0].grads)
             return super().run(params, batches, config, buffer)
 
     crosshair_run.sampled(factory(Counting()))
     assert most == reach["micro_batches"]
+    assert elements == reach.get("elements", 2)

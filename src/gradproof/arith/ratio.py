@@ -6,6 +6,10 @@ integer, and a concrete one unless the number came from a division by a symbolic
 and comparisons (by cross-multiplication) are linear in the symbolic integers. The root of a square is remembered:
 sqrt(x * x) is |x|.
 
+A question about a number (its truth value, an order, an equality) is a case distinction, so that `g if g else 1` has
+two paths. A float, an int or an index of it would need one concrete value: they raise TypeError. A hash needs one too:
+it is that of the number in lowest terms, for which CrossHair tries one numerator after another and never confirms.
+
 A `Lattice` is the same number in a binary format, rounded to nearest even after every operation, by a case distinction
 over the binades of its value. Sources: IEEE 754-2019, section 4.3.1; the exactness rule S5 (a multiple of q with
 magnitude at most 2^p q needs no rounding), which is the first case.
@@ -14,10 +18,12 @@ magnitude at most 2^p q needs no rounding), which is the first case.
 from __future__ import annotations
 
 from fractions import Fraction
-from math import isqrt, lcm
-from typing import Any
+from math import inf, isfinite, isqrt, lcm
+from typing import Any, NoReturn
 
 from gradproof.arith.formats import FORMATS, Format, widest
+
+LARGEST_POWER = 8
 
 
 class Ratio:
@@ -37,12 +43,12 @@ class Ratio:
         return Ratio(num, den)
 
     def _lift(self, other: Any) -> Ratio | None:
-        """An operand as a Ratio, a float by its exact value; None where it is no number."""
+        """An operand as a Ratio, a float by its exact value; None where it is no number, or not a finite one."""
         if isinstance(other, Ratio):
             return other
         if isinstance(other, int):
             return Ratio(other)
-        if isinstance(other, float):
+        if isinstance(other, float) and isfinite(other):
             other = Fraction(other)
         return Ratio(other.numerator, other.denominator) if isinstance(other, Fraction) else None
 
@@ -87,14 +93,35 @@ class Ratio:
     __radd__ = __add__
     __rmul__ = __mul__
 
+    def __pow__(self, power: int) -> Ratio:
+        """A product, for a concrete exponent of at most 8 in magnitude; TypeError for any other."""
+        if not isinstance(power, int) or abs(power) > LARGEST_POWER:
+            return NotImplemented
+        product: Ratio | None = None
+        for _ in range(abs(power)):
+            product = self if product is None else product * self
+        if product is None:
+            return self._like(1, 1, self)
+        return product if power > 0 else 1 / product
+
+    def __pos__(self) -> Ratio:
+        return self
+
     def __neg__(self) -> Ratio:
         return self._like(-self.num, self.den, self)
 
     def __abs__(self) -> Ratio:
         return self if self.num >= 0 else -self
 
+    def __bool__(self) -> bool:
+        if self.num == 0:  # noqa: SIM103  (a case distinction: a symbolic comparison is no truth value)
+            return False
+        return True
+
     def _gap(self, other: Any) -> int | None:
-        """An integer with the sign of self - other; None where `other` is no number."""
+        """An integer with the sign of self - other; None where `other` is no number, or not a number."""
+        if isinstance(other, float) and other in (inf, -inf):
+            return -1 if other > 0 else 1
         o = Ratio(0)._lift(other)
         if o is None:
             return None
@@ -124,8 +151,8 @@ class Ratio:
     def __hash__(self) -> int:
         return hash(Fraction(self.num, self.den))
 
-    def __float__(self) -> float:
-        return self.num / self.den
+    def __float__(self) -> NoReturn:
+        raise TypeError("a ratio is no float: a symbolic number has no nearest one")
 
     def __repr__(self) -> str:
         return f"{self.num}/{self.den}"
@@ -149,7 +176,10 @@ class Ratio:
 
 
 class Lattice(Ratio):
-    """A finite number of the format `fmt`; the denominator is concrete. Constants are rounded before they are used."""
+    """A finite number of the format `fmt`; the denominator is concrete. Constants are rounded before they are used.
+
+    A constant that is no number of a 16-bit format is refused with ArithmeticError, as software floats do.
+    """
 
     __slots__ = ("fmt",)
 
@@ -163,7 +193,14 @@ class Lattice(Ratio):
         if isinstance(other, Lattice):
             return other
         plain = super()._lift(other)
-        return None if plain is None else Lattice(plain.num, plain.den, self.fmt)
+        if plain is None:
+            return None
+        constant = Lattice(plain.num, plain.den, self.fmt)
+        if FORMATS[self.fmt].bits == 16 and constant != plain:
+            raise ArithmeticError(
+                f"a constant is no {self.fmt} number; torch and NumPy round such a scalar differently"
+            )
+        return constant
 
     def _like(self, num: int, den: int, other: Ratio) -> Ratio:
         return Lattice(num, den, widest(self.fmt, other.fmt if isinstance(other, Lattice) else None) or self.fmt)
@@ -171,6 +208,10 @@ class Lattice(Ratio):
     def _aligned(self, other: Ratio) -> tuple[int, int, int]:
         den = lcm(self.den, other.den)
         return self.num * (den // self.den), other.num * (den // other.den), den
+
+    def __pow__(self, power: int) -> Ratio:
+        """The square, which is one operation; TypeError for any other exponent."""
+        return self * self if isinstance(power, int) and power == 2 else NotImplemented
 
     def sqrt(self) -> Ratio:
         """Raises TypeError: a rounded root is not linear."""
