@@ -22,6 +22,7 @@ from gradproof.backends.torch_exact import element_bound
 from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
 from symbolic.falsify_bench import WITNESS, Run, backwards_of, error_of, execute, largest_gradient, skipped_windows
 from symbolic.falsify_grid import Grid
+from symbolic.falsify_judge import own_error
 from symbolic.falsify_measure import accumulation_row, probe_kernels
 
 NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -42,7 +43,7 @@ def narrow_error(terms: Sequence[float], dtype: torch.dtype) -> float:
 
 
 class Buffer(Grid):
-    """FALSIFY-GA-005."""
+    """FALSIFY-GA-005. The tolerance is judged where the 1/N is right; where it is not, GA-EQ-001 is refuted."""
 
     clause = "GA-INV-004"
 
@@ -72,7 +73,8 @@ class Buffer(Grid):
         if skipped_windows(run):
             return Observed(judged=False)
         error = error_of(run, 0, self.clause)
-        inside = largest_gradient(run) <= 1
+        inside = error.within and largest_gradient(run) <= 1
+        error = error if error.within else own_error(run, 0, self.clause)
         values = {"gradients": list(case.gradients), "error": error.error, "bound": error.bound}
         if not error.within or (inside and place.exceeded(self.clause, error.linf)):
             detail = f"the accumulated gradient errs by {error.error:.6g}; an fp32 buffer by at most {error.bound:.6g}"

@@ -3,8 +3,8 @@
 `table_breaks` holds the observed events against the window table, on one clause: events that only another clause
 speaks of are left out, so that its bug neither is blamed here nor ends the trace early.
 
-`own_error` judges an applied gradient against the sum of what the subject's own backward passes brought, up to one
-overall factor (a division after the last micro-batch, the loss scale): whether the 1/N is right is GA-EQ-001 alone.
+`own_error` judges an applied gradient against the right mean, or else the sum of what the subject's own backward passes
+brought, up to one overall factor (a late division, the loss scale): whether the 1/N is right is GA-EQ-001's alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gradproof.backends.torch_exact import WindowError, judge_window
 from gradproof.backends.torch_property import Refutation
 from models.window import Event, replay
-from symbolic.falsify_bench import Run, backwards_of, elements_of
+from symbolic.falsify_bench import Run, backwards_of, elements_of, error_of
 
 SPOKEN_OF: Mapping[str, frozenset[Event]] = {
     "GA-INV-002": frozenset({Event.ZERO, Event.ACCUMULATE, Event.STEP, Event.END}),
@@ -57,11 +57,12 @@ def table_breaks(run: Run, clause: str) -> str:
 
 
 def own_errors(run: Run, k: int, clause: str) -> Iterator[WindowError]:
-    """Error of the gradient applied to window `k` against the sum of its recorded gradients, a divisor each.
+    """Error of the gradient applied to window `k` against the right mean, then against its own sum, a divisor each.
 
     Divisors: none, the micro-batches, the samples or tokens of the window, or N, and the loss scale or not. Refutes
     when a value is not finite.
     """
+    yield error_of(run, k, clause)
     applied, passes = elements_of(run, k, clause), backwards_of(run, k, clause)
     terms = [b.vector.tolist() for b in passes]
     counts = sum(run.data.batches[b.index].count for b in passes)

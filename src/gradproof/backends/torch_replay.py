@@ -24,6 +24,7 @@ from gradproof.backends.torch_watch import Trace, Watch, vector_of
 
 NARROW = {"fp16": torch.float16, "bf16": torch.bfloat16}
 SKIP_SCALE = 1024.0
+RATE = 2.0**-6
 
 
 class Given(nn.Module):
@@ -97,7 +98,8 @@ def play(subject: Any, case: Mapping[str, Any]) -> Played:
     losses = _flattened(case.get("losses") or [0.0] * len(grads))
     n, skip = int(case["n"]), {int(k) for k in case.get("skip", ())}
     scale = case.get("loss_scale") or (SKIP_SCALE if skip else None)
-    config = StepConfig(n=n, max_norm=case.get("max_norm"), loss_scale=scale, weighting=case.get("weighting", "equal"))
+    weighting = case.get("weighting", "equal")
+    config = StepConfig(n, max_norm=case.get("max_norm"), loss_scale=scale, weighting=weighting, learning_rate=RATE)
 
     def loss(output: Tensor, batch: Batch, reduction: str) -> Tensor:
         value = output - output.detach() + losses[batch.index]
@@ -147,10 +149,17 @@ def _losses(p: Played) -> str:
 
 
 def _steps(p: Played) -> str:
-    """One attempt at each window's end, and nothing left unapplied."""
+    """One attempt at each window's end, weights that it moved, a schedule of its own, and nothing left unapplied."""
     due = [window.stop for window in p.windows]
     if p.trace.attempts != due:
         return f"steps after {p.trace.attempts} micro-batches, due after {due}"
+    if p.trace.astray:
+        return p.trace.astray
+    stepped = False
+    for event in p.trace.events:
+        if event == "schedule" and not stepped:
+            return "the schedule advanced without a step of its own"
+        stepped = event == "step" or (stepped and event not in ("accumulate", "schedule"))
     return _values(p)
 
 

@@ -1,9 +1,10 @@
 """Runs a falsification property on real PyTorch: the subject, then the empty body, then every named mutant.
 
 The fixed cases of the property's grid run cell by cell; then Hypothesis draws over all cells in one strategy (its
-first draw is always the simplest case, so that one draw a cell would never vary). A failure shrinks. HOLDS needs every cell judged, every cover reached, no survivor among the controls, and no measured
-error above its proven bound. A cell whose kernel does not exist on a CPU is listed as NOT_RUN among the clauses, and
-the others decide; without a kernel on CUDA the check is NOT_RUN.
+first draw is always the simplest case, so that one draw a cell would never vary). A failure shrinks. HOLDS needs every
+cell judged, every cover reached, no survivor among the controls, and no measured error above its proven bound. A cell
+whose kernel does not exist on a CPU is listed as NOT_RUN among the clauses, as is an optimizer form, and the others
+decide; without a kernel on CUDA the check is NOT_RUN.
 
 A control is killed when the property refutes it on the clause that it breaks and the counterexample fails again in a
 fresh run outside Hypothesis. A crash is an ERROR and no kill.
@@ -294,7 +295,6 @@ def _crashed(finding: Finding, error: Exception) -> None:
 def _report(finding: Finding, prop: Property, check: Check, place: Place, cells: Sequence[Cell], tally: Tally) -> None:
     """Fill in what was seen and decide the outcome."""
     finding.assumptions = [*check.assumptions, *sorted(tally.notes)]
-    absent = dict(prop.absent(place))
     finding.measurements = [*tally.rows.values(), *finding.measurements]
     finding.covers = [
         {"name": name, "reached": name in tally.covers, "witness": tally.covers.get(name)}
@@ -304,7 +304,8 @@ def _report(finding: Finding, prop: Property, check: Check, place: Place, cells:
     ran = len(cells) - len(tally.unsupported) - len(missing)
     finding.covers[0] |= {"reached": not missing and ran > 0, "witness": f"{ran} of {len(cells)} cells"}
     finding.domain = f"{tally.runs} runs in {ran} cells on {place}"
-    finding.stats |= {"runs": tally.runs, "cells": tally.judged, "not_run": {**tally.unsupported, **absent}, "unjudged": missing}
+    finding.stats["not_run"] = {**tally.unsupported, **prop.absent(place)}
+    finding.stats |= {"runs": tally.runs, "cells": tally.judged, "unjudged": missing}
     finding.outcome, finding.reason = _decide(finding, place, ran, missing)
     finding.reach = Reach.SAMPLED if finding.outcome is Outcome.HOLDS else None
     said = "broken" if finding.counterexample else "held in every run" if ran else "not run"
