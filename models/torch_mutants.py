@@ -71,6 +71,19 @@ class FusedForgetsScale(TorchStep):
         return loss if job.config.form == "fused" else super().scale_loss(loss, batch, window, job)
 
 
+class ScaleFirstElementOnly(TorchStep):
+    """The share is taken of the first element; the others are summed."""
+
+    def after_backward(self, i: int, job: Job) -> None:
+        if not self.boundary(i, job):
+            return
+        for k, master in enumerate(job.masters):
+            if master.grad is not None:
+                flat = master.grad.reshape(-1).clone()
+                flat[1 if k == 0 else 0 :] *= len(self.window(i, job))
+                master.grad.copy_(flat.reshape(master.grad.shape))
+
+
 class LossSum(TorchStep):
     """The reported loss is the sum of the micro-batch losses."""
 
@@ -97,6 +110,17 @@ class ZeroSkipped(TorchStep):
 
     def zero(self, job: Job) -> None:
         """Nothing."""
+
+
+class ZeroFirstElementOnly(TorchStep):
+    """Only the first element of the first buffer is zeroed."""
+
+    def zero(self, job: Job) -> None:
+        held = job.masters[0].grad
+        if held is not None:
+            flat = held.reshape(-1).clone()
+            flat[0] = 0
+            held.copy_(flat.reshape(held.shape))
 
 
 class ZeroPerMicroBatch(TorchStep):
@@ -276,6 +300,7 @@ _ROWS = [
     ("mean_of_means", "GA-EQ-001", "transformers#34191", MeanOfMeans),
     ("shrunk_single", "GA-EQ-001", "nanoGPT#605", ShrunkSingle),
     ("fused_forgets_scale", "GA-EQ-001", "pytorch#96755", FusedForgetsScale),
+    ("scale_first_element_only", "GA-EQ-001", "keras#19534", ScaleFirstElementOnly),
     ("loss_sum", "GA-INV-001", "axolotl#2262", LossSum),
     ("loss_divided_twice", "GA-INV-001", "pytorch-lightning#2569", LossDividedTwice),
     ("last_loss_only", "GA-INV-001", "minimind#632", LastLossOnly),
@@ -283,6 +308,7 @@ _ROWS = [
     ("zero_first_cycle_only", "GA-INV-002", "ignite#583", ZeroFirstCycleOnly),
     ("zero_per_micro_batch", "GA-INV-002", "torchtitan#3575", ZeroPerMicroBatch),
     ("zero_after_backward", "GA-INV-002", "accelerate#1299", ZeroAfterBackward),
+    ("zero_first_element_only", "GA-INV-002", "keras#19534", ZeroFirstElementOnly),
     ("step_per_micro_batch", "GA-INV-003", "trl#2618", StepPerMicroBatch),
     ("boundary_at_index", "GA-INV-003", "LLMs-from-scratch#300", BoundaryAtIndex),
     ("step_at_n_minus_1", "GA-INV-003", "minimind#691", StepAtNMinus1),

@@ -26,7 +26,10 @@ ASIDE: Mapping[str, frozenset[str]] = {
          "fused_forgets_scale"), frozenset({LOSS})
     ),
     "rescaled_buffer": frozenset({LOSS, BUFFER, CLIP}),
-    **dict.fromkeys(("zero_skipped", "zero_first_cycle_only"), frozenset({EQ, STEP, BUFFER, CLIP})),
+    "scale_first_element_only": frozenset({BUFFER, CLIP}),
+    **dict.fromkeys(
+        ("zero_skipped", "zero_first_cycle_only", "zero_first_element_only"), frozenset({EQ, STEP, BUFFER, CLIP})
+    ),
     **dict.fromkeys(("zero_per_micro_batch", "zero_after_backward"), frozenset({EQ, STEP, BUFFER, CLIP})),
     **dict.fromkeys(
         ("step_per_micro_batch", "boundary_at_index", "step_at_n_minus_1"),
