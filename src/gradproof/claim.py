@@ -18,6 +18,7 @@ from gradproof.packages import in_stack, owner_of
 from gradproof.workspace import PACKAGE, Finder, installed, sha256_of
 
 ABSENT = ""
+TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
 _STDLIB = Path(os.__file__).resolve().parent
 _PASSED_OVER = frozenset({"__pycache__", ".git", ".hypothesis"})
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/", "/usr/", "/lib", "/var/", "/bin/")
@@ -40,6 +41,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
     elif event in ("ctypes.dlopen", "sqlite3.connect"):
         place, flags = args[0], os.O_RDONLY
     else:
+        return
+    if isinstance(place, (str, bytes)) and os.fsdecode(place).startswith("<"):  # the name of code without a file
         return
     if not isinstance(place, (str, bytes)) or not place or (event != "open" and "/" not in os.fsdecode(place)):
         return
@@ -66,7 +69,11 @@ def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
         if path.is_dir() or path.is_relative_to(reports) or path.is_relative_to(root / "reports"):
             continue
         parts = path.relative_to(root).parts if within else path.parts
-        if _PASSED_OVER & set(parts) or (not within and any(part.startswith(".") for part in parts)):
+        if (
+            _PASSED_OVER & set(parts)
+            or path.parent.suffix in (".dist-info", ".egg-info")
+            or (not within and any(part.startswith(".") for part in parts))
+        ):
             continue
         key = key_of(path, root)
         if key is not None and (within or path.is_file()):
@@ -146,6 +153,6 @@ def edited(files: Mapping[str, str], root: Path, since: float) -> list[str]:
         path = places.get(kind, Path()) / name
         if digest == ABSENT and not path.exists():
             continue
-        if not path.is_file() or path.stat().st_mtime > since:
+        if not path.is_file() or path.stat().st_mtime > since - TICK:
             found.append(key)
     return found

@@ -15,6 +15,7 @@ from gradproof.evidence import Standing
 
 _REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
 _MISSING = Standing(None, False, "it was never run")
+NO_MODEL = "no check of the contract's model in this cell"
 
 
 @dataclass(frozen=True)
@@ -60,13 +61,19 @@ class Ruling:
 
 @dataclass(frozen=True)
 class Cell:
-    """One obligation in one layer. `effect` is None where nothing is planned and nothing is asked for."""
+    """One obligation in one layer. `effect` is None where nothing is planned and nothing is asked for.
+
+    `reach` is that of the checks of the contract's own model; `beyond` tells other subjects that are reached further,
+    as (subject, reach). `reason` says why a cell is open whose checks are all discharged.
+    """
 
     effect: Effect | None
     outcomes: tuple[Outcome, ...]
     reach: Reach | None
     required: bool
     checks: tuple[str, ...]
+    beyond: tuple[tuple[str, Reach], ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True)
@@ -169,17 +176,30 @@ def _obligation(clause: Clause, rulings: Mapping[str, Ruling]) -> ObligationRuli
     return ObligationRuling(clause.id, effect, discharged, len(demanded), cells)
 
 
+def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
+    """What a cell of this layer is about: the contract's model, or its PyTorch step. Empty when it names none."""
+    return str(subjects.get("torch" if layer in (Layer.CPU, Layer.CUDA) else "model", ""))
+
+
+def _of_model(check: Check) -> bool:
+    """Whether a check is about the contract's own model; never, when the contract names none."""
+    own = subject_of(check.params.get("subjects", {}), check.layer)
+    return own != "" and check.subject == own
+
+
 def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
-    """DISCHARGED only by all of its checks, at least one of which expects the obligation to hold."""
+    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
     counted = [
         r
         for r in rulings.values()
         if clause.id in r.check.obligations and r.check.layer is layer and r.check.kind not in (Kind.STUB, Kind.GATE)
     ]
     effects = [r.effect for r in counted]
-    proofs = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
+    shown = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
+    proofs = [r for r in shown if _of_model(r.check)]
     reaches = [r.reach for r in proofs]
     wanted = layer in clause.layers
+    reason = ""
     effect: Effect | None
     if Effect.BROKEN in effects:
         effect = Effect.BROKEN
@@ -187,8 +207,24 @@ def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
         effect = Effect.DISCHARGED
     else:
         effect = Effect.OPEN if counted or wanted else None
-    reach = next((r for r in _REACHES if r in reaches), None) if effect is Effect.DISCHARGED else None
-    return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, tuple(r.check.id for r in counted))
+        if counted and all(e is Effect.DISCHARGED for e in effects):
+            reason = NO_MODEL if shown else "only expected refutations, nothing shows that it holds"
+    done = effect is Effect.DISCHARGED
+    reach = next((r for r in _REACHES if r in reaches), None) if done else None
+    beyond = _beyond([r for r in shown if r not in proofs], reach) if done else ()
+    checks = tuple(r.check.id for r in counted)
+    return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, checks, beyond, reason)
+
+
+def _beyond(others: Sequence[Ruling], reach: Reach | None) -> tuple[tuple[str, Reach], ...]:
+    """Other subjects of which more is known than of the contract's model: (subject, its best reach)."""
+    best: dict[str, Reach] = {}
+    for other in others:
+        if other.reach is None or (reach is not None and _REACHES.index(other.reach) >= _REACHES.index(reach)):
+            continue
+        held = best.setdefault(other.check.subject, other.reach)
+        best[other.check.subject] = min(held, other.reach, key=_REACHES.index)
+    return tuple(best.items())
 
 
 def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]) -> CriterionRuling:
@@ -246,13 +282,9 @@ def _uncovered(
         for layer, cell in row.cells.items():
             if cell.required and not cell.checks:
                 reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
-            elif cell.required and cell.effect is Effect.OPEN and _as_expected(cell, rulings):
-                reasons.append(f"{row.id} x {layer}: only expected refutations, nothing shows that it holds")
+            elif cell.required and cell.effect is Effect.OPEN and cell.reason:
+                reasons.append(f"{row.id} x {layer}: {cell.reason}")
     reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
     if policy.gate_check is not None and policy.gate_check not in rulings:
         reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")
     return reasons
-
-
-def _as_expected(cell: Cell, rulings: Mapping[str, Ruling]) -> bool:
-    return all(rulings[name].effect is Effect.DISCHARGED for name in cell.checks)

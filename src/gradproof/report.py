@@ -13,7 +13,7 @@ from gradproof import __version__
 from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.environment import environment
 from gradproof.evidence import now
-from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict
+from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict, subject_of
 from gradproof.plan import falsification_id, vars_of
 from gradproof.store import replace_whole
 
@@ -140,17 +140,20 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
         "assumptions": list(source.assumptions),
         "effect": str(row.effect),
         "counts": {"discharged": row.discharged, "required": row.required},
-        "cells": {str(layer): _cell(row.cells[layer]) for layer in Layer},
+        "cells": {str(layer): _cell(row.cells[layer], subject_of(contract.subjects, layer)) for layer in Layer},
     }
 
 
-def _cell(cell: Cell) -> dict[str, Any]:
+def _cell(cell: Cell, subject: str) -> dict[str, Any]:
     return {
         "effect": None if cell.effect is None else str(cell.effect),
         "outcomes": [str(o) for o in cell.outcomes],
         "reach": None if cell.reach is None else str(cell.reach),
         "required": cell.required,
         "checks": list(cell.checks),
+        "subject": subject,
+        "beyond": [{"subject": subject, "reach": str(reach)} for subject, reach in cell.beyond],
+        "reason": cell.reason,
     }
 
 

@@ -25,6 +25,7 @@ from gradproof.audit import audit
 from gradproof.core import DECISION, Check, Effect, Finding, Kind, Layer, Outcome
 from gradproof.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence import now, record, validate
+from gradproof.processes import PREFIX, end_strays
 from gradproof.workspace import PACKAGE, Workspace
 
 GRACE = 0.2
@@ -72,7 +73,7 @@ class Worker:
     def run(self) -> Evidence:
         """Evidence of the run, whatever became of the worker."""
         started_at, clock = now(), time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="gradproof-") as folder:
+        with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
             result = Path(folder) / "result.json"
             try:
                 outcome, reason = self._attend(result)
@@ -114,7 +115,7 @@ class Worker:
             self.kill()
             return Outcome.TIMEOUT, f"no answer within {self.limit:g} s; the process group was killed"
         finally:
-            self._bury(process)
+            self._bury(process, str(result.parent))
             reader.join(1.0)
             with suppress(OSError):
                 process.stdin.close()
@@ -143,10 +144,11 @@ class Worker:
             process.wait(GRACE)
         _signal(process.pid, signal.SIGKILL)
 
-    def _bury(self, process: subprocess.Popen[bytes]) -> None:
-        """Leave no member of the process group alive."""
+    def _bury(self, process: subprocess.Popen[bytes], scratch: str) -> None:
+        """Leave no member of the process group alive, nor a child that left it."""
         _signal(process.pid, signal.SIGKILL)
         process.wait()
+        end_strays(scratch)
 
     def _listen(self, stream: IO[bytes]) -> None:
         with suppress(ValueError, OSError):

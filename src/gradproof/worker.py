@@ -24,6 +24,7 @@ from gradproof.core import Check, Finding, GradproofError, Outcome
 from gradproof.environment import environment, hide, torch_device, variables
 from gradproof.evidence import now, record
 from gradproof.packages import imported
+from gradproof.processes import end_strays
 from gradproof.workspace import PACKAGE, Workspace
 
 TAIL = 4000
@@ -77,6 +78,7 @@ def _watch(descriptor: int) -> None:
     """End the process group when the parent closes its end of the pipe, which its death does too."""
     while os.read(descriptor, 1):
         continue
+    end_strays(os.environ.get("TMPDIR", ""))
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)

@@ -166,8 +166,12 @@ def test_a_missing_division_in_the_model_is_found(workspace: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "code"),
     [
-        ("    mutants: [missing_scale, divided_twice, rescaled_buffer]\n", "", "GP133"),
-        ("mutants: [missing_scale, divided_twice, rescaled_buffer]\n", "mutants: []\n", "GP133"),
+        ("    mutants: [missing_scale, divided_twice, rescaled_buffer, scale_first_element_only]\n", "", "GP133"),
+        (
+            "mutants: [missing_scale, divided_twice, rescaled_buffer, scale_first_element_only]\n",
+            "mutants: []\n",
+            "GP133",
+        ),
         ("seeded_bug: missing_scale", "seeded_bug: none_at_all", "GP131"),
     ],
 )

@@ -81,6 +81,10 @@ def _replays() -> list[Report]:
     ]
 
 
+LOOP, STEP = "models.accumulation:Accumulation", "models.torch_steps:TorchStep"
+SUBJECTS = {"smt": LOOP, "crosshair": LOOP, "cpu": STEP, "cuda": STEP}
+
+
 def _control(name: str) -> Report:
     clause = REFERENCES.get(name, ("", ""))[0]
     values = {"clause": clause, "values": dict(NUMBERS), "found_by": "z3"}
@@ -100,7 +104,7 @@ def check(name: str, layer: str, obligations: list[str], outcome: Outcome = HOLD
         "seconds": 0.4, "fresh": True, "cached": False, "evidence": f"reports/evidence/{name.lower()}.json",
         "covers": [], "controls": [], "counterexample": None, "replays": [], "measurements": [],
         "environment": {"python": "3.11.7", "z3": "4.13.0", "torch": "2.13.0+cpu"},
-        "stats": {"paths": 12, "queries": 48}, "finished_at": "2025-11-21T08:04:11Z",
+        "stats": {"paths": 12, "queries": 48}, "finished_at": "2025-11-21T08:04:11Z", "subject": SUBJECTS[layer],
     }  # fmt: skip
     made = base | extra
     made["effect"] = str(DECISION[Expect(made["expect"]), Outcome(made["outcome"])])
@@ -210,7 +214,8 @@ def _obligation(name: str, report: Report) -> Report:
         required = bool(mine) and (layer != "cuda" or report["profile"] == "release")
         effect = _worst([c["effect"] for c in mine]) if mine else None
         cells[layer] = {"effect": effect, "outcomes": [c["outcome"] for c in mine], "required": required,
-                        "reach": mine[0]["reach"] if mine else None, "checks": [c["id"] for c in mine]}  # fmt: skip
+                        "reach": mine[0]["reach"] if mine else None, "checks": [c["id"] for c in mine],
+                        "subject": SUBJECTS[layer], "beyond": [], "reason": ""}  # fmt: skip
     needed = [c["effect"] for c in cells.values() if c["required"]]
     tolerances = [{"dtype": d, "value": v, "metric": "linf", "domain": "|g_i| <= 1", "role": "required"}
                   for d, v in (("fp32", "1e-5"), ("fp16", "1e-3")) if name == "GA-EQ-001"]  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +54,12 @@ def reads_what_it_made(check, workspace):
 
 
 def reads_the_reports(check, workspace):
+    import tokenize
+
+    try:
+        tokenize.open("<unknown>")
+    except OSError:
+        pass
     (HERE / "reports/report.json").exists() and (HERE / "reports/report.json").read_text()
     return answer(check)
 
@@ -137,7 +142,11 @@ def test_what_the_run_made_itself_and_reports_are_no_part_of_the_claim(toy: Work
     (toy.reports / "report.json").write_text("{}")
     store, one, data = ran(toy, harness)
     assert data["finding"]["outcome"] == "HOLDS"
-    assert not {key for key in data["claim"]["files"] if "scratch" in key or "reports" in key or "__pycache__" in key}
+    assert not {
+        key
+        for key in data["claim"]["files"]
+        if "<" in key or "scratch" in key or "reports" in key or "__pycache__" in key
+    }
     (toy.reports / "report.json").write_text("[]")
     assert store.standing(one).fresh
 
@@ -240,12 +249,12 @@ def test_gpu_evidence_names_no_file_of_an_installation(toy: Workspace, site: Pat
     assert not [key for key in files if "site-packages" in key]
 
 
-@pytest.mark.parametrize("change", [lambda p: p.touch(), lambda p: p.write_text('{"scale": 1} ')])
-def test_a_file_that_is_edited_while_the_check_runs_is_an_error(toy: Workspace, change: Callable[[Path], Any]) -> None:
+def test_a_file_that_is_edited_while_the_check_runs_is_an_error(toy: Workspace) -> None:
     path = toy.root / "symbolic/odd.py"
-    lines = "value = json.loads((HERE / 'models/scale.json').read_text())\n"
-    lines += "    import subprocess\n    subprocess.run(['touch', HERE / 'models/scale.json'])\n"
-    path.write_text(path.read_text().replace("return conclude(check, json", lines + "    return conclude(check, json"))
+    edit = "(HERE / 'models/scale.json').read_text()\n    import subprocess\n    "
+    edit += "subprocess.run(['touch', HERE / 'models/scale.json'], check=True)\n    "
+    body = "return conclude(check, json"
+    path.write_text(path.read_text().replace(body, edit + body))
     finding = ran(toy, "reads")[2]["finding"]
     assert finding["outcome"] == "ERROR"
     assert "ws:models/scale.json" in finding["reason"]

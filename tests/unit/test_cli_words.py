@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Effect, Exit, Outcome
+from gradproof.core import EXIT_CODE, Check, Effect, Exit, Outcome
+from gradproof.store import open_evidence
 from gradproof.workspace import Workspace
 
 
@@ -64,3 +68,18 @@ def test_help_names_every_command_and_exit_code_and_loads_nothing_heavy() -> Non
 def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert gradproof(name, "--help") == 0
     assert "Usage: gradproof" in capsys.readouterr().out
+
+
+def test_a_replay_that_does_not_end_is_no_answer(
+    toy: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gradproof("verify", "-q") == 0
+    monkeypatch.setattr("gradproof.backends.replaying.replay", lambda *_: time.sleep(60))
+    path = evidence(toy, "K-2")
+    monkeypatch.setattr("gradproof.store.open_evidence", lambda _, real=open_evidence: hurried(*real(path)))
+    assert gradproof("replay", str(path)) == EXIT_CODE[Exit.OPEN]
+    assert "no answer within 0.2 s" in capsys.readouterr().err
+
+
+def hurried(check: Check, data: dict[str, Any]) -> tuple[Check, dict[str, Any]]:
+    return replace(check, time_limit=0.2), data

@@ -292,6 +292,58 @@ def test_the_best_reach_of_a_cell_is_shown() -> None:
     assert made.obligations["T-1"].cells[Layer.SMT].reach is Reach.ALL_INPUTS
 
 
+TABLE = "models.window:advance"
+
+
+def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:
+    """However far it reaches: a proof about a table says nothing of a loop that does not keep to it."""
+    one = check(subject=TABLE)
+    made = verdict((one, stands(one, answer(one, reach="all inputs"))))
+    cell = made.obligations["T-1"].cells[Layer.SMT]
+    assert made.rulings["K-1"].effect is Effect.DISCHARGED
+    assert (cell.effect, cell.reach, cell.beyond) == (Effect.OPEN, None, ())
+    assert made.exit is Exit.OPEN
+    assert "T-1 x smt: no check of the contract's model in this cell" in made.reasons
+    assert made.criteria[0].met is False
+
+
+@pytest.mark.parametrize("layer", list(Layer))
+def test_each_layer_has_its_own_model(layer: Layer) -> None:
+    """The PyTorch step discharges no proof's cell, and the Python model no run's."""
+    policy = replace(POLICY, clauses=(Clause("T-1", (layer,)),))
+    params = {"subjects": {"model": "models.loop:Loop", "torch": "models.step:Step"}}
+    right, wrong = ("Step", "Loop") if layer in (Layer.CPU, Layer.CUDA) else ("Loop", "Step")
+    for name, exit_ in ((right, Exit.MET), (wrong, Exit.OPEN)):
+        one = check(layer=layer, params=params, subject=f"models.{name.lower()}:{name}")
+        assert verdict((one, stands(one)), policy=policy).exit is exit_
+
+
+@pytest.mark.parametrize("params", [{}, {"subjects": {}}, {"subjects": {"model": ""}}])
+def test_a_contract_that_names_no_model_discharges_nothing(params: dict[str, Any]) -> None:
+    for subject in ("", "models.a:VALUE"):
+        one = check(params=params, subject=subject)
+        assert verdict((one, stands(one))).exit is Exit.OPEN
+
+
+def test_the_reach_of_a_cell_is_that_of_the_model() -> None:
+    """What is known beyond it of another subject is told apart."""
+    model, table, far = check(), check("K-2", subject=TABLE), {"reach": "all inputs"}
+    rows = ((model, stands(model)), (table, stands(table, answer(table, **far))))
+    cell = verdict(*rows).obligations["T-1"].cells[Layer.SMT]
+    assert (cell.effect, cell.reach) == (Effect.DISCHARGED, Reach.BOUNDED)
+    assert cell.beyond == ((TABLE, Reach.ALL_INPUTS),)
+    rows = ((model, stands(model, answer(model, **far))), (table, stands(table)))
+    cell = verdict(*rows).obligations["T-1"].cells[Layer.SMT]
+    assert (cell.reach, cell.beyond) == (Reach.ALL_INPUTS, ())
+
+
+def test_an_expected_refutation_of_the_model_does_not_stand_for_it() -> None:
+    model, table = check(expect=Expect.REFUTED), check("K-2", subject=TABLE)
+    made = verdict((model, stands(model, refutation(model))), (table, stands(table)))
+    assert made.obligations["T-1"].effect is Effect.OPEN
+    assert made.exit is Exit.OPEN
+
+
 def test_a_gate_without_its_own_falsification_is_open() -> None:
     one = check()
     made = verdict((one, stands(one)), gate=False)

@@ -77,6 +77,24 @@ def breeds_and_hangs(check, workspace):
     time.sleep(60)
 
 
+def breeds_a_session(check, workspace):
+    pid = workspace.root / "child.pid"
+    subprocess.Popen([sys.executable, "-c", STUBBORN, str(pid)], start_new_session=True)
+    while not pid.exists() or not pid.stat().st_size:
+        time.sleep(0.02)
+    return answer(check)
+
+
+def breeds_a_session_and_hangs(check, workspace):
+    breeds_a_session(check, workspace)
+    time.sleep(60)
+
+
+def breeds_a_session_and_dies(check, workspace):
+    breeds_a_session(check, workspace)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def floods(check, workspace):
     for _ in range(2000):
         os.write(1, b"garbage " * 1000)
@@ -143,7 +161,14 @@ def test_a_worker_that_hangs_is_killed_at_its_limit(toy: Workspace, harness: str
 
 
 @pytest.mark.parametrize(
-    ("harness", "limit", "outcome"), [("breeds", 30.0, "HOLDS"), ("breeds_and_hangs", 4.0, "TIMEOUT")]
+    ("harness", "limit", "outcome"),
+    [
+        ("breeds", 30.0, "HOLDS"),
+        ("breeds_and_hangs", 4.0, "TIMEOUT"),
+        ("breeds_a_session", 30.0, "HOLDS"),
+        ("breeds_a_session_and_hangs", 4.0, "TIMEOUT"),
+        ("breeds_a_session_and_dies", 30.0, "ERROR"),
+    ],
 )
 def test_no_child_outlives_its_worker(toy: Workspace, harness: str, limit: float, outcome: str) -> None:
     """Not even one that ignores SIGTERM, and not after a run that ended well."""

@@ -233,6 +233,7 @@ def check(id_: str = "K-1", **changed: Any) -> Check:
         "subject": "models.a:VALUE",
         "mutants": ("bug",),
         "time_limit": 20.0,
+        "params": {"subjects": {"model": "models.a:VALUE", "torch": "models.a:VALUE"}},
     }
     return Check(id=id_, **{**data, **changed})
 

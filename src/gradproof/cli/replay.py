@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ import click
 def command(evidence: Path, control: str | None, write: Path | None, workspace: Path | None) -> int:
     """Replay the counterexample of an EVIDENCE file on the code as it is now.
 
-    Exit code 0: the same clause breaks again everywhere. 4: it does not.
+    Exit code 0: the same clause breaks again everywhere. 4: it does not, or not within the check's time limit.
     """
     from gradproof.backends.replaying import again, pytest_file, replay, subject_of
     from gradproof.core import EXIT_CODE, Exit
@@ -33,13 +35,35 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
     click.echo(f"{check.id}: {example.get('clause')} on {subject}, found by {example.get('found_by', 'unknown')}")
     for name, value in example.get("values", {}).items():
         click.echo(f"  {name} = {value}")
-    rows = replay(check, place, subject, example)
+    rows = _within(check.time_limit, lambda: replay(check, place, subject, example))
+    if rows is None:
+        click.echo(f"no answer within {check.time_limit:g} s, the time limit of {check.id}: not reproduced", err=True)
+        return EXIT_CODE[Exit.OPEN]
     for row in rows:
         click.echo(f"{'reproduced' if row['reproduced'] else 'NOT reproduced':<15}{row['on']}: {row['detail']}")
     if write is not None:
         replace_whole(write, pytest_file(check, subject, example, rows, place, write))
         click.echo(f"written: {write}")
     return EXIT_CODE[Exit.MET if again(rows, recorded) else Exit.OPEN]
+
+
+def _within(limit: float, call: Callable[[], list[dict[str, Any]]]) -> list[dict[str, Any]] | None:
+    """What `call` returns or raises, or None after `limit` seconds. The thread ends with the process."""
+    done: list[list[dict[str, Any]]] = []
+    failed: list[BaseException] = []
+
+    def attempt() -> None:
+        try:
+            done.append(call())
+        except BaseException as e:
+            failed.append(e)
+
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(limit)
+    if failed:
+        raise failed[0]
+    return done[0] if done else None
 
 
 def _example(

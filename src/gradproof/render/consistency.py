@@ -145,6 +145,7 @@ def _checks(report: Report) -> Iterator[str]:
 
 def _cells(report: Report) -> Iterator[str]:
     effects = {c["id"]: effect_of(c) for c in report["checks"]}
+    subjects = {c["id"]: c.get("subject") for c in report["checks"]}
     for ob in report["obligations"]:
         for layer, cell in ob["cells"].items():
             where = f"cell {ob['id']} x {layer}"
@@ -157,6 +158,11 @@ def _cells(report: Report) -> Iterator[str]:
                 yield f"{where} reads DISCHARGED where its checks make it {truth}"
             elif truth is Effect.BROKEN and cell["effect"] != Effect.BROKEN:
                 yield f"{where} reads {cell['effect']} where one of its checks is BROKEN"
+            elif cell["effect"] == Effect.DISCHARGED and cell.get("subject") not in {
+                None,
+                *(subjects[c] for c in cell["checks"]),
+            }:
+                yield f"{where} reads DISCHARGED where none of its checks is about {cell['subject']}"
 
 
 def _obligations(report: Report) -> Iterator[str]:

@@ -171,16 +171,25 @@ def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> Cell:
     rows = [by_id[c] for c in told["checks"]]
     effect = worst([Effect(told["effect"] or Effect.OPEN), *(effect_of(r) for r in rows)])
     outcomes = counted(outcome_words(r) for r in rows)
-    reach = _cell_reach(rows) if effect is Effect.DISCHARGED else "nothing established"
+    reach = _cell_reach(told, rows) if effect is Effect.DISCHARGED else "nothing established"
     return Cell(layer, effect, outcomes, reach, bool(told["required"]), tuple(told["checks"]))
 
 
-def _cell_reach(rows: list[Mapping[str, Any]]) -> str:
-    words = list(dict.fromkeys(reach_words(r) for r in rows))
+def _cell_reach(told: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
+    """Reach of the contract's model; what is known beyond it of another subject is told as such."""
+    words = list(dict.fromkeys(reach_words(r) for r in rows if of_model(told, r)))
     known = [w for w in REACH_WORDS.values() if w in words]
     proved = [w.removeprefix("proved, ") for w in known if w.startswith("proved, ")]
     parts = [f"proved, {' + '.join(proved)}"] if proved else []
-    return "; ".join([*parts, *(w for w in known or words if not w.startswith("proved, "))])
+    parts += [w for w in known or words if not w.startswith("proved, ")]
+    shown = {(r.get("subject"), r.get("reach")) for r in rows if effect_of(r) is Effect.DISCHARGED}
+    further = [b for b in told.get("beyond", ()) if (b["subject"], b["reach"]) in shown]
+    return "; ".join([*parts, *(f"of {b['subject']}: {b['reach']}" for b in further)])
+
+
+def of_model(told: Mapping[str, Any], check: Mapping[str, Any]) -> bool:
+    """Whether a check of a cell is about the contract's own model (or its PyTorch step), and not another subject."""
+    return not told.get("subject") or check.get("subject") == told["subject"]
 
 
 def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[Cell]]]:
@@ -198,12 +207,12 @@ def cell_counts(ob: Mapping[str, Any]) -> str:
 
 
 def reach_of(report: Report, ob: Mapping[str, Any]) -> dict[Reach, list[str]]:
-    """The discharged checks of an obligation that hold, by reach."""
+    """The discharged checks of an obligation that hold of the contract's model, by reach."""
     found: dict[Reach, list[str]] = {reach: [] for reach in Reach}
-    members = {c for told in ob["cells"].values() for c in told["checks"]}
+    cells = {c: told for told in ob["cells"].values() for c in told["checks"]}
     for check in report["checks"]:
         holds = effect_of(check) is Effect.DISCHARGED and check["outcome"] == Outcome.HOLDS
-        if check["id"] in members and holds and check.get("reach"):
+        if check["id"] in cells and holds and check.get("reach") and of_model(cells[check["id"]], check):
             found[Reach(check["reach"])].append(check["id"])
     return found
 
