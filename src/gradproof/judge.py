@@ -235,7 +235,7 @@ def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]
     ]
     if not criterion.obligations:
         open_ = ["it names no obligation"]
-    why = "; ".join(open_) or f"all {len(criterion.obligations)} of its obligations are DISCHARGED"
+    why = "; ".join(open_) or f"{len(criterion.obligations)} of {len(criterion.obligations)} obligations DISCHARGED"
     return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
 
 

@@ -27,6 +27,8 @@ Rule = Callable[[Source], Iterable[str]]
 
 LONG_ON_PURPOSE: Mapping[str, str] = {
     "tests/unit/test_contract.py": "a table of one row for each way in which a contract can be wrong",
+    "tests/unit/test_judge.py": "one case for each way in which evidence can fail to count",
+    "tests/unit/test_runner.py": "one case for each way in which a worker can end",
 }
 
 RULES: Mapping[str, Rule] = {
