@@ -95,14 +95,18 @@ class Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Spec of a module below the root; None leaves the name to Python's own finders."""
-        folders = [str(self.root)] if path is None else [p for p in path if _below(Path(p), self.root)]
+        folders = [str(self.root)] if path is None else [p for p in path if self._own(Path(p))]
         for folder in folders:
             spec = self._locator.spec(fullname, folder)
             if spec is not None:
                 return spec
-        if folders and not installed(Path(folders[0]).resolve().relative_to(self.root)):
+        if folders:
             self.absent.add(fullname)
         return None
+
+    def _own(self, folder: Path) -> bool:
+        """Below the root, and not in a virtual environment there: its packages keep their own loaders."""
+        return _below(folder, self.root) and not installed(folder.resolve().relative_to(self.root))
 
     def invalidate_caches(self) -> None:
         """Look at the folders anew."""

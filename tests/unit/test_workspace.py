@@ -12,7 +12,7 @@ import pytest
 from toy_workspace import only, write_workspace
 
 from gradproof.core import GradproofError
-from gradproof.workspace import Locator, Workspace, find, is_workspace, reference
+from gradproof.workspace import Finder, Locator, Workspace, find, is_workspace, reference
 
 
 @pytest.fixture
@@ -159,3 +159,17 @@ def test_no_cache_entry_is_needed_to_import_the_engine_without_torch_or_z3() -> 
     program = "import json, sys, gradproof.session, gradproof.worker; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
     assert not {"torch", "z3", "crosshair", "hypothesis", "pydantic"} & set(loaded)
+
+
+def test_a_virtual_environment_below_the_root_keeps_its_own_loaders(tmp_path: Path) -> None:
+    """Compiling an installed package from source at every start would double the time of each check."""
+    root = write_workspace(tmp_path / "toy").root
+    package = root / ".venv" / "lib" / "site-packages" / "heavy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "part.py").write_text("")
+    finder = Finder(root)
+    assert finder.find_spec("heavy.part", [str(package)]) is None
+    assert finder.absent == set()
+    assert finder.find_spec("models", None) is not None
+    assert finder.find_spec("models.a", [str(root / "models")]) is not None
