@@ -35,7 +35,7 @@ def full_sum(k: Any, loop: Any) -> None:
 
     n = k.bound("micro_batches")
     grads = k.floats("g", n, "fp32", -1, 1)
-    record = one_window(k, loop, grads, [0] * n, Config(n))
+    record = one_window(k, loop, [grads], Config(n))
     k.check("GA-EQ-001", abs(exact(record.updates[0][0]) - mean(grads)) <= EPSILON, "")
 
 
@@ -47,7 +47,7 @@ def full_sum_in_ieee(k: Any, loop: Any) -> None:
 
     n = k.bound("micro_batches")
     grads = k.floats("g", n, "fp32", -1, 1)
-    record = one_window(k, loop, grads, [0] * n, Config(n))
+    record = one_window(k, loop, [grads], Config(n))
     wide = [round_to(g, "fp64") for g in grads]
     mean = sum(wide[1:], wide[0]) / n
     error = abs(round_to(record.updates[0][0], "fp64") - mean)
