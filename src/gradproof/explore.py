@@ -219,7 +219,7 @@ class Explorer:
             self._path.conditions += [r.term >= 0, r.term * r.term == smt.to_real(x.term)]
             self._path.roots[key] = r
         r = self._path.roots[key]
-        return r if x.fmt is None else self.rounder().fl(r, x.fmt, (x,), False)
+        return r if x.fmt is None else self.rounder().fl(r, x.fmt, False)
 
     def declare(self, name: str, term: smt.Term) -> None:
         """Make `term` an input whose value a counterexample states. Raises ValueError on a second use of a name."""

@@ -118,3 +118,23 @@ def row(on: str, reproduced: bool) -> dict[str, Any]:
 )
 def test_again_means_all_that_was_reproduced_before(now: Any, then: Any, expected: bool) -> None:
     assert again(now, then) is expected
+
+
+def test_each_number_system_gets_an_instance_of_its_own(
+    reference: Workspace, refuted: tuple[Check, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one replay leaves in a subject must not reach the next."""
+    check, finding = refuted
+    subject = reference.resolve(check.subject)
+    made: list[object] = []
+
+    class Counted(subject):  # type: ignore[misc, valid-type]
+        def __init__(self) -> None:
+            super().__init__()
+            made.append(self)
+
+    resolve = Workspace.resolve
+    monkeypatch.setattr(Workspace, "resolve", lambda w, name: Counted if name == check.subject else resolve(w, name))
+    rows = replay(check, reference, check.subject, finding["counterexample"])
+    families = [r for r in rows if r["on"].startswith("Python model")]
+    assert len(made) == len(families) > 1

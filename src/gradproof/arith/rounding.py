@@ -79,7 +79,7 @@ class Rounder:
         self._seen: dict[tuple[str, str], Sym] = {}
         self._by_format: dict[str, list[tuple[Sym, Sym]]] = {}
 
-    def fl(self, z: Sym, name: str, operands: tuple[Sym, ...], shift: bool) -> Sym:
+    def fl(self, z: Sym, name: str, shift: bool) -> Sym:
         """The rounding of the exact z to the format `name`. Raises OutOfRange."""
         fmt = FORMATS[name]
         if z.lo is None or z.hi is None:

@@ -181,7 +181,7 @@ def _binary(op: str, left: Any, right: Any) -> Any:
     if fmt is None or _neutral(op, a, b):
         return Sym(exact.term, exact.lo, exact.hi, fmt, exact.grid)
     shift = op in "*/" and (_power_of_two(constant_of(b)) or (op == "*" and _power_of_two(constant_of(a))))
-    return current().rounder().fl(exact, fmt, (a, b), shift)
+    return current().rounder().fl(exact, fmt, shift)
 
 
 def _in_format(x: Sym, fmt: str) -> Sym:
@@ -260,5 +260,5 @@ def convert(x: Sym, name: str) -> Sym:
     to = FORMATS[name]
     if x.fmt is not None and FORMATS[x.fmt].p <= to.p and FORMATS[x.fmt].emin >= to.emin:
         return Sym(x.term, x.lo, x.hi, name, x.grid)
-    rounded: Sym = current().rounder().fl(exact_of(x), name, (x,), False)
+    rounded: Sym = current().rounder().fl(exact_of(x), name, False)
     return rounded

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from gradproof.arith.ratio import Ratio
 from gradproof.arith.soft import Soft
 from gradproof.backends.crosshair_ask import Answer, Contract, broken, consult, sampled
+from gradproof.backends.replay import instance
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 
 __all__ = ["broken", "run"]
@@ -36,11 +37,6 @@ class Workspace(Protocol):
     def resolve(self, name: str) -> Any:
         """The object called `module:attribute`."""
         ...
-
-
-def instance(subject: Any) -> Any:
-    """A subject is a class to be instantiated, or a plain function or module."""
-    return subject() if isinstance(subject, type) else subject
 
 
 def fresh(harness: Callable[..., Contract], subject: Any, **setup: Any) -> Contract:

@@ -79,17 +79,13 @@ def _number(value: Any) -> Any:
     return int(number) if number.denominator == 1 and "/" not in str(value) and "." not in str(value) else number
 
 
-def _instance(subject: Any) -> Any:
-    return subject() if isinstance(subject, type) else subject
-
-
 def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
     from gradproof.backends.replay import FAMILIES, NAMES, Attempt, once, torch_replay
 
     harness, attempt = workspace.resolve(check.harness), Attempt(dict(example))
     choices = list(example.get("choices", []))
     for family in FAMILIES[check.strategy]:
-        clause, said, case = once(check, harness, _instance(subject), _values(example), choices, family)
+        clause, said, case = once(check, harness, subject, _values(example), choices, family)
         attempt.replays.append({"on": NAMES[family], "reproduced": clause == example["clause"], "detail": said})
         attempt.case = case or attempt.case
     torch_replay(check, workspace, control, attempt)
@@ -98,8 +94,9 @@ def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example
 
 def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
     from gradproof.backends.crosshair_run import broken
+    from gradproof.backends.replay import instance
 
-    contract = workspace.resolve(check.harness)(_instance(subject))
+    contract = workspace.resolve(check.harness)(instance(subject))
     fails, said = broken(contract, _values(example))
     return [{"on": "Python model, exact numbers", "reproduced": fails is True, "detail": said}]
 

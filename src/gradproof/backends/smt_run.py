@@ -112,6 +112,7 @@ def _controls(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
 def _judge_subject(trial: Trial, result: Result) -> Finding:
     check = trial.check
     stats = {"paths": result.paths, "most_branches": result.most_branches, "rounded_operations": result.sites}
+    stats["sides_of_unknown_feasibility"] = result.undecided
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
     reach = Reach.ALL_INPUTS if result.inductive and check.strategy == "induction" else Reach.BOUNDED
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
