@@ -30,6 +30,7 @@ class Outcome(StrEnum):
     UNKNOWN = "UNKNOWN"
     TIMEOUT = "TIMEOUT"
     OPAQUE = "OPAQUE"
+    OUTSIDE = "OUTSIDE"
     ERROR = "ERROR"
     NOT_RUN = "NOT_RUN"
 
@@ -44,6 +45,7 @@ MEANING: Mapping[Outcome, str] = {
     Outcome.UNKNOWN: "the solver gave up without an answer",
     Outcome.TIMEOUT: "the time limit passed before an answer came",
     Outcome.OPAQUE: "the recorder lost sight of a value",
+    Outcome.OUTSIDE: "the subject does not meet an assumption of the obligation",
     Outcome.ERROR: "the check crashed or returned something that is no answer",
     Outcome.NOT_RUN: "no run of this check stands behind the present text of its claim",
 }
@@ -74,6 +76,7 @@ DECISION: Mapping[tuple[Expect, Outcome], Effect] = {
     (Expect.HOLDS, Outcome.UNKNOWN): Effect.OPEN,
     (Expect.HOLDS, Outcome.TIMEOUT): Effect.OPEN,
     (Expect.HOLDS, Outcome.OPAQUE): Effect.OPEN,
+    (Expect.HOLDS, Outcome.OUTSIDE): Effect.OPEN,
     (Expect.HOLDS, Outcome.ERROR): Effect.OPEN,
     (Expect.HOLDS, Outcome.NOT_RUN): Effect.OPEN,
     (Expect.REFUTED, Outcome.HOLDS): Effect.BROKEN,
@@ -85,6 +88,7 @@ DECISION: Mapping[tuple[Expect, Outcome], Effect] = {
     (Expect.REFUTED, Outcome.UNKNOWN): Effect.OPEN,
     (Expect.REFUTED, Outcome.TIMEOUT): Effect.OPEN,
     (Expect.REFUTED, Outcome.OPAQUE): Effect.OPEN,
+    (Expect.REFUTED, Outcome.OUTSIDE): Effect.OPEN,
     (Expect.REFUTED, Outcome.ERROR): Effect.OPEN,
     (Expect.REFUTED, Outcome.NOT_RUN): Effect.OPEN,
 }

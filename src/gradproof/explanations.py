@@ -1,6 +1,7 @@
 """One table of every stable error code: what it means and how to mend it. `gradproof explain CODE` prints a row.
 
-GP1xx: contracts. GP2xx: command line, workspace and store. GP3xx: backends and models. A code is never reused.
+GP1xx: contracts. GP2xx: command line, workspace and store. GP3xx: backends and models.
+GP4xx: verification of real steps. A code is never reused.
 """
 
 from __future__ import annotations
@@ -233,5 +234,43 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP303": Explanation(
         "The contract names no empty body for this check's subject, so nobody could watch the check fail on it.",
         "Name one under subjects.empty (subjects.torch_empty for runs).",
+    ),
+    "GP401": Explanation(
+        "A row of the operator table is refused: the operator has one already, or the row carries no example, so that "
+        "nothing would compare it with the real kernel.",
+        "Keep one row an operator, and pass examples=[Example(...)] to register.",
+    ),
+    "GP402": Explanation(
+        "The target of gradproof check is not written as FILE.py:FUNCTION.",
+        "Write the path of your file, a colon, and the name of the function that trains: train.py:step.",
+    ),
+    "GP403": Explanation(
+        "The file of the target is not there, cannot be read, or is no Python.",
+        "Give the path of a .py file that Python itself accepts; the error names the line where it does not.",
+    ),
+    "GP404": Explanation(
+        "The file was imported, and it has no function of this name at its top level.",
+        "Mend the name after the colon; the error lists what the file has.",
+    ),
+    "GP405": Explanation(
+        "The training function cannot be called with one argument, or calling it would run nothing.",
+        "Write `def step(run): ...` and train with run.accum_steps, run.micro_batch_size and run.windows. "
+        "For a whole script use gradproof watch.",
+    ),
+    "GP406": Explanation(
+        "A number or a word of the request is out of range, or the device is not on this machine.",
+        "Use a value that the error allows.",
+    ),
+    "GP407": Explanation(
+        "The result could not be written to the place that --out names. Nothing was run.",
+        "Name a file in a folder that is there and can be written to.",
+    ),
+    "GP408": Explanation(
+        "gradproof watch runs one Python script or module, in the interpreter that gradproof is installed in.",
+        "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
+    ),
+    "GP410": Explanation(
+        "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
+        "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
     ),
 }

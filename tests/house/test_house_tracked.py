@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
-SCHEMAS = ("reports/evidence.schema.json", "reports/report.schema.json")
+SCHEMAS = ("reports/evidence.schema.json", "reports/report.schema.json", "reports/step.schema.json")
 NEEDED = ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", ".ci/run", *SCHEMAS)
 BINARY = (".png", ".jpg", ".gz", ".whl")
 GENERATED = re.compile(r"reports/(evidence/|replay/|report\.(json|md|html)$|bench\.)|__pycache__|\.pyc$|\.egg-info")

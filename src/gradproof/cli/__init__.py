@@ -25,6 +25,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
     "list": ("list_checks", "List the planned checks with their bounds."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
+    "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
+    "watch": ("watch", "Run a training script and verify what one run can decide."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 
@@ -59,6 +61,7 @@ def cli() -> None:
     """Prove, bound and measure that a training step accumulates gradients correctly.
 
     A workspace is a folder with proofs/, models/ and symbolic/. Outside one, the reference workspace is used.
+    check and watch need no workspace: they take your own training code.
     """
 
 

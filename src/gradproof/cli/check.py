@@ -1,0 +1,111 @@
+"""`gradproof check`: the obligations, verified of a training step as it really runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verdict import Verification
+
+DOMAINS = ("real", "field")
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+FORMATS = ("text", "json", "md")
+
+
+@click.command("check")
+@click.argument("target", metavar="FILE.py:FUNCTION")
+@click.option("--accum-steps", type=int, default=4, show_default=True, help="Micro-batches of a window.")
+@click.option("--micro-batch", type=int, default=2, show_default=True, help="Samples of a micro-batch.")
+@click.option("--windows", type=int, default=2, show_default=True, help="Windows, one optimizer step each.")
+@click.option("--tail", type=int, default=0, show_default=True, help="Micro-batches of a short last window.")
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N; read as run.device.")
+@click.option("--dtype", default="float32", show_default=True, help=f"{', '.join(DTYPES)}; read as run.dtype.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random stream.")
+@click.option("--domain", "domains", multiple=True, metavar="NAME", help="real or field (repeatable).  [default: both]")
+@click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
+@click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
+@click.option(
+    "--time-limit", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True, help="Seconds in all."
+)
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file instead of stdout.")
+def command(target: str, time_limit: float, format_: str, out: Path | None, **given: Any) -> int:
+    """Verify that FUNCTION accumulates gradients correctly.
+
+    FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
+    trains as it always does. It is called with micro-batches and with the full batch; what it prints goes to stderr.
+    """
+    from gradproof.shadow.child import target_of, verify
+    from gradproof.shadow.request import Request
+
+    given["domains"] = given["domains"] or DOMAINS
+    request = Request(**given)
+    chosen = target_of(target)
+    writable(out)
+    present(request.device)
+    found = verify(chosen, request, time_limit)
+    show(found, format_, out)
+    return found.code
+
+
+def present(device: str) -> None:
+    """Raises GradproofError GP406 when a CUDA device is asked for and there is none."""
+    from gradproof.core import GradproofError
+    from gradproof.environment import cuda_absent
+
+    why = cuda_absent() if device.startswith("cuda") else None
+    if why is not None:
+        raise GradproofError("GP406", f"device {device}: {why}", "a device of this machine", "use --device cpu")
+
+
+def writable(out: Path | None) -> None:
+    """Raises GradproofError GP407 when the result could not be written, before anything is run."""
+    from gradproof.core import GradproofError
+
+    if out is None:
+        return
+    folder = out.parent
+    if out.is_dir():
+        found = "a folder"
+    elif not folder.is_dir():
+        found = f"{folder} is no folder"
+    elif not os.access(folder, os.W_OK):
+        found = f"{folder} may not be written to"
+    else:
+        return
+    raise GradproofError("GP407", found, "a file in a folder that can be written to", "name another --out", str(out))
+
+
+def show(found: Verification, format_: str, out: Path | None) -> None:
+    """Print the verification in a format, or write it to a file and say so on stderr."""
+    if out is not None:
+        from gradproof.store import replace_whole
+
+        replace_whole(out, rendered(found, format_))
+        click.echo(f"{found.subject}: {found.outcome} (exit {found.code}); written: {out}", err=True)
+    elif format_ == "text":
+        from rich.console import Console
+
+        from gradproof.render import step
+
+        step.terminal(found, Console())
+    else:
+        click.echo(rendered(found, format_), nl=False)
+
+
+def rendered(found: Verification, format_: str) -> str:
+    """The verification as text, json or md."""
+    import json
+
+    from gradproof.render import step
+    from gradproof.shadow.wire import to_json
+
+    if format_ == "json":
+        return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return step.text(found) if format_ == "text" else step.render_markdown(found)

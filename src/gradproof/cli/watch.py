@@ -1,0 +1,53 @@
+"""`gradproof watch`: a whole training script, run once; every obligation that one run can decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+FORMATS = ("text", "json", "md")
+SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+
+
+@click.command("watch", context_settings=SETTINGS)
+@click.option("--accum-steps", type=click.IntRange(1), help="Micro-batches of a window.  [default: as the run shows]")
+@click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
+@click.option(
+    "--mode",
+    type=click.Choice(["events", "full"]),
+    default="events",
+    show_default=True,
+    help="events: hooks only, nearly free; full: every operator of the recorded windows.",
+)
+@click.option(
+    "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
+)
+@click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
+def command(
+    accum_steps: int | None, windows: int, mode: str, format_: str, out: Path | None, words: tuple[str, ...]
+) -> int:
+    """Run a training script as it is, and verify what one run can decide.
+
+    The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
+    and without --out it goes to stdout, and the script's own stdout to stderr.
+    """
+    from gradproof.cli.check import rendered, show, writable
+    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.session import INTERRUPTED
+    from gradproof.shadow.script import script_of
+    from gradproof.shadow.watching import watch
+
+    script = script_of(words)
+    writable(out)
+    apart = out is None and format_ != "text"
+    seen = watch(script, accum_steps, windows, mode, 2 if apart else None)
+    if out is not None or apart:
+        show(seen.verification, format_, out)
+    else:
+        click.echo(rendered(seen.verification, format_), nl=False, err=True)
+    code = INTERRUPTED if seen.interrupted else seen.code
+    said = f"{script.shown} ended with exit code {seen.status}; gradproof ends with {code}"
+    click.echo(said + (": the script failed" if code == EXIT_CODE[Exit.CRASH] and seen.status else ""), err=True)
+    return code

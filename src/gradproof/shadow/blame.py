@@ -1,0 +1,133 @@
+"""Which line of the user's file makes a gradient wrong, how wrong it is, and the mend.
+
+Two places decide the factor of a micro-batch: the root of its backward pass, and whatever writes the buffer between
+the backward passes and the step. The second is blamed where there is one, else the operator that made the root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from gradproof.shadow.interpret import refs_in
+from gradproof.shadow.match import Array
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape
+
+KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
+POINTWISE = frozenset({"mul", "div", "mul_", "div_", "_to_copy", "sum", "add", "add_", "true_divide"})
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """How a gradient relates to the right one: `factor` is <g, right> / <right, right>; `apart` what is left over."""
+
+    factor: float
+    apart: float
+
+    @property
+    def proportional(self) -> bool:
+        """Whether the factor explains the whole difference, to about 1 %."""
+        return self.apart <= 1e-2 * max(1.0, abs(self.factor))
+
+    def __str__(self) -> str:
+        near = Fraction(self.factor).limit_denominator(64)
+        shown = (
+            str(near) if abs(float(near) - self.factor) <= 1e-3 * max(1.0, abs(self.factor)) else f"{self.factor:.4g}"
+        )
+        return f"{shown} times the full batch's"
+
+
+def scale(ours: Array, full: Array) -> Scale | None:
+    """Relation of two gradients, as flat arrays; None where the full batch's is zero or not finite."""
+    a, b = np.ravel(ours), np.ravel(full)
+    square = float(b @ b)
+    if not np.isfinite(square) or square == 0.0 or not np.all(np.isfinite(a)):
+        return None
+    factor = float(a @ b) / square
+    return Scale(factor, float(np.linalg.norm(a - factor * b)) / square**0.5)
+
+
+def windows(tape: Tape) -> list[list[Item]]:
+    """The items of a tape cut after each step that ends a window (later steps of the same window stay with it)."""
+    found: list[list[Item]] = [[]]
+    stepped = False
+    for item in tape.items:
+        if isinstance(item, Event) and item.kind == "backward" and stepped:
+            found.append([])
+            stepped = False
+        found[-1].append(item)
+        stepped = stepped or (isinstance(item, Event) and item.kind == "step")
+    return found
+
+
+def place_of_gradient(tape: Tape, window: int) -> Place:
+    """The line to blame for a wrong gradient in a window (0-based)."""
+    cut = windows(tape)
+    items = cut[min(window, len(cut) - 1)]
+    writes = list(_writes(items))
+    if writes:
+        return writes[-1].place
+    roots = [item for item in items if isinstance(item, Event) and item.kind == "backward"]
+    return place_of_root(tape, roots[-1]) if roots else NOWHERE
+
+
+def _writes(items: list[Item]) -> Iterator[Entry]:
+    """Operators that write a gradient's storage after the first backward pass, outside of all that events explain."""
+    grads: set[int] = set()
+    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN - {"backward"}}
+    last = max(
+        (i for i, item in enumerate(items) if isinstance(item, Event) and item.kind == "step"), default=len(items)
+    )
+    for item in items[:last]:
+        if isinstance(item, Event) and item.kind == "accumulate":
+            grads = {
+                ref.storage for name, ref in item.refs.items() if name.startswith("grad/") and isinstance(ref, Ref)
+            }
+        elif (
+            isinstance(item, Entry)
+            and not item.backward
+            and item.place not in explained
+            and any(ref.storage in grads for ref in item.writes)
+        ):
+            yield item
+
+
+def producer(tape: Tape, ref: Ref, before: Item) -> Entry | None:
+    """The last operator before an item that wrote a tensor's storage."""
+    found: Entry | None = None
+    for item in tape.items:
+        if item is before:
+            return found
+        if isinstance(item, Entry) and any(w.storage == ref.storage for w in item.writes):
+            found = item
+    return found
+
+
+def place_of_root(tape: Tape, backward: Event) -> Place:
+    """The line that made the root of a backward pass; a loss scale that was multiplied in later is looked through."""
+    root = next((ref for ref in backward.refs.values() if isinstance(ref, Ref)), None)
+    entry = producer(tape, root, backward) if root is not None else None
+    if entry is None:
+        return backward.place
+    factors = [a for a in entry.args if isinstance(a, Const)]
+    tracked = list(refs_in(entry.args))
+    if entry.op.startswith("aten.mul") and factors and len(tracked) == 1:
+        inner = producer(tape, tracked[0], entry)
+        return inner.place if inner is not None else entry.place
+    return entry.place
+
+
+def mend(found: Scale | None, n: int) -> str:
+    """What to change, for a gradient that is a multiple of the right one."""
+    if found is None or not found.proportional:
+        return "weigh each micro-batch by its share of the window: its samples or valid tokens over the window's"
+    if abs(found.factor - n) < 0.01 * n:
+        return f"divide the loss of each micro-batch by the {n} micro-batches of its window, once"
+    if abs(found.factor * n - 1) < 0.01:
+        return "the loss or the gradient is divided by the window's length twice: divide once"
+    if found.factor < 1:
+        return "the window is divided by more than its own length: divide by the micro-batches that it has"
+    return "the factors of the window's micro-batches must sum to one"

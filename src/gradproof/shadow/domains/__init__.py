@@ -1,0 +1,1 @@
+"""What the operator table is interpreted in: value, real, field, weight, rounding."""

@@ -1,0 +1,338 @@
+"""Terms as straight-line code: what a solver translates and an evaluator runs.
+
+`Raw` builds such terms without any normal form, so that a proof about them does not trust `terms.Pool`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from gradproof.shadow.domains.terms import Atom, Coefficient, Poly, Pool, Truth
+from gradproof.shadow.domains.value import COMPUTED
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One instruction: `op`, its payload (a number, a name or None), and the places of its arguments.
+
+    `op`: number, variable, add, mul, div, apply, ite, positive, zero, true, false, not, and, or, sub.
+    """
+
+    op: str
+    payload: Fraction | str | None
+    args: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps in an order in which arguments come first; `outputs` are places in `steps`."""
+
+    steps: list[Step]
+    outputs: list[int]
+
+    def variables(self) -> list[str]:
+        """Names of the variables."""
+        return [str(step.payload) for step in self.steps if step.op == "variable"]
+
+
+class RawNode:
+    """A term of `Raw`."""
+
+    __slots__ = ("args", "id", "op", "payload")
+
+    def __init__(self, number: int, op: str, payload: Fraction | str | None, args: tuple[RawNode, ...]) -> None:
+        self.id, self.op, self.payload, self.args = number, op, payload, args
+
+    @property
+    def constant(self) -> Coefficient | None:
+        """The value of a literal, else None."""
+        return self.payload if isinstance(self.payload, Fraction) else None
+
+
+class Raw:
+    """The constructors of `Pool` with hash-consing and nothing else: no folding, no reordering."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[object, ...], RawNode] = {}
+        self.zero, self.one = self.number(0), self.number(1)
+        self.true, self.false = self._node("true"), self._node("false")
+
+    def _node(self, op: str, payload: Fraction | str | None = None, *args: RawNode) -> RawNode:
+        key = (op, payload, *(a.id for a in args))
+        found = self._known.get(key)
+        if found is None:
+            found = self._known[key] = RawNode(len(self._known), op, payload, args)
+        return found
+
+    def number(self, x: Coefficient) -> RawNode:
+        """A literal."""
+        return self._node("number", Fraction(x))
+
+    def variable(self, name: str) -> RawNode:
+        """A real variable."""
+        return self._node("variable", name)
+
+    def combine(self, parts: Iterable[tuple[Coefficient, RawNode]]) -> RawNode:
+        """A sum of multiples."""
+        terms = [a if c == 1 else self.mul(self.number(c), a) for c, a in parts]
+        return self._node("add", None, *terms) if terms else self.zero
+
+    def mul(self, a: RawNode, b: RawNode) -> RawNode:
+        """a b."""
+        return self._node("mul", None, a, b)
+
+    def div(self, a: RawNode, b: RawNode) -> RawNode:
+        """a / b. Raises ZeroDivisionError for the literal 0."""
+        if b.constant == 0:
+            raise ZeroDivisionError
+        return self._node("div", None, a, b)
+
+    def apply(self, name: str, args: Sequence[RawNode]) -> RawNode:
+        """An uninterpreted function."""
+        return self._node("apply", name, *args)
+
+    def less(self, a: RawNode, b: RawNode) -> RawNode:
+        """a < b."""
+        return self._node("positive", None, self.combine(((1, b), (-1, a))))
+
+    def equal(self, a: RawNode, b: RawNode) -> RawNode:
+        """a = b."""
+        return self._node("zero", None, self.combine(((1, b), (-1, a))))
+
+    def negate(self, a: RawNode) -> RawNode:
+        """not a."""
+        return self._node("not", None, a)
+
+    def junction(self, kind: str, args: Iterable[RawNode]) -> RawNode:
+        """`and` or `or`."""
+        return self._node(kind, None, *args)
+
+    def ite(self, c: RawNode, a: RawNode, b: RawNode) -> RawNode:
+        """a where c holds, else b."""
+        if c.op in ("true", "false"):
+            return a if c.op == "true" else b
+        return self._node("ite", None, c, a, b)
+
+
+class Compiler:
+    """Turns terms of a `Pool` or of `Raw` into a `Program`; each shared term once."""
+
+    def __init__(self, pool: Pool | Raw) -> None:
+        self.pool = pool
+        self.steps: list[Step] = []
+        self.places: dict[Any, int] = {}
+        self._emitted: dict[Step, int] = {}
+
+    def compile(self, roots: Sequence[Any]) -> Program:
+        """The program of some numbers and truth values."""
+        for root in roots:
+            stack = [root]
+            while stack:
+                node = stack[-1]
+                missing = [] if node in self.places else [c for c in self._below(node) if c not in self.places]
+                if missing:
+                    stack.extend(missing)
+                    continue
+                if node not in self.places:
+                    self.places[node] = self._write(node)
+                stack.pop()
+        return Program(self.steps, [self.places[root] for root in roots])
+
+    def _emit(self, op: str, args: Sequence[int] = (), payload: Fraction | str | None = None) -> int:
+        step = Step(op, payload, tuple(args))
+        if step not in self._emitted:
+            self._emitted[step] = len(self.steps)
+            self.steps.append(step)
+        return self._emitted[step]
+
+    def _factors(self, monomial: int) -> list[tuple[Atom, int]]:
+        assert isinstance(self.pool, Pool)
+        return [(self.pool.atoms[i], n) for i, n in self.pool.monomials[monomial]]
+
+    def _below(self, node: Any) -> list[Any]:
+        if not isinstance(node, Poly):
+            return list(node.args)
+        atoms = [atom for monomial, _ in node.terms for atom, _ in self._factors(monomial)]
+        return [atom.args[0] if atom.kind == "indicator" else atom for atom in atoms]
+
+    def _write(self, node: Any) -> int:
+        args = [] if isinstance(node, Poly) else [self.places[a] for a in node.args]
+        if isinstance(node, RawNode):
+            return self._emit(node.op, args, node.payload)
+        if isinstance(node, Truth):
+            return self._emit(node.kind, args)
+        if isinstance(node, Poly):
+            return self._polynomial(node)
+        if node.kind == "inverse":
+            return self._emit("div", (self._emit("number", (), Fraction(1)), args[0]))
+        return args[0] if node.kind == "sum" else self._emit(node.kind, args, node.name)
+
+    def _polynomial(self, node: Poly) -> int:
+        terms = [self._term(monomial, Fraction(c)) for monomial, c in node.terms]
+        if len(terms) == 1:
+            return terms[0]
+        return self._emit("add", terms) if terms else self._emit("number", (), Fraction(0))
+
+    def _term(self, monomial: int, c: Fraction) -> int:
+        factors: list[int] = [] if c == 1 and monomial else [self._emit("number", (), c)]
+        conditions: list[int] = []
+        for atom, n in self._factors(monomial):
+            if atom.kind == "indicator":
+                conditions.append(self.places[atom.args[0]])
+            else:
+                factors += [self.places[atom]] * n
+        if not factors:
+            factors = [self._emit("number", (), Fraction(1))]
+        product = factors[0] if len(factors) == 1 else self._emit("mul", factors)
+        zero = self._emit("number", (), Fraction(0))
+        for condition in conditions:
+            product = self._emit("ite", (condition, product, zero))
+        return product
+
+
+Apply = Callable[[str, Sequence[Fraction]], Fraction]
+
+
+def exact(program: Program, at: Mapping[str, Fraction], apply: Apply) -> list[Fraction | bool]:
+    """The outputs at a rational point, with the reciprocal of 0 taken as 0."""
+    held: list[Any] = []
+    for step in program.steps:
+        args = [held[i] for i in step.args]
+        if step.op == "number":
+            held.append(step.payload)
+        elif step.op == "variable":
+            held.append(at[str(step.payload)])
+        elif step.op == "apply":
+            held.append(apply(str(step.payload), args))
+        else:
+            held.append(RATIONAL[step.op](*args))
+    return [held[i] for i in program.outputs]
+
+
+def _product(*args: Fraction) -> Fraction:
+    total = Fraction(1)
+    for a in args:
+        total *= a
+    return total
+
+
+RATIONAL: dict[str, Callable[..., Any]] = {
+    "add": lambda *args: sum(args, Fraction(0)),
+    "mul": _product,
+    "div": lambda a, b: a / b if b else Fraction(0),
+    "ite": lambda c, a, b: a if c else b,
+    "positive": lambda a: a > 0,
+    "zero": lambda a: a == 0,
+    "true": lambda: True,
+    "false": lambda: False,
+    "not": lambda a: not a,
+    "and": lambda *args: all(args),
+    "or": lambda *args: any(args),
+}
+
+UNIT = 2.0**-52
+"""Error charged to one float64 operation, twice the unit roundoff."""
+
+
+class Doubtful(Exception):
+    """A float evaluation cannot tell which branch is taken, or leaves the finite numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """A float64 and a bound on its distance from the exact value (first order; for functions by their ends)."""
+
+    value: float
+    error: float
+
+
+def near(program: Program, at: Mapping[str, float]) -> list[Near | bool | None]:
+    """The outputs at a point, with the real functions, and a running error bound.
+
+    None is an output that has no finite value here, or is too close to a branch. Raises Doubtful for a truth value so.
+    """
+    held: list[Any] = []
+    for step in program.steps:
+        args = [held[i] for i in step.args]
+        if step.op == "ite" and args[0] is not None:
+            held.append(args[1] if args[0] else args[2])
+        elif None in args:
+            held.append(None)
+        else:
+            held.append(_stepped(step, args, at))
+    truths = {"positive", "zero", "not", "and", "or"}
+    if any(held[i] is None and program.steps[i].op in truths for i in program.outputs):
+        raise Doubtful("a condition on the path is not decided here")
+    return [held[i] for i in program.outputs]
+
+
+def _stepped(step: Step, args: list[Any], at: Mapping[str, float]) -> Near | bool | None:
+    try:
+        if step.op == "number":
+            number = float(Fraction(step.payload or 0))
+            result: Near | bool = Near(number, abs(number) * UNIT)
+        elif step.op == "variable":
+            result = Near(at[str(step.payload)], 0.0)
+        elif step.op == "apply":
+            result = _applied(str(step.payload), args)
+        else:
+            result = ROUNDED[step.op](*args) if step.op in ROUNDED else RATIONAL[step.op](*args)
+    except (Doubtful, OverflowError):
+        return None
+    lost = isinstance(result, Near) and not np.isfinite(result.value + result.error)
+    return None if lost else result
+
+
+def _applied(name: str, args: Sequence[Near]) -> Near:
+    f = COMPUTED[name]
+    with np.errstate(all="ignore"):
+        middle = float(f(*(np.float64(a.value) for a in args)))
+        ends = [float(f(*(np.float64(a.value + sign * a.error) for a in args))) for sign in (-1, 1)]
+    spread = max(abs(end - middle) for end in ends)
+    return Near(middle, spread + 8 * abs(middle) * UNIT)
+
+
+def _added(*args: Near) -> Near:
+    total, error = 0.0, 0.0
+    for a in args:
+        total += a.value
+        error += a.error + abs(total) * UNIT
+    return Near(total, error)
+
+
+def _multiplied(*args: Near) -> Near:
+    product = Near(1.0, 0.0)
+    for a in args:
+        value = product.value * a.value
+        error = abs(product.value) * a.error + abs(a.value) * product.error + product.error * a.error
+        product = Near(value, error + abs(value) * UNIT)
+    return product
+
+
+def _divided(a: Near, b: Near) -> Near:
+    if abs(b.value) <= 2 * b.error or b.value == 0:
+        raise Doubtful("a divisor near 0")
+    value = a.value / b.value
+    return Near(value, (a.error + abs(value) * b.error) / (abs(b.value) - b.error) + abs(value) * UNIT)
+
+
+def _positive(a: Near) -> bool:
+    if a.error and abs(a.value) <= a.error:
+        raise Doubtful("a branch at its edge")
+    return a.value > 0
+
+
+def _zero(a: Near) -> bool:
+    if a.error and abs(a.value) <= a.error:
+        raise Doubtful("a branch at its edge")
+    return a.value == 0
+
+
+ROUNDED: dict[str, Callable[..., Any]] = {
+    "add": _added, "mul": _multiplied, "div": _divided, "positive": _positive, "zero": _zero,
+}  # fmt: skip

@@ -1,0 +1,399 @@
+"""Rounding: an enclosure of every value, and a bound on how far the machine's value may lie from it.
+
+Four components. `lo <= exact value <= hi`, and `|machine's value - exact value| <= err`, elementwise, for every leaf in
+its range (`Ranges`) that is a number of its format. `grid` says of which format the machine's value is a number, so
+that a copy into the same format costs nothing.
+
+One operation costs u |result| and the underflow unit. A sum of m terms costs (m - 1) u sum |x_i| in every order of
+summation, an inner product of n terms n u sum |x_i y_i| with and without fused multiply-add; neither needs a factor
+1 / (1 - n u) under rounding to nearest (Rump, "Error estimation of floating-point summation and dot product", BIT 52,
+2012; Jeannerod and Rump, "Improved error bounds for inner products in floating-point arithmetic", SIAM J. Matrix Anal.
+Appl. 34, 2013). u is that of the operator's narrowest output; with `wide`, operators with 16-bit outputs are taken to
+compute in fp32 and to round once, when they store. u of the 16-bit formats carries 2 u of fp32 for kernels that round
+twice.
+
+Assumed: rounding to nearest and gradual underflow (pass `flush=True` for kernels that flush to zero), and functions
+within `ULPS` units in the last place. Which kernels the rows speak for is in `rounding_rows`.
+
+The bookkeeping is in float64 and rounded outward. What has no bound (a divisor that may be zero, an overflow) is an
+unknown element; storing one raises Beyond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gradproof.arith.formats import FORMATS, Format
+from gradproof.shadow.algebra import Array, Beyond, Parts
+from gradproof.shadow.domains import enclose
+from gradproof.shadow.domains.enclose import FUNCTIONS, above, below, corners, quotients, sums
+from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Place, Ref
+
+FORMAT: dict[str, Format] = {
+    "float64": FORMATS["fp64"], "float32": FORMATS["fp32"], "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"],
+}  # fmt: skip
+CODE = {"": 0, "float64": 1, "float32": 2, "float16": 3, "bfloat16": 4}
+NAME = {code: name for name, code in CODE.items()}
+CHARGED = 16
+"""Added to a format's code: the rounding into this format has been charged, the value is not stored yet."""
+
+FITS = {(a, a) for a in CODE} | {("float32", "float64"), ("float16", "float64"), ("bfloat16", "float64")} | {
+    ("float16", "float32"), ("bfloat16", "float32"),
+}  # fmt: skip
+"""Pairs of formats: every number of the first is one of the second."""
+
+ULPS = 4.0
+"""Assumed error of a kernel's exp, log, tanh, ... in units in the last place."""
+
+SLACK = 1 + 2.0**-47
+"""Outward inflation: covers 32 roundings of float64 on numbers of one sign."""
+
+TINY = 2.0**-1000
+Key = tuple[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class Radius:
+    """How far a leaf may lie from its recorded value: `relative`, `absolute` (of it), or in [-`box`, `box`]."""
+
+    relative: float = 0.0
+    absolute: float = 0.0
+    box: float | None = None
+
+    def interval(self, value: Array) -> tuple[Array, Array]:
+        """Lowest and highest number of every element, rounded outward when it is not the recorded one."""
+        value = np.asarray(value, dtype=np.float64)
+        if self.box is not None:
+            return np.full(value.shape, -abs(self.box)), np.full(value.shape, abs(self.box))
+        if self.relative == 0 and self.absolute == 0:
+            return value, value
+        reach = (np.abs(value) * abs(self.relative) + abs(self.absolute)) * SLACK
+        return below(value - reach), above(value + reach)
+
+
+@dataclass(frozen=True, slots=True)
+class Ranges:
+    """The range of every leaf: by name, else by kind, else `default`, which is the recorded value alone."""
+
+    default: Radius = Radius()
+    kinds: Mapping[str, Radius] = field(default_factory=dict)
+    names: Mapping[str, Radius] = field(default_factory=dict)
+
+    def of(self, source: Any) -> Radius:
+        """The radius of one source."""
+        return self.names.get(source.name, self.kinds.get(source.kind, self.default))
+
+
+class Rounding:
+    """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing."""
+
+    name = "rounding"
+
+    def __init__(
+        self, ranges: Ranges | None = None, *, flush: bool = False, tf32: bool = False, wide: bool = False,
+        silent: frozenset[Key] = frozenset(), scale: float = 1.0,
+    ) -> None:  # fmt: skip
+        self.ranges, self.flush, self.tf32, self.silent, self.scale = ranges or Ranges(), flush, tf32, silent, scale
+        self.wide = wide
+        self.charged: dict[Key, float] = {}
+        self.key: Key = ("", Place("", 0))
+        self.dtype, self.reason = "float64", ""
+        self._format("float64")
+
+    def begin(self, item: Any) -> None:
+        """Before an item of the tape: the format in which its roundings are charged.
+
+        Raises Beyond for a floating-point format that is not known here.
+        """
+        if isinstance(item, Leaf | Init):
+            dtype = item.ref.dtype if isinstance(item, Leaf) else item.content.dtype
+            self._format(dtype if dtype in FLOATS else "float64")
+        elif isinstance(item, Entry):
+            self.key, self.reason = (item.op, item.place), ""
+            found = [ref.dtype for ref in _outs(item.outs) if ref.floating]
+            narrow = min(found, key=_precision) if found else "float64"
+            self._format("float32" if self.wide and 0 < _precision(narrow) < 24 else narrow)
+
+    def _format(self, dtype: str) -> None:
+        if dtype not in FORMAT:
+            raise Beyond(f"no rounding bound for {dtype}")
+        made = FORMAT[dtype]
+        self.dtype, self.largest, self.normal = dtype, float(made.largest), 2.0**made.emin
+        self.u = (float(made.u) + (2.0**-23 if made.p < 24 else 0.0)) * self.scale
+        self.eta = (2.0**made.emin if self.flush else float(made.tiny) / 2) * self.scale
+        self.flushed = 2.0**made.emin if self.flush else 0.0
+        self.code = CHARGED + CODE[dtype]
+
+    # Making and storing.
+
+    def const(self, x: Array) -> Parts:
+        """A constant: exact, or charged one rounding where it is no number of the operator's format."""
+        value = np.asarray(x, dtype=np.float64)
+        grid = np.full(value.shape, CODE[self.dtype], dtype=np.int8)
+        made = FORMAT[self.dtype]
+        if made.p >= 53:
+            return value, value, np.zeros(value.shape), grid
+        with np.errstate(over="ignore", invalid="ignore"):
+            inside = np.isfinite(value)
+            step = np.ldexp(1.0, np.maximum(np.frexp(np.where(inside, value, 0))[1] - 1, made.emin) - made.p + 1)
+            exact = ~inside | ((np.fmod(np.where(inside, value, 0), step) == 0) & (np.abs(value) <= self.largest))
+        lost = self._lost(np.where(exact, 0.0, np.abs(value)))
+        return self._done(value, value, lost, np.where(exact, grid, self.code))
+
+    def truth(self, x: Array) -> Parts:
+        """Concrete truth values are sure (`enclose.NO` and `enclose.YES`)."""
+        return (np.asarray(x, dtype=np.int8),)
+
+    def leaf(self, source: Any, shape: tuple[int, ...], value: Array) -> Parts:
+        """Every number of the leaf's format in its range; no error of its own."""
+        lo, hi = self.ranges.of(source).interval(np.asarray(value).reshape(shape))
+        return lo, hi, np.zeros(shape), np.full(shape, CODE[self.dtype], dtype=np.int8)
+
+    def rounded(self, a: Parts, dtype: str, entry: Any) -> Parts:
+        """The value as stored: one rounding unless it has been charged, or the format holds it already.
+
+        Raises Beyond where an element is unknown, or may overflow.
+        """
+        lo, hi, err, grid = a
+        if dtype not in FORMAT:
+            raise Beyond(f"no rounding bound for {dtype}")
+        inner = self.dtype
+        self._format(dtype)
+        size = np.where(lo == hi, np.abs(lo), np.maximum(np.abs(lo), np.abs(hi))) + err
+        free = np.zeros(grid.shape, dtype=bool)
+        for code, name in NAME.items():
+            if name and (name, dtype) in FITS:
+                free |= (grid == code) | (grid == CHARGED + code)
+        kept = free & (grid < CHARGED)
+        lost = np.where(free | _infinite(lo, hi), 0.0, self._lost(size))
+        out = self._done(lo, hi, err + lost, np.where(kept, grid, CODE[dtype]).astype(np.int8))
+        self._format(inner)
+        if not bool(np.all(np.isfinite(out[2]))):
+            raise Beyond(f"{self.key[1]}: {self.key[0]}: {self.reason or 'no bound is known for an element'}")
+        return out
+
+    def _lost(self, size: Array, times: float | Array = 1.0) -> Array:
+        """`times` roundings of a result of at most this size, noted for the report."""
+        lost = np.asarray(np.where(size > 0, times * (self.u * size + self.eta), 0.0) * SLACK)
+        if self.key in self.silent:
+            return np.zeros_like(lost)
+        finite = lost[np.isfinite(lost)]
+        self.charged[self.key] = self.charged.get(self.key, 0.0) + float(finite.sum())
+        return lost
+
+    def _done(self, lo: Array, hi: Array, err: Array, grid: Array) -> Parts:
+        """Mark what is unknown: not a number, an infinite error, or an overflow of the operator's format."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            constant = _infinite(lo, hi)
+            err = np.where(constant, 0.0, np.where(err > 0, err * SLACK + TINY, err))
+            size = np.maximum(np.abs(lo), np.abs(hi)) + err
+            over = ~constant & (size > self.largest)
+            bad = np.isnan(lo) | np.isnan(hi) | np.isnan(err) | over | (~constant & ~np.isfinite(size))
+        if bool(np.any(over)) and not self.reason:
+            self.reason = f"a value may overflow {self.dtype}"
+        grid = np.broadcast_to(np.asarray(grid, dtype=np.int8), lo.shape)
+        return np.where(bad, -np.inf, lo), np.where(bad, np.inf, hi), np.where(bad, np.inf, err), grid
+
+    # Arithmetic.
+
+    def add(self, a: Parts, b: Parts) -> Parts:
+        """Exact where one side is zero."""
+        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
+        with np.errstate(invalid="ignore", over="ignore"):
+            lo, hi = sums(al, ah, bl, bh)
+            az, bz = np.broadcast_arrays(zero(a), zero(b))
+            err = ae + be
+            size = np.where(az | bz, 0.0, np.maximum(np.abs(lo), np.abs(hi)) + err)
+            size = np.where(_infinite(lo, hi), 0.0, size)
+            grid = np.where(az, bg, np.where(bz, ag, self.code))
+        return self._done(lo, hi, err + self._lost(size) + self.flushed * (size > 0), grid)
+
+    def sub(self, a: Parts, b: Parts) -> Parts:
+        """As the sum."""
+        return self.add(a, self.neg(b))
+
+    def neg(self, a: Parts) -> Parts:
+        """Exact."""
+        return -a[1], -a[0], a[2], a[3]
+
+    def mul(self, a: Parts, b: Parts) -> Parts:
+        """Exact, but for underflow, where one side is a power of two."""
+        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
+        with np.errstate(invalid="ignore", over="ignore"):
+            lo, hi = corners(al, ah, bl, bh)
+            lo = np.maximum(lo, 0.0) if a is b else lo
+            err = size_of(a) * be + size_of(b) * ae + ae * be
+            pa, pb = np.broadcast_arrays(power(a), power(b))
+            big = np.maximum(np.abs(lo), np.abs(hi)) + err
+            low = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0) < self.normal
+            same, less = pa | pb, _shrinks(a, b, pa, pb) & low
+            lost = np.where(same, np.where(less, self.eta, 0.0), self._lost(np.where(same, 0.0, big)))
+            grid = np.where(same & ~less, np.where(pa, bg, ag), self.code)
+        return self._done(lo, hi, err + np.where(big > 0, lost, 0.0), grid)
+
+    def div(self, a: Parts, b: Parts) -> Parts:
+        """Unknown where the divisor may be zero. By one constant: two roundings, kernels multiply by its inverse."""
+        (al, ah, ae, ag), (bl, bh, be, _) = a, b
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            least = np.where(bl > 0, bl, np.where(bh < 0, -bh, 0.0))
+            machine = below(least - be)
+            if bool(np.any(machine <= 0)) and not self.reason:
+                self.reason = "a divisor may be zero"
+            lo, hi = quotients(al, ah, bl, bh)
+            size = np.maximum(np.abs(lo), np.abs(hi))
+            err = np.where(machine > 0, (ae + size * be) / machine * SLACK, np.inf)
+            pb = np.broadcast_to(power(b), lo.shape)
+            less = pb & (np.abs(bl) > 1)
+            times = 2.0 if bl.size == 1 and bool(np.all((bl == bh) & (be == 0))) else 1.0
+            lost = np.where(pb, np.where(less, self.eta, 0.0), self._lost(np.where(pb, 0.0, size + err), times))
+            err = np.where(size + err > 0, err + lost, 0.0)
+            grid = np.where(pb & ~less, ag, self.code)
+        return self._done(lo, hi, err, grid)
+
+    def sum(self, a: Parts, axes: tuple[int, ...]) -> Parts:
+        """Any order; terms that are zero for certain are not counted."""
+        lo, hi, err, grid = a
+        if not axes:
+            return a
+        terms = math.prod(lo.shape[k] for k in axes)
+        with np.errstate(invalid="ignore", over="ignore"):
+            size = (size_of(a) + err).sum(axis=axes) * SLACK
+            off = size * (terms * 2.0**-53) * SLACK
+            low, high = below(lo.sum(axis=axes) - off), above(hi.sum(axis=axes) + off)
+            low = np.where((lo >= 0).all(axis=axes), np.maximum(low, 0.0), low)
+            counted = (~zero(a)).sum(axis=axes)
+            lost = self._lost(size, np.maximum(counted - 1, 0)) + self.flushed * counted
+            total = err.sum(axis=axes) * (1 + terms * 2.0**-52) + np.where(size > 0, lost, 0.0)
+            stored = grid.max(axis=axes) if terms else np.zeros(low.shape)
+            alone = (counted <= 1) & (stored == (grid.min(axis=axes) if terms else 0))
+        none = counted == 0
+        low, high, total = np.where(none, 0.0, low), np.where(none, 0.0, high), np.where(none, 0.0, total)
+        over = np.where(size > self.largest, np.inf, total)
+        return self._done(low, high, over, np.where(alone, stored, self.code))
+
+    def matmul(self, a: Parts, b: Parts) -> Parts:
+        """Any order, with or without fused multiply-add. Raises Beyond at an infinite operand."""
+        (al, ah, ae, _), (bl, bh, be, _) = a, b
+        n = al.shape[-1]
+        sa, sb = size_of(a), size_of(b)
+        if not bool(np.all(np.isfinite(sa))) or not bool(np.all(np.isfinite(sb))):
+            raise Beyond(self.reason or "an operand of a matrix product is infinite or has no bound")
+        grow = (1 + (n + 4) * 2.0**-52) * SLACK
+        ma, mb = (al + ah) / 2, (bl + bh) / 2
+        ra, rb = above(np.maximum(ah - ma, ma - al)), above(np.maximum(bh - mb, mb - bl))
+        ra, rb = np.where(al == ah, 0.0, ra), np.where(bl == bh, 0.0, rb)
+        middle = ma @ mb
+        radius = (np.abs(ma) @ rb + ra @ sb) * grow + (sa @ sb) * ((n + 2) * 2.0**-53) * grow
+        err = (sa @ be + ae @ (sb + be)) * grow
+        size = ((sa + ae) @ (sb + be)) * grow
+        rounds = 2.0 * n if self.tf32 else float(n)
+        lost = self._lost(size, rounds) + np.where(size > 0, n * (self.eta + self.flushed), 0.0)
+        if self.tf32 and self.dtype == "float32":
+            lost = lost + (0.0 if self.key in self.silent else 2.002 * 2.0**-10) * size
+        err = np.where(size > self.largest, np.inf, err + lost)
+        if bool(np.any(size > self.largest)) and not self.reason:
+            self.reason = f"a value may overflow {self.dtype}"
+        code = np.where(size > 0, self.code, CODE[self.dtype])
+        return self._done(below(middle - radius), above(middle + radius), err, code)
+
+    def function(self, name: str, args: Sequence[Parts]) -> Parts:
+        """An enclosure from monotony and a bound on the slope; `ULPS` units in the last place for the kernel's own."""
+        if name not in FUNCTIONS:
+            raise Beyond(f"no rounding bound for the function {name!r}")
+        with np.errstate(all="ignore"):
+            lo, hi, err = FUNCTIONS[name](*[p[:3] for p in args])
+            size = np.maximum(np.abs(lo), np.abs(hi)) + err
+            exact = name in ("floor", "round")
+            lost = 0.0 if exact else self._lost(np.where(np.isfinite(size), size, 0.0), 2 * self.ulps(name))
+        if not bool(np.all(np.isfinite(err))) and not self.reason:
+            self.reason = f"{name} may leave its domain or overflow"
+        return self._done(lo, hi, err + lost, np.full(lo.shape, self.code))
+
+    @staticmethod
+    def ulps(name: str) -> float:
+        """Units in the last place assumed: 1 for the square root (MKL rounds no better), else `ULPS` or twice that."""
+        return 1.0 if name == "sqrt" else 2 * ULPS if name in ("sigmoid", "softplus", "pow") else ULPS
+
+    # Truth values.
+
+    def less(self, a: Parts, b: Parts) -> Parts:
+        """What the exact evaluation decides, and whether the machine must decide so too."""
+        (al, ah, ae, _), (bl, bh, be, _) = a, b
+        with np.errstate(invalid="ignore"):
+            sure = (above(ah + ae) < below(bl - be)) | (below(al - ae) >= above(bh + be)) | ((ae == 0) & (be == 0))
+        return (enclose.verdict(ah < bl, al >= bh, sure),)
+
+    def equal(self, a: Parts, b: Parts) -> Parts:
+        """As `less`; equal only where both are points."""
+        alike = (a[0] == a[1]) & (b[0] == b[1]) & (a[0] == b[0])
+        apart = (a[1] < b[0]) | (b[1] < a[0])
+        sides = (self.less(a, b)[0] == enclose.YES) | (self.less(b, a)[0] == enclose.YES)
+        return (enclose.verdict(alike, apart, sides | ((a[2] == 0) & (b[2] == 0))),)
+
+    def logic(self, name: str, args: Sequence[Parts]) -> Parts:
+        """Not, and, or. Raises Beyond for another connective."""
+        first = args[0][0]
+        if name == "not":
+            return (enclose.negated(first),)
+        if name == "and":
+            return (enclose.both(first, args[1][0]),)
+        if name == "or":
+            return (enclose.negated(enclose.both(enclose.negated(first), enclose.negated(args[1][0]))),)
+        raise Beyond(f"no connective {name!r} in the rounding domain")
+
+    def where(self, c: Parts, a: Parts, b: Parts) -> Parts:
+        """The exact side, or both; the machine may take the other one unless the condition is sure."""
+        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
+        cond = c[0]
+        first, second = (
+            (cond == enclose.YES) | (cond == enclose.MOSTLY_YES),
+            (cond == enclose.NO) | (cond == enclose.MOSTLY_NO),
+        )
+        with np.errstate(invalid="ignore", over="ignore"):
+            gap = above(np.maximum(np.maximum(ah - bl, bh - al), 0.0))
+            alike = (al == ah) & (bl == bh) & (al == bl)
+            either = np.where(alike, np.maximum(ae, be), np.maximum(ae, be) + gap)
+        lo = np.where(first, al, np.where(second, bl, np.minimum(al, bl)))
+        hi = np.where(first, ah, np.where(second, bh, np.maximum(ah, bh)))
+        err = np.where(cond == enclose.YES, ae, np.where(cond == enclose.NO, be, either))
+        grid = np.where(cond == enclose.YES, ag, np.where(cond == enclose.NO, bg, np.where(ag == bg, ag, 0)))
+        return lo, hi, err, grid.astype(np.int8)
+
+
+def size_of(a: Parts) -> Array:
+    """Largest magnitude of the exact value."""
+    return np.maximum(np.abs(a[0]), np.abs(a[1]))
+
+
+def zero(a: Parts) -> Array:
+    """Where machine and exact value are zero for certain."""
+    return np.asarray((a[0] == 0) & (a[1] == 0) & (a[2] == 0))
+
+
+def power(a: Parts) -> Array:
+    """Where the value is zero, or plus or minus a power of two, for certain."""
+    fraction = np.frexp(a[0])[0]
+    return np.asarray((a[0] == a[1]) & (a[2] == 0) & np.isfinite(a[0]) & ((np.abs(fraction) == 0.5) | (a[0] == 0)))
+
+
+def _shrinks(a: Parts, b: Parts, pa: Array, pb: Array) -> Array:
+    return ~((pa & (np.abs(a[0]) >= 1)) | (pb & (np.abs(b[0]) >= 1))) & (pa | pb)
+
+
+def _infinite(lo: Array, hi: Array) -> Array:
+    return np.asarray((lo == hi) & np.isinf(lo))
+
+
+def _precision(dtype: str) -> int:
+    return FORMAT[dtype].p if dtype in FORMAT else 0
+
+
+def _outs(outs: Any) -> list[Ref]:
+    if isinstance(outs, Ref):
+        return [outs]
+    return [ref for out in outs for ref in _outs(out)] if isinstance(outs, list | tuple) else []

@@ -1,0 +1,139 @@
+"""What the flow of gradients over a tape asks of single operators and tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradproof.shadow.tape import Entry, Place, Ref
+
+NARROW = frozenset({"float16", "bfloat16"})
+FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
+BOUNDS = frozenset(
+    {
+        "clamp", "clamp_min", "clamp_max", "clip", "hardtanh", "minimum", "maximum", "renorm", "_foreach_clamp_min",
+        "_foreach_clamp_max", "_foreach_minimum", "_foreach_maximum",
+    }
+)  # fmt: skip
+REDUCTIONS = frozenset(
+    {
+        "linalg_vector_norm", "norm", "sum", "mean", "_foreach_norm", "amax", "amin", "max", "min", "dot", "var", "std",
+        "any", "all", "prod", "isfinite", "_foreach_max",
+    }
+)  # fmt: skip
+OVERWRITES = frozenset({"zero", "fill", "copy", "_foreach_zero", "_foreach_copy", "normal", "uniform"})
+JOINS = frozenset({"cat", "stack", "copy", "_foreach_copy", "constant_pad_nd", "_pack_padded_sequence"})
+
+
+Token = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class Act:
+    """Something that the protocol speaks about: to which parameters, at which item of the tape, after `micro` arrivals.
+
+    `kind`: arrive, zero, assign, unscale, clip, step, schedule, sync, epoch, end. `held` are, at a step, the arrivals
+    in the gradient that was applied, by parameter.
+    """
+
+    kind: str
+    params: frozenset[str]
+    place: Place
+    index: int
+    micro: int
+    detail: dict[str, Any] = field(default_factory=dict)
+    held: dict[str, frozenset[int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowed:
+    """Gradients were added, or kept, in fewer bits than fp32: of which parameter and where."""
+
+    param: str
+    why: str
+    place: Place
+    index: int
+    micro: int
+
+
+@dataclass(slots=True)
+class Acts:
+    """Everything found, in the order of the run. `sighted`: operators were recorded, not only events."""
+
+    acts: list[Act] = field(default_factory=list)
+    narrowed: list[Narrowed] = field(default_factory=list)
+    outside: list[Act] = field(default_factory=list)
+    lost: dict[Token, Place] = field(default_factory=dict)
+    sighted: bool = False
+
+
+@dataclass(slots=True)
+class Scaling:
+    """A product of a gradient: with a factor of the gradients (`factor` None), or with the number `factor`."""
+
+    place: Place
+    index: int
+    micro: int
+    bound: bool
+    factor: float | None
+    norms: tuple[float, ...] = ()
+
+
+def refs_of(arg: Any) -> Iterator[Ref]:
+    """Every tracked tensor in an argument."""
+    if isinstance(arg, Ref):
+        yield arg
+    elif isinstance(arg, list | tuple):
+        for a in arg:
+            yield from refs_of(a)
+
+
+def base(op: str) -> str:
+    """`aten.mul_.Tensor` is `mul`; `aten._foreach_mul_` is `_foreach_mul`."""
+    return op.split(".")[1].rstrip("_") if "." in op else op
+
+
+def span(ref: Ref) -> tuple[int, int]:
+    """First element of the storage that a tensor may touch, and one past the last."""
+    reach = sum((n - 1) * s for n, s in zip(ref.shape, ref.stride, strict=True) if n)
+    return ref.offset, ref.offset + reach + 1
+
+
+def pairings(entry: Entry) -> Iterator[tuple[Ref, list[Any]]]:
+    """Each written tensor with the arguments that it comes from; lists of a foreach operator pair up by position."""
+    given = [*entry.args, *entry.kwargs.values()]
+    many = base(entry.op).startswith("_foreach") or "_fused_" in entry.op
+    if not many:
+        for out in entry.writes:
+            yield out, given
+        return
+    lists = [list(a) for a in given if isinstance(a, list | tuple) and len(a) and isinstance(a[0], Ref)]
+    width = max((len(a) for a in lists), default=0)
+    written = list(entry.writes)
+    for position, out in enumerate(written):
+        at = position % width if width else 0
+        yield out, [a[at] if isinstance(a, list | tuple) and len(a) == width else a for a in given]
+
+
+def zeroes(name: str, given: list[Any]) -> bool:
+    """Whether an overwriting operator writes zeros."""
+    return "zero" in name or (len(given) > 1 and given[1] == 0)
+
+
+def simple(x: float, tolerance: float = 1e-4) -> bool:
+    """Whether a number is one that people write: two digits, or one over an integer."""
+    if not x or x != x or abs(x) == float("inf"):
+        return True
+    near = [float(f"{x:.1e}")]
+    if abs(x) < 1:
+        near.append(1 / round(1 / x))
+    return any(abs(x - n) <= tolerance * abs(x) for n in near)
+
+
+def from_norm(scaling: Scaling) -> bool:
+    """Whether a factor looks as if it was computed from a norm that was read: limit / (norm + tiny)."""
+    factor = scaling.factor
+    if factor is None or simple(factor):
+        return False
+    return any(simple(factor * norm) for norm in scaling.norms)

@@ -1,0 +1,341 @@
+"""What a dispatch mode cannot see, and what gives operators their meaning: the events of a training loop.
+
+| event | seen by |
+|---|---|
+| `backward`, `accumulate` | torch.autograd.backward (Tensor.backward calls it), and the buffers that it changed |
+| `backward`, `gradients` | torch.autograd.grad with respect to parameters; `derivative` for any other use of it |
+| `step`, `stepped` | the global step hooks of torch.optim; with a closure, when the closure has returned |
+| `zero`, `assign`, `touch` | zero_grad, the setter of `Tensor.grad`, else the identity and version of each buffer |
+| `clip` | torch.nn.utils.clip_grad_*, under every name that a module holds them by |
+| `unscale`, `scale` | GradScaler.unscale_ (also inside its step), GradScaler.update |
+| `schedule` | LRScheduler.step of every class; the call inside a constructor is none |
+| `sync` | torch.distributed.all_reduce on gradients; DistributedDataParallel by its own flag at the forward pass |
+
+Backward passes inside a backward pass (checkpointing) belong to the outer one. A wrapped optimizer that does nothing
+between boundaries makes no event, because the hooks of the inner optimizer decide. The getter of `Tensor.grad` stays
+the C getter (measured: 80 ns instead of 53 ns a read), so that only writes pay for the patch.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.shadow.buffers import found_skip
+from gradproof.shadow.hooks_base import Call, Reporter
+from gradproof.shadow.hooks_patch import (
+    Flag,
+    cover,
+    inner,
+    install,
+    leaves_of,
+    params_of,
+    rates,
+    states_of,
+    tensors_of,
+    unwrapped,
+)
+from gradproof.shadow.names import functional
+
+
+class Hooks(Reporter):
+    """Reports the events of a training loop to a sink while it is entered, and leaves torch as it was."""
+
+    def __enter__(self) -> Hooks:
+        self.names.clear()
+        self.buffers.clear()
+        try:
+            self._install()
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._remove()
+
+    def end(self) -> None:
+        """The run is over: the event `end`, with every parameter."""
+        self._poll()
+        made = {self.number(o): self._named(params_of(o)) for o in list(self._made)}
+        self._event("end", self._params(self.names.params()), optimizers=made)
+
+    def stop(self) -> None:
+        """Nothing more is wanted: torch is as it was from here on."""
+        self._remove()
+
+    def _remove(self) -> None:
+        self._patches.restore()
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def _install(self) -> None:
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+            nn.modules.module.register_module_forward_pre_hook(self._forward),
+        ]
+        install(self, self._patches)
+        self._patches.active = True
+
+    # Backward passes
+
+    def backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.backward."""
+        if "backward" in self._inside:
+            return original(*args, **kwargs)
+        roots = tensors_of(args[0] if args else kwargs.get("tensors"))
+        inputs = tensors_of(kwargs.get("inputs"))
+        self._before_backward(roots, inputs)
+        result = self.within("backward", lambda: original(*args, **kwargs))
+        self._arrived()
+        if self._synced:
+            world = torch.distributed.get_world_size()
+            self._event("sync", params=self._named(self._trainable()), how="DistributedDataParallel", world=world)
+        return result
+
+    def _before_backward(self, roots: list[Tensor], inputs: list[Tensor], call: str = "backward") -> None:
+        if self.thorough or next(self.names.params(), None) is None:
+            for leaf in leaves_of(roots):
+                self.names.claim(leaf)
+        self._poll()
+        unseen = self.buffers.unseen_zeros() if not self._inside else []
+        if unseen:
+            self._zeroed(unseen, "found zero")
+        self._backwards += 1
+        tensors = {f"root/{i}": root for i, root in enumerate(roots)} if self.thorough else {}
+        self._event(
+            "backward",
+            tensors,
+            inputs=self._named(inputs) or None,
+            call=call,
+            number=self._backwards,
+            ranks=self._ranks,
+        )
+
+    def _trainable(self) -> list[Tensor]:
+        return [p for p in self.names.params() if p.requires_grad]
+
+    def grad(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.grad."""
+        if "backward" in self._inside:
+            return original(*args, **kwargs)
+        inputs = tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
+        if inputs and all(map(functional, inputs)):
+            return self._functional(original, inputs, *args, **kwargs)
+        known = [t for t in inputs if t.is_leaf and (isinstance(t, nn.Parameter) or self.names.knows(t))]
+        if not known or len(known) != len(inputs) or kwargs.get("create_graph"):
+            self._event("derivative", call="grad")
+            return original(*args, **kwargs)
+        self._before_backward(tensors_of(args[0] if args else kwargs.get("outputs")), known, "grad")
+        result = self.within("backward", lambda: original(*args, **kwargs))
+        given = result.values() if isinstance(result, dict) else result
+        self._taken(known, list(given))
+        return result
+
+    def _functional(self, original: Call, inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
+        """A derivative by torch.func: its inputs are wrapped aliases of parameters."""
+        known = [self.names.behind(t) for t in inputs]
+        result = original(*args, **kwargs)
+        given = [unwrapped(t) if isinstance(t, Tensor) else None for t in result]
+        pairs = [(p, g) for p, g in zip(known, given, strict=True) if p is not None and g is not None]
+        if not pairs or any(g.shape != p.shape for p, g in pairs):
+            self._event("derivative", call="func")
+            return result
+        self._poll()
+        self._backwards += 1
+        root = unwrapped(tensors_of(args[0] if args else kwargs.get("outputs"))[0])
+        tensors = {"root/0": root} if self.thorough and root is not None else {}
+        with torch._C._DisableFuncTorch():
+            self._event("backward", tensors, call="func", number=self._backwards, ranks=1)
+            self._taken([p for p, _ in pairs], [g for _, g in pairs])
+        return result
+
+    def _taken(self, params: list[Tensor], given: list[Any]) -> None:
+        """Gradients that were returned instead of accumulated."""
+        names = self._named(params)
+        arrived = {f"grad/{n}": g for n, g in zip(names, given, strict=True) if g is not None}
+        dtypes = {n.removeprefix("grad/"): str(g.dtype)[6:] for n, g in arrived.items()}
+        self._event("gradients", arrived if self.thorough else {}, params=names, number=self._backwards, dtypes=dtypes)
+
+    # Optimizers
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if "backward" in self._inside:
+            self._arrived()
+        self._poll()
+        self._steps += 1
+        self._stack.append((self.number(optimizer), self._steps))
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._step_event(optimizer, self._stack[-1], 0)
+            return None
+        wrapped = self._closure(optimizer, closure)
+        return ((args[0], wrapped, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": wrapped})
+
+    def _closure(self, optimizer: Optimizer, closure: Call) -> Call:
+        this, calls = self._stack[-1], [0]
+
+        def evaluated(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            calls[0] += 1
+            self._poll()
+            self._step_event(optimizer, this, calls[0])
+            return result
+
+        return evaluated
+
+    def _step_event(self, optimizer: Optimizer, this: tuple[int, int], evaluation: int) -> None:
+        params = params_of(optimizer)
+        place = self._stack.index(this) if this in self._stack else 0
+        skip = found_skip(optimizer)
+        tensors = self._grads(params) | self._params(params) | self._state(optimizer)
+        self._event(
+            "step",
+            tensors,
+            **self._about(optimizer, this),
+            outer=next((n for n, _ in reversed(self._stack[:place]) if n != this[0]), None),
+            evaluation=evaluation,
+            held=self._named(p for p in params if p.grad is not None),
+            scaled=getattr(optimizer, "grad_scale", None) is not None,
+            skipped=skip is not None and self._flag(skip),
+        )
+        self.buffers.applied(params)
+
+    def _flag(self, found: Tensor) -> bool | Flag:
+        if not self.thorough:
+            return Flag(found)
+        with _disable_current_modes():
+            return bool(Flag(found))
+
+    def _about(self, optimizer: Optimizer, this: tuple[int, int]) -> dict[str, Any]:
+        return {
+            "params": self._named(params_of(optimizer)),
+            "lr": rates(optimizer),
+            "optimizer": this[0],
+            "type": type(optimizer).__name__,
+            "call": this[1],
+        }
+
+    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
+        if not self.thorough:
+            return {}
+        return {f"state/{self.names.claim(p)}/{key}": held for p, key, held in states_of(optimizer)}
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        while self._stack and self._stack[-1][0] != self.number(optimizer):
+            self._stack.pop()
+        this = self._stack.pop() if self._stack else (self.number(optimizer), self._steps)
+        params = params_of(optimizer)
+        self._event("stepped", self._params(params) | self._state(optimizer), **self._about(optimizer, this))
+
+    def scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """GradScaler.step, which makes no step at all when it found an infinite gradient."""
+        before = self._steps
+        result = original(scaler, optimizer, *args, **kwargs)
+        if self._steps == before and scaler.is_enabled() and isinstance(optimizer, Optimizer):
+            self._steps += 1
+            params = params_of(optimizer)
+            self._event(
+                "step",
+                self._grads(params) | self._params(params) | self._state(optimizer),
+                **self._about(optimizer, (self.number(optimizer), self._steps)),
+                outer=None, evaluation=0, held=self._named(params), scaled=False, skipped=True,
+            )  # fmt: skip
+            self.buffers.applied(params)
+        return result
+
+    def unscale(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """GradScaler.unscale_, called by the user or by the scaler's own step."""
+        if not scaler.is_enabled() or "unscale" in self._inside:
+            return original(scaler, optimizer, *args, **kwargs)
+        self._poll()
+        result = self.within("unscale", lambda: original(scaler, optimizer, *args, **kwargs))
+        self.buffers.changes()
+        params = params_of(optimizer)
+        self._event("unscale", self._grads(params), params=self._named(params))
+        return result
+
+    def clip(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
+        """The clips of torch.nn.utils."""
+        if "clip" in self._inside:
+            return original(parameters, *args, **kwargs)
+        params = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+        self._poll()
+        norm = self.within("clip", lambda: original(params, *args, **kwargs))
+        self.buffers.changes()
+        limit = args[0] if args else next((kwargs[k] for k in ("max_norm", "clip_value") if k in kwargs), None)
+        tensors = self._grads(params) | ({"norm": norm} if self.thorough and isinstance(norm, Tensor) else {})
+        self._event("clip", tensors, params=self._named(params), limit=limit, how=original.__name__)
+        return norm
+
+    # Schedules, modules, ranks
+
+    def schedule(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
+        """LRScheduler.step; a scheduler inside another, or inside a constructor, belongs to it."""
+        if "schedule" in self._inside:
+            return original(scheduler, *args, **kwargs)
+        optimizer = inner(getattr(scheduler, "optimizer", None))
+        before = rates(optimizer)
+        result = self.within("schedule", lambda: original(scheduler, *args, **kwargs))
+        self._event(
+            "schedule",
+            scheduler=self.number(scheduler),
+            type=type(scheduler).__name__,
+            optimizer=None if optimizer is None else self.number(optimizer),
+            before=before,
+            after=rates(optimizer),
+        )
+        return result
+
+    def scheduler_made(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> None:
+        """A constructor of a scheduler: its first step is no event."""
+        cover(self, self._patches, type(scheduler))
+        self.within("schedule", lambda: original(scheduler, *args, **kwargs))
+
+    def optimizer_made(self, original: Call, optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        """Parameters that are given to an optimizer."""
+        original(optimizer, *args, **kwargs)
+        self._made.add(optimizer)
+        group = optimizer.param_groups[-1]
+        for param, name in zip(group["params"], group.get("param_names", [None] * len(group["params"])), strict=False):
+            if name is None:
+                self.names.know(param)
+            else:
+                self.names.name(param, name)
+
+    def next_batch(self, original: Call, iterator: Any) -> Any:
+        """A DataLoader's next batch; its end is an event."""
+        try:
+            return original(iterator)
+        except StopIteration:
+            self._event("epoch")
+            raise
+
+    def ranks(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
+        """DistributedDataParallel.forward decides whether the next backward pass sums over the ranks."""
+        self._synced = bool(module.require_backward_grad_sync) and torch.is_grad_enabled()
+        self._ranks = torch.distributed.get_world_size()
+        return original(module, *args, **kwargs)
+
+    def all_reduce(self, original: Call, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """torch.distributed.all_reduce, of gradients or of something else."""
+        self._poll()
+        result = self.within("sync", lambda: original(tensor, *args, **kwargs))
+        address = torch._C.TensorBase.data_ptr
+        own = [p for p in self.names.params() if p.grad is not None and address(p.grad) == address(tensor)]
+        self.buffers.changes(own)
+        tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
+        self._event(
+            "sync", tensors, params=self._named(own), how="all_reduce", world=torch.distributed.get_world_size()
+        )
+        return result
+
+    def _forward(self, module: nn.Module, args: Any) -> None:
+        self.names.module(module)

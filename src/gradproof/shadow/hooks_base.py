@@ -1,0 +1,142 @@
+"""What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+from gradproof.shadow.buffers import Buffers, all_zero
+from gradproof.shadow.names import NAMES
+from gradproof.shadow.patches import Patches
+from gradproof.shadow.places import user_place
+from gradproof.shadow.tape import Place
+
+Call = Callable[..., Any]
+
+
+class Sink(Protocol):
+    """Takes the events. A sink whose `tensors` is False is handed none: nothing is copied or read for it."""
+
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None: ...
+
+
+class Reporter:
+    """Reports to a sink what happens to the gradient buffers."""
+
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.thorough = bool(getattr(sink, "tensors", True))
+        self.names = NAMES
+        self.buffers = Buffers(NAMES)
+        self._patches = Patches()
+        self._handles: list[Any] = []
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._stack: list[tuple[int, int]] = []
+        self._inside: list[str] = []
+        self._steps = 0
+        self._backwards = 0
+        self._synced = False
+        self._ranks = 1
+
+    def _event(
+        self, kind: str, tensors: Mapping[str, Tensor] | None = None, place: Place | None = None, **detail: Any
+    ) -> None:
+        self.sink.event(kind, tensors or {}, place or user_place(), **detail)
+
+    def _grads(self, params: Iterable[Tensor]) -> dict[str, Tensor]:
+        if not self.thorough:
+            return {}
+        return {f"grad/{self.names.claim(p)}": p.grad for p in params if p.grad is not None}
+
+    def _params(self, params: Iterable[Tensor]) -> dict[str, Tensor]:
+        return {f"param/{self.names.claim(p)}": p for p in params} if self.thorough else {}
+
+    def number(self, thing: Any) -> int:
+        """Optimizers and schedulers by order of appearance."""
+        return self._numbers.setdefault(thing, len(self._numbers))
+
+    def _named(self, params: Iterable[Tensor]) -> list[str]:
+        return [self.names.claim(p) for p in params]
+
+    # Buffers that changed by themselves
+
+    def _poll(self) -> None:
+        """Report what happened to the buffers since the last look, as near as can be known."""
+        if self._inside:
+            return
+        changes = self.buffers.changes()
+        zeroed = [c.param for c in changes if c.how == "gone"]
+        written = [c.param for c in changes if c.how != "gone"]
+        if written and not self.thorough and all(p.grad is None or all_zero(p.grad) for p in written):
+            zeroed, written = zeroed + written, []
+        if zeroed:
+            self._zeroed(zeroed, "seen later")
+        if written:
+            self._event("touch", self._grads(written), params=self._named(written), how="seen later")
+
+    def _zeroed(self, params: list[Tensor], how: str) -> None:
+        self.buffers.zeroed(params)
+        self._event("zero", self._grads(params), params=self._named(params), how=how)
+
+    def assigned(self, setter: Call, tensor: Tensor, value: Any) -> None:
+        """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is told first."""
+        silent = bool(self._inside) and self._inside[-1] != "backward"
+        if silent or not (isinstance(tensor, nn.Parameter) or self.names.knows(tensor)):
+            setter(tensor, value)
+            return
+        self.names.claim(tensor)
+        if self._inside:
+            self._arrived([tensor])
+        setter(tensor, value)
+        changed = self.buffers.changes([tensor])
+        if tensor.grad is None or all_zero(tensor.grad):
+            if changed and changed[0].how != "new":
+                self._zeroed([tensor], "assigned")
+        else:
+            self._event("assign", self._grads([tensor]), params=self._named([tensor]))
+
+    def within(self, what: str, call: Callable[[], Any]) -> Any:
+        """Make a call whose writes to the buffers are accounted for."""
+        self._inside.append(what)
+        told = self.thorough and what != "backward"
+        if told:
+            self._event("enter", what=what)
+        try:
+            return call()
+        finally:
+            self._inside.pop()
+            if told:
+                self._event("leave", what=what)
+
+    def zero(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        """A zero_grad: of the buffers that it changes, it zeroes every one."""
+        if self._inside:
+            return original(owner, *args, **kwargs)
+        self._poll()
+        result = self.within("zero", lambda: original(owner, *args, **kwargs))
+        changed = [c.param for c in self.buffers.changes()]
+        if changed:
+            self._zeroed(changed, "zero_grad")
+        return result
+
+    def rebound(self, setter: Call, tensor: Tensor, value: Any) -> None:
+        """`p.data = value` of a known parameter: its numbers are those of another tensor from here on."""
+        setter(tensor, value)
+        if self.names.knows(tensor) and not self._inside:
+            self._event("rebind", self._params([tensor]), params=self._named([tensor]))
+
+    def _arrived(self, only: list[Tensor] | None = None) -> None:
+        """Buffers that the backward pass changed."""
+        changed = [c.param for c in self.buffers.changes(only) if c.how != "gone" and c.param.is_leaf]
+        if changed:
+            self._event(
+                "accumulate",
+                self._grads(self.names.params() if only is None else only),
+                params=self._named(changed),
+                number=self._backwards,
+                dtypes={self.names.claim(p): str(p.grad.dtype)[6:] for p in changed if p.grad is not None},
+            )

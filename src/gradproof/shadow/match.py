@@ -1,0 +1,192 @@
+"""Two tapes side by side: the same samples, the same operators.
+
+The run with N micro-batches and the full batch are matched by leaves (`Source` and place in its stream) and by the
+integers of each site, never by value. Two recordings of one run at different leaves must be the same tape: a constant
+or a Python number that moved with the leaves is a value that flowed past the recorder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
+
+Array = NDArray[Any]
+Key = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two tapes part: what, and the user's line. `kind`: value, operator, length."""
+
+    kind: str
+    what: str
+    place: Place
+
+
+def streams(tape: Tape) -> dict[Key, Array]:
+    """All values of each source in the order of its stream (float64, flat)."""
+    found: dict[Key, dict[int, Array]] = {}
+    for leaf in tape.leaves():
+        rows = found.setdefault((leaf.source.kind, leaf.source.name), {})
+        rows.setdefault(leaf.source.first, np.asarray(leaf.value, dtype=np.float64).ravel())
+    return {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
+
+
+def unmatched(accumulated: Tape, full: Tape) -> list[str]:
+    """Sources of which the two runs took different amounts, in words; integers that differ too."""
+    ours, theirs = streams(accumulated), streams(full)
+    wrong = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        a, b = ours.get(key), theirs.get(key)
+        if a is None or b is None or a.size != b.size:
+            counts = f"{0 if a is None else a.size} against {0 if b is None else b.size} numbers"
+            wrong.append(f"{described(key)}: {counts} in the full batch's run")
+    return wrong + integers_apart(accumulated, full)
+
+
+def described(key: Key) -> str:
+    """A source in words."""
+    kind, name = key
+    return f"parameter {name}" if kind == "param" else f"{kind} of {name}"
+
+
+def integers_apart(accumulated: Tape, full: Tape) -> list[str]:
+    """Sites whose integer data are not the same stream in both runs."""
+    wrong = []
+    for site in sorted(accumulated.integers.keys() | full.integers.keys()):
+        a, b = (joined(t.integers.get(site, [])) for t in (accumulated, full))
+        if a.shape != b.shape or not np.array_equal(a, b):
+            wrong.append(f"integers of {site}: {a.size} and {b.size} numbers, not the same stream")
+    return wrong
+
+
+def joined(arrays: list[Array]) -> Array:
+    """A stream of arrays as one flat array."""
+    return np.concatenate([np.asarray(a).ravel() for a in arrays]) if arrays else np.zeros(0, dtype=np.int64)
+
+
+def values_apart(one: Tape, other: Tape) -> list[str]:
+    """Sources with the same amount of numbers but other values in the two runs."""
+    a, b = streams(one), streams(other)
+    return [described(k) for k in sorted(a.keys() & b.keys()) if a[k].size == b[k].size and not same(a[k], b[k])]
+
+
+def same(a: Any, b: Any) -> bool:
+    """Equal bit for bit as numbers, NaN included."""
+    x, y = np.asarray(a), np.asarray(b)
+    return x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
+
+
+def differences(one: Tape, other: Tape, limit: int = 5) -> list[Difference]:
+    """Where two recordings of one run part; leaves and events may hold other values, nothing else may."""
+    found: list[Difference] = []
+    numbering: tuple[dict[int, int], dict[int, int]] = ({}, {})
+    for a, b in zip_longest(_structure(one), _structure(other)):
+        if a is None or b is None:
+            extra = a if a is not None else b
+            found.append(Difference("length", "one recording goes on where the other ends", _place(extra)))
+            return found
+        what = _apart(a, b, numbering)
+        if what:
+            found.append(Difference(*what, _place(a)))
+        if what and (what[0] == "operator" or len(found) >= limit):
+            return found
+    return found
+
+
+def _structure(tape: Tape) -> Iterator[Entry | Leaf | Event]:
+    for item in tape.items:
+        if isinstance(item, Entry | Leaf) or (isinstance(item, Event) and item.kind == "item"):
+            yield item
+
+
+def _place(item: Any) -> Place:
+    return getattr(item, "place", NOWHERE)
+
+
+Numbering = tuple[dict[int, int], dict[int, int]]
+
+
+def _apart(a: Any, b: Any, numbering: Numbering) -> tuple[str, str] | None:
+    if type(a) is not type(b):
+        return "operator", "other operators run"
+    if isinstance(a, Leaf):
+        return None if a.source == b.source else ("operator", f"{a.source} against {b.source}")
+    if isinstance(a, Event):
+        return _branch(a, b)
+    if a.op != b.op:
+        return "operator", f"{a.op} against {b.op}"
+    for x, y in ((a.args, b.args), (dict(a.kwargs), dict(b.kwargs)), (a.outs, b.outs)):
+        what = _argument(x, y, numbering)
+        if what:
+            return what[0], f"{a.op}: {what[1]}"
+    return None
+
+
+def _branch(a: Event, b: Event) -> tuple[str, str] | None:
+    x, y = a.values.get("value"), b.values.get("value")
+    if x is not None and y is not None and a.detail.get("dtype") == "bool" and bool(x.any()) != bool(y.any()):
+        return "operator", "a branch on data goes the other way"
+    return None
+
+
+def _argument(x: Any, y: Any, numbering: Numbering) -> tuple[str, str] | None:
+    if isinstance(x, Ref) and isinstance(y, Ref):
+        return _ref(x, y, numbering)
+    if isinstance(x, Const) and isinstance(y, Const):
+        return None if same(x.value, y.value) else ("value", f"a constant of {x.dtype} moved with the leaves")
+    if isinstance(x, Mapping) and isinstance(y, Mapping):
+        return _argument([x[k] for k in sorted(x)], [y[k] for k in sorted(y)], numbering)
+    if isinstance(x, list | tuple) and isinstance(y, list | tuple) and len(x) == len(y):
+        return next((w for p, q in zip(x, y, strict=True) if (w := _argument(p, q, numbering))), None)
+    if isinstance(x, float) and isinstance(y, float):
+        return None if same(x, y) else ("value", f"a Python number moved with the leaves: {x!r} against {y!r}")
+    if type(x) is not type(y) or x != y:
+        return "operator", f"{x!r} against {y!r}"
+    return None
+
+
+def _ref(x: Ref, y: Ref, numbering: Numbering) -> tuple[str, str] | None:
+    a = numbering[0].setdefault(x.storage, len(numbering[0]))
+    b = numbering[1].setdefault(y.storage, len(numbering[1]))
+    if a != b or (x.dtype, x.offset, x.shape, x.stride) != (y.dtype, y.offset, y.shape, y.stride):
+        return "operator", "another tensor"
+    return None
+
+
+def injection(values: Mapping[Key, Array]) -> Any:
+    """Leaf values by source and place in its stream, as the recorder's `inject` takes them."""
+
+    def inject(source: Any, shape: tuple[int, ...], dtype: str, natural: Array) -> Array | None:
+        stream = values.get((source.kind, source.name))
+        count = int(np.prod(shape, dtype=np.int64))
+        if stream is None or source.first + count > stream.size:
+            return None
+        return stream[source.first : source.first + count].reshape(shape)
+
+    return inject
+
+
+def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key, Array]:
+    """Other values for every leaf: each stream's own numbers in another order, moved a little, times `scale`.
+
+    The numbers keep their range, so that a logarithm or a square root of them still exists. fp32-exact.
+    """
+    found: dict[Key, Array] = {}
+    for name in sorted(values):
+        stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
+        factor = generator.uniform(0.75, 1.25, stream.size)
+        spread = generator.uniform(-0.25, 0.25, stream.size) * (np.abs(stream).mean() + 0.1) if stream.size else 0.0
+        shift = spread if np.any(stream < 0) or not np.any(stream) else 0.0
+        found[name] = np.asarray((generator.permutation(stream) * factor + shift) * scale, dtype=np.float32).astype(
+            np.float64
+        )
+    return found

@@ -1,0 +1,217 @@
+"""From what was compared to one result an obligation.
+
+A gradient that differs is refuted only when the difference is seen on the real step too, at the same leaves; it may be
+explained first: by an offence against the window protocol, by data that do not match, by statistics over the batch, by
+constants that are not the numbers that they stand for, or by a learning rate that makes up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gradproof.core import Outcome
+from gradproof.shadow.agree import UNIT, narrowest
+from gradproof.shadow.blame import Scale, mend, place_of_gradient, scale
+from gradproof.shadow.compare import Quantity, windows
+from gradproof.shadow.interpret import Observation
+from gradproof.shadow.match import Array
+from gradproof.shadow.run import Recording
+from gradproof.shadow.session import Session
+from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.verdict import Result
+
+ROUNDINGS = 64
+GROUPS = {
+    "grad": "GA-EQ-001",
+    "loss": "GA-INV-001",
+    "weights": "GA-INV-003",
+    "state": "GA-INV-003",
+    "sync": "GA-SYNC-001",
+}
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a domain says of every quantity. `constants`: equal up to constants, each with its bound, in words."""
+
+    domain: str
+    reach: str
+    equal: list[Quantity] = field(default_factory=list)
+    apart: list[Quantity] = field(default_factory=list)
+    constants: list[tuple[Quantity, str]] = field(default_factory=list)
+    unknown: list[tuple[Quantity | None, Outcome, str]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    error_bound: str = ""
+    examples: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, group: str, among: Sequence[Quantity]) -> list[Quantity]:
+        """Quantities of one group."""
+        return [q for q in among if q.group == group]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A difference on the real step: the largest, relative to the full batch's largest number, and the relation."""
+
+    size: float
+    scale: Scale | None
+    ours: Array
+    full: Array
+    where: str
+
+
+def replay(session: Session, quantity: Quantity) -> Seen | None:
+    """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
+    rank = quantity.rank
+    if quantity.group == "sync":
+        return measured(session.ours[rank], session.ours[0], quantity, "the recorded values")
+    first = measured(session.ours[rank], session.full[rank], quantity, "the recorded values")
+    if first is not None or not session.moved:
+        return first
+    return measured(session.moved[rank], session.moved_full()[rank], quantity, "other values")
+
+
+def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> Seen | None:
+    """Compare the contents of the storages of two recordings; None when they agree within rounding."""
+    a, b = (content(r.tape, quantity) for r in (ours, full))
+    if a is None or b is None or a.shape != b.shape:
+        return None
+    unit = max(UNIT[narrowest(t.tape)] for t in (ours, full))
+    largest = float(np.max(np.abs(b), initial=0.0))
+    size = float(np.max(np.abs(a - b), initial=0.0))
+    if not np.isfinite(size) or size <= ROUNDINGS * unit * max(largest, float(np.max(np.abs(a), initial=0.0)), 1e-12):
+        return None
+    return Seen(size / largest if largest else float("inf"), scale(a, b), a, b, where)
+
+
+def content(tape: Tape, quantity: Quantity) -> Array | None:
+    """What the storages held for a quantity, as float64."""
+    seen = [Observation(e) for e in tape.events() if e.refs]
+    if quantity.group == "loss":
+        return _loss(tape, quantity)
+    prefix = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "param/"}[quantity.group]
+    name = prefix + quantity.name
+    if quantity.event == "end":
+        events = [o.event for o in seen if o.event.kind == "end"]
+    else:
+        cut = [w for w in windows(seen) if w.steps]
+        if quantity.window >= len(cut):
+            return None
+        chosen = cut[quantity.window]
+        events = [o.event for o in (chosen.steps if quantity.group == "grad" else chosen.stepped)]
+    return next((event.values[name] for event in events if name in event.values), None)
+
+
+def _loss(tape: Tape, quantity: Quantity) -> Array | None:
+    if quantity.event == "loss":
+        return next((e.values[quantity.name] for e in tape.events("loss") if quantity.name in e.values), None)
+    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    if quantity.window >= len(cut):
+        return None
+    roots = [v.sum() for o in cut[quantity.window].roots for n, v in o.event.values.items() if n.startswith("root")]
+    return np.asarray([np.sum(roots)])
+
+
+def told_losses(session: Session) -> str | None:
+    """The numbers that the function returned against the full batch's, in words; None where there are none."""
+    ours, full = (r[0].tape.returned or [] for r in (session.ours, session.full))
+    steps = sum(1 for e in session.full[0].tape.events("step"))
+    if not ours or len(ours) != len(full) or len(full) < steps:
+        return None
+    unit = UNIT[narrowest(session.ours[0].tape)]
+    for index, (a, b) in enumerate(zip(ours, full, strict=True)):
+        if not abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12):
+            return f"number {index + 1} is {a:.6g}, with the full batch {b:.6g}"
+    return f"equal to the full batch's within rounding, {len(full)} numbers"
+
+
+def one_factor(session: Session, quantities: Sequence[Quantity]) -> Scale | None:
+    """The one factor by which every quantity differs from the full batch's, if there is one."""
+    found: list[Scale] = []
+    for quantity in quantities:
+        seen = measured(session.ours[quantity.rank], session.full[quantity.rank], quantity, "")
+        if seen is None or seen.scale is None or not seen.scale.proportional:
+            return None
+        found.append(seen.scale)
+    same = all(abs(s.factor - found[0].factor) <= 1e-3 * abs(found[0].factor) for s in found)
+    return found[0] if same and found else None
+
+
+def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
+    """A quantity that a domain found different: REFUTED where the real step shows it, else SPURIOUS."""
+    obligation = GROUPS[quantity.group]
+    seen = replay(session, quantity)
+    place = blamed(session, quantity)
+    if seen is None:
+        reason = f"the {decision.domain} domain finds the {quantity} different, the real step does not show it"
+        return Result(obligation, Outcome.SPURIOUS, reason, place, "", decision.domain, decision.reach)
+    words = f"the {quantity} is not the full batch's" if quantity.group != "sync" else f"{quantity}: not rank 0's"
+    if seen.scale is not None and seen.scale.proportional:
+        words = f"the {quantity} is {seen.scale}"
+    example = {
+        "quantity": str(quantity),
+        "accumulated": [float(x) for x in np.ravel(seen.ours)[:8]],
+        "full_batch": [float(x) for x in np.ravel(seen.full)[:8]],
+        "relative_difference": seen.size if np.isfinite(seen.size) else None,
+        "replayed": f"on the real step, at {seen.where}",
+    }
+    if str(quantity) in decision.examples:
+        example["assignment"] = decision.examples[str(quantity)]
+    return Result(
+        obligation, Outcome.REFUTED, words, place, mend(seen.scale, session.run.accum_steps),
+        decision.domain, decision.reach, {"factor": seen.scale.factor if seen.scale else None}, example,
+    )  # fmt: skip
+
+
+def blamed(session: Session, quantity: Quantity) -> Place:
+    """The line that a difference is blamed on."""
+    if quantity.group in ("grad", "loss"):
+        return place_of_gradient(session.ours[quantity.rank].tape, quantity.window)
+    return quantity.place
+
+
+def equal_update(decision: Decision) -> bool:
+    """Only gradients differ; the weights after every step are equal, and no state of an optimizer differs."""
+    apart = {q.group for q in decision.apart}
+    known = {q.group for q in decision.equal}
+    return apart == {"grad"} and "weights" in known and not decision.missing and not decision.unknown
+
+
+def moved_weights(tape: Tape) -> Place | None:
+    """The step whose weights were overwritten before the next backward pass or the end, outside of an optimizer."""
+    last: Event | None = None
+    for event in tape.events():
+        if event.kind == "stepped":
+            last = event
+        elif last is not None and event.kind in ("step", "end"):
+            for name, values in event.values.items():
+                held = last.values.get(name)
+                if name.startswith("param/") and held is not None and not np.array_equal(held, values):
+                    return last.place
+    return None
+
+
+def unmoved(tape: Tape) -> Place | None:
+    """A step after which no weight had moved, although a gradient and the learning rate were not zero."""
+    before: Event | None = None
+    for event in tape.events():
+        if event.kind == "step":
+            before = event
+        elif event.kind == "stepped" and before is not None and not before.detail.get("skipped"):
+            rates = [abs(float(r)) for r in before.detail.get("lr", [])]
+            graded = any(np.any(v) for n, v in before.values.items() if n.startswith("grad/"))
+            params = [n for n in event.values if n.startswith("param/") and n in before.values]
+            still = all(np.array_equal(before.values[n], event.values[n]) for n in params)
+            if any(rates) and graded and params and still:
+                return before.place
+            before = None
+    return None
+
+
+def first_of(quantities: Iterable[Quantity]) -> Quantity:
+    """The first that went wrong: by window."""
+    return min(quantities, key=lambda q: q.window)

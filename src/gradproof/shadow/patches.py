@@ -1,0 +1,86 @@
+"""Replacing functions and methods for a while, and putting back exactly what was there.
+
+A replacement that somebody wrapped or copied meanwhile is left alone; `active` makes it inert.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+Replacement = Callable[..., Any]
+MISSING = object()
+
+
+def all_subclasses(cls: type) -> list[type]:
+    """A class and every subclass that exists."""
+    found = [cls]
+    for c in found:
+        found.extend(s for s in c.__subclasses__() if s not in found)
+    return found
+
+
+class Patches:
+    """A stack of replacements."""
+
+    def __init__(self) -> None:
+        self.active = False
+        self._attributes: list[tuple[Any, str, Any, Any]] = []
+        self._functions: dict[int, tuple[Any, Any]] = {}
+
+    def wrap(self, original: Replacement, around: Replacement) -> Replacement:
+        """A function that calls `around(original, *args, **kwargs)` while the patches are active."""
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            if not self.active:
+                return original(*args, **kwargs)
+            return around(original, *args, **kwargs)
+
+        return wrapper
+
+    def attribute(self, owner: Any, name: str, value: Any) -> None:
+        """Replace an attribute of an object or class."""
+        self._attributes.append((owner, name, vars(owner).get(name, MISSING), value))
+        setattr(owner, name, value)
+
+    def method(self, cls: type, name: str, around: Replacement) -> None:
+        """Wrap a method where this very class defines it, once."""
+        original = vars(cls).get(name)
+        if original is None or any(owner is cls and n == name for owner, n, _, _ in self._attributes):
+            return
+        self.attribute(cls, name, self.wrap(original, around))
+
+    def function(self, original: Replacement, around: Replacement) -> None:
+        """Wrap a function; `everywhere` then puts the wrapper into every module that holds it."""
+        self._functions[id(original)] = (original, self.wrap(original, around))
+
+    def everywhere(self) -> None:
+        """Put the wrappers of the functions into every module that was imported, under whatever name."""
+        for module, name, held in _globals():
+            if id(held) in self._functions and held is self._functions[id(held)][0]:
+                self.attribute(module, name, self._functions[id(held)][1])
+
+    def restore(self) -> None:
+        """Put everything back, the last replacement first, then what was imported from a patched module meanwhile."""
+        self.active = False
+        while self._attributes:
+            owner, name, before, ours = self._attributes.pop()
+            if vars(owner).get(name, MISSING) is not ours:
+                continue
+            if before is MISSING:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
+        for module, name, held in _globals():
+            if id(held) in wrappers:
+                setattr(module, name, wrappers[id(held)])
+        self._functions.clear()
+
+
+def _globals() -> list[tuple[Any, str, Any]]:
+    modules = [m for m in list(sys.modules.values()) if isinstance(getattr(m, "__dict__", None), dict)]
+    return [(m, name, held) for m in modules for name, held in list(vars(m).items()) if callable(held)]

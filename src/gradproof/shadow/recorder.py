@@ -1,0 +1,319 @@
+"""The recorder: a dispatch mode that writes a tape of a real run.
+
+Every operator of forward, backward and optimizer passes through `__torch_dispatch__`, in whatever thread autograd runs
+it. An operator with a tracked argument becomes an `Entry`; all others only leave a trace in `Storages`. Before a
+tracked storage is read its bytes are compared with those that the last recorded write left: a difference is a write
+that no operator made, and the recorder has lost sight of that value (`Blind`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gradproof.shadow.exports import Exports
+from gradproof.shadow.leaves import Inject, Leaves
+from gradproof.shadow.outs import Outs
+from gradproof.shadow.places import user_place
+from gradproof.shadow.schemas import COLLECTS, DROPOUTS, OVERWRITES, SHAPE_ONLY, Spec, drops, spec_of, tensors_in
+from gradproof.shadow.storages import (
+    Held,
+    State,
+    Storages,
+    array,
+    const,
+    covers,
+    dtype_name,
+    fingerprint,
+    flat,
+    storage_of,
+)  # fmt: skip
+from gradproof.shadow.tape import Blind, Const, Entry, Event, Place, Ref, Tape
+
+NARROW_EVENTS = frozenset({"accumulate", "item"})
+"""Events, many a window, at which only their own tensors are compared."""
+
+
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Records what runs inside `with Recorder() as recorder:` on `recorder.tape`.
+
+    `inject` is asked at every leaf for the numbers that it shall hold: it is given the source, the shape, the dtype and
+    the numbers that are there (float64), and returns an array of that shape, or None to leave them.
+    """
+
+    def __init__(self, inject: Inject | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tape = Tape(versions={"torch": torch.__version__})
+        self.storages = Storages()
+        self.leaves = Leaves(self.tape, self.storages, inject)
+        self.micro = 0
+        self.quiet = 0
+        self.calls: list[Place] = []
+        self.exports = Exports(self)
+
+    def __enter__(self) -> Recorder:
+        self.exports.install()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
+        super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+        self.exports.remove()
+        with torch.no_grad():
+            self.leaves.put_back()
+        self.leaves.sites.close()
+
+    # Events
+
+    def name(self, tensor: torch.Tensor) -> str | None:
+        """The name of a parameter that the recorder has met, or None."""
+        return self.leaves.name(tensor)
+
+    def event(self, kind: str, tensors: Mapping[str, torch.Tensor], place: Place | None = None, **detail: Any) -> Event:
+        """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
+        self.quiet += 1
+        try:
+            with torch.no_grad():
+                found = Event(kind, place if place is not None else self.place(), self.micro, dict(detail))
+                if kind not in NARROW_EVENTS:
+                    self.look_around(found.place)
+                for name, tensor in tensors.items():
+                    arg = self._observed(tensor, found.place)
+                    if arg is not None:
+                        found.refs[name], found.values[name] = arg, array(tensor)
+        finally:
+            self.quiet -= 1
+        self.tape.items.append(found)
+        return found
+
+    def _observed(self, tensor: torch.Tensor, place: Place) -> Ref | Const | None:
+        if storage_of(tensor) is None or tensor.is_complex():
+            self.lost("layout", f"a tensor of {tensor.layout} and {tensor.dtype}", place)
+            return None
+        held = self.leaves.glance(tensor)
+        self.leaves.read(tensor, held)
+        if held.state is not State.TRACKED:
+            return const(tensor)
+        self.compare(tensor.untyped_storage(), held, place)
+        return self.storages.ref(tensor, held)
+
+    def place(self) -> Place:
+        """The line of the user's that runs; while autograd runs, the line that started it."""
+        return self.calls[0] if self.calls and running() else user_place()
+
+    def lost(self, code: str, what: str, place: Place, mend: str = "") -> None:
+        """The recorder lost sight of a value. The same loss at the same line is kept once."""
+        blind = Blind(code, what, place, mend)
+        if blind not in self.tape.blind:
+            self.tape.blind.append(blind)
+
+    # Unseen writes
+
+    def look_around(self, place: Place) -> None:
+        """Compare every live tracked storage with what was last seen in it."""
+        for held, storage in self.storages.tracked():
+            self.compare(storage, held, place)
+
+    def compare(self, storage: torch.UntypedStorage, held: Held, place: Place) -> None:
+        """Compare one storage with what was last seen in it."""
+        now = fingerprint(storage)
+        if now == held.print:
+            return
+        held.print = now
+        what = f"{self._label(storage, held)} was changed by something that is no operator"
+        self.lost("unseen-write", what, place, "change tensors with torch operators, not through NumPy or a pointer")
+
+    def _label(self, storage: torch.UntypedStorage, held: Held) -> str:
+        for known, name in self.leaves.names.values():
+            parameter = known()
+            grad = None if parameter is None or not parameter.is_leaf else parameter.grad
+            if grad is not None and grad.layout is torch.strided and grad.untyped_storage()._cdata == storage._cdata:
+                return f"{name}.grad"
+        return held.label or "a tensor"
+
+    # Operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.quiet:
+            return func(*args, **kwargs)
+        spec = spec_of(func)
+        if spec is None:
+            return self._without_schema(func, args, kwargs)
+        if spec.composite:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        tensors = tensors_in((args, kwargs))
+        if any(storage_of(t) is None or t.is_complex() for t in tensors):
+            return self._without_storage(func, spec, tensors, args, kwargs)
+        if spec.view:
+            return self._view(func, spec, tensors, args, kwargs)
+        return self._operate(func, spec, tensors, args, kwargs)
+
+    def _without_schema(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if any(self._is_tracked(t) for t in tensors_in((args, kwargs))):
+            self.lost(
+                "higher-order", f"{func} runs a function of its own", self.place(), "run it without torch.compile"
+            )
+        return func(*args, **kwargs)
+
+    def _without_storage(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        out = func(*args, **kwargs)
+        if any(t.requires_grad or self._is_tracked(t) for t in tensors):
+            odd = next(t for t in tensors if storage_of(t) is None or t.is_complex())
+            self.lost("layout", f"{spec.name} on a tensor of {odd.layout} and {odd.dtype}", self.place())
+        return out
+
+    def _is_tracked(self, tensor: torch.Tensor) -> bool:
+        held = self.storages.get(tensor)
+        return held is not None and held.state is State.TRACKED
+
+    def _view(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        for tensor in tensors:
+            held = self.leaves.glance(tensor)
+            reading = torch.is_grad_enabled() and spec.base != "aten.detach"
+            if reading and tensor.requires_grad and tensor.is_leaf:
+                self.leaves.read(tensor, held)
+        out = func(*args, **kwargs)
+        if spec.name == "aten.view.dtype" and self._is_tracked(tensors[0]):
+            self.lost("reinterpreted", "the bits of a tracked tensor are read as another dtype", self.place())
+        return out
+
+    def _operate(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        held = {id(t): self.leaves.glance(t) for t in tensors}
+        if spec.base in SHAPE_ONLY:
+            return self._untracked(func, spec, written, args, kwargs)
+        skipped = {id(t) for t in written} if spec.base in OVERWRITES else set()
+        read = [t for t in tensors if id(t) not in skipped]
+        homes = {held[id(t)].weak.cdata for t in written}
+        if any(held[id(t)].weak.cdata not in homes and t.is_floating_point() for t in read) or any(
+            held[id(t)].state is State.TRACKED for t in tensors
+        ):
+            for t in read:
+                self.leaves.read(t, held[id(t)])
+        if (
+            spec.random
+            and spec.base not in DROPOUTS
+            and not spec.fresh
+            and all(held[id(t)].state is not State.TRACKED for t in read)
+        ):
+            return self._untracked(func, spec, written, args, kwargs)
+        if not any(h.state is State.TRACKED for h in held.values()):
+            return self._untracked(func, spec, written, args, kwargs)
+        if spec.alters:
+            self.lost("geometry", f"{spec.base} on a tracked tensor", self.place(), "make a new tensor instead")
+            return func(*args, **kwargs)
+        return self._tracked(func, spec, tensors, written, held, args, kwargs)
+
+    def _untracked(self, func: Any, spec: Spec, written: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        dropping = spec.random and torch.is_grad_enabled() and drops(spec, args, kwargs)
+        out = func(*args, **kwargs)
+        if dropping:
+            self._dropped(spec)
+        random = spec.random and spec.base not in DROPOUTS
+        stacked = spec.base in COLLECTS and any(
+            h is not None and h.scalar for h in map(self.storages.get, tensors_in(args))
+        )
+        for tensor in tensors_in(out):
+            if storage_of(tensor) is None:
+                continue
+            held = self.storages.get(tensor)
+            if held is None:
+                held = self.storages.meet(tensor)
+                held.blank = spec.base.split(".")[-1].startswith(("empty", "new_empty"))
+                if random or stacked:
+                    self.leaves.source(tensor, held, unseen=False)
+        for tensor in written:
+            held = self.storages.meet(tensor)
+            held.blank = False
+            if random:
+                self.leaves.refill(tensor, held)
+            elif spec.base in OVERWRITES and held.state is State.PENDING and covers(tensor):
+                held.state, held.pending = State.KNOWN, None
+        return out
+
+    def _dropped(self, spec: Spec) -> None:
+        what = f"{spec.name} draws random numbers in the forward pass"
+        self.lost("random-forward", what, self.place(), "call model.eval(), or set the dropout probability to 0")
+
+    def _tracked(
+        self, func: Any, spec: Spec, tensors: list[torch.Tensor], written: list[torch.Tensor],
+        held: dict[int, Held], args: Any, kwargs: Any,
+    ) -> Any:  # fmt: skip
+        place = self.place()
+        for home in {h.weak.cdata: (t, h) for t in tensors if (h := held[id(t)]).state is State.TRACKED}.values():
+            self.compare(home[0].untyped_storage(), home[1], place)
+        if spec.random and drops(spec, args, kwargs):
+            self._dropped(spec)
+        given = tuple(self.arg(a) for a in args)
+        named = {k: self.arg(a) for k, a in kwargs.items()}
+        untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
+        before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
+        saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
+        out = func(*args, **kwargs)
+        if spec.base.startswith("c10d."):
+            wait(out)
+        if not written and not spec.fresh:
+            return out
+        if not written and plain_results(out):
+            self._item(spec, tensors, place, out)
+            return out
+        trained = any(held[id(t)].trained for t in tensors)
+        outs = Outs(self, spec, held, before, saved, trained)
+        found = outs.of(args, kwargs, out)
+        if outs.writes:
+            entry = Entry(
+                spec.name, given, named, tuple(found), tuple(outs.writes), place, running(), self.micro, outs.seen
+            )
+            self.tape.items.append(entry)
+        return out
+
+    def _item(self, spec: Spec, tensors: list[torch.Tensor], place: Place, out: Any) -> None:
+        names = ["value"] if len(tensors) == 1 else [f"value{i}" for i in range(len(tensors))]
+        self.event("item", dict(zip(names, tensors, strict=True)), place, op=spec.name, result=out)
+
+    def arg(self, value: Any) -> Any:
+        """An argument as the tape has it."""
+        if isinstance(value, torch.Tensor):
+            held = self.storages.get(value)
+            tracked = held is not None and held.state is State.TRACKED
+            return self.storages.ref(value, held) if tracked and held is not None else const(value)
+        if isinstance(value, list | tuple):
+            return [self.arg(v) for v in value]
+        if value is None or isinstance(value, bool | int | float | str):
+            return value
+        return dtype_name(value) if isinstance(value, torch.dtype) else opaque(value)
+
+
+def opaque(value: Any) -> str:
+    """An argument that is no tensor and no number, in words; a group of processes by its size."""
+    text = str(value)
+    if "c10d.ProcessGroup" in text:
+        return f"group of {torch.distributed.ProcessGroup.unbox(value).size()}"
+    return text
+
+
+def running() -> bool:
+    """Whether autograd is computing gradients."""
+    return bool(torch._C._current_graph_task_id() != -1)
+
+
+def plain_results(out: Any) -> bool:
+    """Whether an operator returned Python numbers."""
+    return isinstance(out, bool | int | float)
+
+
+def wait(out: Any) -> None:
+    """Wait for a collective operation, so that its results are in place."""
+    for piece in out if isinstance(out, list | tuple) else [out]:
+        if hasattr(piece, "wait") and not isinstance(piece, torch.Tensor):
+            piece.wait()
+
+
+__all__ = ["Inject", "Recorder"]

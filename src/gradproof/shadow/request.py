@@ -1,0 +1,139 @@
+"""What a user asks of `check`: the numbers, judged before anything runs, and what an empty answer is worth.
+
+No torch and no solver is loaded here. A mistake is a GradproofError with code GP404 to GP406.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from types import ModuleType
+from typing import Any
+
+from gradproof.core import GradproofError, Outcome
+from gradproof.shadow.tape import Place
+from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
+
+DTYPES = ("float32", "float64", "float16", "bfloat16")
+DOMAINS = ("real", "field")
+DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+LEAST: Mapping[str, int] = {"accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0}
+SYNC = "GA-SYNC-001"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """How a step is verified; the fields are the keyword arguments of `verify.check`.
+
+    `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
+    `run.optimizer`. Raises GradproofError GP406 for a value out of range.
+    """
+
+    accum_steps: int = 4
+    micro_batch: int = 2
+    windows: int = 2
+    tail: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    seed: int = 0
+    domains: tuple[str, ...] = DOMAINS
+    ranks: int = 1
+    optimizer: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, least in LEAST.items():
+            number = getattr(self, name)
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                raise _refused(name, number, f"a whole number, {least} or more")
+        if self.tail >= self.accum_steps and self.tail:
+            raise _refused("tail", self.tail, f"fewer micro-batches than a window has ({self.accum_steps})")
+        if self.dtype not in DTYPES:
+            raise _refused("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
+        if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
+            raise _refused("device", self.device, "cpu, cuda or cuda:N")
+        object.__setattr__(self, "domains", tuple(dict.fromkeys(self.domains)))
+        if not self.domains or set(self.domains) - set(DOMAINS):
+            raise _refused(
+                "domain", ", ".join(map(str, self.domains)) or "none", f"of {', '.join(DOMAINS)}, at least one"
+            )
+
+    def options(self) -> dict[str, Any]:
+        """Keyword arguments of `verify.check`; `optimizer` and `ranks` are among them only where they say something."""
+        given = asdict(self)
+        if self.optimizer is None:
+            del given["optimizer"]
+        if self.ranks == LEAST["ranks"]:
+            del given["ranks"]
+        return given
+
+
+def _refused(name: str, found: object, expected: str) -> GradproofError:
+    return GradproofError("GP406", f"{name.replace('_', '-')} is {found!r}", expected, "change the number or the word")
+
+
+def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]:
+    """The function of a module. Raises GradproofError GP404 when there is none, GP405 when it takes no Run."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is None:
+        own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
+        near = difflib.get_close_matches(name, own, n=3) or own[:8]
+        expected = f"one of {', '.join(near)}" if near else "a function of one argument in that file"
+        raise GradproofError("GP404", f"no function called {name!r}", expected, "mend the name after the colon", where)
+    return takes_run(found, f"{where}:{name}")
+
+
+def takes_run(function: Any, where: str = "") -> Callable[..., Any]:
+    """The function itself, if it can be called with one argument. Raises GradproofError GP405."""
+    mend = "write `def step(run): ...` and train with run.accum_steps and run.micro_batch_size"
+
+    def refused(found: str) -> GradproofError:
+        return GradproofError("GP405", found, "a function that takes one Run and trains", mend, where)
+
+    if not callable(function) or isinstance(function, type):
+        raise refused("a class" if isinstance(function, type) else f"a {type(function).__name__}, which is no function")
+    called = function if inspect.isroutine(function) else type(function).__call__
+    if inspect.iscoroutinefunction(called) or inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
+        raise refused("a coroutine or generator: calling it runs nothing")
+    try:
+        inspect.signature(function).bind(object())
+    except TypeError as e:
+        raise refused(f"a function that cannot be called with one argument: {e}") from e
+    except ValueError as e:
+        raise refused(f"a function whose arguments cannot be seen: {e}") from e
+    made: Callable[..., Any] = function
+    return made
+
+
+def expected_obligations(ranks: int) -> list[str]:
+    """Obligations that a verification has to say something about: the ranks' own only where there are ranks."""
+    return [name for name in OBLIGATIONS if name != SYNC or ranks > 1]
+
+
+def complete(verification: Verification, ranks: int) -> Verification:
+    """The same, with a NOT_RUN result for every obligation that nobody judged: silence is never green."""
+    said = {result.obligation for result in verification.results}
+    for name in expected_obligations(ranks):
+        if name not in said:
+            verification.results.append(Result(name, Outcome.NOT_RUN, "nothing was said about this obligation"))
+    order = {name: place for place, name in enumerate(OBLIGATIONS)}
+    verification.results.sort(key=lambda result: order.get(result.obligation, len(order)))
+    return verification
+
+
+def undecided(
+    subject: str, config: Mapping[str, Any], outcome: Outcome, reason: str, place: Place | None = None, mend: str = ""
+) -> Verification:
+    """A verification in which nothing was decided, each obligation for the same reason.
+
+    Raises ValueError for HOLDS and REFUTED, which are answers.
+    """
+    if outcome in (Outcome.HOLDS, Outcome.REFUTED):
+        raise ValueError(f"{outcome} is an answer")
+    names = expected_obligations(int(config.get("ranks", 1)))
+    results = [Result(name, outcome, reason, place, mend) for name in names]
+    return Verification(subject, dict(config), results)

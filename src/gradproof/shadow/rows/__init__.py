@@ -1,0 +1,31 @@
+"""The rows that gradproof ships, one module a family of operators."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+MODULES: tuple[str, ...] = (
+    "pointwise",
+    "fill",
+    "activation",
+    "reduce",
+    "linalg",
+    "foreach",
+    "optim",
+    "amp",
+    "movement",
+    "index",
+    "softmax",
+    "losses",
+    "norm",
+    "conv",
+    "embedding",
+    "attention",
+    "compare",
+)
+
+
+def load() -> None:
+    """Import every module of rows; each registers its own."""
+    for name in MODULES:
+        import_module(f"{__name__}.{name}")

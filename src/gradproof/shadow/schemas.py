@@ -1,0 +1,152 @@
+"""What the schema of an operator says, and what it should have said: which arguments it writes, what it makes.
+
+Source of the facts: `native_functions.yaml` of torch 2.6 to 2.13, and `torch/csrc/distributed/c10d/Ops.cpp`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+
+SILENT_WRITES: dict[str, tuple[str, ...]] = {
+    "aten.native_batch_norm": ("running_mean", "running_var"),
+    "aten.cudnn_batch_norm": ("running_mean", "running_var"),
+    "aten.miopen_batch_norm": ("running_mean", "running_var"),
+    "aten.batch_norm_update_stats": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats": ("running_mean", "running_var"),
+    "aten.batch_norm_gather_stats_with_counts": ("running_mean", "running_var"),
+}
+"""Operators whose schema does not say that they write these arguments. All of c10d writes its first argument."""
+
+SHAPE_ONLY = frozenset(
+    f"aten.{name}"
+    for name in (
+        "zeros_like", "ones_like", "empty_like", "full_like", "new_zeros", "new_ones", "new_full", "new_empty",
+        "new_empty_strided", "rand_like", "randn_like", "randint_like", "sym_size", "sym_stride", "sym_numel",
+        "sym_storage_offset", "is_same_size", "size", "stride", "numel", "is_contiguous", "is_pinned", "is_complex",
+        "is_floating_point", "_has_compatible_shallow_copy_type", "_nested_get_values", "dense_dim", "sparse_dim",
+        "_has_same_storage_numel", "_version", "_shape_as_tensor", "is_strides_like_format",
+        "is_non_overlapping_and_dense", "_is_zerotensor",
+    )
+)  # fmt: skip
+"""Operators whose result depends on shapes alone."""
+
+OVERWRITES = frozenset(
+    f"aten.{name}"
+    for name in (
+        "copy_", "fill_", "zero_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_",
+        "random_", "bernoulli_", "_foreach_copy_", "_foreach_zero_", "_fill_mem_eff_dropout_mask_",
+    )
+)  # fmt: skip
+"""Operators in place that do not read what they write."""
+
+DROPOUTS = frozenset(
+    f"aten.{name}"
+    for name in (
+        "native_dropout", "_fused_dropout", "dropout", "dropout_", "bernoulli", "bernoulli_", "alpha_dropout",
+        "alpha_dropout_", "feature_dropout", "feature_dropout_", "feature_alpha_dropout", "feature_alpha_dropout_",
+        "rrelu_with_noise", "rrelu_with_noise_", "rrelu_with_noise_functional", "_fill_mem_eff_dropout_mask_",
+        "multinomial", "poisson", "binomial", "_sample_dirichlet", "_standard_gamma",
+    )
+)  # fmt: skip
+"""Random operators whose result is no data of the user's."""
+
+COLLECTS = frozenset({"aten.stack", "aten.cat"})
+"""Operators that make data of single numbers."""
+
+GEOMETRY = frozenset(
+    f"aten.{name}" for name in ("set_", "resize_", "resize_as_", "resize", "_resize_output_", "set_data", "set")
+)
+"""Operators that change the storage, or its size, under a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Facts about one operator. `written` are the positions of written arguments, in the order of the schema."""
+
+    name: str
+    base: str
+    written: tuple[int, ...]
+    arguments: tuple[str, ...]
+    fresh: tuple[int, ...]
+    returns: int
+    view: bool
+    composite: bool
+    random: bool
+    foreign: bool
+    alters: bool
+
+    def argument(self, at: int, args: Any, kwargs: Any) -> Any:
+        """The argument at a position of the schema, or None."""
+        return args[at] if at < len(args) else kwargs.get(self.arguments[at])
+
+    def named(self, name: str, args: Any, kwargs: Any) -> Any:
+        """The argument of a name, or None where the operator has none, or it was left at its default."""
+        return self.argument(self.arguments.index(name), args, kwargs) if name in self.arguments else None
+
+
+@lru_cache(maxsize=8192)
+def spec_of(func: Any) -> Spec | None:
+    """The facts about an operator; None for one without a schema (a higher-order operator)."""
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return None
+    name = str(func)
+    base = name.rsplit(".", 1)[0]
+    space = base.split(".", 1)[0]
+    arguments = tuple(a.name for a in schema.arguments)
+    silent = SILENT_WRITES.get(base, arguments[:1] if space == "c10d" else ())
+    written = tuple(
+        i for i, a in enumerate(schema.arguments)
+        if a.name in silent or (a.alias_info is not None and a.alias_info.is_write)
+    )  # fmt: skip
+    fresh = tuple(i for i, r in enumerate(schema.returns) if r.alias_info is None and space != "c10d")
+    returns = len(schema.returns)
+    return Spec(
+        name, base, written, arguments, fresh, returns,
+        view=returns > 0 and not written and not fresh,
+        composite=_composite(func, space),
+        random=torch.Tag.nondeterministic_seeded in func.tags,
+        foreign=space not in ("aten", "c10d", "prims", "_c10d_functional"),
+        alters=base in GEOMETRY,
+    )  # fmt: skip
+
+
+def _composite(func: Any, space: str) -> bool:
+    if space != "aten":
+        return False
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
+
+
+def drops(spec: Spec, args: Any, kwargs: Any) -> bool:
+    """Whether an operator of the dropout kind really draws: a probability strictly between 0 and 1."""
+    for name in ("dropout_p", "p"):
+        chance = spec.named(name, args, kwargs)
+        if isinstance(chance, float | int):
+            training = spec.named("train", args, kwargs)
+            return 0 < chance < 1 and training is not False
+    if "dropout_p" in spec.arguments or (spec.base not in DROPOUTS):
+        return False
+    if spec.base in ("aten.rrelu_with_noise", "aten.rrelu_with_noise_"):
+        return bool(spec.named("training", args, kwargs))
+    if spec.name == "aten.bernoulli_.float":
+        return True
+    if spec.base in ("aten.bernoulli", "aten.bernoulli_"):
+        chance = spec.named("p", args, kwargs)
+        chance = args[0] if chance is None else chance
+        return bool(((chance > 0) & (chance < 1)).any())
+    return True
+
+
+def tensors_in(arg: Any) -> list[torch.Tensor]:
+    """Every tensor in an argument."""
+    if isinstance(arg, torch.Tensor):
+        return [arg]
+    if isinstance(arg, list | tuple):
+        return [t for a in arg for t in tensors_in(a)]
+    if isinstance(arg, dict):
+        return [t for a in arg.values() for t in tensors_in(a)]
+    return []

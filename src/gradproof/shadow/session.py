@@ -1,0 +1,229 @@
+"""The recordings that a verification rests on, and whether the step is one that can be verified at all.
+
+| recording | leaves |
+|---|---|
+| `ours` | the N micro-batches, at the values that the user's function makes |
+| `full` | the full batch, at the values of `ours` |
+| `moved` | the N micro-batches again, every leaf at another value |
+| `moved_full` | the full batch at the values of `moved`, made when a refutation is to be replayed there |
+
+`moved` must be the tape of `ours` again: the same operators, constants and Python numbers. Where it is not, the step
+took another path (a branch on data), or a value flowed past the recorder, or the step is not deterministic.
+Each recording is a list, one item a rank.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gradproof.core import Outcome
+from gradproof.shadow.agree import disagreements, tolerance
+from gradproof.shadow.domains.value import Floats
+from gradproof.shadow.interpret import Havoc, Interpreter, Reading
+from gradproof.shadow.match import Array, Difference, Key, differences, injection, moved, streams, unmatched
+from gradproof.shadow.ranks import read_ranks, record_ranks, renamings
+from gradproof.shadow.run import Recording, Run, Step, record
+from gradproof.shadow.tape import Blind, Event, Place, Source, Tape
+
+BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm")
+SCALES = (1.0, 0.25, 0.05)
+"""Sizes at which other values are tried, relative to the run's own: half precision overflows soon."""
+NOT_FATAL = frozenset({"exported"})
+Values = Mapping[Key, Array]
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Why nothing can be said about the numbers of the step: an outcome that is no answer, the place and the mend."""
+
+    outcome: Outcome
+    reason: str
+    place: Place
+    mend: str
+    code: str
+
+
+@dataclass(slots=True)
+class Session:
+    """The recordings of one step."""
+
+    step: Step
+    run: Run
+    ranks: int
+    ours: list[Recording]
+    full: list[Recording]
+    moved: list[Recording] = field(default_factory=list)
+    havoc: Havoc | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, step: Step, run: Run, ranks: int = 1) -> Session:
+        """Record the N-run, the full batch at the same values, and the N-run at other values."""
+        began = time.monotonic()
+        ours = recorded(step, run, ranks)
+        full = recorded(step, run.full_batch(), ranks, values_of(ours))
+        session = cls(step, run, ranks, ours, full)
+        if not any(r.error for r in (*ours, *full)):
+            session.moved = session.move()
+        session.seconds["recording"] = time.monotonic() - began
+        return session
+
+    def move(self) -> list[Recording]:
+        """The N-run at other values, at which no number overflows that did not before."""
+        for scale in SCALES:
+            made = recorded(self.step, self.run, self.ranks, self.elsewhere(scale=scale))
+            if all(finite(r.tape) for r in made) or not all(finite(r.tape) for r in self.ours):
+                break
+        return made
+
+    def elsewhere(self, key: int = 1, scale: float = 1.0) -> list[Values]:
+        """Other values for the leaves of every rank; what is the same number on two ranks stays so."""
+        return [moved(values, key, scale) for values in values_of(self.ours)]
+
+    def moved_full(self) -> list[Recording]:
+        """The full batch at the values of `moved`."""
+        return recorded(self.step, self.run.full_batch(), self.ranks, values_of(self.moved))
+
+    def tapes(self) -> Iterator[tuple[str, Tape]]:
+        """The tapes that exist, with their names."""
+        for name, recordings in (
+            ("the run with micro-batches", self.ours),
+            ("the full batch's run", self.full),
+            ("the run at other values", self.moved),
+        ):
+            for rank, recording in enumerate(recordings):
+                yield f"{name}, rank {rank}" if self.ranks > 1 else name, recording.tape
+
+    def read(
+        self,
+        domain: Any,
+        recordings: Sequence[Recording],
+        wanted: Callable[[Event], bool],
+        follow: Sequence[Sequence[Event]] = (),
+    ) -> list[Reading]:
+        """The recordings of all ranks in a domain. Raises NoRow and Beyond."""
+        tapes = [r.tape for r in recordings]
+        if len(tapes) == 1:
+            return [Interpreter(domain, havoc=self.havoc, follow=follow[0] if follow else ()).run(tapes[0], wanted)]
+        return read_ranks(domain, tapes, wanted, self.havoc, follow)
+
+
+def recorded(step: Step, run: Run, ranks: int, values: Sequence[Values] | None = None) -> list[Recording]:
+    """Record one call of the function, in this process or in one process a rank."""
+    if ranks == 1:
+        return [record(step, run, None if values is None else injection(values[0]))]
+    file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
+    return record_ranks(file, name, run, ranks, values)
+
+
+def finite(tape: Tape) -> bool:
+    """Whether everything that the events saw is a finite number."""
+    return all(bool(np.isfinite(v).all()) for event in tape.events() for v in event.values.values())
+
+
+def values_of(recordings: Sequence[Recording]) -> list[Values]:
+    """The values of the leaves, rank by rank."""
+    return [streams(r.tape) for r in recordings]
+
+
+def errors(session: Session) -> Iterator[Trouble]:
+    """The user's function ended with an exception."""
+    for name, recordings in (("with micro-batches", session.ours), ("with the full batch", session.full)):
+        for recording in recordings:
+            if recording.error:
+                reason = f"called {name}, the function raised {recording.error.splitlines()[0]}"
+                mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
+                yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+
+
+def blindness(session: Session) -> Iterator[Trouble]:
+    """The recorder said that it lost sight of a value."""
+    seen: set[tuple[str, str, str]] = set()
+    for name, tape in session.tapes():
+        for blind in tape.blind:
+            key = (blind.code, blind.what, str(blind.place))
+            if key not in seen and blind.code not in NOT_FATAL:
+                seen.add(key)
+                yield _lost(blind, name)
+
+
+def _lost(blind: Blind, name: str) -> Trouble:
+    return Trouble(Outcome.OPAQUE, f"{blind.what} (seen in {name})", blind.place, blind.mend, blind.code)
+
+
+def batch_norm(tape: Tape) -> Place | None:
+    """Where a normalisation over the batch was trained, if anywhere."""
+    for entry in tape.entries():
+        name = entry.op.split(".")[1]
+        if name in BATCH_NORMS and not entry.backward and _training(entry.op, entry.args):
+            return entry.place
+    return None
+
+
+def _training(op: str, args: tuple[object, ...]) -> bool:
+    flags = [a for a in args if isinstance(a, bool)]
+    return bool(flags and flags[0]) and "no_training" not in op
+
+
+def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Difference]:
+    """Where two recordings of one run part, over all ranks."""
+    return [d for a, b in zip(one, other, strict=True) for d in differences(a.tape, b.tape)]
+
+
+def past_the_recorder(session: Session) -> Iterator[Trouble]:
+    """Nondeterminism, and values that left the tape and came back as constants."""
+    found = apart(session.ours, session.moved) if session.moved else []
+    if not found:
+        return
+    again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
+    unsteady = apart(session.ours, again)
+    if unsteady:
+        mend = "seed every generator from run.seed, so that two calls of the function do the same"
+        reason = f"two runs with one seed differ: {unsteady[0].what}"
+        yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, mend, "nondeterministic")
+    elif found[0].kind == "value":
+        mend = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
+        reason = f"a value flowed past the recorder; {found[0].what}"
+        yield Trouble(Outcome.OPAQUE, reason, found[0].place, mend, "flowed")
+
+
+def disagreement(session: Session) -> Iterator[Trouble]:
+    """Storages that are not what the tape says, at the run's own leaves and at the moved ones. Raises NoRow, Beyond."""
+    tries: list[tuple[str, list[Recording], list[Recording], bool]] = [
+        ("", session.ours, session.ours, False),
+        (" of the full batch", session.full, session.full, False),
+    ]
+    if session.moved and not apart(session.ours, session.moved):
+        tries.append((" at other values", session.ours, session.moved, True))
+    for name, said, held, elsewhere in tries:
+        domain = Floats(leaves_of(said, held) if elsewhere else None)
+        follow = [[e for e in r.tape.events() if e.refs] for r in held]
+        readings = session.read(domain, said, lambda event: bool(event.refs), follow)
+        allowed = max(tolerance(r.tape) for r in said)
+        pairs = zip(readings, held, strict=True)
+        for found in [d for reading, r in pairs for d in disagreements(reading, r.tape, allowed)][:1]:
+            reason = f"{found.name} at {found.event}{name} is not what its operators give (off by {found.size:.3g})"
+            mend = "something wrote it that torch did not dispatch, or an operator's row is wrong"
+            yield Trouble(Outcome.OPAQUE, reason, found.place, mend, "disagreement")
+
+
+def leaves_of(said: Sequence[Recording], held: Sequence[Recording]) -> dict[Key, Array]:
+    """The leaves of all ranks of one recording, under the names that another recording's interpretation gives them."""
+    names = renamings([r.tape for r in said])
+    found: dict[Key, Array] = {}
+    for rename, values in zip(names, values_of(held), strict=True):
+        for (kind, name), stream in values.items():
+            found.setdefault((kind, rename(Source(kind, name)).name), stream)
+    return found
+
+
+def data_apart(session: Session) -> list[str]:
+    """Data of which the two runs do not have the same streams, in words."""
+    pairs = zip(session.ours, session.full, strict=True)
+    return [text for a, b in pairs for text in unmatched(a.tape, b.tape)]

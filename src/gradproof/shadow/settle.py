@@ -1,0 +1,162 @@
+"""From what was compared, and what the events showed, to results with a line and a mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gradproof.core import Outcome
+from gradproof.shadow import obligations as judge
+from gradproof.shadow.blame import place_of_gradient
+from gradproof.shadow.obligations import Decision
+from gradproof.shadow.protocol import Judgement
+from gradproof.shadow.session import Session, Trouble, batch_norm
+from gradproof.shadow.tape import Event, Place
+from gradproof.shadow.verdict import RECORDED, UP_TO_CONSTANTS, Result
+from gradproof.shadow.windows import Broken
+
+NUMBERS = ("GA-EQ-001", "GA-INV-001")
+SILENT = frozenset({Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.BOUND_HIT})
+
+
+def held(name: str, report: Judgement) -> str:
+    """What the events of a run that kept an obligation show."""
+    clips = sum(event["event"] == "clip" for event in report.events)
+    words = {
+        "GA-INV-002": f"no gradient outlived its step, in {report.steps} windows",
+        "GA-INV-003": f"{report.steps} steps for {report.arrivals} micro-batches",
+        "GA-INV-004": "every sum of gradients was made in fp32 or wider",
+        "GA-INV-005": f"{clips} clips, each of a whole window" if clips else "the step clips nothing",
+    }
+    return words[name]
+
+
+def unjudged(name: str) -> Result:
+    """The result of an obligation that nothing decided."""
+    return Result(name, Outcome.NOT_RUN, "nothing decided it")
+
+
+def as_result(name: str, trouble: Trouble) -> Result:
+    """What keeps an obligation from being judged, as its result."""
+    return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.mend, details={"code": trouble.code})
+
+
+def offence(broken: Broken) -> Result:
+    """A broken rule of the window protocol as a result."""
+    details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
+    return Result(
+        broken.obligation, Outcome.REFUTED, broken.why, broken.place, MENDS.get(broken.obligation, ""), "events",
+        RECORDED, details,
+    )  # fmt: skip
+
+
+MENDS = {
+    "GA-EQ-001": "unscale once, when the window is complete",
+    "GA-INV-002": "zero the gradients once, between the step and the next window's first backward pass",
+    "GA-INV-003": "step the optimizer, and after it the schedule, once, when the window is complete",
+    "GA-INV-004": "accumulate in fp32: keep an fp32 gradient or main_grad beside a half-precision parameter",
+    "GA-INV-005": "clip once, after the last micro-batch and after unscaling",
+}
+
+
+class Settled:
+    """Results of the numbers, domain by domain."""
+
+    def __init__(self, session: Session, broken: list[Broken]) -> None:
+        self.session, self.broken = session, broken
+
+    def results(self, decision: Decision) -> Iterable[Result]:
+        """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
+        if decision.apart and (place := batch_norm(self.session.full[0].tape)) is not None:
+            yield from self._batch(decision, place)
+            return
+        if judge.equal_update(decision):
+            yield self._same_update(decision)
+            decision.equal += decision.apart
+            decision.apart = []
+        yield from self._gradients(decision)
+        yield from self._losses(decision)
+        if self.session.ranks > 1:
+            yield from self._group(decision, ("sync",), "GA-SYNC-001")
+        if any(q.group in ("weights", "state") for q in decision.apart) and not decision.of("grad", decision.apart):
+            yield from self._group(decision, ("weights", "state"), "GA-INV-003")
+
+    def _gradients(self, decision: Decision) -> Iterable[Result]:
+        close = [q for q, _ in decision.constants]
+        unsure = [q for q, _, _ in decision.unknown if q is not None]
+        known = [*decision.equal, *decision.apart, *close, *unsure]
+        groups = ("grad",) if decision.of("grad", known) else ("weights",)
+        for text in decision.missing[:1]:
+            place = self.broken[0].place if self.broken else self._step()
+            outcome = Outcome.REFUTED if self.broken else Outcome.OPAQUE
+            yield Result("GA-EQ-001", outcome, text, place, "", decision.domain, decision.reach)
+        yield from self._group(decision, groups, "GA-EQ-001")
+
+    def _losses(self, decision: Decision) -> Iterable[Result]:
+        """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
+        told = judge.told_losses(self.session)
+        if told is not None:
+            where = place_of_gradient(self.session.ours[0].tape, 0)
+            mend = "report the window's mean: the sum of the micro-batches' shares"
+            words, reach = f"the losses that the function returns: {told}", RECORDED
+            right = told.startswith("equal")
+            outcome = Outcome.HOLDS if right else Outcome.REFUTED
+            yield Result("GA-INV-001", outcome, words, None if right else where, "" if right else mend, "floats", reach)
+            return
+        apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
+        graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
+        if apart and not graded and (factor := judge.one_factor(self.session, apart)) is not None:
+            words = f"the roots of the backward passes sum to {factor}, and the gradient is rescaled after them"
+            yield Result("GA-INV-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach)
+            return
+        yield from self._group(decision, ("loss",), "GA-INV-001")
+
+    def _group(self, decision: Decision, groups: tuple[str, ...], obligation: str) -> Iterable[Result]:
+        apart = [q for q in decision.apart if q.group in groups]
+        unknown = [u for u in decision.unknown if u[0] is None or u[0].group in groups]
+        close = [c for c in decision.constants if c[0].group in groups]
+        equal = [q for q in decision.equal if q.group in groups]
+        if apart:
+            yield self._apart(decision, judge.first_of(apart), obligation)
+        elif unknown:
+            _, outcome, why = unknown[0]
+            yield Result(obligation, outcome, why, None, "", decision.domain, decision.reach)
+        elif close:
+            words = f"equal up to constants: {close[0][1]}"
+            details = {"bound": close[0][1], "quantities": [str(q) for q, _ in close[:8]]}
+            yield Result(obligation, Outcome.HOLDS, words, None, "", decision.domain, UP_TO_CONSTANTS, details)
+        elif equal:
+            words = f"{len(equal)} quantities are equal to the full batch's, in every element"
+            details = {"established_by": decision.error_bound} if decision.error_bound else {}
+            yield Result(obligation, Outcome.HOLDS, words, None, "", decision.domain, decision.reach, details)
+        else:
+            yield Result(obligation, Outcome.NOT_RUN, "nothing was there to compare", None, "", decision.domain)
+
+    def _apart(self, decision: Decision, quantity: Any, obligation: str) -> Result:
+        result = judge.refuted(self.session, quantity, decision)
+        result.obligation = obligation
+        cause = next((b for b in self.broken if b.place is not None), None)
+        if cause is not None and result.outcome is Outcome.REFUTED:
+            result.details["follows_from"] = cause.obligation
+            result.place, result.mend = cause.place, MENDS.get(cause.obligation, "")
+        return result
+
+    def _same_update(self, decision: Decision) -> Result:
+        quantity = judge.first_of(decision.of("grad", decision.apart))
+        rank = quantity.rank
+        seen = judge.measured(self.session.ours[rank], self.session.full[rank], quantity, "the recorded values")
+        factor = f" ({seen.scale})" if seen is not None and seen.scale is not None else ""
+        words = f"the update is the full batch's, the gradient is not{factor}: the learning rate makes up for it"
+        return Result("GA-EQ-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach, {"equal": "update"})
+
+    def _batch(self, decision: Decision, place: Place) -> Iterable[Result]:
+        words = "a normalisation over the batch is trained: the loss of a sample depends on its micro-batch"
+        mend = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
+        for name in NUMBERS:
+            yield Result(
+                name, Outcome.OUTSIDE, words, place, mend, decision.domain, details={"code": "batch-statistics"}
+            )
+
+    def _step(self) -> Place:
+        events: Iterable[Event] = self.session.ours[0].tape.events("step")
+        return next((e.place for e in events), place_of_gradient(self.session.ours[0].tape, 0))

@@ -1,0 +1,194 @@
+"""What a recorded run is: operators that touched a tracked value, leaves, and events, in the order in which they ran.
+
+A tape holds plain data. The recorder writes it (and needs torch); `interpret` gives it a meaning in a domain (and
+needs neither torch nor a solver). Tensors are geometry over storages, as in torch: a view is another `Ref` of the same
+storage, so that aliasing needs no rule. Only storages that hold a tracked value (one that depends on a leaf) are on
+the tape; every other tensor enters an operator by value, as a `Const`, with the numbers that the machine had.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FLOATS = frozenset({"float64", "float32", "float16", "bfloat16", "tf32"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A line of the user's code; `via` is the innermost library frame (`file:line`), for messages only."""
+
+    file: str
+    line: int
+    function: str = ""
+    via: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Place("", 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor on the tape: geometry, in elements of `dtype`, over a tracked storage of `size` elements."""
+
+    storage: int
+    dtype: str
+    offset: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    size: int
+
+    @property
+    def count(self) -> int:
+        """Number of elements."""
+        total = 1
+        for n in self.shape:
+            total *= n
+        return total
+
+    @property
+    def floating(self) -> bool:
+        """Whether the elements are floating-point numbers."""
+        return self.dtype in FLOATS
+
+    def covers(self) -> bool:
+        """Whether every element of the storage is an element of this tensor, each once."""
+        return self.count == self.size and sorted(self.indices()) == list(range(self.size))
+
+    def indices(self) -> list[int]:
+        """Place in the storage of each element, in row-major order of the tensor."""
+        grid = np.full(self.shape, self.offset, dtype=np.int64)
+        for axis, (n, step) in enumerate(zip(self.shape, self.stride, strict=True)):
+            along = [1] * len(self.shape)
+            along[axis] = n
+            grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
+        return [int(i) for i in grid.ravel()]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Const:
+    """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool."""
+
+    value: NDArray[Any]
+    dtype: str
+
+
+Arg = Any
+"""Ref, Const, int, float, bool, str (dtypes, devices and layouts too), None, or a list or tuple of these."""
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One dispatched operator, after it ran.
+
+    `op` is the full schema name, `aten.add_.Tensor`. `outs` are its outputs in order (a `Ref`, a `Const` for an output
+    that is not tracked, None for one that is no tensor, a list for a list of tensors); for an operator that writes its
+    arguments these are the written arguments. `writes` are the tensors that hold something new afterwards: fresh
+    outputs and written arguments. `seen` are the concrete values of the integer and Boolean outputs, by position.
+    """
+
+    op: str
+    args: tuple[Arg, ...]
+    kwargs: Mapping[str, Arg]
+    outs: tuple[Any, ...]
+    writes: tuple[Ref, ...]
+    place: Place
+    backward: bool
+    micro: int
+    seen: Mapping[int, NDArray[Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a leaf comes from; two runs are matched by this, never by value.
+
+    `kind`: `param`, `data`, `buffer` (a state of the model or optimizer that the run began with) or `havoc` (the value
+    of an operator without a row). `name` is the parameter's name, or the site of the user's code that made the data.
+    `first` is the place of the leaf's first element in the stream of all elements that came from that site in this
+    run: micro-batches of a window and the full batch yield the same stream, cut differently.
+    """
+
+    kind: str
+    name: str
+    first: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Leaf:
+    """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64)."""
+
+    ref: Ref
+    source: Source
+    value: NDArray[Any]
+    place: Place
+
+
+@dataclass(slots=True, eq=False)
+class Init:
+    """A storage begins to be tracked while it holds numbers that are not: its present content."""
+
+    storage: int
+    content: Const
+    size: int
+
+
+@dataclass(slots=True, eq=False)
+class Event:
+    """Something that the window protocol or a check speaks about.
+
+    `kind`: zero, accumulate, unscale, clip, step, schedule, sync, backward, item, loss, end. `refs` name the tensors
+    whose values belong to the event (`grad/NAME`, `param/NAME`, `root`, ...), `values` their concrete contents at that
+    moment (float64), `detail` whatever else is known (parameter names, learning rate, dtype, limit).
+    """
+
+    kind: str
+    place: Place
+    micro: int
+    detail: dict[str, Any] = field(default_factory=dict)
+    refs: dict[str, Ref | Const] = field(default_factory=dict)
+    values: dict[str, NDArray[Any]] = field(default_factory=dict)
+
+
+Item = Entry | Leaf | Init | Event
+
+
+@dataclass(frozen=True, slots=True)
+class Blind:
+    """The recorder lost sight of a value, or may have: what, where, and the mend. `code` names the kind of loss."""
+
+    code: str
+    what: str
+    place: Place
+    mend: str = ""
+
+
+@dataclass(slots=True)
+class Tape:
+    """A whole run. `integers` are the integer data by site, for the comparison of two runs."""
+
+    items: list[Item] = field(default_factory=list)
+    params: list[str] = field(default_factory=list)
+    integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    blind: list[Blind] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    returned: Any = None
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def entries(self) -> Iterator[Entry]:
+        """The operators."""
+        return (item for item in self.items if isinstance(item, Entry))
+
+    def events(self, kind: str = "") -> Iterator[Event]:
+        """The events, or those of one kind."""
+        return (item for item in self.items if isinstance(item, Event) and kind in ("", item.kind))
+
+    def leaves(self) -> Iterator[Leaf]:
+        """The leaves."""
+        return (item for item in self.items if isinstance(item, Leaf))

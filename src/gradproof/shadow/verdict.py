@@ -1,0 +1,115 @@
+"""What a verification of a real step says: one result an obligation, and everything that it rests on.
+
+A result is HOLDS only when every comparison that it needs was made and succeeded. `worst` gives the outcome of the
+whole: a refutation before a lost sight, a lost sight before an unknown, and so on; nothing decided is NOT_RUN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gradproof.core import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
+from gradproof.shadow.tape import Place
+
+OBLIGATIONS: dict[str, str] = {
+    "GA-DATA-001": "the window's micro-batches are the samples of the effective batch, in order",
+    "GA-EQ-001": "the gradient handed to the optimizer is the gradient of the full batch",
+    "GA-INV-001": "the window's loss is the loss of the full batch",
+    "GA-INV-002": "gradients are zeroed once between two windows",
+    "GA-INV-003": "one optimizer step, and at most one schedule step, a window",
+    "GA-INV-004": "gradients are accumulated in fp32 or wider",
+    "GA-INV-005": "the gradient is clipped once, after the last micro-batch",
+    "GA-SYNC-001": "every rank applies the gradient of the samples of all ranks",
+}
+"""Obligations that a recorded step can discharge, in the order of the report."""
+
+SEVERITY = (
+    Outcome.REFUTED, Outcome.ERROR, Outcome.OPAQUE, Outcome.OUTSIDE, Outcome.SPURIOUS, Outcome.WEAK, Outcome.VACUOUS,
+    Outcome.BOUND_HIT, Outcome.TIMEOUT, Outcome.UNKNOWN, Outcome.NOT_RUN, Outcome.HOLDS,
+)  # fmt: skip
+
+ALL_INPUTS = "all real weights and float inputs, at this shape"
+UP_TO_CONSTANTS = "equal up to constants"
+PROBABLE = "all residues but a stated probability of error"
+RECORDED = "the recorded run"
+
+
+@dataclass(slots=True)
+class Result:
+    """One obligation: the outcome, why, where in the user's file, and how to mend it.
+
+    `domain`: real, field, events or floats. `reach`: on what it was established. `details` and `counterexample` are
+    plain data (numbers as text where they are exact).
+    """
+
+    obligation: str
+    outcome: Outcome
+    reason: str
+    place: Place | None = None
+    mend: str = ""
+    domain: str = ""
+    reach: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    counterexample: dict[str, Any] | None = None
+
+
+@dataclass(slots=True)
+class Verification:
+    """A whole verification, as plain data but for the outcomes and places."""
+
+    subject: str
+    config: dict[str, Any]
+    results: list[Result] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    weights: list[dict[str, Any]] = field(default_factory=list)
+    rounding: list[dict[str, Any]] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
+    havocked: list[str] = field(default_factory=list)
+    operators: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the results."""
+        return worst(result.outcome for result in self.results)
+
+    @property
+    def exit(self) -> Exit:
+        """How the command ends."""
+        return ending(self.outcome)
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return EXIT_CODE[self.exit]
+
+    def result(self, obligation: str) -> Result:
+        """The result of an obligation. Raises KeyError when it was not judged."""
+        for found in self.results:
+            if found.obligation == obligation:
+                return found
+        raise KeyError(obligation)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The most severe outcome; of none it is NOT_RUN."""
+    return min(outcomes, key=SEVERITY.index, default=Outcome.NOT_RUN)
+
+
+def ending(outcome: Outcome) -> Exit:
+    """Exit of a single outcome, by the DECISION table."""
+    if outcome is Outcome.ERROR:
+        return Exit.CRASH
+    effect = DECISION[Expect.HOLDS, outcome]
+    return {Effect.DISCHARGED: Exit.MET, Effect.BROKEN: Exit.BROKEN, Effect.OPEN: Exit.OPEN}[effect]
+
+
+if set(SEVERITY) != set(Outcome):
+    raise ImportError("SEVERITY does not order every outcome")

@@ -1,0 +1,259 @@
+"""Verification of one training function: record, look for what makes an answer impossible, compare, judge.
+
+The order matters. What ends everything comes first (the function raised); then the window protocol, which needs no
+numbers; then whatever would make a comparison of numbers worthless (the recorder lost sight, the step is not
+deterministic, the data do not match, the loss of a sample depends on its neighbours), and only then the comparison in
+each domain. Every obligation gets a result; one that unjudged decided is NOT_RUN.
+"""
+
+from __future__ import annotations
+
+import itertools
+import platform
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from gradproof.core import Outcome
+from gradproof.shadow import obligations as judge
+from gradproof.shadow.algebra import Beyond
+from gradproof.shadow.decide import DOMAINS
+from gradproof.shadow.decompose import Decomposer
+from gradproof.shadow.interpret import NoRow
+from gradproof.shadow.paths import numbers_read, others, uncovered
+from gradproof.shadow.protocol import check_protocol
+from gradproof.shadow.run import Run, Step
+from gradproof.shadow.session import (
+    Session,
+    Trouble,
+    blindness,
+    data_apart,
+    disagreement,
+    errors,
+    past_the_recorder,
+)
+from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
+from gradproof.shadow.tape import NOWHERE, Leaf
+from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
+from gradproof.shadow.windows import Broken
+
+PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+BLINDING = frozenset({"unseen-write", "raised"})
+
+
+def check(
+    function: Step,
+    *,
+    accum_steps: int = 4,
+    micro_batch: int = 2,
+    windows: int = 2,
+    tail: int = 0,
+    device: str = "cpu",
+    dtype: str = "float32",
+    seed: int = 0,
+    domains: Sequence[str] = ("real", "field"),
+    optimizer: str | None = None,
+    ranks: int = 1,
+    subject: str = "",
+) -> Verification:
+    """Verify a training function. Raises ValueError for numbers below 1 and for unknown domains or dtypes.
+
+    `function` takes a `Run` and trains. It is called several times in this process.
+    """
+    run = _run(accum_steps, micro_batch, windows, tail, device, dtype, seed, optimizer)
+    unknown = set(domains) - set(DOMAINS)
+    if unknown or not domains:
+        raise ValueError(f"no domain {', '.join(sorted(unknown)) or 'given'}; known: {', '.join(DOMAINS)}")
+    began = time.monotonic()
+    config: dict[str, Any] = {"accum_steps": accum_steps, "micro_batch": micro_batch, "windows": windows, "tail": tail}
+    config |= {"device": device, "dtype": dtype, "seed": seed, "domains": list(domains)}
+    config |= {"optimizer": optimizer, "ranks": ranks}
+    made = Verification(subject or getattr(function, "__qualname__", "function"), config)
+    session = Session.make(function, run, ranks)
+    session.havoc = Decomposer()
+    describe(made, session)
+    made.results = Judge(session, made, domains).results()
+    made.seconds |= {name: round(s, 3) for name, s in session.seconds.items()}
+    made.seconds["all"] = round(time.monotonic() - began, 3)
+    return made
+
+
+def _run(n: int, b: int, w: int, tail: int, device: str, dtype: str, seed: int, optimizer: str | None) -> Run:
+    import torch
+
+    for name, value, least in (("accum_steps", n, 1), ("micro_batch", b, 1), ("windows", w, 1), ("tail", tail, 0)):
+        if value < least:
+            raise ValueError(f"{name} is {value}; it must be at least {least}")
+    if tail >= n:
+        raise ValueError(f"tail is {tail}; a short window has fewer than {n} micro-batches")
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        raise ValueError(f"no dtype {dtype!r} in torch")
+    return Run(n, b, w, device, kind, seed, tail, optimizer=optimizer)
+
+
+def describe(made: Verification, session: Session) -> None:
+    """Everything that the results rest on and that the tapes themselves say."""
+    tape = session.ours[0].tape
+    made.operators = dict(sorted(Counter(entry.op for entry in tape.entries()).items()))
+    made.shapes = {f"{leaf.source.kind} {leaf.source.name}": str(list(leaf.ref.shape)) for leaf in _leaves(tape.items)}
+    made.notes = list(dict.fromkeys(note for _, t in session.tapes() for note in t.notes))
+    made.versions = {
+        "python": platform.python_version(),
+        "gradproof": _version("gradproof"),
+        "torch": _version("torch"),
+    }
+
+
+def _leaves(items: Iterable[Any]) -> Iterable[Leaf]:
+    return (item for item in items if isinstance(item, Leaf))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+class Judge:
+    """One verification's results."""
+
+    def __init__(self, session: Session, made: Verification, domains: Sequence[str]) -> None:
+        self.session, self.made, self.domains = session, made, domains
+        self.found: dict[str, list[Result]] = {name: [] for name in OBLIGATIONS}
+
+    def results(self) -> list[Result]:
+        """The worst result of every obligation, in the order of OBLIGATIONS."""
+        if self._errors():
+            return self._collected()
+        broken = self._protocol()
+        troubles = list(self._troubles())
+        for trouble in troubles:
+            self._obscured(trouble)
+        if not troubles:
+            self._compare(broken)
+        return self._collected()
+
+    def add(self, result: Result) -> None:
+        """One more result of an obligation."""
+        self.found[result.obligation].append(result)
+
+    def _collected(self) -> list[Result]:
+        made = []
+        for name, results in self.found.items():
+            if name in ("GA-SYNC-001",) and not results:
+                continue
+            made.append(min(results, key=lambda r: SEVERITY.index(r.outcome), default=unjudged(name)))
+        return made
+
+    def _errors(self) -> bool:
+        raised = list(errors(self.session))
+        for trouble in raised[:1]:
+            for name in (*NUMBERS, *PROTOCOL, "GA-DATA-001"):
+                self.add(as_result(name, trouble))
+        return bool(raised)
+
+    # The window protocol
+
+    def _protocol(self) -> list[Broken]:
+        run = self.session.run
+        report = check_protocol(self.session.ours[0].tape, run.accum_steps, run.windows, run.tail)
+        self.made.events = report.events
+        for broken in report.broken:
+            self.add(offence(broken))
+        for name in PROTOCOL:
+            if not any(b.obligation == name for b in report.broken):
+                self.add(Result(name, Outcome.HOLDS, held(name, report), None, "", "events", RECORDED))
+        self._moves()
+        return report.broken
+
+    def _moves(self) -> None:
+        tape = self.session.ours[0].tape
+        for place, words in (
+            (judge.unmoved(tape), "the step was called and no weight moved"),
+            (judge.moved_weights(tape), "the weights that the step gave were overwritten before they were used"),
+        ):
+            if place is not None:
+                self.add(Result("GA-INV-003", Outcome.REFUTED, words, place, "leave the weights to the optimizer"))
+                return
+
+    # What makes numbers worthless
+
+    def _troubles(self) -> Iterable[Trouble]:
+        looks: tuple[Callable[[Session], Iterable[Trouble]], ...] = (blindness, past_the_recorder, self._sight)
+        for look in looks:
+            found = list(look(self.session))
+            if found:
+                return found
+        return []
+
+    def _sight(self, session: Session) -> Iterable[Trouble]:
+        try:
+            return list(disagreement(session))
+        except NoRow as error:
+            words = f"{error.op} has no row in the operator table"
+            mend = f"add one with gradproof.shadow.register({error.op!r}, examples=[...])"
+            return [Trouble(Outcome.OPAQUE, words, error.place, mend, "no-row")]
+        except Beyond as error:
+            return [Trouble(Outcome.OPAQUE, str(error), NOWHERE, "", "beyond")]
+
+    def _obscured(self, trouble: Trouble) -> None:
+        for name in (*NUMBERS, "GA-DATA-001"):
+            self.add(as_result(name, trouble))
+        if trouble.code in BLINDING:
+            for name in PROTOCOL:
+                self.add(as_result(name, trouble))
+
+    # Numbers
+
+    def _compare(self, broken: list[Broken]) -> None:
+        data = data_apart(self.session)
+        if data:
+            self._data(data)
+            return
+        self.add(Result("GA-DATA-001", Outcome.HOLDS, "both runs took the same streams of data", None, "", "leaves"))
+        covered = [self.session]
+        for number, session in enumerate(itertools.chain(covered[:1], others(self.session)), 1):
+            if number > 1:
+                covered.append(session)
+                self.made.paths.append(f"path {number}: other operators ran at other values; verified like the first")
+            for result in self._path(session, broken):
+                self.add(result)
+        self.made.uncovered += uncovered(covered)
+        self.made.assumptions += [f"what Python does with the number read at {p}" for p in numbers_read(covered)]
+
+    def _path(self, session: Session, broken: list[Broken]) -> list[Result]:
+        """Results of one path. A domain that stays silent is left out where another answers, on this path."""
+        if session is not self.session:
+            troubles = [*blindness(session), *self._sight(session)]
+            if troubles:
+                return [as_result(name, troubles[0]) for name in NUMBERS]
+        found: list[Result] = []
+        for name in self.domains:
+            began = time.monotonic()
+            decision = DOMAINS[name](session, self.made)
+            found += Settled(session, broken).results(decision)
+            self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
+        return self._answered(found)
+
+    def _answered(self, found: list[Result]) -> list[Result]:
+        kept = []
+        for result in found:
+            others_ = [r for r in found if r.obligation == result.obligation and r.outcome is Outcome.HOLDS]
+            if result.outcome in SILENT and others_:
+                self.made.notes.append(f"{result.obligation}, {result.domain}: {result.reason}")
+            else:
+                kept.append(result)
+        return kept
+
+    def _data(self, data: list[str]) -> None:
+        place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
+        mend = "every micro-batch takes the next samples of the stream that the full batch takes at once"
+        details = {"streams": data}
+        self.add(Result("GA-DATA-001", Outcome.REFUTED, data[0], place, mend, "leaves", RECORDED, details))
+        for name in NUMBERS:
+            words = "not compared: the two runs did not train on the same data"
+            self.add(Result(name, Outcome.OPAQUE, words, place, mend, details={"code": "data"}))

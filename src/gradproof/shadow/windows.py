@@ -1,0 +1,257 @@
+"""The windows of one optimizer's parameters, as a stream of the table's events for each, and where it breaks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradproof.shadow.flow_ops import Act, Acts
+from gradproof.shadow.tape import NOWHERE, Place
+
+TABLE = "gradproof_window_table"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A broken obligation: the event that broke it, as the table names it, its line, and the parameters concerned.
+
+    `micro` counts the backward passes before it, `index` is its item on the tape.
+    """
+
+    obligation: str
+    why: str
+    event: str
+    place: Place
+    micro: int
+    params: tuple[str, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Parameters whose windows coincide: those of one optimizer. `own` are the names that its steps and clips use."""
+
+    optimizer: int
+    params: frozenset[str]
+    own: frozenset[str]
+    masters: bool = False
+
+
+@lru_cache(maxsize=1)
+def table() -> ModuleType:
+    """The module `models/window.py` of this checkout, or the packaged copy, under a private name."""
+    package = Path(__file__).resolve().parent.parent
+    places = (package / "_reference" / "models" / "window.py", package.parent.parent / "models" / "window.py")
+    found = next(path for path in places if path.is_file())
+    spec = importlib.util.spec_from_file_location(TABLE, found)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{found} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[TABLE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Windows:
+    """The windows of one cluster."""
+
+    def __init__(self, acts: Acts, cluster: Cluster, sizes: Sequence[int]) -> None:
+        self.acts, self.cluster = acts, cluster
+        self.sighted = acts.sighted
+        self.steps = [a for a in acts.acts if a.kind == "step" and a.detail.get("optimizer", -1) == cluster.optimizer]
+        self.taken = False
+        self.passes: dict[int, list[Act]] = {}
+        for act in acts.acts:
+            if act.kind == "arrive":
+                self.passes.setdefault(act.detail["number"], []).append(act)
+        self.numbers = self._numbers()
+        total = sum(sizes)
+        times = len(self.numbers) // total if total and len(self.numbers) % total == 0 else 1
+        self.sizes = [n * max(times, 1) for n in sizes]
+
+    def _numbers(self) -> list[int]:
+        arrivals = [a for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params]
+        plain = [a for a in arrivals if not a.detail.get("taken")]
+        self.taken = bool(arrivals) and not plain
+        return list(dict.fromkeys(a.detail["number"] for a in plain or arrivals))
+
+    def breaks(self) -> Iterator[tuple[Broken, str]]:
+        """The first break of every parameter's stream, without a scheduler and with each."""
+        schedulers = {a.detail["scheduler"] for a in self.acts.acts if a.kind == "schedule" and self._mine(a)}
+        seen: dict[tuple[Any, ...], list[Broken]] = {}
+        for name in sorted(self.cluster.params):
+            stream = self.stream(name)
+            scaled = any(event == "unscale" or act.detail.get("scaled") for event, act in stream)
+            shape = (scaled, tuple((event, id(act)) for event, act in stream))
+            if shape not in seen:
+                seen[shape] = list(self._replay(stream, scaled, None, name))
+                for scheduler in sorted(schedulers):
+                    seen[shape].extend(self._replay(stream, scaled, scheduler, name))
+            yield from ((broken, name) for broken in seen[shape])
+        yield from self._ranks()
+        yield from self._within()
+        if not any(seen.values()):
+            yield from self._stale()
+
+    def _mine(self, act: Act) -> bool:
+        optimizer = act.detail.get("optimizer")
+        return optimizer is None or optimizer == self.cluster.optimizer
+
+    def _replay(
+        self, stream: list[tuple[str, Act]], scaled: bool, scheduler: int | None, name: str
+    ) -> Iterator[Broken]:
+        window = table()
+        told = [(e, a) for e, a in stream if e != "schedule" or a.detail["scheduler"] == scheduler]
+        trace = window.replay([window.Event(event) for event, _ in told], self.sizes, scaled)
+        if not trace or trace[-1].broken is None or (scheduler is not None and told[trace[-1].index][0] != "schedule"):
+            return
+        at, broken = trace[-1].index, trace[-1].broken
+        if told[at][0] in ("clip", "unscale"):
+            at, broken = _cause(told, trace[-1])
+        event, act = told[at]
+        if broken.why == table().RULES[window.State.STEPPED, window.Event.STEP].why:
+            before = next(a for e, a in reversed(told[:at]) if e == "step")
+            act = before if act.place.via and not before.place.via else act
+        place = self._last() if event == "end" or act.place == NOWHERE else act.place
+        if event == "zero":
+            place = self.acts.lost.get((name, act.micro), place)
+        yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index)
+
+    def _last(self) -> Place:
+        places = [a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params]
+        return places[-1] if places else NOWHERE
+
+    def stream(self, name: str) -> list[tuple[str, Act]]:
+        """The events of the table that concern one parameter, in order."""
+        out: list[tuple[str, Act]] = []
+        held, told, last_number = False, set[int](), None
+        wanted = set(self.numbers)
+        for act in self.acts.acts:
+            number = act.detail.get("number")
+            if act.kind == "arrive" and number in wanted:
+                held = held or name in act.params
+                if number not in told and self._counts(act, name):
+                    told.add(number)
+                    out.append(("accumulate", act))
+                    last_number = number
+            elif act.kind == "assign" and (name in act.params or self.cluster.masters):
+                held = held or name in act.params
+            elif act.kind == "zero" and name in act.params:
+                if held and not self._moved(act, name, last_number):
+                    out.append(("zero", act))
+                held = False
+            elif act.kind == "step" and act in self.steps and (name in act.params or name not in self._stepped()):
+                out.append(("step", act))
+                if not held or self.taken:
+                    out.append(("zero", act))
+            else:
+                out.extend(e for e in self._other(act, name) if not _same_clip(out, act, name))
+        return out
+
+    def _counts(self, act: Act, name: str) -> bool:
+        """Whether this act is the one of its backward pass that stands for this parameter."""
+        same = self.passes[act.detail["number"]]
+        mine = [a for a in same if name in a.params] or [a for a in same if a.params & self.cluster.params]
+        return act is mine[0]
+
+    def _other(self, act: Act, name: str) -> Iterator[tuple[str, Act]]:
+        proxy = name not in self._stepped() and bool(act.params & self.cluster.own)
+        if act.kind in ("unscale", "clip") and (name in act.params or proxy):
+            yield act.kind, act
+        elif act.kind == "sync" and name in act.params:
+            yield "sync", act
+        elif act.kind == "schedule" and self._mine(act) and not _repeated(act, self.acts):
+            yield "schedule", act
+        elif act.kind == "end":
+            yield "end", act
+
+    def _stepped(self) -> frozenset[str]:
+        return frozenset().union(*(a.params for a in self.steps)) if self.steps else self.cluster.params
+
+    def _moved(self, zero: Act, name: str, number: int | None) -> bool:
+        """Whether what is zeroed was first added to something that the next step applies."""
+        after = [a for a in self.acts.acts if a.index > zero.index]
+        step = next((a for a in after if a in self.steps), None)
+        applied = any(a.micro >= number for a in self.steps if a.index < zero.index) if number else True
+        if step is None or applied:
+            return False
+        if not self.sighted:
+            between = (a for a in after if a.index < step.index and a.kind == "assign")
+            return any(name in a.params or a.params & self.cluster.own for a in between)
+        return number in step.held.get(name, frozenset())
+
+    def _within(self) -> Iterator[tuple[Broken, str]]:
+        """Weights, or an average of them, that changed between two arrivals of one window."""
+        mine = [a for a in self.acts.acts if a in self.steps or (a.kind == "arrive" and a.params & self.cluster.params)]
+        for act in self.acts.acts:
+            if act.kind != "weights" or not act.params & self.cluster.own:
+                continue
+            before = [a for a in mine if a.index < act.index]
+            after = next((a for a in mine if a.index > act.index), None)
+            if before and before[-1].kind == "arrive" and after is not None and after.kind == "arrive":
+                broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
+                yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
+
+    def _stale(self) -> Iterator[tuple[Broken, str]]:
+        """Accumulators of the user's own, of which a step applies what an earlier step has applied."""
+        if not self.taken and not self.cluster.masters:
+            return
+        why, last = "accumulated onto a gradient that was already applied", 0
+        for step in self.steps:
+            for name in sorted(self.cluster.params):
+                if any(k <= last for k in step.held.get(name, ())):
+                    yield Broken("GA-INV-002", why, "accumulate", step.place, step.micro, (), step.index), name
+            last = step.micro
+
+    def _ranks(self) -> Iterator[tuple[Broken, str]]:
+        """With several ranks, the gradient that a step applies was summed after its last arrival."""
+        state, synced = None, False
+        for act in self.acts.acts:
+            if act.kind == "arrive" and act.params & self.cluster.params:
+                state, synced = act, False
+            elif act.kind == "sync" and (not act.params or act.params & self.cluster.params):
+                synced = True
+            elif act in self.steps and state is not None and int(state.detail.get("ranks", 1)) > 1 and not synced:
+                why = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
+                broken = Broken("GA-SYNC-001", why, "step", act.place, act.micro, (), act.index)
+                yield from ((broken, name) for name in sorted(self.cluster.params))
+                return
+
+
+def _same_clip(out: list[tuple[str, Act]], act: Act, name: str) -> bool:
+    """A clip by hand goes through the weights one by one: at one line, for another weight, it is the same clip."""
+    if act.kind != "clip" or not out or out[-1][0] != "clip" or not act.detail.get("by hand"):
+        return False
+    before = out[-1][1]
+    return before.place == act.place and name not in act.params and not before.params & act.params
+
+
+def _cause(told: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
+    """A clip or unscale that only goes with a step that is wrong itself: then the step is to blame."""
+    window = table()
+    following = step.index + 1
+    while following < len(told) and told[following][0] in ("clip", "unscale", "sync"):
+        following += 1
+    wrong = window.RULES[step.before, window.Event.STEP]
+    stepped = following < len(told) and told[following][0] == "step"
+    return (following, wrong) if stepped and isinstance(wrong, window.Breaks) else (step.index, step.broken)
+
+
+def _repeated(act: Act, acts: Acts) -> bool:
+    """Accelerate advances a schedule once a rank and step, from one line of its own: these count once."""
+    if "accelerate" not in act.place.via:
+        return False
+    position = acts.acts.index(act)
+    before = acts.acts[position - 1] if position else None
+    return (
+        before is not None
+        and before.kind == "schedule"
+        and before.place == act.place
+        and before.detail.get("scheduler") == act.detail.get("scheduler")
+    )

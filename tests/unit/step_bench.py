@@ -1,0 +1,115 @@
+"""An engine that answers what it is told, for tests of what stands around it; and samples of its answers.
+
+`fake` in place of `gradproof.shadow.verify`: the training function's own return value names the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+from gradproof.core import GradproofError, Outcome
+from gradproof.shadow import verdict
+from gradproof.shadow.script import Script
+from gradproof.shadow.tape import Place
+from gradproof.shadow.verdict import Result, Verification
+
+VERIFY, WATCH = "gradproof.shadow.verify", "gradproof.shadow.watch"
+SAID = ["fine"]
+REASON = "the gradient is 4 times that of the full batch"
+
+
+def held(subject: str = "train.py:step", **config: Any) -> Verification:
+    """Every obligation HOLDS."""
+    results = [
+        Result(name, Outcome.HOLDS, "equal in every element", domain="real", reach=verdict.ALL_INPUTS)
+        for name in verdict.OBLIGATIONS
+    ]
+    made = Verification(subject, {"accum_steps": 4, "micro_batch": 2, "windows": 2, **config}, results)
+    made.operators, made.shapes = {"aten.mm.default": 4, "aten.add.Tensor": 7}, {"param weight": "[2, 3]"}
+    made.paths, made.seconds, made.versions = ["the recorded path"], {"recording": 0.25}, {"torch": "2.13"}
+    made.weights = [{"micro_batch": i, "sample": i, "weight": Fraction(1, 8)} for i in range(4)]
+    return made
+
+
+def refuted(place: Place | None = None) -> Verification:
+    """The gradient is wrong; everything else HOLDS."""
+    made = held()
+    example = {"weight[0, 0]": {"full": "1/3", "accumulated": "4/3"}, "inputs": [1.0, 2.0]}
+    at = place or Place(__file__, 1, "step")
+    made.results[1] = Result("GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "real", "", {}, example)
+    return made
+
+
+def answering(outcome: Outcome) -> Verification:
+    """One obligation has this outcome; everything else HOLDS."""
+    made = held()
+    made.results[1].outcome = outcome
+    return made
+
+
+def partial() -> Verification:
+    """Of one obligation nothing is said; everything else HOLDS."""
+    made = held()
+    del made.results[1]
+    return made
+
+
+def check(function: Callable[[Any], Any], **options: Any) -> Any:
+    """Calls the function once, and answers as it says: `refuted`, the name of an outcome, `silent`,
+    `garbage` and so on."""
+    said = function(SimpleNamespace(micro_batch_size=options["micro_batch"], **options))
+    if said == "refuses":
+        raise GradproofError("GP410", "ranks ended with 1", "a recording of every rank", "look above")
+    answers: dict[str, Any] = {"refuted": refuted, "silent": lambda: Verification("", {}), "garbage": lambda: {"a": 1}}
+    answers["partial"] = partial
+    answers["strange"] = lambda: held(strange=object())
+    if said in answers:
+        return answers[said]()
+    return answering(Outcome(said)) if said in list(Outcome) else held(**options)
+
+
+class Watch:
+    """A watcher that answers what the script wrote into SAID, like `check`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def verification(self) -> Any:
+        """The answer."""
+        return check(lambda run: SAID[-1], micro_batch=1, **self.options)
+
+
+def fake() -> None:
+    """Put the engine and the watcher in the place of the real ones in this process."""
+    for name, what in ((VERIFY, check), (WATCH, Watch)):
+        module = ModuleType(name)
+        vars(module)[what.__name__] = what
+        sys.modules[name] = module
+
+
+def program(module: str) -> str:
+    """The text of a child with this engine; the folder of this file is the last on its path."""
+    here = str(Path(__file__).parent)
+    head = f"import sys; sys.path.append({here!r}); import step_bench; step_bench.fake()"
+    return f"{head}\nfrom gradproof.shadow.{module} import main\nmain()"
+
+
+def command() -> list[str]:
+    """A child of `gradproof check` with this engine."""
+    return [sys.executable, "-P", "-c", program("job")]
+
+
+def watch_command(script: Script, job: Path) -> list[str]:
+    """A child of `gradproof watch` with this watcher."""
+    return [sys.executable, *script.flags, "-P", "-c", program("watch_job"), str(job)]

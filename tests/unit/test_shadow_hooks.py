@@ -1,0 +1,244 @@
+"""The hooks see what happens to gradient buffers, and leave torch exactly as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+from torch.utils.checkpoint import checkpoint
+
+from gradproof.shadow.hooks import Hooks
+
+
+class Seen:
+    """A sink that keeps kinds and details."""
+
+    def __init__(self, tensors: bool = True) -> None:
+        self.tensors = tensors
+        self.events: list[tuple[str, dict[str, Any], set[str]]] = []
+
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Any = None, **detail: Any) -> None:
+        """Keep one."""
+        self.events.append((kind, detail, set(tensors)))
+
+    def kinds(self) -> list[str]:
+        """The kinds that are acts of the loop."""
+        return [kind for kind, _, _ in self.events if kind not in ("enter", "leave", "end", "epoch")]
+
+    def details(self, kind: str) -> list[dict[str, Any]]:
+        """The details of one kind."""
+        return [detail for k, detail, _ in self.events if k == kind]
+
+
+def small() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """A linear model and SGD."""
+    model = nn.Linear(3, 2)
+    return model, torch.optim.SGD(model.parameters(), 0.1)
+
+
+def watched(act: Callable[[nn.Module, torch.optim.Optimizer], Any], tensors: bool = True) -> Seen:
+    """What is seen of an act after one backward pass."""
+    sink = Seen(tensors)
+    with Hooks(sink):
+        model, optimizer = small()
+        model(torch.ones(1, 3)).sum().backward()
+        act(model, optimizer)
+        model(torch.ones(1, 3)).sum().backward()
+    return sink
+
+
+def surface() -> dict[str, Any]:
+    """Everything that the hooks replace."""
+    return {
+        "grad": vars(torch.Tensor).get("grad"),
+        "data": vars(torch.Tensor).get("data"),
+        "backward": torch.autograd.backward,
+        "autograd.grad": torch.autograd.grad,
+        "clip": torch.nn.utils.clip_grad_norm_,
+        "own": clip_grad_norm_,
+        "zero": torch.optim.Optimizer.zero_grad,
+        "module zero": nn.Module.zero_grad,
+        "schedule": torch.optim.lr_scheduler.LRScheduler.step,
+        "unscale": torch.amp.GradScaler.unscale_,
+        "next": torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
+        "pre": len(torch.optim.optimizer._global_optimizer_pre_hooks),
+        "forward": len(nn.modules.module._global_forward_pre_hooks),
+    }
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_everything_is_put_back(raises: bool) -> None:
+    """Also where the user's code raises, and for a name that was imported from torch before."""
+    before = surface()
+    with pytest.raises(KeyError) if raises else Hooks(Seen()):
+        if raises:
+            with Hooks(Seen()):
+                raise KeyError
+        assert surface()["own"] is not before["own"]
+    assert surface() == before
+
+
+def test_a_users_own_patch_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was patched before is called, what was patched meanwhile is left alone."""
+    calls: list[str] = []
+    original = torch.autograd.backward
+
+    def mine(*args: Any, **kwargs: Any) -> None:
+        calls.append("mine")
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", mine)
+    seen = watched(lambda m, o: None)
+    assert calls == ["mine", "mine"]
+    assert seen.kinds().count("accumulate") == 2
+    assert torch.autograd.backward is mine
+
+
+def scale(model: nn.Module) -> None:
+    """Write to every gradient."""
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad.mul_(0.5)
+
+
+def assign(model: nn.Module, value: Callable[[Tensor], Tensor | None]) -> None:
+    """Assign every gradient."""
+    for p in model.parameters():
+        assert p.grad is not None
+        p.grad = value(p.grad)
+
+
+ACTS: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
+    "optimizer": (lambda m, o: o.zero_grad(), "zero"),
+    "optimizer, in place": (lambda m, o: o.zero_grad(set_to_none=False), "zero"),
+    "module": (lambda m, o: m.zero_grad(), "zero"),
+    "none": (lambda m, o: assign(m, lambda g: None), "zero"),
+    "zeros": (lambda m, o: assign(m, torch.zeros_like), "zero"),
+    "assigned": (lambda m, o: assign(m, lambda g: g * 2), "assign"),
+    "written": (lambda m, o: scale(m), "touch"),
+    "clip": (lambda m, o: clip_grad_norm_(m.parameters(), 1.0), "clip"),
+    "step": (lambda m, o: o.step(), "step"),
+    "data": (lambda m, o: (o.step(), [p.grad.data.zero_() for p in m.parameters()]), "zero"),
+}
+
+
+@pytest.mark.parametrize("tensors", [True, False])
+@pytest.mark.parametrize("name", ACTS)
+def test_an_act_is_seen(name: str, tensors: bool) -> None:
+    """Once for every parameter, and as nothing else."""
+    act, kind = ACTS[name]
+    seen = watched(act, tensors)
+    told = [p for d in seen.details(kind) for p in d["params"]]
+    assert sorted(told) == ["bias", "weight"]
+    assert {"zero", "assign", "touch", "clip"} & set(seen.kinds()) <= {kind}
+
+
+def test_events_without_tensors_hand_out_none() -> None:
+    """The cheap mode copies nothing."""
+    seen = watched(lambda m, o: o.step(), tensors=False)
+    assert all(not names for _, _, names in seen.events)
+
+
+def test_a_zero_of_nothing_is_no_event() -> None:
+    """`zero_grad` twice zeroes once."""
+    seen = watched(lambda m, o: (o.zero_grad(), o.zero_grad()))
+    assert seen.kinds().count("zero") == 1
+
+
+def test_checkpointing_is_one_micro_batch() -> None:
+    """The reentrant backward pass inside belongs to the outer one."""
+    sink = Seen()
+    with Hooks(sink):
+        model, _ = small()
+        x = torch.ones(1, 3, requires_grad=True)
+        checkpoint(model, x, use_reentrant=True).sum().backward()
+    assert sink.kinds().count("accumulate") == 1
+    assert sink.kinds().count("backward") == 1
+
+
+def test_a_closure_steps_after_its_backward() -> None:
+    """The step is told when the closure has returned."""
+    sink = Seen()
+    with Hooks(sink):
+        model, optimizer = small()
+
+        def closure() -> Tensor:
+            loss: Tensor = model(torch.ones(1, 3)).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+    assert sink.kinds() == ["backward", "accumulate", "step", "stepped"]
+
+
+def test_a_schedule_is_told_but_not_its_construction() -> None:
+    """Also of a class that was defined meanwhile, and once for nested schedulers."""
+    sink = Seen()
+    with Hooks(sink):
+        model, optimizer = small()
+
+        class Own(torch.optim.lr_scheduler.LRScheduler):
+            """A scheduler with a step of its own."""
+
+            def step(self, epoch: int | None = None) -> None:
+                """Do as the base does."""
+                super().step(epoch)
+
+            def get_lr(self) -> list[float | Tensor]:
+                """Constant."""
+                return [0.1 for _ in self.optimizer.param_groups]
+
+        model(torch.ones(1, 3)).sum().backward()
+        inner = [torch.optim.lr_scheduler.StepLR(optimizer, 1) for _ in range(2)]
+        chained = torch.optim.lr_scheduler.ChainedScheduler(inner)
+        own = Own(optimizer)
+        assert sink.kinds().count("schedule") == 0
+        optimizer.step()
+        chained.step()
+        own.step()
+    assert [d["type"] for d in sink.details("schedule")] == ["ChainedScheduler", "Own"]
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_skipped_step_is_told(fused: bool) -> None:
+    """An infinite gradient: the optimizer's hooks are silent, or fire while the weights stay."""
+    sink = Seen()
+    with Hooks(sink):
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        scaler.scale(model(torch.ones(1, 3)).sum() * float("inf")).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    assert [bool(d["skipped"]) for d in sink.details("step")] == [True]
+
+
+def test_gradients_that_are_returned_are_told() -> None:
+    """`torch.autograd.grad` on parameters brings gradients; on inputs, or to be differentiated, it does not."""
+    sink = Seen()
+    with Hooks(sink):
+        model, _ = small()
+        x = torch.ones(1, 3, requires_grad=True)
+        params = list(model.parameters())
+        torch.autograd.grad(model(x).sum(), params)
+        torch.autograd.grad(model(x).sum(), x)
+        torch.autograd.grad(model(x).sum(), params, create_graph=True)
+    assert sink.kinds() == ["backward", "gradients", "derivative", "derivative"]
+
+
+def test_torch_func_brings_gradients_too() -> None:
+    """Its inputs are aliases of the parameters."""
+    sink = Seen()
+    with Hooks(sink):
+        model, _ = small()
+
+        def loss(params: dict[str, Tensor]) -> Tensor:
+            out: Tensor = torch.func.functional_call(model, params, (torch.ones(1, 3),)).sum()
+            return out
+
+        torch.func.grad(loss)({n: p.detach() for n, p in model.named_parameters()})
+    assert [sorted(d["params"]) for d in sink.details("gradients")] == [["bias", "weight"]]

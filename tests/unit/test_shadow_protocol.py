@@ -1,0 +1,166 @@
+"""Each bug of a recorded loop breaks its obligation at its line; what only looks like one breaks nothing."""
+
+from __future__ import annotations
+
+import pytest
+from shadow_protocol_bench import judged
+
+from gradproof.shadow.flow_ops import simple
+from gradproof.shadow.windows import table
+
+HAND_CLIP = """with torch.no_grad():
+    norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
+    for p in model.parameters():
+        p.grad.mul_((1.0 / (norm + 1e-6)).clamp(max=1.0))"""
+HAND_STEP = """with torch.no_grad():
+    for p in model.parameters():
+        p -= 0.1 * p.grad"""
+NO_STEP = {"scaler.step(optimizer)\n    scaler.update()": HAND_STEP, "schedule.step()": "pass"}
+NO_CLIP = {"nn.utils.clip_grad_norm_(params, 1.0)": "pass"}
+ITEM_CLIP = """norm = float(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
+for p in model.parameters():
+    p.grad.mul_(0.5 / (norm + 1e-6))"""
+BUFFER = {
+    "for k in range(N):": "held = [torch.zeros_like(p) for p in model.parameters()]\nfor k in range(N):",
+    "#each": "for h, p in zip(held, model.parameters()):\n    h += p.grad\n    p.grad = None",
+    "#full": "for h, p in zip(held, model.parameters()):\n    p.grad = h",
+}
+
+BROKEN: dict[str, tuple[dict[str, str], bool, str, str]] = {
+    "step each": ({"#each": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
+    "step twice": ({"#stepped": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
+    "zero each": ({"#before": "optimizer.zero_grad()"}, False, "GA-INV-002", "optimizer.zero_grad()"),
+    "zero each, in place": (
+        {"#before": "for p in params:\n    if p.grad is not None: p.grad.zero_()"}, False, "GA-INV-002", "p.grad.zero_()",
+    ),
+    "zero each, data": (
+        {"#before": "for p in params:\n    if p.grad is not None: p.grad.data.zero_()"}, False, "GA-INV-002",
+        "p.grad.data.zero_()",
+    ),
+    "zero of one weight": ({"#each": "model[0].weight.grad = None"}, False, "GA-INV-002", "model[0].weight.grad = None"),
+    "zero skipped": ({"optimizer.zero_grad()": "pass"}, False, "GA-INV-002", ".backward()"),
+    "zero of others only": ({"optimizer.zero_grad()": "model[0].zero_grad()"}, False, "GA-INV-002", ".backward()"),
+    "clip each": ({"#each": "nn.utils.clip_grad_norm_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_norm_"),
+    "clip twice": ({"#clipped": "nn.utils.clip_grad_value_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_value_"),
+    "clip by hand each": ({"#each": HAND_CLIP}, False, "GA-INV-005", "p.grad.mul_("),
+    "clamp each": ({"#each": "for p in model.parameters(): p.grad.clamp_(-1, 1)"}, False, "GA-INV-005", "clamp_"),
+    "clip by a number each": ({"#each": ITEM_CLIP, **NO_CLIP}, False, "GA-INV-005", "p.grad.mul_("),
+    "clip after step": ({"#stepped": "nn.utils.clip_grad_norm_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_norm_"),
+    "clip before unscale": ({"#full": "nn.utils.clip_grad_norm_(params, 1.0)"}, True, "GA-INV-005", "clip_grad_norm_"),
+    "schedule each": ({"#each": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
+    "schedule twice": ({"#scheduled": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
+    "never stepped": ({"scaler.step(optimizer)": "pass", **{"schedule.step()": "pass"}}, False, "GA-INV-003", ""),
+    "hand step each": (
+        {"#each": HAND_STEP, "scaler.step(optimizer)\n    scaler.update()": "pass", "schedule.step()": "pass", **NO_CLIP},
+        False, "GA-INV-003", "p -= 0.1",
+    ),
+    "decay each": (
+        {"#each": "with torch.no_grad():\n    for p in model.parameters(): p.mul_(0.99)"}, False, "GA-INV-003", "p.mul_(",
+    ),
+    "narrow model": (
+        {"nn.Linear(4, 2))": "nn.Linear(4, 2)).bfloat16()", "torch.randn(2, 3)": "torch.randn(2, 3).bfloat16()"},
+        False, "GA-INV-004", ".backward()",
+    ),
+    "narrow buffer": ({**BUFFER, "#each": BUFFER["#each"].replace("h += p.grad", "h.copy_((h + p.grad).half())")},
+                      False, "GA-INV-004", "h.copy_("),
+    "narrow round trip": (
+        {"#each": "for p in model.parameters(): p.grad.copy_(p.grad.half())"}, False, "GA-INV-004", "p.grad.half()",
+    ),
+}  # fmt: skip
+
+CORRECT: dict[str, tuple[dict[str, str], bool]] = {
+    "as it is": ({}, False),
+    "scaled": ({}, True),
+    "unscaled by the step": ({"scaler.unscale_(optimizer)": "pass", **NO_CLIP}, True),
+    "only the norm": ({"#each": "nn.utils.clip_grad_norm_(params, float('inf'))"}, False),
+    "divided once": ({"#full": "for p in model.parameters(): p.grad.div_(N)"}, False),
+    "divided, with a norm that is logged": (
+        {"#full": "log = float(model[0].weight.grad.norm())\nfor p in model.parameters(): p.grad.div_(N)"},
+        False,
+    ),
+    "zero first": ({"optimizer.zero_grad()": "pass", "for k in range(N):": "optimizer.zero_grad()\nfor k in range(N):"}, False),
+    "zero twice": ({"#zeroed": "model.zero_grad()"}, False),
+    "zero by data": ({"optimizer.zero_grad()": "for p in model.parameters(): p.grad.data.zero_()"}, False),
+    "zero by None": ({"optimizer.zero_grad()": "for p in params: p.grad = None"}, False),
+    "zero by a product": ({"optimizer.zero_grad()": "for p in model.parameters(): p.grad.mul_(0)"}, False),
+    "clip by hand": ({"nn.utils.clip_grad_norm_(params, 1.0)": HAND_CLIP}, False),
+    "clip by a number": ({"nn.utils.clip_grad_norm_(params, 1.0)": ITEM_CLIP}, False),
+    "step by hand": ({**NO_STEP, **NO_CLIP}, False),
+    "step by data": (
+        {**NO_STEP, "scaler.step(optimizer)\n    scaler.update()": "for p in model.parameters():\n    p.data = p.data - 0.1 * p.grad"},
+        False,
+    ),
+    "own buffer": (BUFFER, False),
+    "schedule of an epoch": (
+        {"schedule.step()": "pass", "#zeroed": "if window == W - 1: schedule.step()"},
+        False,
+    ),
+    "two schedules": (
+        {
+            "schedule = ": "other = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)\nschedule = ",
+            "#scheduled": "other.step()",
+        },
+        False,
+    ),
+    "two optimizers": (
+        {
+            "optimizer = torch.optim.AdamW(params, lr=0.01)": "second = torch.optim.SGD(model[2].parameters(), lr=0.1)\noptimizer = torch.optim.AdamW(model[0].parameters(), lr=0.01)",
+            "#stepped": "second.step()\nsecond.zero_grad()",
+        },
+        False,
+    ),
+    "frozen": ({"#before": "model[0].weight.requires_grad_(False)"}, False),
+    "two losses a micro-batch": ({"#each": "model(torch.randn(2, 3)).mean().backward()"}, False),
+    "a branch that not every micro-batch takes": (
+        {"/ N\n": "/ N\n        loss = loss + (unused(torch.ones(1, 2)).sum() if k == 1 else 0)\n"},
+        False,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_bug_is_found_at_its_line(name: str) -> None:
+    """The obligation, and a line that holds the text."""
+    edits, scaled, obligation, line = BROKEN[name]
+    found, text = judged(edits, scaled=scaled)
+    lines = text.splitlines()
+    told = [(b.obligation, lines[b.place.line - 1]) for b in found.broken]
+    assert any(o == obligation and line in at for o, at in told), told
+
+
+@pytest.mark.parametrize("n", [1, 4])
+@pytest.mark.parametrize("name", CORRECT)
+def test_a_correct_loop_is_left_alone(name: str, n: int) -> None:
+    """With one micro-batch a window, too."""
+    edits, scaled = CORRECT[name]
+    found, _ = judged(edits, n, scaled=scaled)
+    assert not found.broken
+    assert found.steps >= 2
+
+
+def test_an_offence_names_the_parameters() -> None:
+    """Only those that it concerns."""
+    found, _ = judged(BROKEN["zero of one weight"][0])
+    assert [b.params for b in found.broken] == [("0.weight",)]
+    assert found.broken[0].micro == 1
+
+
+def test_too_few_windows_are_told() -> None:
+    """A loop that trains on more windows than it was asked for."""
+    found, _ = judged({"range(W)": "range(W + 1)"})
+    assert [b.why for b in found.broken] == [table().EXTRA.why]
+
+
+def test_the_table_is_the_proved_one() -> None:
+    """Loaded under a private name, and total."""
+    module = table()
+    assert module.__name__ == "gradproof_window_table"
+    assert set(module.RULES) == {(s, e) for s in module.State for e in module.Event}
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"), [(0.25, True), (1 / 3, True), (8.0, True), (0.37219, False), (1.2345, False)]
+)
+def test_simple_numbers(x: float, expected: bool) -> None:
+    """Numbers that people write."""
+    assert simple(x) is expected

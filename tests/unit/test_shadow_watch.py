@@ -1,0 +1,133 @@
+"""What one watched run decides, and that what it cannot see is never called right."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from shadow_protocol_bench import names, program, source
+
+from gradproof.core import Outcome
+from gradproof.shadow.verdict import Verification
+from gradproof.shadow.watch import BLIND, watch
+
+HAND = "for p in model.parameters():\n    p.grad.mul_(0.5)"
+
+
+def seen(
+    edits: dict[str, str], accum_steps: int | None = 4, scaled: bool = False, mode: str = "events"
+) -> Verification:
+    """What is said of a loop of four micro-batches a window."""
+    code = program(source(edits))
+    return watch(lambda: exec(code, names(4, 4, scaled)), accum_steps, 3, mode)
+
+
+def outcomes(made: Verification) -> dict[str, Outcome]:
+    """By obligation."""
+    return {r.obligation: r.outcome for r in made.results}
+
+
+BUGS: dict[str, tuple[dict[str, str], bool, str, str]] = {
+    "step each": ({"#each": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
+    "step twice": ({"#stepped": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
+    "zero each": ({"#before": "optimizer.zero_grad()"}, False, "GA-INV-002", "optimizer.zero_grad()"),
+    "zero each, assigned": ({"#before": "for p in params: p.grad = None"}, False, "GA-INV-002", "p.grad = None"),
+    "zero skipped": ({"optimizer.zero_grad()": "pass"}, False, "GA-INV-002", ".backward()"),
+    "clip each": ({"#each": "nn.utils.clip_grad_norm_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_norm_"),
+    "clip before unscale": ({"#full": "nn.utils.clip_grad_norm_(params, 1.0)"}, True, "GA-INV-005", "clip_grad_norm_"),
+    "schedule each": ({"#each": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
+    "narrow": (
+        {"nn.Linear(4, 2))": "nn.Linear(4, 2)).bfloat16()", "torch.randn(2, 3)": "torch.randn(2, 3).bfloat16()"},
+        False,
+        "GA-INV-004",
+        ".backward()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_bug_is_refuted_at_its_line(name: str) -> None:
+    """By events alone."""
+    edits, scaled, obligation, line = BUGS[name]
+    found = [r for r in seen(edits, scaled=scaled).results if r.outcome is Outcome.REFUTED]
+    lines = source(edits).splitlines()
+    told = [(r.obligation, lines[r.place.line - 1]) for r in found if r.place is not None]
+    assert any(o == obligation and line in at for o, at in told), told
+
+
+@pytest.mark.parametrize("accum_steps", [None, 4])
+@pytest.mark.parametrize("mode", ["events", "full"])
+def test_a_correct_loop_is_held_and_the_rest_uncovered(mode: str, accum_steps: int | None) -> None:
+    """What needs a second run is left out, and said."""
+    made = seen({}, accum_steps, mode=mode)
+    assert set(outcomes(made)) == {"GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005"}
+    assert made.outcome is Outcome.HOLDS
+    assert made.config["inferred"] is (accum_steps is None)
+    assert made.config["accum_steps"] == 4
+    assert set(made.uncovered) >= set(BLIND[:2])
+    assert any(line.startswith("GA-EQ-001") for line in made.uncovered)
+
+
+def test_writes_that_events_cannot_read_are_opaque() -> None:
+    """Clipping by hand may be what they are; `full` sees that they are not."""
+    assert outcomes(seen({"#full": HAND}))["GA-INV-005"] is Outcome.OPAQUE
+    assert outcomes(seen({"#full": HAND}, mode="full"))["GA-INV-005"] is Outcome.HOLDS
+
+
+def test_a_step_by_hand_is_opaque() -> None:
+    """No optimizer step is seen."""
+    step = "with torch.no_grad():\n    for p in model.parameters(): p -= 0.1 * p.grad"
+    edits = {"scaler.step(optimizer)\n    scaler.update()": step, "schedule.step()": "pass"}
+    assert seen(edits).outcome is Outcome.OPAQUE
+
+
+def test_a_step_each_is_not_decided_without_a_number() -> None:
+    """It looks like a loop that does not accumulate."""
+    edits = {"#each": "optimizer.step()\noptimizer.zero_grad()", "scaler.step(optimizer)\n    scaler.update()": "pass"}
+    edits |= {"schedule.step()": "pass", "nn.utils.clip_grad_norm_(params, 1.0)": "pass"}
+    assert outcomes(seen(edits, None))["GA-INV-003"] is Outcome.UNKNOWN
+    assert outcomes(seen(edits, 4))["GA-INV-003"] is Outcome.REFUTED
+
+
+def test_two_losses_a_micro_batch_are_not_an_offence() -> None:
+    """Nor are they called right."""
+    made = seen({"#each": "model(torch.randn(2, 3)).mean().backward()"})
+    assert outcomes(made)["GA-INV-003"] is Outcome.UNKNOWN
+
+
+def test_nothing_is_not_right() -> None:
+    """A script that does not train."""
+    assert watch(lambda: None).outcome is not Outcome.HOLDS
+
+
+def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
+    """And torch is left as it was."""
+    script = tmp_path / "train.py"
+    text = source({"for window": "import sys\nassert sys.argv[1:] == ['--epochs', '1']\nfor window"})
+    script.write_text("import torch\nfrom torch import nn\nN, W, SCALED = 4, 4, False\n" + text, encoding="utf-8")
+    before = list(sys.argv), torch.autograd.backward
+    made = watch([str(script), "--epochs", "1"], 4)
+    assert made.outcome is Outcome.HOLDS
+    assert (list(sys.argv), torch.autograd.backward) == before
+    assert {e["place"].rsplit(":", 1)[0] for e in made.events if e["event"] == "step"} == {str(script)}
+
+
+def test_the_tail_of_an_epoch_is_a_window() -> None:
+    """Ten samples by four: the last window of an epoch has two micro-batches."""
+    text = """
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+loader = torch.utils.data.DataLoader(torch.randn(6, 3))
+for epoch in range(2):
+    for k, x in enumerate(loader):
+        model(x).sum().backward()
+        if (k + 1) % 4 == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    code = program(text)
+    assert watch(lambda: exec(code, names(4, 2, False)), 4, 3).outcome is Outcome.HOLDS
