@@ -15,7 +15,7 @@ from gradproof.core import Check, Kind, Outcome
 Finding = Mapping[str, Any]
 Objection = tuple[Outcome, str]
 
-_PROOFS = (Kind.SMT, Kind.CROSSHAIR)
+_PROOFS = (Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
 _CONTROLLED = (*_PROOFS, Kind.TORCH)
 _ORDER = (Outcome.ERROR, Outcome.VACUOUS, Outcome.WEAK)
 

@@ -105,8 +105,9 @@ def claim_of(
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
-    A package that the check names counts wherever it is installed. A file that was looked for in vain has the digest
-    ABSENT. Raises OSError when a file that was imported or declared is gone.
+    A package that the check names counts wherever it is installed. A module that was loaded under another name than
+    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. Raises OSError
+    when a file that was imported or declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -124,7 +125,7 @@ def claim_of(
         if key is None:
             continue
         files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
-        if not key.startswith("gp:") and name != "__main__":
+        if not key.startswith("gp:") and Path(origin).name.partition(".")[0] in (name.rpartition(".")[2], "__init__"):
             modules[name] = key
     for place, digest in Finder.loaded.items():
         key = key_of(Path(place), root)

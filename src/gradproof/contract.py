@@ -24,6 +24,7 @@ from gradproof.contract_schema import (
     OursObligation,
     OursRoot,
     OursTest,
+    StepShape,
     StubShape,
     exact,
 )
@@ -33,7 +34,7 @@ from gradproof.core import Bound, Expect, Layer, Tolerance
 
 __all__ = [
     "Contract", "ContractErrors", "Equation", "FalsificationTest", "Gate", "Harness", "Metadata", "Obligation", "Phase",
-    "Problem", "Stub", "exact", "load",
+    "Problem", "StepProof", "Stub", "exact", "load",
 ]  # fmt: skip
 
 Raw = Mapping[str, Any]
@@ -130,6 +131,14 @@ class Harness(_Row):
 
 
 @dataclass(frozen=True)
+class StepProof(_Row):
+    """A proof about the recorded PyTorch step; `params` says in which configurations it is recorded."""
+
+    obligations: tuple[str, ...] = ()
+    property: str = ""
+
+
+@dataclass(frozen=True)
 class FalsificationTest(_Row):
     """A measured test with its prediction."""
 
@@ -173,6 +182,7 @@ class Contract:
     gate: Gate | None
     subjects: Mapping[str, str]
     warnings: list[Problem]
+    step_proofs: tuple[StepProof, ...] = ()
 
     def obligation(self, name: str) -> Obligation:
         """The obligation called `name`. Raises KeyError when there is none."""
@@ -254,6 +264,9 @@ def _build(
         gate=_gate(typed, root),
         subjects=typed.subjects.model_dump(exclude_none=True) if isinstance(typed, OursRoot) else {},
         warnings=warnings,
+        step_proofs=tuple(_step(s, n) for s, n in _with(typed.step_proofs, root, "step_proofs"))
+        if isinstance(typed, OursRoot)
+        else (),
     )
 
 
@@ -320,7 +333,12 @@ def _stub(shaped: StubShape, node: Node) -> Stub:
     return Stub(**_row(shaped, node), stub=shaped.stub, property=shaped.property, formats=tuple(shaped.formats))
 
 
-def _named(shaped: OursHarness | OursTest) -> tuple[str, ...]:
+def _step(shaped: StepShape, node: Node) -> StepProof:
+    row = {**_row(shaped, node), "params": shaped.params.model_dump(exclude_none=True)}
+    return StepProof(**row, obligations=_named(shaped), property=shaped.property)
+
+
+def _named(shaped: OursHarness | StepShape | OursTest) -> tuple[str, ...]:
     single = [shaped.obligation] if shaped.obligation else []
     return tuple(dict.fromkeys([*single, *shaped.obligations]))
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.contract_schema import DEVICES, REFERENCE, Dtype
+from gradproof.contract_steps import PRIMARY, ints, step_bounds
 from gradproof.contract_tree import Node, Problem
 from gradproof.core import Expect, Layer
 
-PRIMARY = "micro_batches"
 SOLVER_LAYER = {"z3": {Layer.SMT}, "crosshair": {Layer.CROSSHAIR}}
 _DTYPES: tuple[str, ...] = Dtype.__args__  # type: ignore[attr-defined]
 
 
 def check(root: Node, ours: bool, path: Path, shown: str) -> tuple[list[Problem], list[Problem]]:
     """Errors and warnings of all rules."""
-    rules = _Rules(root, ours, path, shown)
+    rules = Rules(root, ours, path, shown)
     for rule in RULES:
         rule(rules)
     return rules.errors, rules.warnings
@@ -35,7 +35,7 @@ def tolerate(harness: str) -> str:
     return harness if REFERENCE.fullmatch(harness) else ""
 
 
-class _Rules:
+class Rules:
     """The tree with what all rules need."""
 
     def __init__(self, root: Node, ours: bool, path: Path, shown: str) -> None:
@@ -46,6 +46,8 @@ class _Rules:
         self.harnesses = root.items("kani_harnesses")
         self.tests = root.items("falsification_tests")
         self.stubs = root.items("stubs")
+        self.steps = root.items("step_proofs")
+        self.claims = [*self.harnesses, *self.steps, *self.tests]
         self.ids = [i for n in self.obligations if (i := n.text("id")) is not None]
 
     def error(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
@@ -67,16 +69,16 @@ class _Rules:
         return clause.text("id") or "a clause without id"
 
 
-def _obligations(r: _Rules) -> None:
+def _obligations(r: Rules) -> None:
     if not r.obligations:
         node = r.root.get("proof_obligations") or r.root
         r.error("GP115", node, "no obligation", "at least one under proof_obligations", "state what must hold")
 
 
-def _unique_ids(r: _Rules) -> None:
+def _unique_ids(r: Rules) -> None:
     seen: dict[str, Node] = {}
     gate = r.root.get("qa_gate")
-    clauses = [*r.obligations, *r.stubs, *r.harnesses, *r.tests, *([gate] if gate is not None else [])]
+    clauses = [*r.obligations, *r.stubs, *r.claims, *([gate] if gate is not None else [])]
     for clause in clauses:
         node = clause.get("id")
         if node is None or not isinstance(node.value, str):
@@ -87,7 +89,7 @@ def _unique_ids(r: _Rules) -> None:
             r.error("GP108", node, found, "each id once in the whole contract", "give one of the two another id")
 
 
-def _dangling(r: _Rules, node: Node, known: list[str], code: str, what: str, by: str) -> None:
+def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: str) -> None:
     known = sorted(set(known))
     if node.value not in known:
         near = difflib.get_close_matches(node.value, known, 1)
@@ -101,8 +103,8 @@ def _dangling(r: _Rules, node: Node, known: list[str], code: str, what: str, by:
         )
 
 
-def _obligation_references(r: _Rules) -> None:
-    for clause in [*r.harnesses, *r.tests]:
+def _obligation_references(r: Rules) -> None:
+    for clause in r.claims:
         for node in r.named(clause):
             _dangling(r, node, r.ids, "GP109", "obligation", r.label(clause))
         if not r.named(clause) and (r.ours or clause in r.harnesses) and isinstance(clause.value, dict):
@@ -120,7 +122,7 @@ def _obligation_references(r: _Rules) -> None:
                 _dangling(r, node, r.ids, "GP109", "obligation", f"the gate criterion {name!r}")
 
 
-def _stub_references(r: _Rules) -> None:
+def _stub_references(r: Rules) -> None:
     known = [i for n in r.stubs if (i := n.text("id")) is not None]
     for clause in r.harnesses:
         for node in clause.items("stubs"):
@@ -142,7 +144,7 @@ def _absent(clause: Node, key: str) -> bool:
     return isinstance(clause.value, dict) and (node is None or node.value == [])
 
 
-def _bounds(r: _Rules) -> None:
+def _bounds(r: Rules) -> None:
     for clause in r.harnesses:
         total, rows = clause.get("bound"), clause.items("bounds")
         if total is not None and not rows and not r.ours:
@@ -155,18 +157,14 @@ def _bounds(r: _Rules) -> None:
             )
         chosen = next((b for b in rows if b.text("name") == PRIMARY), rows[0] if rows else None)
         value = chosen.get("value") if chosen is not None else None
-        if total is None or value is None or not _ints(total, value) or total.value == value.value:
+        if total is None or value is None or not ints(total, value) or total.value == value.value:
             continue
         name = chosen.text("name") if chosen is not None else ""
         found = f"bound {total.value}, but {name!r} is {value.value} at {value.line}:{value.col}"
         r.error("GP112", total, found, "the same number in both", "correct the one that is wrong")
 
 
-def _ints(*nodes: Node) -> bool:
-    return all(isinstance(n.value, int) and not isinstance(n.value, bool) for n in nodes)
-
-
-def _repeated(r: _Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
+def _repeated(r: Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
     seen: set[Any] = set()
     for key, node in nodes:
         if key in seen:
@@ -180,8 +178,8 @@ def _repeated(r: _Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
         seen.add(key)
 
 
-def _no_repetition(r: _Rules) -> None:
-    for clause in [*r.stubs, *r.harnesses, *r.tests]:
+def _no_repetition(r: Rules) -> None:
+    for clause in [*r.stubs, *r.claims]:
         _repeated(r, [(n, b) for b in clause.items("bounds") if (n := b.text("name"))], "the bound")
         for key in ("mutants", "stubs", "formats", "obligations"):
             _repeated(r, [(n.value, n) for n in clause.items(key) if isinstance(n.value, str)], "the name")
@@ -190,8 +188,8 @@ def _no_repetition(r: _Rules) -> None:
         _repeated(r, rows, "the tolerance of")
 
 
-def _covered(r: _Rules) -> None:
-    named = {n.value for clause in [*r.harnesses, *r.tests] for n in r.named(clause)}
+def _covered(r: Rules) -> None:
+    named = {n.value for clause in r.claims for n in r.named(clause)}
     for clause in r.obligations:
         name = clause.text("id")
         if (name is not None and name not in named) or (name is None and not r.ours):
@@ -205,16 +203,16 @@ def _covered(r: _Rules) -> None:
             )
 
 
-def _layers(r: _Rules) -> None:
+def _layers(r: Rules) -> None:
     """Each required layer needs a check that can fill it."""
     can: dict[str, set[str]] = {}
     for clause in r.harnesses:
         layers_of = SOLVER_LAYER.get(clause.text("solver") or "", {Layer.SMT, Layer.CROSSHAIR})
         for n in r.named(clause):
             can.setdefault(n.value, set()).update(layers_of)
-    for clause in r.tests:
+    for clause in [*r.steps, *r.tests]:
         for n in r.named(clause):
-            can.setdefault(n.value, set()).update(_devices(clause))
+            can.setdefault(n.value, set()).update([Layer.STEP] if clause in r.steps else _devices(clause))
     for clause in r.obligations:
         name, layers = clause.text("id") or "", clause.get("layers")
         if layers is None or name not in can:
@@ -238,7 +236,7 @@ def _devices(test: Node) -> set[str]:
     return {device for device, _ in pairs} if pairs else set(DEVICES)
 
 
-def _run_dtypes(r: _Rules) -> None:
+def _run_dtypes(r: Rules) -> None:
     for clause in r.tests:
         params = clause.get("params")
         for device, row in params.pairs("dtypes") if params is not None else []:
@@ -253,7 +251,7 @@ def _run_dtypes(r: _Rules) -> None:
             _repeated(r, [(n.value, n) for n in nodes if isinstance(n.value, str)], "the dtype")
 
 
-def _gate(r: _Rules) -> None:
+def _gate(r: Rules) -> None:
     gate = r.root.get("qa_gate")
     if gate is None:
         return
@@ -275,7 +273,7 @@ def _gate(r: _Rules) -> None:
                 "a name in checks",
                 "add it to checks, or remove it",
             )
-    named = {m.value for clause in [*r.harnesses, *r.tests] for m in clause.items("mutants")}
+    named = {m.value for clause in r.claims for m in clause.items("mutants")}
     seeded = gate.get("seeded_bug")
     if seeded is not None and isinstance(seeded.value, str) and seeded.value not in named:
         r.error(
@@ -287,14 +285,15 @@ def _gate(r: _Rules) -> None:
         )
 
 
-def _subjects(r: _Rules) -> None:
+def _subjects(r: Rules) -> None:
     if not r.ours:
         return
     node = r.root.get("subjects")
     given = set(node.value) if node is not None and isinstance(node.value, dict) else set()
     wanted: list[tuple[bool, tuple[str, ...], str]] = [
         (bool(r.harnesses), ("model", "empty", "mutants"), "the harnesses"),
-        (bool(r.tests), ("torch", "torch_empty", "torch_mutants"), "the falsification tests"),
+        (bool(r.steps), ("torch", "torch_empty", "torch_mutants"), "the step proofs"),
+        (bool(r.tests and not r.steps), ("torch", "torch_empty", "torch_mutants"), "the falsification tests"),
     ]
     for needed, keys, who in wanted:
         for key in keys if needed else ():
@@ -308,10 +307,10 @@ def _subjects(r: _Rules) -> None:
                 )
 
 
-def _mutants(r: _Rules) -> None:
+def _mutants(r: Rules) -> None:
     if not r.ours:
         return
-    for clause in [*r.stubs, *r.harnesses, *r.tests]:
+    for clause in [*r.stubs, *r.claims]:
         expect = clause.get("expect")
         if _absent(clause, "mutants") and (expect is None or expect.value == Expect.HOLDS):
             r.error(
@@ -323,15 +322,15 @@ def _mutants(r: _Rules) -> None:
             )
 
 
-def _summary(r: _Rules) -> None:
+def _summary(r: Rules) -> None:
     summary = r.root.get("verification_summary")
     total = summary.get("total_obligations") if summary is not None else None
-    if total is not None and _ints(total) and total.value != len(r.obligations):
+    if total is not None and ints(total) and total.value != len(r.obligations):
         found = f"total_obligations {total.value}, but the contract has {len(r.obligations)}"
         r.soft("GP128", total, found, "the true number", "correct it or remove it")
 
 
-def _depends(r: _Rules) -> None:
+def _depends(r: Rules) -> None:
     for node in r.root.items("metadata", "depends_on"):
         if not isinstance(node.value, str) or not node.value.strip(".-") or not _is_name(node.value):
             continue
@@ -352,7 +351,7 @@ def _is_name(text: str) -> bool:
     return all(c.isalnum() or c in "-_." for c in text) and len(text) <= 64
 
 
-def _field_gaps(r: _Rules) -> None:
+def _field_gaps(r: Rules) -> None:
     if r.ours:
         return
     for clause in r.obligations:
@@ -376,7 +375,7 @@ def _field_gaps(r: _Rules) -> None:
         r.warn("GP134", r.root, "no qa_gate", "a gate", "without a gate nothing can be released on this contract")
 
 
-RULES: tuple[Callable[[_Rules], None], ...] = (
-    _obligations, _unique_ids, _obligation_references, _stub_references, _bounds, _no_repetition, _covered, _layers,
-    _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps,
+RULES: tuple[Callable[[Rules], None], ...] = (
+    _obligations, _unique_ids, _obligation_references, _stub_references, _bounds, step_bounds, _no_repetition, _covered,
+    _layers, _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps,
 )  # fmt: skip

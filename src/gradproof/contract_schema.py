@@ -1,8 +1,8 @@
 """The shape of a contract: which keys stand where, and what a value may be. Strict: nothing is coerced.
 
 Two dialects. `FieldRoot` is the YAML of provable-contracts (schema/types.rs there). `OursRoot` is that plus an id on
-each obligation, tolerances per dtype, bounds with a name, a value and a reason, `expect`, mutants, stubs, layers,
-subjects and gate criteria. A contract that uses any key of ours is held to all of ours.
+each obligation, tolerances per dtype, bounds with a name, a value and a reason, `expect`, mutants, stubs, step proofs,
+layers, subjects and gate criteria. A contract that uses any key of ours is held to all of ours.
 
 A check that pydantic cannot express raises PydanticCustomError with one of gradproof's own codes as its type.
 """
@@ -21,13 +21,16 @@ from gradproof.contract_tree import Exact
 Dtype = Literal["fp64", "fp32", "fp32-tf32", "fp16", "bf16"]
 Format = Literal["fp64", "fp32", "fp16", "bf16"]
 Metric = Literal["linf", "l2", "relative", "ulp"]
-LayerName = Literal["smt", "crosshair", "cpu", "cuda"]
+LayerName = Literal["smt", "crosshair", "step", "cpu", "cuda"]
 AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
 Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
 Strategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction"]
 ExpectName = Literal["holds", "refuted"]
+Domain = Literal["real", "field"]
+Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
+OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused"]
 ReachName = Literal["all inputs", "bounded", "sampled"]
 ObligationType = Literal[
     "invariant", "equivalence", "bound", "monotonicity", "idempotency", "linearity", "symmetry", "associativity",
@@ -273,6 +276,33 @@ class OursTest(CheckShape):
     obligations: list[Ident] = []
 
 
+class StepParams(Shape):
+    """What is recorded: every net with every n; optimizers and modes take turns over these.
+
+    `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
+    are held to the same. `max_norm` and `loss_scale` are absent without a clip and without a scaler.
+    """
+
+    nets: Annotated[list[Ident], BeforeValidator(_some)]
+    n: Annotated[list[Positive], BeforeValidator(_some)]
+    domains: Annotated[list[Domain], BeforeValidator(_some)]
+    optimizers: Annotated[list[OptimizerName], BeforeValidator(_some)] = ["sgd"]
+    modes: Annotated[list[Mode], BeforeValidator(_some)] = ["fp32"]
+    micro_batch: Positive = 1
+    tail: Annotated[int, Field(ge=0)] = 0
+    weighting: Literal["equal", "count"] = "equal"
+    max_norm: Number | None = None
+    loss_scale: Number | None = None
+    also: list[Reference] = []
+
+
+class StepShape(CheckShape):
+    property: Text
+    params: StepParams  # type: ignore[assignment]
+    obligation: Ident | None = None
+    obligations: list[Ident] = []
+
+
 class FieldGate(Shape):
     id: Ident
     name: str = ""
@@ -337,6 +367,7 @@ class OursRoot(_Root):
     proof_obligations: list[OursObligation] = []
     stubs: list[StubShape] = []
     kani_harnesses: list[OursHarness] = []
+    step_proofs: list[StepShape] = []
     falsification_tests: list[OursTest] = []
     qa_gate: OursGate
     verification_summary: OursSummary = OursSummary()

@@ -30,7 +30,7 @@ def uses_ours(root: Node) -> bool:
     gate = root.get("qa_gate") or Node(None, 1, 1)
     summary = root.get("verification_summary") or Node(None, 1, 1)
     marks = [
-        _has(root, {"subjects", "stubs"}),
+        _has(root, {"subjects", "stubs", "step_proofs"}),
         any(_has(n, {"assumptions"}) for _, n in root.pairs("equations")),
         any(_has(n, {"assumptions", "layers"}) for n in root.items("proof_obligations")),
         any(isinstance(t.value, list) for n in root.items("proof_obligations") if (t := n.get("tolerance"))),

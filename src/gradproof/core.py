@@ -111,6 +111,7 @@ class Layer(StrEnum):
 
     SMT = "smt"
     CROSSHAIR = "crosshair"
+    STEP = "step"
     CPU = "cpu"
     CUDA = "cuda"
 
@@ -121,6 +122,7 @@ class Kind(StrEnum):
     STUB = "stub"
     SMT = "smt"
     CROSSHAIR = "crosshair"
+    TRACE = "trace"
     TORCH = "torch"
     GATE = "gate"
 

@@ -29,6 +29,7 @@ KEYS: Mapping[Kind, tuple[str, ...]] = {
     Kind.STUB: ("python", "z3", "numpy"),
     Kind.SMT: ("python", "z3", "numpy"),
     Kind.CROSSHAIR: ("python", "crosshair", "z3"),
+    Kind.TRACE: ("python", "machine", "torch", "z3", "numpy"),
     Kind.TORCH: ("python", "machine", "torch", "hypothesis", "numpy"),
     Kind.GATE: ("python", "machine", "z3", "torch", "hypothesis", "numpy"),
 }

@@ -178,7 +178,7 @@ def _obligation(clause: Clause, rulings: Mapping[str, Ruling]) -> ObligationRuli
 
 def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
     """What a cell of this layer is about: the contract's model, or its PyTorch step. Empty when it names none."""
-    return str(subjects.get("torch" if layer in (Layer.CPU, Layer.CUDA) else "model", ""))
+    return str(subjects.get("torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model", ""))
 
 
 def _of_model(check: Check) -> bool:

@@ -1,7 +1,7 @@
 """Contract -> checks. Pure: no file is read and nothing is imported from the workspace.
 
-One check for each stub, each harness, each falsification test on each device and dtype, and one that executes the
-gate's own falsification. CUDA checks are planned everywhere; without a GPU they are not run.
+One check for each stub, each harness, each step proof, each falsification test on each device and dtype, and one that
+executes the gate's own falsification. CUDA checks are planned everywhere; without a GPU they are not run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from gradproof.core import Check, Expect, GradproofError, Kind, Layer
 from gradproof.judge import Clause, Criterion, Policy
 
 if TYPE_CHECKING:
-    from gradproof.contract import Contract, FalsificationTest, Gate, Harness, Stub
+    from gradproof.contract import Contract, FalsificationTest, Gate, Harness, StepProof, Stub
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -25,6 +25,7 @@ def plan(contract: Contract, *, devices: Sequence[Layer] = DEVICES) -> list[Chec
     """Every check of a contract, in the contract's order. Raises GradproofError GP210 for an id planned twice."""
     checks = [_stub(contract, row) for row in contract.stubs]
     checks += [_harness(contract, row) for row in contract.harnesses]
+    checks += [_step(contract, row) for row in contract.step_proofs]
     for row in contract.falsification_tests:
         checks += [_test(contract, row, device, dtype) for device in devices for dtype in _dtypes(row, device)]
     if contract.gate is not None:
@@ -70,7 +71,7 @@ def vars_of(tolerance: Any) -> dict[str, str]:
     return {key: getattr(tolerance, key) for key in ("dtype", "value", "metric", "domain", "role")}
 
 
-def _params(contract: Contract, row: Stub | Harness | FalsificationTest, **more: Any) -> dict[str, Any]:
+def _params(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest, **more: Any) -> dict[str, Any]:
     return {**row.params, **more, "subjects": dict(contract.subjects)}
 
 
@@ -119,6 +120,26 @@ def _harness(contract: Contract, row: Harness) -> Check:
     )
 
 
+def _step(contract: Contract, row: StepProof) -> Check:
+    return Check(
+        id=row.id,
+        kind=Kind.TRACE,
+        layer=Layer.STEP,
+        obligations=row.obligations,
+        title=row.property,
+        harness=row.harness,
+        subject=row.subject or contract.subjects.get("torch", ""),
+        expect=row.expect,
+        strategy="recorded step",
+        bounds=row.bounds,
+        mutants=row.mutants,
+        assumptions=row.assumptions,
+        params=_params(contract, row),
+        text=_text(contract, row.obligations, row.raw),
+        time_limit=row.time_limit,
+    )
+
+
 def _dtypes(row: FalsificationTest, device: Layer) -> list[str]:
     """The dtypes that a test names for a device; a test that names none at all runs on the CPU in fp32."""
     named = row.params.get("dtypes")
@@ -151,7 +172,7 @@ def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str)
 
 
 def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
-    """Re-runs, with the seeded bug as their subject, every proof and fp32 CPU run that is meant to kill it."""
+    """Re-runs, on the seeded bug, every proof and every fp32 run on the CPU that is meant to kill it."""
     seeded = [_seeded(contract, gate, check) for check in checks if _kills(check, gate.seeded_bug)]
     params = {
         "seeded_bug": gate.seeded_bug,
@@ -177,11 +198,13 @@ def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
 def _kills(check: Check, bug: str) -> bool:
     if check.expect is not Expect.HOLDS or not bug or bug not in check.mutants:
         return False
-    return check.kind is Kind.SMT or (check.layer is Layer.CPU and check.params.get("dtype") == DEFAULT_DTYPE)
+    return check.kind in (Kind.SMT, Kind.TRACE) or (
+        check.layer is Layer.CPU and check.params.get("dtype") == DEFAULT_DTYPE
+    )
 
 
 def _seeded(contract: Contract, gate: Gate, check: Check) -> Check:
     """The check with the bug in place of its subject, and without controls of its own."""
-    registry = contract.subjects.get("torch_mutants" if check.kind is Kind.TORCH else "mutants", "")
+    registry = contract.subjects.get("torch_mutants" if check.kind in (Kind.TRACE, Kind.TORCH) else "mutants", "")
     params = {**check.params, "controls_off": True}
     return replace(check, subject=f"{registry}[{gate.seeded_bug}]", mutants=(), params=params)

@@ -192,7 +192,8 @@ def _relative(path: str | None, workspace: Workspace) -> str | None:
 
 
 def _solver(kind: str, seen: Mapping[str, Any]) -> str:
-    name = {"stub": "z3", "smt": "z3", "crosshair": "crosshair", "torch": "torch", "gate": "gradproof"}[str(kind)]
+    own = {"stub": "z3", "smt": "z3", "trace": "gradproof", "gate": "gradproof"}
+    name = own.get(str(kind), str(kind))
     return f"{name} {seen[name]}" if name in seen else name
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
 
-DOMAINS = ("real", "field")
+DOMAINS = ("real", "field", "weight")
 
 
 def check(

@@ -37,7 +37,8 @@ class Parts:
 def _scales(p: Parts) -> Iterator[LoopMutant]:
     raw = (p.share, f"share = {p.raw}")
     blame = ((EQ, p.backward),)
-    yield mutant("missing_scale", p.loop, raw, raw[1], also=blame)
+    made = (*blame, (EQ, "loss = nn.functional")) if p.raw == "loss" else blame
+    yield mutant("missing_scale", p.loop, raw, raw[1], also=made)
     twice = f"{p.share} / {p.n}"
     yield mutant("divided_twice", p.loop, (p.share, twice), twice, also=blame)
     if not p.weighted:
@@ -52,9 +53,16 @@ def _scales(p: Parts) -> Iterator[LoopMutant]:
     each = f"{p.backward}\n@for p in {p.params}:\n@    if p.grad is not None:\n@        p.grad.div_({p.n})"
     yield mutant("rescaled_buffer", p.loop, (raw, (p.backward, each)), "p.grad.div_(")
     later = f"{p.backward}\n@share = share / {p.n}"
-    yield mutant("scaled_after_backward", p.loop, (raw, (p.backward, later)), raw[1], also=blame)
+    yield mutant("scaled_after_backward", p.loop, (raw, (p.backward, later)), raw[1], also=made)
     ending = f"{p.backward}\n@for p in {p.params}:\n@    held = p.grad.numpy()\n@    held /= {p.n}"
-    yield mutant("scaled_through_numpy", p.loop, (p.backward, ending), "held /= ", expected="opaque")
+    yield mutant(
+        "scaled_through_numpy",
+        p.loop,
+        (p.backward, ending),
+        "held /= ",
+        also=((EQ, "held = p.grad"),),
+        expected="opaque",
+    )
 
 
 def _hooks(p: Parts) -> Iterator[LoopMutant]:
@@ -146,7 +154,8 @@ def _steps(p: Parts) -> Iterator[LoopMutant]:
             ("tail_dropped", p.boundary.partition(" or ")[0] + ":", True),
         )
         for name, test, tail in rows:
-            yield mutant(name, p.loop, (p.boundary, test), p.step, also=((STEP, test), (EQ, p.step)), tail=tail)
+            also = ((STEP, test), (EQ, p.step), *(((STEP, p.backward),) if tail else ()))
+            yield mutant(name, p.loop, (p.boundary, test), p.step, also=also, tail=tail)
     elif "scaler" not in p.step:
         edit = (p.backward, f"{p.backward}\n@{p.step}")
         yield mutant("step_per_micro_batch", p.loop, edit, p.step)

@@ -124,8 +124,10 @@ _LAST = [
     )
 ]
 
+_MADE = ((EQ, "loss.backward()"), (EQ, "loss = nn.functional"))
+_READ = (("GA-INV-001", "loss.item()"),)
 _DIV_ONCE = [
-    mutant("missing_scale", "plain_div_once", ("p.grad.div_(held)", "pass"), _STEP, also=((EQ, "loss.backward()"),)),
+    mutant("missing_scale", "plain_div_once", ("p.grad.div_(held)", "pass"), _STEP, also=_MADE),
     mutant("divided_twice", "plain_div_once", ("p.grad.div_(held)", "p.grad.div_(held * held)"), "p.grad.div_("),
     mutant("shrunk_single", "plain_div_once", ("p.grad.div_(held)", "p.grad.div_(held + 1)"), "p.grad.div_("),
     mutant(
@@ -162,9 +164,22 @@ _DIV_ONCE = [
         "plain_div_once",
         ("losses.append(total / held)", "losses.append(total)"),
         "append(total)",
+        also=(("GA-INV-001", "append(total)"), *_READ),
     ),
-    mutant("loss_sum", "plain_div_once", ("losses.append(total / held)", "losses.append(total * 1)"), "append(total"),
-    mutant("loss_divided_twice", "plain_div_once", ("total / held)", "total / held / held)"), "losses.append("),
+    mutant(
+        "loss_sum",
+        "plain_div_once",
+        ("losses.append(total / held)", "losses.append(total * 1)"),
+        "append(total",
+        also=_READ,
+    ),
+    mutant(
+        "loss_divided_twice",
+        "plain_div_once",
+        ("total / held)", "total / held / held)"),
+        "losses.append(",
+        also=_READ,
+    ),
     mutant(
         "last_loss_unscaled",
         "plain_div_once",
@@ -232,7 +247,7 @@ _DIV_ONCE = [
         "plain_div_once",
         ("enumerate(loader):", "enumerate(next(iter(loader)) for _ in range(len(loader))):"),
         "next(iter(loader))",
-        also=((DATA, "loss = nn"), (EQ, "loss.backward()")),
+        also=((DATA, "loss = nn"), (DATA, "loss.backward()"), (EQ, "loss.backward()")),
     ),
 ]
 

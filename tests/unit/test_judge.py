@@ -312,7 +312,7 @@ def test_each_layer_has_its_own_model(layer: Layer) -> None:
     """The PyTorch step discharges no proof's cell, and the Python model no run's."""
     policy = replace(POLICY, clauses=(Clause("T-1", (layer,)),))
     params = {"subjects": {"model": "models.loop:Loop", "torch": "models.step:Step"}}
-    right, wrong = ("Step", "Loop") if layer in (Layer.CPU, Layer.CUDA) else ("Loop", "Step")
+    right, wrong = ("Step", "Loop") if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else ("Loop", "Step")
     for name, exit_ in ((right, Exit.MET), (wrong, Exit.OPEN)):
         one = check(layer=layer, params=params, subject=f"models.{name.lower()}:{name}")
         assert verdict((one, stands(one)), policy=policy).exit is exit_

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
+from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 from gradproof.shadow.hooks import Hooks
@@ -65,7 +66,7 @@ def surface() -> dict[str, Any]:
         "schedule": torch.optim.lr_scheduler.LRScheduler.step,
         "unscale": torch.amp.GradScaler.unscale_,
         "next": torch.utils.data.dataloader._BaseDataLoaderIter.__next__,
-        "pre": len(torch.optim.optimizer._global_optimizer_pre_hooks),
+        "pre": len(_global_optimizer_pre_hooks),
         "forward": len(nn.modules.module._global_forward_pre_hooks),
     }
 
@@ -224,10 +225,11 @@ def test_gradients_that_are_returned_are_told() -> None:
         model, _ = small()
         x = torch.ones(1, 3, requires_grad=True)
         params = list(model.parameters())
-        torch.autograd.grad(model(x).sum(), params)
+        torch.autograd.grad(model(torch.ones(1, 3)).sum(), params)
         torch.autograd.grad(model(x).sum(), x)
         torch.autograd.grad(model(x).sum(), params, create_graph=True)
     assert sink.kinds() == ["backward", "gradients", "derivative", "derivative"]
+    assert [d["number"] for d in sink.details("gradients")] == [1]
 
 
 def test_torch_func_brings_gradients_too() -> None:

@@ -6,6 +6,8 @@ import pytest
 from shadow_protocol_bench import judged
 
 from gradproof.shadow.flow_ops import simple
+from gradproof.shadow.protocol import check_protocol
+from gradproof.shadow.tape import Event, Place, Tape
 from gradproof.shadow.windows import table
 
 HAND_CLIP = """with torch.no_grad():
@@ -15,6 +17,9 @@ HAND_CLIP = """with torch.no_grad():
 HAND_STEP = """with torch.no_grad():
     for p in model.parameters():
         p -= 0.1 * p.grad"""
+DATA_STEP = "for p in model.parameters():\n    p.data = p.data - 0.1 * p.grad"
+TWO = """second = torch.optim.SGD(model[2].parameters(), lr=0.1)
+optimizer = torch.optim.AdamW(model[0].parameters(), lr=0.01)"""
 NO_STEP = {"scaler.step(optimizer)\n    scaler.update()": HAND_STEP, "schedule.step()": "pass"}
 NO_CLIP = {"nn.utils.clip_grad_norm_(params, 1.0)": "pass"}
 ITEM_CLIP = """norm = float(torch.stack([p.grad.norm() for p in model.parameters()]).norm())
@@ -31,13 +36,14 @@ BROKEN: dict[str, tuple[dict[str, str], bool, str, str]] = {
     "step twice": ({"#stepped": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
     "zero each": ({"#before": "optimizer.zero_grad()"}, False, "GA-INV-002", "optimizer.zero_grad()"),
     "zero each, in place": (
-        {"#before": "for p in params:\n    if p.grad is not None: p.grad.zero_()"}, False, "GA-INV-002", "p.grad.zero_()",
+        {"#before": "for p in params:\n    if p.grad is not None: p.grad.zero_()"}, False, "GA-INV-002",
+        "p.grad.zero_()",
     ),
     "zero each, data": (
         {"#before": "for p in params:\n    if p.grad is not None: p.grad.data.zero_()"}, False, "GA-INV-002",
         "p.grad.data.zero_()",
     ),
-    "zero of one weight": ({"#each": "model[0].weight.grad = None"}, False, "GA-INV-002", "model[0].weight.grad = None"),
+    "zero of one weight": ({"#each": "model[0].weight.grad = None"}, False, "GA-INV-002", "grad = None"),
     "zero skipped": ({"optimizer.zero_grad()": "pass"}, False, "GA-INV-002", ".backward()"),
     "zero of others only": ({"optimizer.zero_grad()": "model[0].zero_grad()"}, False, "GA-INV-002", ".backward()"),
     "clip each": ({"#each": "nn.utils.clip_grad_norm_(params, 1.0)"}, False, "GA-INV-005", "clip_grad_norm_"),
@@ -49,13 +55,23 @@ BROKEN: dict[str, tuple[dict[str, str], bool, str, str]] = {
     "clip before unscale": ({"#full": "nn.utils.clip_grad_norm_(params, 1.0)"}, True, "GA-INV-005", "clip_grad_norm_"),
     "schedule each": ({"#each": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
     "schedule twice": ({"#scheduled": "schedule.step()"}, False, "GA-INV-003", "schedule.step()"),
-    "never stepped": ({"scaler.step(optimizer)": "pass", **{"schedule.step()": "pass"}}, False, "GA-INV-003", ""),
+    "never stepped": ({"scaler.step(optimizer)": "pass", "schedule.step()": "pass"}, False, "GA-INV-002", "zero_grad"),
+    "never stepped nor zeroed": (
+        {"scaler.step(optimizer)": "pass", "schedule.step()": "pass", "optimizer.zero_grad()": "pass"}, False,
+        "GA-INV-005", ".backward()",
+    ),
+    "last window not stepped": (
+        {"scaler.step(optimizer)": "if window == 0: scaler.step(optimizer)", "schedule.step()": "pass",
+         "optimizer.zero_grad()": "if window == 0: optimizer.zero_grad()"},
+        False, "GA-INV-003", "scaler.step(",
+    ),
     "hand step each": (
-        {"#each": HAND_STEP, "scaler.step(optimizer)\n    scaler.update()": "pass", "schedule.step()": "pass", **NO_CLIP},
+        {**NO_STEP, "scaler.step(optimizer)\n    scaler.update()": "pass", "#each": HAND_STEP, **NO_CLIP},
         False, "GA-INV-003", "p -= 0.1",
     ),
     "decay each": (
-        {"#each": "with torch.no_grad():\n    for p in model.parameters(): p.mul_(0.99)"}, False, "GA-INV-003", "p.mul_(",
+        {"#each": "with torch.no_grad():\n    for p in model.parameters(): p.mul_(0.99)"}, False, "GA-INV-003",
+        "p.mul_(",
     ),
     "narrow model": (
         {"nn.Linear(4, 2))": "nn.Linear(4, 2)).bfloat16()", "torch.randn(2, 3)": "torch.randn(2, 3).bfloat16()"},
@@ -78,7 +94,10 @@ CORRECT: dict[str, tuple[dict[str, str], bool]] = {
         {"#full": "log = float(model[0].weight.grad.norm())\nfor p in model.parameters(): p.grad.div_(N)"},
         False,
     ),
-    "zero first": ({"optimizer.zero_grad()": "pass", "for k in range(N):": "optimizer.zero_grad()\nfor k in range(N):"}, False),
+    "zero first": (
+        {"optimizer.zero_grad()": "pass", "for k in range(N):": "optimizer.zero_grad()\nfor k in range(N):"},
+        False,
+    ),
     "zero twice": ({"#zeroed": "model.zero_grad()"}, False),
     "zero by data": ({"optimizer.zero_grad()": "for p in model.parameters(): p.grad.data.zero_()"}, False),
     "zero by None": ({"optimizer.zero_grad()": "for p in params: p.grad = None"}, False),
@@ -87,7 +106,7 @@ CORRECT: dict[str, tuple[dict[str, str], bool]] = {
     "clip by a number": ({"nn.utils.clip_grad_norm_(params, 1.0)": ITEM_CLIP}, False),
     "step by hand": ({**NO_STEP, **NO_CLIP}, False),
     "step by data": (
-        {**NO_STEP, "scaler.step(optimizer)\n    scaler.update()": "for p in model.parameters():\n    p.data = p.data - 0.1 * p.grad"},
+        {**NO_STEP, "scaler.step(optimizer)\n    scaler.update()": DATA_STEP},
         False,
     ),
     "own buffer": (BUFFER, False),
@@ -104,7 +123,7 @@ CORRECT: dict[str, tuple[dict[str, str], bool]] = {
     ),
     "two optimizers": (
         {
-            "optimizer = torch.optim.AdamW(params, lr=0.01)": "second = torch.optim.SGD(model[2].parameters(), lr=0.1)\noptimizer = torch.optim.AdamW(model[0].parameters(), lr=0.01)",
+            "optimizer = torch.optim.AdamW(params, lr=0.01)": TWO,
             "#stepped": "second.step()\nsecond.zero_grad()",
         },
         False,
@@ -112,7 +131,7 @@ CORRECT: dict[str, tuple[dict[str, str], bool]] = {
     "frozen": ({"#before": "model[0].weight.requires_grad_(False)"}, False),
     "two losses a micro-batch": ({"#each": "model(torch.randn(2, 3)).mean().backward()"}, False),
     "a branch that not every micro-batch takes": (
-        {"/ N\n": "/ N\n        loss = loss + (unused(torch.ones(1, 2)).sum() if k == 1 else 0)\n"},
+        {"#loss": "loss = loss + (unused(torch.ones(1, 2)).sum() if k == N - 1 else 0)"},
         False,
     ),
 }  # fmt: skip
@@ -149,6 +168,19 @@ def test_too_few_windows_are_told() -> None:
     """A loop that trains on more windows than it was asked for."""
     found, _ = judged({"range(W)": "range(W + 1)"})
     assert [b.why for b in found.broken] == [table().EXTRA.why]
+
+
+@pytest.mark.parametrize(("synced", "ranks", "broken"), [((2,), 2, []), ((1,), 2, ["GA-SYNC-001"]), ((), 1, [])])
+def test_ranks_are_summed_after_the_last_micro_batch(synced: tuple[int, ...], ranks: int, broken: list[str]) -> None:
+    """A sum after an earlier one leaves the rest of the window on its own rank."""
+    tape, place = Tape(), Place("train.py", 3)
+    for number in (1, 2):
+        tape.items.append(Event("accumulate", place, 0, {"params": ["w"], "number": number, "ranks": ranks}))
+        if number in synced:
+            tape.items.append(Event("sync", place, 0, {"params": ["w"], "world": ranks}))
+    tape.items.append(Event("sync", place, 0, {"params": [], "world": ranks, "elements": 1}))
+    tape.items.append(Event("step", place, 0, {"params": ["w"], "optimizer": 0}))
+    assert [b.obligation for b in check_protocol(tape, 2, 1).broken] == broken
 
 
 def test_the_table_is_the_proved_one() -> None:

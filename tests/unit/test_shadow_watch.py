@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from shadow_protocol_bench import names, program, source
+from shadow_protocol_bench import names, program, run, source
 
 from gradproof.core import Outcome
 from gradproof.shadow.verdict import Verification
@@ -21,7 +21,7 @@ def seen(
 ) -> Verification:
     """What is said of a loop of four micro-batches a window."""
     code = program(source(edits))
-    return watch(lambda: exec(code, names(4, 4, scaled)), accum_steps, 3, mode)
+    return watch(lambda: run(code, names(4, 4, scaled)), accum_steps, 3, mode)
 
 
 def outcomes(made: Verification) -> dict[str, Outcome]:
@@ -130,4 +130,4 @@ for epoch in range(2):
     optimizer.zero_grad()
 """
     code = program(text)
-    assert watch(lambda: exec(code, names(4, 2, False)), 4, 3).outcome is Outcome.HOLDS
+    assert watch(lambda: run(code, names(4, 2, False)), 4, 3).outcome is Outcome.HOLDS

@@ -15,6 +15,7 @@ MODULE: Mapping[Kind, str] = {
     Kind.STUB: "smt_run",
     Kind.SMT: "smt_run",
     Kind.CROSSHAIR: "crosshair_run",
+    Kind.TRACE: "trace_run",
     Kind.TORCH: "torch_run",
     Kind.GATE: "gate_run",
 }

@@ -24,7 +24,7 @@ def subject_of(check: Check, control: str | None) -> str:
     """Name of the check's own subject, of the empty body or of a mutant. Raises GradproofError GP214."""
     if control is None:
         return check.subject
-    subjects, torch = check.params.get("subjects", {}), check.kind is Kind.TORCH
+    subjects, torch = check.params.get("subjects", {}), check.kind in (Kind.TRACE, Kind.TORCH)
     if control in ("empty", "empty body"):
         name = check.params.get("empty") or subjects.get("torch_empty" if torch else "empty")
     elif control in check.mutants:
@@ -44,6 +44,7 @@ def replay(check: Check, workspace: Workspace, subject: str, example: Mapping[st
         Kind.SMT: _smt,
         Kind.STUB: _smt,
         Kind.CROSSHAIR: _crosshair,
+        Kind.TRACE: _trace,
         Kind.TORCH: _torch,
     }
     if check.kind not in by_kind:
@@ -105,6 +106,12 @@ def _torch(check: Check, workspace: Workspace, subject: Any, control: str, examp
     from gradproof.backends import torch_run
 
     return torch_run.replay(check, workspace, example, subject)
+
+
+def _trace(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
+    from gradproof.backends import trace_run
+
+    return trace_run.replay(check, workspace, example, subject)
 
 
 def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, Any], root: Path) -> list[Row]:

@@ -11,7 +11,8 @@ import click
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
 
-DOMAINS = ("real", "field")
+DOMAINS = ("real", "field", "weight", "rounding")
+USUAL = ("real", "field", "weight")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md")
 
@@ -44,7 +45,7 @@ def command(target: str, time_limit: float, format_: str, out: Path | None, **gi
     from gradproof.shadow.child import target_of, verify
     from gradproof.shadow.request import Request
 
-    given["domains"] = given["domains"] or DOMAINS
+    given["domains"] = given["domains"] or USUAL
     request = Request(**given)
     chosen = target_of(target)
     writable(out)

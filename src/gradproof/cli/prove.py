@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 @with_options
 def command(options: Options, quiet: bool, json_: bool) -> int:
     """Run the proofs (Z3, CrossHair), and the claims of the stubs that they rest on."""
-    kinds, layers = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR), (Layer.SMT, Layer.CROSSHAIR)
+    kinds = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
+    layers = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
     return some(options, kinds, layers, layers, quiet, json_)
 
 

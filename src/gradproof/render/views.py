@@ -18,6 +18,7 @@ SENTENCE = "Reals are not floats; sampled is not proved."
 LAYER_TITLE: Mapping[Layer, str] = {
     Layer.SMT: "SMT (Z3)",
     Layer.CROSSHAIR: "CrossHair",
+    Layer.STEP: "PyTorch, step",
     Layer.CPU: "PyTorch, CPU",
     Layer.CUDA: "PyTorch, CUDA",
 }

@@ -18,6 +18,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from gradproof.shadow.tape import NOWHERE, Place
+
 Array = NDArray[Any]
 Parts = tuple[Array, ...]
 Number = int | float | Fraction
@@ -57,7 +59,11 @@ class Domain(Protocol):
 
 
 class Beyond(Exception):
-    """The domain, or the row, cannot carry this value: what and why. Never a verdict."""
+    """The domain, or the row, cannot carry this value: what and why, and the user's line if known. Never a verdict."""
+
+    def __init__(self, what: str, place: Place = NOWHERE) -> None:
+        self.place = place
+        super().__init__(what)
 
 
 class Value:
@@ -117,7 +123,7 @@ class Value:
 
         def written(p: Array, q: Array) -> Array:
             out = np.array(p)
-            out[index] = q
+            out[index] = q.item() if q.ndim == 0 and q.dtype == object else q
             return out
 
         pairs = zip(self.parts, other.parts, strict=True)

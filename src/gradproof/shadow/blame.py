@@ -14,6 +14,7 @@ import numpy as np
 
 from gradproof.shadow.interpret import refs_in
 from gradproof.shadow.match import Array
+from gradproof.shadow.places import USER, owner
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
@@ -70,6 +71,9 @@ def place_of_gradient(tape: Tape, window: int) -> Place:
     writes = list(_writes(items))
     if writes:
         return writes[-1].place
+    hooks = list(_hooks(items))
+    if hooks:
+        return hooks[-1]
     roots = [item for item in items if isinstance(item, Event) and item.kind == "backward"]
     return place_of_root(tape, roots[-1]) if roots else NOWHERE
 
@@ -95,6 +99,16 @@ def _writes(items: list[Item]) -> Iterator[Entry]:
             yield item
 
 
+def _hooks(items: list[Item]) -> Iterator[Place]:
+    """Lines of the user's that ran inside a backward pass and in no forward pass: hooks. Recomputation is none."""
+    forward = {str(item.place) for item in items if isinstance(item, Entry) and not item.backward}
+    for item in items:
+        if isinstance(item, Entry) and item.backward and item.place.via and item.place.via not in forward:
+            file, _, line = item.place.via.rpartition(":")
+            if line.isdigit() and owner(file) == USER:
+                yield Place(file, int(line))
+
+
 def producer(tape: Tape, ref: Ref, before: Item) -> Entry | None:
     """The last operator before an item that wrote a tensor's storage."""
     found: Entry | None = None
@@ -118,6 +132,34 @@ def place_of_root(tape: Tape, backward: Event) -> Place:
         inner = producer(tape, tracked[0], entry)
         return inner.place if inner is not None else entry.place
     return entry.place
+
+
+LOOKED_THROUGH = frozenset({"clone", "copy_", "_to_copy", "stack", "detach", "zero_", "fill_"})
+
+
+def place_of_loss(tape: Tape, name: str) -> Place:
+    """The line that last computed a returned loss: copies of it are looked through."""
+    event = next(tape.events("loss"))
+    ref: Ref | Const | None = event.refs.get(name)
+    before: Item = event
+    found = event.place
+    while isinstance(ref, Ref):
+        entry = producer(tape, ref, before)
+        if entry is None:
+            break
+        found = entry.place
+        if entry.op.split(".")[1] not in LOOKED_THROUGH:
+            break
+        sources = [r for r in refs_in(entry.args) if r.storage != ref.storage]
+        ref, before = (sources[0] if sources else None), entry
+    return found
+
+
+def place_of_data(tape: Tape) -> Place:
+    """The line of the first operator that reads data."""
+    homes = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "data"}
+    reads = (e for e in tape.entries() if any(ref.storage in homes for ref in refs_in((e.args, e.kwargs))))
+    return next((e.place for e in reads), NOWHERE)
 
 
 def mend(found: Scale | None, n: int) -> str:

@@ -114,12 +114,32 @@ def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Windo
     told = [[o for o in r.observations if o.event.kind == "loss" and o.values] for r in (ours, full)]
     if told[0] and told[1]:
         _tensors(found, "loss", 0, told[0][0], told[1][0], "loss/")
+        _told(found, told[1][0], stepped[1])
         return
     for index, (a, b) in enumerate(zip(stepped[0], stepped[1], strict=False)):
         a_loss, b_loss = a.loss(), b.loss()
         if a_loss is not None and b_loss is not None:
             place = a.roots[0].event.place
             found.quantities.append(Quantity("loss", index, "root", a_loss, b_loss, place, "backward"))
+
+
+def _told(found: Pairs, told: Observation, full: list[Window]) -> None:
+    """Where the first returned loss of the full batch is the root of its window, the others must be that too."""
+    names = sorted(told.values)
+    roots = [window.loss() for window in full]
+    if len(names) != len(roots) or not roots or not identical(told.values[names[0]], roots[0]):
+        return
+    for index, (name, root) in enumerate(zip(names, roots, strict=True)):
+        if root is not None and told.values[name].size == 1:
+            value = told.values[name].reshape(())
+            found.quantities.append(Quantity("loss", index, name, value, root, told.event.place, "told"))
+
+
+def identical(a: Value | None, b: Value | None) -> bool:
+    """Whether two values are the same residues or terms, each of one element."""
+    if a is None or b is None or a.size != 1 or b.size != 1:
+        return False
+    return bool(a.parts[0].reshape(-1)[0] == b.parts[0].reshape(-1)[0])
 
 
 def _window(found: Pairs, index: int, ours: Window, full: Window) -> None:

@@ -117,7 +117,7 @@ class Flow:
         self.micro = max(self.micro, number)
         self.arrived[number] = index
         params = event.detail.get("params", ())
-        self.act("arrive", params, event.place, index, number=number, dtypes=event.detail.get("dtypes", {}))
+        self.act("arrive", params, event.place, index, **{"number": number, "dtypes": {}, **rest(event)})
         for name in params:
             ref = event.refs.get(f"grad/{name}")
             if isinstance(ref, Ref):
@@ -199,7 +199,9 @@ class Flow:
         self.act("schedule", (), event.place, index, **rest(event))
 
     def _on_sync(self, index: int, event: Event) -> None:
-        self.act("sync", event.detail.get("params", ()), event.place, index, **rest(event))
+        ref = event.refs.get("tensor")
+        held = {p for p, _ in self._tokens(ref)} if isinstance(ref, Ref) else set()
+        self.act("sync", {*event.detail.get("params", ()), *held}, event.place, index, **rest(event))
 
     def _on_epoch(self, index: int, event: Event) -> None:
         self.act("epoch", (), event.place, index)

@@ -41,6 +41,7 @@ from gradproof.shadow.hooks_patch import (
     unwrapped,
 )
 from gradproof.shadow.names import functional
+from gradproof.shadow.places import user_place
 
 
 class Hooks(Reporter):
@@ -97,7 +98,8 @@ class Hooks(Reporter):
         self._arrived()
         if self._synced:
             world = torch.distributed.get_world_size()
-            self._event("sync", params=self._named(self._trainable()), how="DistributedDataParallel", world=world)
+            params = self._named(self._trainable())
+            self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world)
         return result
 
     def _before_backward(self, roots: list[Tensor], inputs: list[Tensor], call: str = "backward") -> None:
@@ -109,15 +111,11 @@ class Hooks(Reporter):
         if unseen:
             self._zeroed(unseen, "found zero")
         self._backwards += 1
-        tensors = {f"root/{i}": root for i, root in enumerate(roots)} if self.thorough else {}
-        self._event(
-            "backward",
-            tensors,
-            inputs=self._named(inputs) or None,
-            call=call,
-            number=self._backwards,
-            ranks=self._ranks,
-        )
+        self._place = user_place()
+        if self.thorough:
+            tensors = {f"root/{i}": root for i, root in enumerate(roots)}
+            known = {"inputs": self._named(inputs) or None, "call": call, "number": self._backwards}
+            self._event("backward", tensors, self._place, **known)
 
     def _trainable(self) -> list[Tensor]:
         return [p for p in self.names.params() if p.requires_grad]
@@ -153,7 +151,7 @@ class Hooks(Reporter):
         root = unwrapped(tensors_of(args[0] if args else kwargs.get("outputs"))[0])
         tensors = {"root/0": root} if self.thorough and root is not None else {}
         with torch._C._DisableFuncTorch():
-            self._event("backward", tensors, call="func", number=self._backwards, ranks=1)
+            self._event("backward", tensors, call="func", number=self._backwards)
             self._taken([p for p, _ in pairs], [g for _, g in pairs])
         return result
 
@@ -170,6 +168,8 @@ class Hooks(Reporter):
         if "backward" in self._inside:
             self._arrived()
         self._poll()
+        if not self.thorough:
+            self._handles[-1].remove()
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -332,9 +332,8 @@ class Hooks(Reporter):
         own = [p for p in self.names.params() if p.grad is not None and address(p.grad) == address(tensor)]
         self.buffers.changes(own)
         tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
-        self._event(
-            "sync", tensors, params=self._named(own), how="all_reduce", world=torch.distributed.get_world_size()
-        )
+        world = torch.distributed.get_world_size()
+        self._event("sync", tensors, params=self._named(own), how="all_reduce", world=world, elements=tensor.numel())
         return result
 
     def _forward(self, module: nn.Module, args: Any) -> None:

@@ -6,6 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from gradproof.shadow.buffers import Buffers, all_zero
@@ -20,7 +21,8 @@ Call = Callable[..., Any]
 class Sink(Protocol):
     """Takes the events. A sink whose `tensors` is False is handed none: nothing is copied or read for it."""
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None: ...
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+        """Take one event."""
 
 
 class Reporter:
@@ -41,6 +43,8 @@ class Reporter:
         self._backwards = 0
         self._synced = False
         self._ranks = 1
+        self._odd: tuple[tuple[int, int], dict[str, str]] = ((-1, -1), {})
+        self._place: Place | None = None
 
     def _event(
         self, kind: str, tensors: Mapping[str, Tensor] | None = None, place: Place | None = None, **detail: Any
@@ -69,8 +73,8 @@ class Reporter:
         if self._inside:
             return
         changes = self.buffers.changes()
-        zeroed = [c.param for c in changes if c.how == "gone"]
-        written = [c.param for c in changes if c.how != "gone"]
+        zeroed = [p for p, how in changes if how == "gone"]
+        written = [p for p, how in changes if how != "gone"]
         if written and not self.thorough and all(p.grad is None or all_zero(p.grad) for p in written):
             zeroed, written = zeroed + written, []
         if zeroed:
@@ -84,8 +88,8 @@ class Reporter:
 
     def assigned(self, setter: Call, tensor: Tensor, value: Any) -> None:
         """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is told first."""
-        silent = bool(self._inside) and self._inside[-1] != "backward"
-        if silent or not (isinstance(tensor, nn.Parameter) or self.names.knows(tensor)):
+        inside = self._inside
+        if (inside and inside[-1] != "backward") or not (isinstance(tensor, nn.Parameter) or self.names.knows(tensor)):
             setter(tensor, value)
             return
         self.names.claim(tensor)
@@ -94,7 +98,7 @@ class Reporter:
         setter(tensor, value)
         changed = self.buffers.changes([tensor])
         if tensor.grad is None or all_zero(tensor.grad):
-            if changed and changed[0].how != "new":
+            if changed and changed[0][1] != "new":
                 self._zeroed([tensor], "assigned")
         else:
             self._event("assign", self._grads([tensor]), params=self._named([tensor]))
@@ -118,7 +122,7 @@ class Reporter:
             return original(owner, *args, **kwargs)
         self._poll()
         result = self.within("zero", lambda: original(owner, *args, **kwargs))
-        changed = [c.param for c in self.buffers.changes()]
+        changed = [p for p, _ in self.buffers.changes()]
         if changed:
             self._zeroed(changed, "zero_grad")
         return result
@@ -129,14 +133,24 @@ class Reporter:
         if self.names.knows(tensor) and not self._inside:
             self._event("rebind", self._params([tensor]), params=self._named([tensor]))
 
+    def _dtypes(self, params: list[Tensor]) -> dict[str, str]:
+        """The buffers' dtypes, but for float32; without tensors they are looked at once for a set of parameters."""
+        key = (self.names.edition, len(params))
+        if self.thorough or self._odd[0] != key:
+            odd = ((p, p.grad.dtype) for p in params if p.grad is not None and p.grad.dtype is not torch.float32)
+            self._odd = key, {self.names.claim(p): str(dtype).removeprefix("torch.") for p, dtype in odd}
+        return self._odd[1]
+
     def _arrived(self, only: list[Tensor] | None = None) -> None:
         """Buffers that the backward pass changed."""
-        changed = [c.param for c in self.buffers.changes(only) if c.how != "gone" and c.param.is_leaf]
+        changed = [p for p, how in self.buffers.changes(only) if how != "gone" and p.is_leaf]
         if changed:
             self._event(
                 "accumulate",
                 self._grads(self.names.params() if only is None else only),
+                self._place,
+                ranks=self._ranks,
                 params=self._named(changed),
                 number=self._backwards,
-                dtypes={self.names.claim(p): str(p.grad.dtype)[6:] for p in changed if p.grad is not None},
+                dtypes=self._dtypes(changed),
             )

@@ -260,7 +260,7 @@ class Interpreter:
         try:
             result = row.rule(k, *args, **kwargs)
         except Beyond as error:
-            raise Beyond(f"{entry.place}: {entry.op}: {error}") from error
+            raise Beyond(f"{entry.op}: {error}", entry.place) from error
         self.store(entry, result)
 
     def recorded(self, entry: Entry) -> bool:

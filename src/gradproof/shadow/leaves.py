@@ -223,12 +223,13 @@ class Leaves:
         held = self.storages.meet(tensor)
         if held.state is not State.TRACKED and not covers(tensor):
             self.begin(tensor)
-        value = self._inject(tensor, source, unseen)
+        natural = array(tensor)
+        value = self._inject(tensor, source, unseen, natural)
         self.storages.track(tensor)
         held.trained = held.trained or trained
         held.label = source.name
         held.print = fingerprint(tensor.untyped_storage())
-        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place))
+        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural))
 
     def begin(self, tensor: torch.Tensor) -> None:
         """A storage begins to be tracked while it holds numbers that are not."""
@@ -238,8 +239,7 @@ class Leaves:
             whole = flat(tensor)
             self.tape.items.append(Init(held.number, const(whole), whole.numel()))
 
-    def _inject(self, tensor: torch.Tensor, source: Source, unseen: bool) -> NDArray[Any]:
-        natural = array(tensor)
+    def _inject(self, tensor: torch.Tensor, source: Source, unseen: bool, natural: NDArray[Any]) -> NDArray[Any]:
         if self.inject is None:
             return natural
         chosen = self.inject(source, tuple(tensor.shape), dtype_name(tensor.dtype), natural.copy())

@@ -5,6 +5,7 @@ One registry a process, emptied when recording begins. It holds weak references 
 
 from __future__ import annotations
 
+import functools
 import weakref
 from collections.abc import Iterator
 
@@ -25,9 +26,11 @@ class Names:
         self._names: dict[int, str] = {}
         self._taken: dict[str, int] = {}
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self.edition = 0
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Forget everything. `edition` changes with the set of parameters, and never goes back."""
+        self.edition += 1
         self._held.clear()
         self._names.clear()
         self._taken.clear()
@@ -36,10 +39,14 @@ class Names:
     def know(self, tensor: Tensor) -> None:
         """A parameter that has no name yet."""
         key = id(tensor)
-        held = self._held.get(key)
-        if held is None or held() is not tensor:
-            self._names.pop(key, None)
-            self._held[key] = weakref.ref(tensor)
+        if key not in self._held:
+            self.edition += 1
+            self._held[key] = weakref.ref(tensor, functools.partial(self._gone, key))
+
+    def _gone(self, key: int, _: object) -> None:
+        self.edition += 1
+        self._held.pop(key, None)
+        self._names.pop(key, None)
 
     def name(self, tensor: Tensor, name: str) -> None:
         """Name a parameter, once. A name that another live parameter has gets a number."""
@@ -75,13 +82,11 @@ class Names:
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether the tensor is a parameter that something named, or an optimizer holds."""
-        held = self._held.get(id(tensor))
-        return held is not None and held() is tensor
+        return id(tensor) in self._held
 
     def name_of(self, tensor: Tensor) -> str | None:
         """The name of a parameter, or None."""
-        held = self._held.get(id(tensor))
-        return self._names.get(id(tensor)) if held is not None and held() is tensor else None
+        return self._names.get(id(tensor))
 
     def claim(self, tensor: Tensor) -> str:
         """The name of a parameter; one that has none becomes `paramK`, by order."""
@@ -96,18 +101,14 @@ class Names:
 
     def params(self) -> Iterator[Tensor]:
         """Every known parameter that is still alive."""
-        for key, held in list(self._held.items()):
+        for held in list(self._held.values()):
             tensor = held()
-            if tensor is None:
-                del self._held[key]
-                self._names.pop(key, None)
-            else:
+            if tensor is not None:
                 yield tensor
 
     def _live(self, name: str) -> bool:
         key = self._taken.get(name)
-        held = self._held.get(key) if key is not None else None
-        return held is not None and held() is not None
+        return key is not None and self._names.get(key) == name
 
 
 NAMES = Names()

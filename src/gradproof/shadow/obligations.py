@@ -8,17 +8,17 @@ constants that are not the numbers that they stand for, or by a learning rate th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from gradproof.core import Outcome
 from gradproof.shadow.agree import UNIT, narrowest
-from gradproof.shadow.blame import Scale, mend, place_of_gradient, scale
+from gradproof.shadow.blame import Scale, mend, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.compare import Quantity, windows
 from gradproof.shadow.interpret import Observation
-from gradproof.shadow.match import Array
+from gradproof.shadow.match import Array, same
 from gradproof.shadow.run import Recording
 from gradproof.shadow.session import Session
 from gradproof.shadow.tape import Event, Place, Tape
@@ -67,6 +67,9 @@ class Seen:
 def replay(session: Session, quantity: Quantity) -> Seen | None:
     """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
     rank = quantity.rank
+    if quantity.event == "told":
+        ours, root = (content(session.full[rank].tape, replace(quantity, event=e)) for e in ("loss", "backward"))
+        return _seen(ours, root, session.full, "the recorded values, in the full batch's run")
     if quantity.group == "sync":
         return measured(session.ours[rank], session.ours[0], quantity, "the recorded values")
     first = measured(session.ours[rank], session.full[rank], quantity, "the recorded values")
@@ -78,9 +81,14 @@ def replay(session: Session, quantity: Quantity) -> Seen | None:
 def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> Seen | None:
     """Compare the contents of the storages of two recordings; None when they agree within rounding."""
     a, b = (content(r.tape, quantity) for r in (ours, full))
-    if a is None or b is None or a.shape != b.shape:
+    return _seen(a, b, (ours, full), where)
+
+
+def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], where: str) -> Seen | None:
+    if a is None or b is None or a.size != b.size:
         return None
-    unit = max(UNIT[narrowest(t.tape)] for t in (ours, full))
+    a, b = np.ravel(a), np.ravel(b)
+    unit = max(UNIT[narrowest(r.tape)] for r in recordings)
     largest = float(np.max(np.abs(b), initial=0.0))
     size = float(np.max(np.abs(a - b), initial=0.0))
     if not np.isfinite(size) or size <= ROUNDINGS * unit * max(largest, float(np.max(np.abs(a), initial=0.0)), 1e-12):
@@ -168,9 +176,12 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
 
 
 def blamed(session: Session, quantity: Quantity) -> Place:
-    """The line that a difference is blamed on."""
+    """The line that a difference is blamed on. A loss that was returned has a line of its own."""
+    tape = session.ours[quantity.rank].tape
+    if quantity.event in ("loss", "told"):
+        return place_of_loss(tape, quantity.name)
     if quantity.group in ("grad", "loss"):
-        return place_of_gradient(session.ours[quantity.rank].tape, quantity.window)
+        return place_of_gradient(tape, quantity.window)
     return quantity.place
 
 
@@ -178,7 +189,8 @@ def equal_update(decision: Decision) -> bool:
     """Only gradients differ; the weights after every step are equal, and no state of an optimizer differs."""
     apart = {q.group for q in decision.apart}
     known = {q.group for q in decision.equal}
-    return apart == {"grad"} and "weights" in known and not decision.missing and not decision.unknown
+    unsure = [q for q, _, _ in decision.unknown if q is None or q.group != "grad"]
+    return apart == {"grad"} and "weights" in known and not decision.missing and not unsure
 
 
 def moved_weights(tape: Tape) -> Place | None:
@@ -190,7 +202,7 @@ def moved_weights(tape: Tape) -> Place | None:
         elif last is not None and event.kind in ("step", "end"):
             for name, values in event.values.items():
                 held = last.values.get(name)
-                if name.startswith("param/") and held is not None and not np.array_equal(held, values):
+                if name.startswith("param/") and held is not None and not same(held, values):
                     return last.place
     return None
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 Replacement = Callable[..., Any]
@@ -18,7 +18,7 @@ def all_subclasses(cls: type) -> list[type]:
     """A class and every subclass that exists."""
     found = [cls]
     for c in found:
-        found.extend(s for s in c.__subclasses__() if s not in found)
+        found.extend(s for s in type.__subclasses__(c) if s not in found)
     return found
 
 
@@ -59,8 +59,8 @@ class Patches:
 
     def everywhere(self) -> None:
         """Put the wrappers of the functions into every module that was imported, under whatever name."""
-        for module, name, held in _globals():
-            if id(held) in self._functions and held is self._functions[id(held)][0]:
+        for module, name, held in _holding(self._functions.keys()):
+            if held is self._functions[id(held)][0]:
                 self.attribute(module, name, self._functions[id(held)][1])
 
     def restore(self) -> None:
@@ -75,12 +75,12 @@ class Patches:
             else:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
-        for module, name, held in _globals():
-            if id(held) in wrappers:
-                setattr(module, name, wrappers[id(held)])
+        for module, name, held in _holding(wrappers.keys()):
+            setattr(module, name, wrappers[id(held)])
         self._functions.clear()
 
 
-def _globals() -> list[tuple[Any, str, Any]]:
+def _holding(wanted: Collection[int]) -> list[tuple[Any, str, Any]]:
+    """Every global name of an imported module that holds an object of one of these ids."""
     modules = [m for m in list(sys.modules.values()) if isinstance(getattr(m, "__dict__", None), dict)]
-    return [(m, name, held) for m in modules for name, held in list(vars(m).items()) if callable(held)]
+    return [(m, name, held) for m in modules for name, held in list(vars(m).items()) if id(held) in wanted]

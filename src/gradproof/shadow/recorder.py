@@ -9,6 +9,7 @@ that no operator made, and the recorder has lost sight of that value (`Blind`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from gradproof.shadow.storages import (
     flat,
     storage_of,
 )  # fmt: skip
-from gradproof.shadow.tape import Blind, Const, Entry, Event, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Blind, Const, Entry, Event, Place, Ref, Tape
 
 NARROW_EVENTS = frozenset({"accumulate", "item"})
 """Events, many a window, at which only their own tensors are compared."""
@@ -41,7 +42,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what runs inside `with Recorder() as recorder:` on `recorder.tape`.
 
     `inject` is asked at every leaf for the numbers that it shall hold: it is given the source, the shape, the dtype and
-    the numbers that are there (float64), and returns an array of that shape, or None to leave them.
+    the numbers that are there (float64), and returns an array of that shape, or None to leave them. Operators run in
+    one thread meanwhile: the tensors are small, and a sum is then the same in every recording.
     """
 
     def __init__(self, inject: Inject | None = None) -> None:
@@ -53,14 +55,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quiet = 0
         self.calls: list[Place] = []
         self.exports = Exports(self)
+        self.entered = 0
+        self.threads = 0
 
     def __enter__(self) -> Recorder:
-        self.exports.install()
+        self.entered += 1
+        if self.entered == 1:
+            self.threads = torch.get_num_threads()
+            torch.set_num_threads(1)
+            self.exports.install()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, kind: Any, value: Any, trace: Any) -> None:
         super().__exit__(kind, value, trace)  # type: ignore[no-untyped-call]
+        self.entered -= 1
+        if self.entered:
+            return
+        torch.set_num_threads(self.threads)
         self.exports.remove()
         with torch.no_grad():
             self.leaves.put_back()
@@ -76,7 +88,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
         self.quiet += 1
         try:
-            with torch.no_grad():
+            with torch.no_grad(), torch._C._DisableTorchDispatch():
                 found = Event(kind, place if place is not None else self.place(), self.micro, dict(detail))
                 if kind not in NARROW_EVENTS:
                     self.look_around(found.place)
@@ -101,8 +113,13 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.storages.ref(tensor, held)
 
     def place(self) -> Place:
-        """The line of the user's that runs; while autograd runs, the line that started it."""
-        return self.calls[0] if self.calls and running() else user_place()
+        """The line of the user's that runs; while autograd runs, the line that started it, `via` the line of a hook."""
+        inner = user_place()
+        if not self.calls or not running():
+            return inner
+        outer = self.calls[0]
+        same = inner is NOWHERE or (inner.file, inner.line) == (outer.file, outer.line)
+        return outer if same else replace(outer, via=str(inner))
 
     def lost(self, code: str, what: str, place: Place, mend: str = "") -> None:
         """The recorder lost sight of a value. The same loss at the same line is kept once."""
@@ -189,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         held = {id(t): self.leaves.glance(t) for t in tensors}
         if spec.base in SHAPE_ONLY:
             return self._untracked(func, spec, written, args, kwargs)
-        skipped = {id(t) for t in written} if spec.base in OVERWRITES else set()
+        skipped = {id(t) for t in written} if spec.base in OVERWRITES or spec.results else set()
         read = [t for t in tensors if id(t) not in skipped]
         homes = {held[id(t)].weak.cdata for t in written}
         if any(held[id(t)].weak.cdata not in homes and t.is_floating_point() for t in read) or any(
@@ -252,7 +269,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if spec.random and drops(spec, args, kwargs):
             self._dropped(spec)
         given = tuple(self.arg(a) for a in args)
-        named = {k: self.arg(a) for k, a in kwargs.items()}
+        named = {k: self.arg(a) for k, a in kwargs.items() if k not in spec.results}
         untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
         saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
@@ -292,10 +309,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def opaque(value: Any) -> str:
-    """An argument that is no tensor and no number, in words; a group of processes by its size."""
+    """An argument that is no tensor and no number, in words; a group of processes by its size, a reduction by its name.
+
+    torch before 2.13 does not tell the reduction: its name is then left out.
+    """
     text = str(value)
     if "c10d.ProcessGroup" in text:
         return f"group of {torch.distributed.ProcessGroup.unbox(value).size()}"
+    if "c10d.ReduceOp" in text and hasattr(value, "op"):
+        return f"reduce by {torch.distributed.ReduceOp.RedOpType(value.op()).name}"
     return text
 
 

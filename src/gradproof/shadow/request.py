@@ -18,7 +18,8 @@ from gradproof.shadow.tape import Place
 from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-DOMAINS = ("real", "field")
+DOMAINS = ("real", "field", "weight", "rounding")
+USUAL = ("real", "field", "weight")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 LEAST: Mapping[str, int] = {"accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0}
 SYNC = "GA-SYNC-001"
@@ -39,7 +40,7 @@ class Request:
     device: str = "cpu"
     dtype: str = "float32"
     seed: int = 0
-    domains: tuple[str, ...] = DOMAINS
+    domains: tuple[str, ...] = USUAL
     ranks: int = 1
     optimizer: str | None = None
 

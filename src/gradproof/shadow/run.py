@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gradproof.core import GradproofError
 from gradproof.shadow.hooks import Hooks
-from gradproof.shadow.places import USER, owner
+from gradproof.shadow.places import OWN, USER, owner
 from gradproof.shadow.recorder import Inject, Recorder
 from gradproof.shadow.tape import NOWHERE, Place, Tape
 
@@ -92,9 +93,16 @@ def record(step: Step, run: Run, inject: Inject | None = None) -> Recording:
             recorder.tape.returned = numbers(returned)
             recorder.event("loss", {f"loss/{i:04d}": t for i, t in enumerate(tensors(returned))})
         except Exception as caught:
-            error, place = f"{type(caught).__name__}: {caught}", blamed(caught)
+            error, place = told(caught), blamed(caught)
         hooks.end()
     return Recording(recorder.tape, error, place)
+
+
+def told(error: BaseException) -> str:
+    """An exception in words; one that began in gradproof itself says so."""
+    innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    own = owner(innermost.f_code.co_filename) == OWN and not isinstance(error, GradproofError)
+    return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
 
 
 def blamed(error: BaseException) -> Place:

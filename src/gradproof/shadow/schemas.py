@@ -65,7 +65,10 @@ GEOMETRY = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Facts about one operator. `written` are the positions of written arguments, in the order of the schema."""
+    """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.
+
+    `results` are the arguments of an `out=` form that take its results: their contents are not read.
+    """
 
     name: str
     base: str
@@ -78,6 +81,7 @@ class Spec:
     random: bool
     foreign: bool
     alters: bool
+    results: frozenset[str]
 
     def argument(self, at: int, args: Any, kwargs: Any) -> Any:
         """The argument at a position of the schema, or None."""
@@ -112,6 +116,7 @@ def spec_of(func: Any) -> Spec | None:
         random=torch.Tag.nondeterministic_seeded in func.tags,
         foreign=space not in ("aten", "c10d", "prims", "_c10d_functional"),
         alters=base in GEOMETRY,
+        results=frozenset(a.name for a in schema.arguments if a.is_out),
     )  # fmt: skip
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, cast
 
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.blame import place_of_gradient
+from gradproof.shadow.interaction import interacting
 from gradproof.shadow.obligations import Decision
 from gradproof.shadow.protocol import Judgement
 from gradproof.shadow.session import Session, Trouble, batch_norm
@@ -64,10 +65,11 @@ class Settled:
 
     def __init__(self, session: Session, broken: list[Broken]) -> None:
         self.session, self.broken = session, broken
+        self._looked, self._place = False, cast("Place | None", None)
 
     def results(self, decision: Decision) -> Iterable[Result]:
         """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
-        if decision.apart and (place := batch_norm(self.session.full[0].tape)) is not None:
+        if decision.apart and not judge.equal_update(decision) and (place := self._interaction()) is not None:
             yield from self._batch(decision, place)
             return
         if judge.equal_update(decision):
@@ -112,7 +114,7 @@ class Settled:
         yield from self._group(decision, ("loss",), "GA-INV-001")
 
     def _group(self, decision: Decision, groups: tuple[str, ...], obligation: str) -> Iterable[Result]:
-        apart = [q for q in decision.apart if q.group in groups]
+        apart = [q for q in decision.apart if q.group in groups and q.window <= self._first(decision, groups)]
         unknown = [u for u in decision.unknown if u[0] is None or u[0].group in groups]
         close = [c for c in decision.constants if c[0].group in groups]
         equal = [q for q in decision.equal if q.group in groups]
@@ -132,6 +134,11 @@ class Settled:
         else:
             yield Result(obligation, Outcome.NOT_RUN, "nothing was there to compare", None, "", decision.domain)
 
+    def _first(self, decision: Decision, groups: tuple[str, ...]) -> int:
+        """The first window that went wrong: what a loss does after it follows from it."""
+        wrong = [q.window for q in decision.apart if q.group in ("grad", "weights")]
+        return min(wrong, default=1 << 30) if "loss" in groups else 1 << 30
+
     def _apart(self, decision: Decision, quantity: Any, obligation: str) -> Result:
         result = judge.refuted(self.session, quantity, decision)
         result.obligation = obligation
@@ -149,9 +156,18 @@ class Settled:
         words = f"the update is the full batch's, the gradient is not{factor}: the learning rate makes up for it"
         return Result("GA-EQ-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach, {"equal": "update"})
 
+    def _interaction(self) -> Place | None:
+        """Where samples interact, looked for once."""
+        if not self._looked:
+            self._looked, self._place = True, interacting(self.session)
+        return self._place
+
     def _batch(self, decision: Decision, place: Place) -> Iterable[Result]:
-        words = "a normalisation over the batch is trained: the loss of a sample depends on its micro-batch"
-        mend = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
+        words = "the loss of a sample depends on the other samples of its micro-batch"
+        mend = "no accumulation equals the full batch here: the contract's loss is a sum over samples"
+        if batch_norm(self.session.full[0].tape) is not None:
+            words = f"a normalisation over the batch is trained: {words}"
+            mend = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
         for name in NUMBERS:
             yield Result(
                 name, Outcome.OUTSIDE, words, place, mend, decision.domain, details={"code": "batch-statistics"}

@@ -122,12 +122,17 @@ class Source:
 
 @dataclass(slots=True, eq=False)
 class Leaf:
-    """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64)."""
+    """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64).
+
+    `natural` is what was there before other numbers were injected: a leaf whose natural numbers depend on what was
+    injected elsewhere was computed from tracked values where nobody saw it.
+    """
 
     ref: Ref
     source: Source
     value: NDArray[Any]
     place: Place
+    natural: NDArray[Any] | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -19,11 +19,15 @@ from typing import Any
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
+from gradproof.shadow.blame import place_of_data
 from gradproof.shadow.decide import DOMAINS
 from gradproof.shadow.decompose import Decomposer
+from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
+from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
+from gradproof.shadow.rounding_report import report
 from gradproof.shadow.run import Run, Step
 from gradproof.shadow.session import (
     Session,
@@ -35,11 +39,14 @@ from gradproof.shadow.session import (
     past_the_recorder,
 )
 from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
-from gradproof.shadow.tape import NOWHERE, Leaf
+from gradproof.shadow.tape import Leaf
+from gradproof.shadow.tokens import normaliser, rows, verdicts, weighed
 from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.windows import Broken
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+KNOWN = (*DOMAINS, "weight", "rounding")
+DATA_MEND = "every micro-batch takes the next samples of the stream that the full batch takes at once"
 BLINDING = frozenset({"unseen-write", "raised"})
 
 
@@ -53,7 +60,7 @@ def check(
     device: str = "cpu",
     dtype: str = "float32",
     seed: int = 0,
-    domains: Sequence[str] = ("real", "field"),
+    domains: Sequence[str] = ("real", "field", "weight"),
     optimizer: str | None = None,
     ranks: int = 1,
     subject: str = "",
@@ -63,9 +70,10 @@ def check(
     `function` takes a `Run` and trains. It is called several times in this process.
     """
     run = _run(accum_steps, micro_batch, windows, tail, device, dtype, seed, optimizer)
-    unknown = set(domains) - set(DOMAINS)
-    if unknown or not domains:
-        raise ValueError(f"no domain {', '.join(sorted(unknown)) or 'given'}; known: {', '.join(DOMAINS)}")
+    unknown = set(domains) - set(KNOWN)
+    if unknown or not set(domains) & set(DOMAINS):
+        wrong = ", ".join(sorted(unknown)) or "that compares the runs"
+        raise ValueError(f"no domain {wrong}; known: {', '.join(KNOWN)}, and one of {', '.join(DOMAINS)} is needed")
     began = time.monotonic()
     config: dict[str, Any] = {"accum_steps": accum_steps, "micro_batch": micro_batch, "windows": windows, "tail": tail}
     config |= {"device": device, "dtype": dtype, "seed": seed, "domains": list(domains)}
@@ -165,7 +173,9 @@ class Judge:
         for broken in report.broken:
             self.add(offence(broken))
         for name in PROTOCOL:
-            if not any(b.obligation == name for b in report.broken):
+            if not report.steps:
+                self.add(Result(name, Outcome.NOT_RUN, "no optimizer step was seen", None, "", "events"))
+            elif not any(b.obligation == name for b in report.broken):
                 self.add(Result(name, Outcome.HOLDS, held(name, report), None, "", "events", RECORDED))
         self._moves()
         return report.broken
@@ -198,7 +208,8 @@ class Judge:
             mend = f"add one with gradproof.shadow.register({error.op!r}, examples=[...])"
             return [Trouble(Outcome.OPAQUE, words, error.place, mend, "no-row")]
         except Beyond as error:
-            return [Trouble(Outcome.OPAQUE, str(error), NOWHERE, "", "beyond")]
+            code = "data-dependent-shape" if "data-dependent shape" in str(error) else "beyond"
+            return [Trouble(Outcome.OPAQUE, str(error), error.place, "", code)]
 
     def _obscured(self, trouble: Trouble) -> None:
         for name in (*NUMBERS, "GA-DATA-001"):
@@ -214,7 +225,7 @@ class Judge:
         if data:
             self._data(data)
             return
-        self.add(Result("GA-DATA-001", Outcome.HOLDS, "both runs took the same streams of data", None, "", "leaves"))
+        self._same_data(bool(broken))
         covered = [self.session]
         for number, session in enumerate(itertools.chain(covered[:1], others(self.session)), 1):
             if number > 1:
@@ -222,8 +233,22 @@ class Judge:
                 self.made.paths.append(f"path {number}: other operators ran at other values; verified like the first")
             for result in self._path(session, broken):
                 self.add(result)
+        if "weight" in self.domains:
+            self._weights()
+        if "rounding" in self.domains:
+            self._rounding()
         self.made.uncovered += uncovered(covered)
         self.made.assumptions += [f"what Python does with the number read at {p}" for p in numbers_read(covered)]
+
+    def _same_data(self, broken: bool) -> None:
+        """Window by window only where the windows are whole."""
+        differ = "" if broken else data_differ(self.session)
+        if differ:
+            place = place_of_data(self.session.ours[0].tape)
+            self.add(Result("GA-DATA-001", Outcome.REFUTED, differ, place, DATA_MEND, "real", RECORDED))
+        else:
+            words = "both runs took the same streams of data, window by window"
+            self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
 
     def _path(self, session: Session, broken: list[Broken]) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
@@ -233,11 +258,33 @@ class Judge:
                 return [as_result(name, troubles[0]) for name in NUMBERS]
         found: list[Result] = []
         for name in self.domains:
+            if name not in DOMAINS:
+                continue
             began = time.monotonic()
             decision = DOMAINS[name](session, self.made)
             found += Settled(session, broken).results(decision)
             self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
         return self._answered(found)
+
+    def _weights(self) -> None:
+        began = time.monotonic()
+        ours, full, notes = weighed(self.session)
+        self.made.weights = rows(ours)
+        self.made.notes += notes + verdicts(ours)
+        if (wrong := normaliser(full, self.session.ranks)) is not None:
+            self.add(wrong)
+        self.session.seconds["weight"] = time.monotonic() - began
+
+    def _rounding(self) -> None:
+        began = time.monotonic()
+        found = report(self.session.ours[0].tape)
+        self.made.rounding = found
+        self.made.assumptions += rounding_assumptions()
+        for row in found:
+            if row.get("within") is False:
+                words = f"the rounding bound of {row['param']} does not hold: {row['measured']} is above {row['bound']}"
+                self.add(Result("GA-EQ-001", Outcome.ERROR, words, None, "please report this", "rounding"))
+        self.session.seconds["rounding"] = time.monotonic() - began
 
     def _answered(self, found: list[Result]) -> list[Result]:
         kept = []
@@ -251,7 +298,7 @@ class Judge:
 
     def _data(self, data: list[str]) -> None:
         place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
-        mend = "every micro-batch takes the next samples of the stream that the full batch takes at once"
+        mend = DATA_MEND
         details = {"streams": data}
         self.add(Result("GA-DATA-001", Outcome.REFUTED, data[0], place, mend, "leaves", RECORDED, details))
         for name in NUMBERS:

@@ -124,8 +124,8 @@ class Windows:
         yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index)
 
     def _last(self) -> Place:
-        places = [a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params]
-        return places[-1] if places else NOWHERE
+        arrivals = (a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params)
+        return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
 
     def stream(self, name: str) -> list[tuple[str, Act]]:
         """The events of the table that concern one parameter, in order."""
@@ -209,13 +209,17 @@ class Windows:
                     yield Broken("GA-INV-002", why, "accumulate", step.place, step.micro, (), step.index), name
             last = step.micro
 
+    def _flat(self, act: Act) -> bool:
+        """A sum of more than a number: where no operator was recorded it may be the gradients, flattened."""
+        return not self.sighted and not act.params and int(act.detail.get("elements", 1)) > 1
+
     def _ranks(self) -> Iterator[tuple[Broken, str]]:
         """With several ranks, the gradient that a step applies was summed after its last arrival."""
         state, synced = None, False
         for act in self.acts.acts:
             if act.kind == "arrive" and act.params & self.cluster.params:
                 state, synced = act, False
-            elif act.kind == "sync" and (not act.params or act.params & self.cluster.params):
+            elif act.kind == "sync" and (act.params & self.cluster.params or self._flat(act)):
                 synced = True
             elif act in self.steps and state is not None and int(state.detail.get("ranks", 1)) > 1 and not synced:
                 why = "stepped on a gradient that was not summed over the ranks after the last micro-batch"

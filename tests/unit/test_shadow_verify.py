@@ -1,0 +1,188 @@
+"""The verifier on training functions that are right, wrong, or no step that can be verified."""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+from typing import Any
+
+import numpy as np
+import pytest
+import shadow_steps as steps
+
+from gradproof.core import Outcome
+from gradproof.shadow import decide, session, verify
+from gradproof.shadow.domains.field import Field
+from gradproof.shadow.match import Difference, differences
+from gradproof.shadow.run import Run, record
+from gradproof.shadow.tape import Entry
+from gradproof.shadow.verdict import ALL_INPUTS, PROBABLE, Verification
+
+NUMBERS = ("GA-EQ-001", "GA-INV-001")
+HOLDS, REFUTED, OPAQUE, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.OUTSIDE
+
+
+def said(name: str, **options: Any) -> Verification:
+    return verify.check(getattr(steps, name), **options)
+
+
+@pytest.mark.parametrize("name", ["plain", "frozen_batch_norm", "hand_clip"])
+@pytest.mark.parametrize("options", [{}, {"accum_steps": 1}, {"accum_steps": 3, "tail": 2}, {"micro_batch": 1}])
+def test_a_right_step_is_proved(name: str, options: dict[str, Any]) -> None:
+    found = said(name, **options)
+    assert found.outcome is HOLDS, [(r.obligation, r.outcome, r.reason) for r in found.results]
+    assert found.result("GA-EQ-001").reach in (ALL_INPUTS, "equal up to constants")
+    assert found.code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "outcome", "code", "text"),
+    [
+        ("through_numpy", OPAQUE, "unseen-write", "optimizer.step()"),
+        ("dropout", OPAQUE, "random-forward", "loss(model(x), y)"),
+        ("batch_norm", OUTSIDE, "batch-statistics", "loss(model(x), y)"),
+        ("contrastive", OUTSIDE, "batch-statistics", "loss(model(x), y)"),
+        ("nan_in_data", OPAQUE, "nan-data", "torch.randn(run.samples, 3)"),
+        ("data_dependent_shape", OPAQUE, "data-dependent-shape", "[output > 0]"),
+        ("unseeded", OPAQUE, "nondeterministic", "float(inputs[0, 0])"),
+        ("python_number", OPAQUE, "flowed", "g.mul_(factor)"),
+        ("numpy_function", OPAQUE, "flowed", ""),
+        ("raises", Outcome.ERROR, "raised", "raise RuntimeError"),
+    ],
+)
+def test_a_step_that_cannot_be_verified_has_its_own_outcome(name: str, outcome: Outcome, code: str, text: str) -> None:
+    """Never a wrong verdict: neither proved nor refuted."""
+    found = said(name)
+    for obligation in NUMBERS:
+        result = found.result(obligation)
+        assert (result.outcome, result.details.get("code")) == (outcome, code), result.reason
+        assert result.place is not None
+        assert text in linecache.getline(result.place.file, result.place.line) or "nan" in code
+    assert all(r.outcome is not REFUTED for r in found.results)
+    assert found.code != 0
+
+
+def test_a_missing_scale_is_refuted_on_the_real_step() -> None:
+    found = said("unscaled")
+    result = found.result("GA-EQ-001")
+    assert result.outcome is REFUTED
+    assert result.details["factor"] == pytest.approx(4.0, rel=1e-5)
+    assert "4 times" in result.reason
+    assert "divide" in result.mend
+    assert result.counterexample is not None
+    assert result.counterexample["accumulated"] != result.counterexample["full_batch"]
+    assert found.code == 1
+
+
+def test_a_step_that_trains_nothing_is_not_proved() -> None:
+    found = said("nothing")
+    assert found.outcome is Outcome.NOT_RUN
+    assert {r.outcome for r in found.results if r.obligation != "GA-DATA-001"} == {Outcome.NOT_RUN}
+    assert found.code == 4
+
+
+def test_a_branch_is_followed_to_its_other_side() -> None:
+    """The recorded path is right; the one on which the bug lies is found, run and refuted."""
+    found = said("wrong_branch")
+    assert found.result("GA-EQ-001").outcome is REFUTED
+    assert any("path 2" in text for text in found.paths)
+
+
+def test_a_branch_that_is_never_taken_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gradproof.shadow.paths.TRIES", ())
+    monkeypatch.setattr(session, "moved", lambda values, key, scale: dict(values))
+    found = said("wrong_branch")
+    assert found.result("GA-EQ-001").outcome is HOLDS
+    assert any("was False in every recording" in text for text in found.uncovered)
+
+
+def test_without_the_second_recording_a_number_from_python_would_be_proved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the two-point test guards: take it away and the step is called proved."""
+    monkeypatch.setattr(session, "moved", lambda values, key, scale: dict(values))
+    assert said("numpy_function").outcome is HOLDS
+    monkeypatch.undo()
+    assert said("numpy_function").outcome is OPAQUE
+
+
+def test_what_a_result_rests_on_is_said() -> None:
+    found = said("plain", domains=("real", "field", "rounding"))
+    assert "aten.addmm.default" in found.operators
+    assert any(name.startswith("param weight") for name in found.shapes)
+    assert set(found.versions) >= {"torch", "python", "gradproof"}
+    assert found.rounding
+    assert all(row["within"] in (True, None) for row in found.rounding)
+
+
+def test_the_field_alone_says_its_error() -> None:
+    result = said("plain", domains=("field",)).result("GA-EQ-001")
+    assert result.outcome is HOLDS
+    assert result.reach == PROBABLE
+    assert "error probability" in result.details["established_by"]
+
+
+def test_a_tape_too_large_for_terms_is_no_proof_over_the_reals(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decide, "MOST_OPERATIONS", 10)
+    alone = said("plain", domains=("real",))
+    assert alone.result("GA-EQ-001").outcome is Outcome.BOUND_HIT
+    assert alone.code == 4
+    both = said("plain")
+    assert both.result("GA-EQ-001").reach == PROBABLE
+    assert any("bound" in note for note in both.notes)
+
+
+def test_a_difference_that_the_real_step_does_not_show_is_spurious(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A domain that is wrong must not refute a right step."""
+
+    def wrong(self: Field, a: Any, b: Any) -> Any:
+        return self.mul(a, self.add(b, self.const(np.asarray(1.0))))
+
+    monkeypatch.setattr(Field, "div", wrong)
+    found = said("plain", domains=("field",))
+    assert found.result("GA-EQ-001").outcome is Outcome.SPURIOUS
+    assert found.code == 4
+
+
+def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradproof.shadow import table
+
+    row = table.lookup("aten.addmm.default")
+    assert row is not None
+    spoiled = table.Row(row.op, lambda k, *a, **b: row.rule(k, *a, **b) * 2, row.examples, row.module)
+    monkeypatch.setitem(table.TABLE, row.op, spoiled)
+    result = said("plain").result("GA-EQ-001")
+    assert (result.outcome, result.details["code"]) == (OPAQUE, "disagreement")
+
+
+def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradproof.shadow import table
+
+    table.load()
+    for name in ("aten.mse_loss", "aten.mse_loss_backward"):
+        monkeypatch.delitem(table.TABLE, name)
+    monkeypatch.setattr(verify, "Decomposer", lambda: None)
+    result = said("plain").result("GA-EQ-001")
+    assert (result.outcome, result.details["code"]) == (OPAQUE, "no-row")
+    assert "aten.mse_loss" in result.reason
+    assert "gradproof.shadow.register" in result.mend
+    assert result.place is not None
+    assert result.place.file == inspect.getsourcefile(steps)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"accum_steps": 0}, {"tail": 4}, {"dtype": "float31"}, {"domains": ("complex",)}, {"domains": ("weight",)}],
+)
+def test_bad_numbers_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"must be|fewer|no dtype|no domain"):
+        said("plain", **options)
+
+
+def test_two_recordings_of_one_run_are_one_tape() -> None:
+    run = Run(2, 2, 1)
+    one, other = record(steps.plain, run), record(steps.plain, run)
+    assert differences(one.tape, other.tape) == []
+    entry = next(other.tape.entries())
+    entry.args = (*entry.args[:-1], 7.5)
+    assert [type(d) for d in differences(one.tape, other.tape)] == [Difference]
+    other.tape.items = [item for item in other.tape.items if not isinstance(item, Entry)]
+    assert differences(one.tape, other.tape)[0].kind in ("length", "operator")
