@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from gradproof.arith.ratio import Ratio
-from gradproof.backends import crosshair_run, smt_run, torch_run
+from gradproof.backends import crosshair_run, smt_run, torch_run, trace_run
 from gradproof.backends.conformance import SCENARIOS, violations
 from gradproof.core import Bound, Check, Control, Finding, Kind, Layer, Outcome, Reach
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS as TORCH_MUTANTS
 from models.torch_steps import EmptyStep, TorchStep
 from symbolic.falsify import accumulated_matches_full
+from symbolic.step import Accumulates, accumulates
 
 CLAUSE = "GA-EQ-001"
 BOUNDS = tuple(Bound(name, value, "a test") for name, value in {"branches": 20, "paths": 20, "examples": 2}.items())
@@ -159,6 +160,26 @@ def torch_case(scenario: str) -> Any:
     check = claim(Kind.TORCH, Layer.CPU, nets=["linear"], n=[1, 2, 4], outside=[], device="cpu", dtype="fp32")
     wrong = TORCH_MUTANTS["missing_scale"].subject
     return prepare(scenario, check, accumulated_matches_full, TorchStep, wrong, Crash, EmptyStep, Dry())
+
+
+class DryStep(Accumulates):
+    """The harness with one more cover, which nothing reaches."""
+
+    def covers(self, settings: Any) -> list[str]:
+        return [*super().covers(settings), "impossible"]
+
+
+def trace_case(scenario: str) -> Any:
+    check = replace(
+        claim(Kind.TRACE, Layer.STEP, nets=["linear"], n=[2], domains=["field"]),
+        bounds=(Bound("micro_batches", 2, "a test"), Bound("windows", 1, "a test")),
+    )
+    wrong = TORCH_MUTANTS["divided_twice"].subject
+    return prepare(scenario, check, accumulates, TorchStep, wrong, Crash, EmptyStep, DryStep())
+
+
+def test_the_trace_backend_conforms() -> None:
+    assert violations(trace_run.run, trace_case) == []
 
 
 def test_the_smt_backend_conforms() -> None:

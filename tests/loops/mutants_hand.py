@@ -175,6 +175,7 @@ _FUNC = [
         "plain_func",
         ("window_loss += loss / len(window)", "window_loss += loss / run.micro_batches"),
         "window_loss += loss",
+        also=(("GA-INV-001", "window_loss += loss"),),
     ),
     mutant(
         "loss_sum", "plain_func", ("window_loss += loss / len(window)", "window_loss += loss"), "window_loss += loss"

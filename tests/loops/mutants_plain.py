@@ -113,7 +113,7 @@ _LAST = [
         loop,
         (_SHARE, f"if i + 1 == {last}:\n@    {_SHARE}"),
         _SHARE,
-        also=() if loop == "plain_closure" else ((EQ, _STEP), (STEP, _STEP)),
+        also=((EQ, "optimizer.step("), (STEP, "optimizer.step(")),
     )
     for loop, last in (
         ("plain_checkpoint", "window[-1] + 1"),

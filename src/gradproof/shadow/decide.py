@@ -109,9 +109,11 @@ def by_real(session: Session, made: Verification) -> Decision:
 
     try:
         return _proved(decision, asked)
-    except (NoRow, Beyond) as error:
+    except NoRow as error:
         decision.unknown.append((None, Outcome.OPAQUE, str(error)))
-        return decision
+    except Beyond as error:
+        decision.unknown.append((None, Outcome.UNKNOWN, f"beyond the real domain: {error}"))
+    return decision
 
 
 def _proved(decision: Decision, asked: Asked) -> Decision:
@@ -180,7 +182,7 @@ def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Answ
         decision.unknown.append((None, Outcome.OPAQUE, str(error)))
         return decision
     except Beyond as error:
-        decision.unknown.append((None, Outcome.OPAQUE, str(error)))
+        decision.unknown.append((None, Outcome.UNKNOWN, f"beyond the field domain: {error}"))
         return decision
     decision.error_bound = f"error probability at most {first.error:.2g}" if decision.domain == "field" else first.how
     open_now = _names(first, quantities)

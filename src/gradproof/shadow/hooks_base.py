@@ -21,7 +21,7 @@ Call = Callable[..., Any]
 class Sink(Protocol):
     """Takes the events. A sink whose `tensors` is False is handed none: nothing is copied or read for it."""
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> object:
         """Take one event."""
 
 

@@ -119,7 +119,7 @@ def _apart(a: Any, b: Any, numbering: Numbering) -> tuple[str, str] | None:
     if type(a) is not type(b):
         return "operator", "other operators run"
     if isinstance(a, Leaf):
-        return None if a.source == b.source else ("operator", f"{a.source} against {b.source}")
+        return _leaf(a, b)
     if isinstance(a, Event):
         return _branch(a, b)
     if a.op != b.op:
@@ -128,6 +128,16 @@ def _apart(a: Any, b: Any, numbering: Numbering) -> tuple[str, str] | None:
         what = _argument(x, y, numbering)
         if what:
             return what[0], f"{a.op}: {what[1]}"
+    return None
+
+
+def _leaf(a: Leaf, b: Leaf) -> tuple[str, str] | None:
+    """What a leaf was before other numbers were put there must not depend on other leaves."""
+    if a.source != b.source or a.ref.shape != b.ref.shape:
+        return "operator", f"{described((a.source.kind, a.source.name))} is not made alike"
+    mine, other = (leaf.value if leaf.natural is None else leaf.natural for leaf in (a, b))
+    if not same(mine, other):
+        return "value", f"{described((a.source.kind, a.source.name))} changed with other leaves"
     return None
 
 

@@ -18,7 +18,8 @@ def all_subclasses(cls: type) -> list[type]:
     """A class and every subclass that exists."""
     found = [cls]
     for c in found:
-        found.extend(s for s in type.__subclasses__(c) if s not in found)
+        below: list[type] = type.__subclasses__(c)
+        found.extend(s for s in below if s not in found)
     return found
 
 

@@ -98,7 +98,8 @@ class Settled:
         """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
         told = judge.told_losses(self.session)
         if told is not None:
-            where = place_of_gradient(self.session.ours[0].tape, 0)
+            tape = self.session.ours[0].tape
+            where = next((e.place for e in reversed(list(tape.events("item")))), place_of_gradient(tape, 0))
             mend = "report the window's mean: the sum of the micro-batches' shares"
             words, reach = f"the losses that the function returns: {told}", RECORDED
             right = told.startswith("equal")

@@ -173,7 +173,10 @@ class Judge:
         for broken in report.broken:
             self.add(offence(broken))
         for name in PROTOCOL:
-            if not report.steps:
+            if report.unseen:
+                words = f"not seen on this tape: {report.unseen}"
+                self.add(Result(name, Outcome.OPAQUE, words, None, "", "events"))
+            elif not report.steps:
                 self.add(Result(name, Outcome.NOT_RUN, "no optimizer step was seen", None, "", "events"))
             elif not any(b.obligation == name for b in report.broken):
                 self.add(Result(name, Outcome.HOLDS, held(name, report), None, "", "events", RECORDED))

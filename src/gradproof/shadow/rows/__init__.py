@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from importlib import import_module
 
 MODULES: tuple[str, ...] = (
@@ -25,6 +26,7 @@ MODULES: tuple[str, ...] = (
 )
 
 
+@lru_cache(maxsize=1)
 def load() -> None:
     """Import every module of rows; each registers its own."""
     for name in MODULES:

@@ -1,0 +1,333 @@
+"""The backend of the step proofs: what holds, what does not, and everything that must never read as either."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import pytest
+from torch_bench import Desk
+
+from gradproof import audit
+from gradproof.backends import replaying, trace_run
+from gradproof.backends.torch_job import Job, Report
+from gradproof.backends.trace_property import Setting, settings_of
+from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
+from gradproof.evidence import plain
+from gradproof.shadow.verdict import ALL_INPUTS, RECORDED, Result, Verification
+from models.registry import Mutant
+from models.torch_mutants import MUTANTS
+from models.torch_steps import TorchStep
+from symbolic.step import BINDING, Accumulates, accumulates
+
+STEP = "models.torch_steps:TorchStep"
+SUBJECTS = {
+    "torch": STEP,
+    "torch_empty": "models.torch_steps:EmptyStep",
+    "torch_mutants": "models.torch_mutants:MUTANTS",
+}
+
+
+def claim(*obligations: str, mutants: Sequence[str] = (), bounds: dict[str, int] | None = None, **params: Any) -> Check:
+    """A step proof of a linear net in windows of two."""
+    stated = {"micro_batches": 2, "windows": 2} if bounds is None else bounds
+    return Check(
+        id="STEP-T-001",
+        kind=Kind.TRACE,
+        layer=Layer.STEP,
+        obligations=obligations or ("GA-EQ-001",),
+        title="a test",
+        harness="symbolic.step:accumulates",
+        subject=STEP,
+        bounds=tuple(Bound(name, value, "a test") for name, value in stated.items()),
+        mutants=tuple(mutants),
+        assumptions=("a test",),
+        params={"nets": ["linear"], "n": [2], "domains": ["field"], "subjects": SUBJECTS, **params},
+    )
+
+
+def run(check: Check, **replaced: Any) -> Finding:
+    """Run it, with other objects for some names; the finding is plain data and passes the audit as it is."""
+    finding = trace_run.run(check, Desk(replaced))
+    data = plain(asdict(finding))
+    json.dumps(data, allow_nan=False)
+    assert audit.audit(check, data)[0] is finding.outcome
+    return finding
+
+
+class Silent(TorchStep):
+    """Halves the gradient through NumPy."""
+
+    def clip(self, job: Job) -> None:
+        for master in job.masters:
+            assert master.grad is not None
+            master.grad.numpy()[:] *= 0.5
+
+
+class Crash(TorchStep):
+    """Raises in the middle of a step."""
+
+    def clip(self, job: Job) -> None:
+        raise RuntimeError("boom")
+
+
+class Idle(TorchStep):
+    """Computes every gradient and never steps."""
+
+    def update(self, job: Job) -> None:
+        """Nothing."""
+
+
+def test_the_step_holds_over_the_reals_in_every_configuration() -> None:
+    check = claim(
+        mutants=["divided_twice", "missing_scale"], tail=1, domains=["real", "field"],
+        optimizers=["sgd", "adamw foreach"], also=["models.torch_steps:DividedOnce"],
+    )  # fmt: skip
+    found = run(check)
+    assert (found.outcome, found.reach) == (Outcome.HOLDS, Reach.BOUNDED)
+    assert found.clauses["GA-EQ-001"].startswith("HOLDS: real, all real weights and float inputs")
+    assert [c["name"] for c in found.covers if c["reached"]] == [trace_run.COMPARED, "a short last window"]
+    assert [c.name for c in found.controls if c.killed] == ["empty body", "divided_twice", "missing_scale"]
+    assert "at models/torch_mutants.py:" in found.controls[1].reason
+    assert "at models/torch_nets.py:" in found.controls[2].reason
+    assert found.stats["subjects"] == [STEP, "models.torch_steps:DividedOnce"]
+    assert found.stats["operators_counted"] == sum(found.stats["operators"].values()) > 100
+    assert {"torch", "gradproof", "python"} <= set(found.stats["versions"])
+    assert len(found.stats["seconds"]) == 4
+    assert found.assumptions[0] == "a test"
+    assert any("the number read at" in text for text in found.assumptions)
+
+
+def test_the_field_domain_alone_is_sampled_with_its_probability() -> None:
+    found = run(claim("GA-EQ-001", "GA-INV-001", mutants=["loss_sum"]))
+    assert (found.outcome, found.reach) == (Outcome.HOLDS, Reach.SAMPLED)
+    assert "error probability at most" in found.clauses["GA-EQ-001"]
+    assert found.clauses["GA-INV-001"] == f"HOLDS: floats, {RECORDED}"
+
+
+def test_the_window_table_with_a_scaler_and_a_clip_that_binds() -> None:
+    names = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+    check = claim(*names, mutants=["clip_before_unscale"], max_norm="0.0625", loss_scale="4", modes=["fp16_params"])
+    found = run(check)
+    assert (found.outcome, found.reach) == (Outcome.HOLDS, Reach.BOUNDED)
+    assert [c["reached"] for c in found.covers if c["name"] == BINDING] == [True]
+    assert found.controls[1].counterexample is not None
+    assert found.controls[1].counterexample["clause"] == "GA-INV-005"
+
+
+def test_a_clip_that_never_binds_is_vacuous() -> None:
+    found = run(claim("GA-INV-005", max_norm="1000000"))
+    assert (found.outcome, found.reach) == (Outcome.VACUOUS, None)
+    assert found.reason == f"never reached: {BINDING}"
+    assert found.controls == []
+
+
+def test_a_wrong_step_is_refuted_and_replayed() -> None:
+    check = claim()
+    found = run(check, **{STEP: MUTANTS["divided_twice"].subject})
+    assert found.outcome is Outcome.REFUTED
+    assert "1/2 times the full batch's, at models/torch_mutants.py:" in found.reason
+    assert found.counterexample is not None
+    assert found.counterexample["clause"] == "GA-EQ-001"
+    assert found.replays == [{"on": trace_run.REPLAYED, "reproduced": True, "detail": found.replays[0]["detail"]}]
+    desk: Any = Desk()
+    example = plain(found.counterexample)
+    bug = "models.torch_mutants:MUTANTS[divided_twice]"
+    desk.replaced = {bug: MUTANTS["divided_twice"].subject}
+    assert [r["reproduced"] for r in replaying.replay(check, desk, bug, example)] == [True]
+    assert [r["reproduced"] for r in replaying.replay(check, desk, STEP, example)] == [False]
+
+
+def test_an_expected_refutation_needs_no_controls() -> None:
+    check = replace(claim(), expect=Expect.REFUTED)
+    assert run(check, **{STEP: MUTANTS["missing_scale"].subject}).outcome is Outcome.REFUTED
+
+
+def test_a_further_step_that_is_wrong_refutes_the_claim() -> None:
+    other = "models.torch_steps:DividedOnce"
+    found = run(claim(also=[other]), **{other: MUTANTS["missing_scale"].subject})
+    assert found.outcome is Outcome.REFUTED
+    assert found.reason.startswith(f"{other}: GA-EQ-001")
+
+
+def test_a_refutation_that_does_not_come_back_is_spurious() -> None:
+    class Fickle(Accumulates):
+        """Hands over the wrong step at first."""
+
+        calls = 0
+
+        def step(self, subject: Any, setting: Setting) -> Any:
+            self.calls += 1
+            return super().step(MUTANTS["missing_scale"].subject if self.calls == 1 else subject, setting)
+
+    found = run(claim(), **{"symbolic.step:accumulates": Fickle()})
+    assert found.outcome is Outcome.SPURIOUS
+    assert "HOLDS" in found.replays[0]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("names", "registry", "said"),
+    [
+        (["bug"], {"bug": Mutant("bug", "GA-EQ-001", "t#1", TorchStep)}, "bug (HOLDS: the verifier finds nothing"),
+        (["bug"], {"bug": Mutant("bug", "GA-EQ-001", "t#1", Crash)}, "bug (ERROR: "),
+        (["bug"], {}, "bug (NOT_RUN: the workspace has no PyTorch mutant"),
+        (["divided_twice"], {"divided_twice": replace(MUTANTS["divided_twice"], obligation="GA-INV-005")}, "named for"),
+        # The line of the missing 1/N is in no class: without a word of the harness it is no kill.
+        (["bug"], {"bug": replace(MUTANTS["missing_scale"], name="bug")}, "the line to blame lies in MissingScale"),
+    ],
+)
+def test_a_mutant_that_is_not_killed_on_its_clause_and_line_is_weak(
+    names: list[str], registry: dict[str, Mutant], said: str
+) -> None:
+    found = run(claim(mutants=names), **{SUBJECTS["torch_mutants"]: registry})
+    assert (found.outcome, found.reach) == (Outcome.WEAK, None)
+    assert said in found.reason
+    assert [c.killed for c in found.controls] == [True, False]
+
+
+def test_a_mutant_is_looked_for_in_every_configuration() -> None:
+    """The fused form is the second configuration's."""
+    found = run(claim(mutants=["fused_forgets_scale"], optimizers=["sgd", "sgd fused"]))
+    assert found.outcome is Outcome.HOLDS
+    assert found.controls[1].counterexample is not None
+    assert found.controls[1].counterexample["values"]["setting"]["form"] == "fused"
+
+
+def test_an_empty_body_that_passes_is_weak() -> None:
+    found = run(claim(), **{SUBJECTS["torch_empty"]: TorchStep})
+    assert found.outcome is Outcome.WEAK
+    assert "empty body" in found.reason
+
+
+def test_the_empty_body_is_refuted_as_a_subject_too() -> None:
+    from models.torch_steps import EmptyStep
+
+    for name in ("GA-EQ-001", "GA-INV-002", "GA-INV-005"):
+        found = run(claim(name), **{STEP: EmptyStep})
+        assert (found.outcome, found.replays[0]["reproduced"]) == (Outcome.REFUTED, True)
+        assert "no gradient arrived and no step was taken where 2 steps are due" in found.reason
+
+
+def test_a_step_that_never_steps_does_not_hold() -> None:
+    assert run(claim("GA-INV-003"), **{STEP: Idle}).outcome is not Outcome.HOLDS
+    assert run(claim("GA-EQ-001"), **{STEP: Idle}).outcome is not Outcome.HOLDS
+
+
+def test_a_gradient_that_is_changed_through_numpy_is_opaque() -> None:
+    found = run(claim(), **{STEP: Silent})
+    assert (found.outcome, found.reach) == (Outcome.OPAQUE, None)
+    assert found.controls == []
+
+
+def test_batch_statistics_are_outside() -> None:
+    found = run(claim(nets=["conv_batchnorm"], micro_batch=2))
+    assert found.outcome is Outcome.OUTSIDE
+    assert "normalisation over the batch" in found.reason
+
+
+def test_a_crash_is_an_error_with_its_line() -> None:
+    found = run(claim(also=["models.torch_steps:DividedOnce"]), **{STEP: Crash})
+    assert found.outcome is Outcome.ERROR
+    assert "RuntimeError: boom, at unit/test_trace_run.py:" in found.reason
+    assert found.stats["subjects"] == [STEP]
+
+
+@pytest.mark.parametrize("bounds", [{"micro_batches": 3, "windows": 2}, {"micro_batches": 2, "windows": 2, "x": 1}])
+def test_a_bound_that_nothing_reads_is_weak(bounds: dict[str, int]) -> None:
+    found = run(claim(bounds=bounds))
+    assert found.outcome is Outcome.WEAK
+    assert found.reason.startswith("a bound is stated and never read: ")
+
+
+def test_a_bound_that_is_not_stated_is_an_error_of_the_claim() -> None:
+    with pytest.raises(KeyError, match="windows"):
+        run(claim(bounds={"micro_batches": 2}))
+
+
+def test_no_configuration_is_vacuous() -> None:
+    assert run(claim(nets=[])).outcome is Outcome.VACUOUS
+
+
+@pytest.mark.parametrize("name", ["T-1", "GA-EQ-002"])
+def test_an_obligation_that_the_verifier_does_not_know_is_no_answer(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        run(claim(name))
+
+
+def test_an_obligation_that_was_not_judged_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Verification("x", {}, [], events=[{"event": "step"}])
+    monkeypatch.setattr(trace_run.verify, "check", lambda *_, **__: made)
+    found = run(claim())
+    assert (found.outcome, found.clauses) == (Outcome.VACUOUS, {"GA-EQ-001": "VACUOUS"})
+
+
+@pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.NOT_RUN)])
+def test_what_is_no_answer_passes_through(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
+    made = Verification("x", {}, [Result("GA-EQ-001", outcome, "why")], events=[{"event": "step"}])
+    monkeypatch.setattr(trace_run.verify, "check", lambda *_, **__: made)
+    found = trace_run.run(claim(), Desk())
+    assert (found.outcome, found.reach) == (outcome, None)
+    assert found.reason.startswith("GA-EQ-001 why")
+
+
+@pytest.mark.parametrize(
+    ("result", "paths", "uncovered", "reach"),
+    [
+        (Result("x", Outcome.HOLDS, "", domain="real", reach=ALL_INPUTS), [], [], Reach.BOUNDED),
+        (Result("x", Outcome.HOLDS, "", domain="field", reach="residues"), [], [], Reach.SAMPLED),
+        (Result("x", Outcome.HOLDS, "", domain="floats", reach=RECORDED), [], [], Reach.SAMPLED),
+        (Result("x", Outcome.HOLDS, "", domain="events", reach=RECORDED), [], [], Reach.BOUNDED),
+        (Result("x", Outcome.HOLDS, "", domain="events", reach=RECORDED), ["path 2: other"], [], Reach.SAMPLED),
+        (Result("x", Outcome.HOLDS, "", domain="events", reach=RECORDED), [], ["a branch"], Reach.SAMPLED),
+    ],
+)
+def test_how_far_a_result_goes(result: Result, paths: list[str], uncovered: list[str], reach: Reach) -> None:
+    assert trace_run.reach_of(Verification("x", {}, paths=paths, uncovered=uncovered), result) is reach
+
+
+def test_every_net_meets_every_n_and_every_optimizer_and_mode_is_used() -> None:
+    check = claim(
+        nets=["mlp", "linear"],
+        n=[2, 3],
+        optimizers=["sgd", "sgd fused", "adamw"],
+        modes=["fp32"] * 4 + ["bf16"],
+        tail=2,
+    )
+    made = settings_of(check)
+    assert {(s.net, s.n) for s in made} == {("mlp", 2), ("mlp", 3), ("linear", 2), ("linear", 3)}
+    assert [s.net for s in made] == ["mlp", "mlp", "mlp", "linear", "linear"]
+    assert {(s.optimizer, s.form) for s in made} == {("sgd", "single"), ("sgd", "fused"), ("adamw", "single")}
+    assert {s.mode for s in made} == {"fp32", "bf16"}
+    assert {(s.n, s.tail, s.due) for s in made} == {(2, 0, 2), (3, 2, 3)}
+    assert [Setting(**s.to_json()) for s in made] == made
+
+
+def test_the_harness_names_lines_of_mutants_that_exist() -> None:
+    assert set(accumulates.blamed) <= set(MUTANTS)
+
+
+def test_threads_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = trace_run.torch.get_num_threads()
+
+    def broken(*_: Any, **__: Any) -> Iterator[None]:
+        raise OSError
+
+    monkeypatch.setattr(trace_run.verify, "check", broken)
+    with pytest.raises(OSError, match=""):
+        trace_run.run(claim(), Desk())
+    assert trace_run.torch.get_num_threads() == held
+
+
+class Reports(TorchStep):
+    """Correct, but for the report."""
+
+    def run(self, job: Job) -> Report:
+        report = super().run(job)
+        return Report([x * job.config.n for x in report.losses])
+
+
+def test_losses_are_judged_where_they_are_claimed() -> None:
+    assert run(claim("GA-INV-001"), **{STEP: Reports}).outcome is Outcome.REFUTED
+    assert run(claim("GA-EQ-001"), **{STEP: Reports}).outcome is Outcome.HOLDS
