@@ -40,11 +40,11 @@ def job_of(setting: Setting, run: Any) -> Job:
     return Maker(criterion).make(net.build(run.seed), config, batches_of(setting, run))
 
 
-def full_norm(setting: Setting, seed: int = 0) -> float:
+def full_norm(setting: Setting) -> float:
     """Norm of the gradient of the first window as one batch, at the initial weights."""
     from gradproof.shadow.run import Run
 
-    run = Run(setting.n, setting.micro_batch, 1, seed=seed).full_batch()
+    run = Run(setting.n, setting.micro_batch, 1).full_batch()
     job = job_of(setting, run)
     dtype = AUTOCAST.get(setting.mode)
     with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
@@ -59,9 +59,6 @@ class Accumulates:
     blamed: Mapping[str, str] = {
         "missing_scale": "models.torch_nets:_squares",
         "fused_forgets_scale": "models.torch_nets:_squares",
-        "loss_sum": "models.torch_steps:TorchStep.scale_loss",
-        "loss_divided_twice": "models.torch_steps:TorchStep.scale_loss",
-        "last_loss_only": "models.torch_steps:TorchStep.scale_loss",
         "zero_skipped": "models.torch_steps:TorchStep.backward",
         "zero_first_cycle_only": "models.torch_steps:TorchStep.backward",
         "zero_first_element_only": "models.torch_steps:TorchStep.backward",

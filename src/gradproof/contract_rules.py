@@ -51,12 +51,15 @@ class Rules:
         self.ids = [i for n in self.obligations if (i := n.text("id")) is not None]
 
     def error(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        """A mistake at a node."""
         self.errors.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
 
     def warn(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        """A warning at a node."""
         self.warnings.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
 
     def soft(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        """A mistake in our dialect, a warning in a contract of the field."""
         (self.error if self.ours else self.warn)(code, node, found, expected, mend)
 
     def named(self, clause: Node) -> list[Node]:
@@ -66,6 +69,7 @@ class Rules:
         return [n for n in [*names, *clause.items("obligations")] if isinstance(n.value, str)]
 
     def label(self, clause: Node) -> str:
+        """The clause's id, or words in place of one."""
         return clause.text("id") or "a clause without id"
 
 

@@ -188,7 +188,7 @@ def test_poor_reasons_are_seen() -> None:
 def test_the_gates_own_falsification_reaches_proofs_and_runs(path: Path) -> None:
     gate = next(c for c in plan(contract_at(path)) if c.kind is Kind.GATE)
     layers = {check["layer"] for check in gate.params["subchecks"]}
-    assert layers == {Layer.SMT, Layer.CPU}
+    assert layers == {Layer.SMT, Layer.STEP, Layer.CPU}
 
 
 def test_every_code_is_explained_and_every_explanation_is_used() -> None:

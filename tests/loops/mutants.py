@@ -24,6 +24,7 @@ MUTANTS: list[LoopMutant] = [
 
 NOWHERE: Mapping[str, str] = {
     "clip_not_for_adamw": "a loop that does not clip is another correct loop; nothing in it says that it should",
+    "clip_first_param_only": "a clip of some of the parameters, in both runs, is code that people write on purpose",
     "static_graph": "PyTorch 2.13 stops with INTERNAL ASSERT, and its processes then hang",
 }
 """Bugs of the PyTorch steps that no single loop can express, with the reason."""

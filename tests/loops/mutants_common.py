@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from tests.loops.bugs import CLIP, EQ, STEP, ZERO, LoopMutant, mutant
+from tests.loops.bugs import CLIP, EQ, LOSS, STEP, ZERO, Blame, LoopMutant, mutant
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,8 @@ def _scales(p: Parts) -> Iterator[LoopMutant]:
 
 def _hooks(p: Parts) -> Iterator[LoopMutant]:
     hook = f"{p.share}\n@share.register_hook(lambda grad: grad / {p.n})"
-    yield mutant("scaled_in_hook", p.loop, (p.share, hook), "share.register_hook(", also=((EQ, p.backward),))
+    root = ((EQ, p.backward), (EQ, p.share))
+    yield mutant("scaled_in_hook", p.loop, (p.share, hook), "share.register_hook(", also=root)
     if not p.ready:
         return
     loop = f"for p in {p.params}:\n@    "
@@ -105,7 +106,12 @@ def _losses(p: Parts) -> Iterator[LoopMutant]:
         ("last_loss_unscaled", f"{head} = ({p.raw}).detach(){rest}"),
     )
     for name, line in rows:
-        yield mutant(name, p.loop, (p.log, line), line)
+        yield mutant(name, p.loop, (p.log, line), line, also=_handed_on(p) if name.startswith("last") else ())
+
+
+def _handed_on(p: Parts) -> tuple[Blame, ...]:
+    """Where the loop hands on a tensor under another name, the line that made it, or that returns it."""
+    return ((LOSS, p.share.partition(" = ")[0] + " = "), (LOSS, "loss = "), (LOSS, "losses.append("))
 
 
 def _zeros(p: Parts) -> Iterator[LoopMutant]:
@@ -173,8 +179,6 @@ def _clips(p: Parts) -> Iterator[LoopMutant]:
     yield mutant("clip_before_last", p.loop, stale, p.clip, also=((CLIP, p.step), (CLIP, p.backward)))
     late = ((p.clip, "pass"), (p.step, f"{p.step}\n@{p.clip}"))
     yield mutant("clip_after_step", p.loop, late, p.clip, also=((CLIP, p.step),))
-    first = p.clip.replace(p.params, f"list({p.params})[:1]")
-    yield mutant("clip_first_param_only", p.loop, (p.clip, first), first)
 
 
 def common(p: Parts) -> Iterator[LoopMutant]:

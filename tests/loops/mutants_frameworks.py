@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.loops.bugs import CLIP, DATA, EQ, STEP, SYNC, ZERO, Edit, LoopMutant, mutant
+from tests.loops.bugs import CLIP, DATA, EQ, STEP, SYNC, ZERO, Blame, Edit, LoopMutant, mutant
 
 _A = "accelerate_loop"
 _LOSS = "loss = total / window_tokens"
@@ -40,6 +40,7 @@ _ACCELERATE = [
         ("int((y != -100).sum()) for", "len(y) for"),
         _LOSS,
         also=(*_ACC, (EQ, "counts = [len(y)")),
+        tail=True,
     ),
     mutant(
         "padding_counted",
@@ -47,6 +48,7 @@ _ACCELERATE = [
         ("int((y != -100).sum()) for", "y.numel() for"),
         _LOSS,
         also=(*_ACC, (EQ, "counts = [y.numel()")),
+        tail=True,
     ),
     mutant(
         "zero_in_block",
@@ -122,7 +124,13 @@ _ACCELERATE = [
         also=_ACC,
     ),
     mutant("loss_sum", _A, (_LOG, f"{_LOG} * run.accum_steps"), _LOG),
-    mutant("last_loss_only", _A, (_LOG, "window_loss = loss.detach()"), "window_loss = loss"),
+    mutant(
+        "last_loss_only",
+        _A,
+        (_LOG, "window_loss = loss.detach()"),
+        "window_loss = loss",
+        also=(("GA-INV-001", _LOSS), ("GA-INV-001", "losses.append(")),
+    ),
     mutant("loss_divided_twice", _A, (_LOG, f"{_LOG} / accelerator.gradient_accumulation_steps"), _LOG),
     mutant(
         "loss_not_reset", _A, ("            window_loss.zero_()\n", ""), _LOG, also=(("GA-INV-001", "losses.append("),)
@@ -172,7 +180,11 @@ def _trainers() -> Iterator[LoopMutant]:
             if line == clip and loop == "trainer_loop":
                 edits = (*edits, ("max_grad_norm=0.3", "max_grad_norm=0.0"))
             expected = "opaque" if name == "scaled_through_numpy" else "refuted"
-            also = ((EQ, line), (EQ, "super().training_step(")) if name.startswith("zero") else ()
+            also: tuple[Blame, ...] = ()
+            if name.startswith("zero"):
+                also = ((EQ, line), (EQ, "super().training_step("))
+            elif name == "step_per_micro_batch":
+                also = ((STEP, "trainer.train()"),)
             yield mutant(name, loop, edits, line, also=also, expected=expected)
         line = "return super().compute_loss(*args, **kwargs) / self.args.gradient_accumulation_steps"
         text = f"{says}\n@\n@def compute_loss(self, *args: Any, **kwargs: Any) -> Any:\n@    {line}"
@@ -187,7 +199,14 @@ def _trainers() -> Iterator[LoopMutant]:
     signature = "self, input_ids: Tensor, labels: Tensor, num_items_in_batch: Tensor | None = None, **kwargs: Any"
     short = (signature, "self, input_ids: Tensor, labels: Tensor")
     yield mutant("mean_of_means", loop, (short, (count, own)), own, also=trained)
-    yield mutant("labels_before_shift", loop, ("        self.labels[:, 0] = -100\n", ""), "total / count", also=trained)
+    yield mutant(
+        "labels_before_shift",
+        loop,
+        ("        self.labels[:, 0] = -100\n", ""),
+        "total / count",
+        also=trained,
+        tail=True,
+    )
     logits = "[:, :-1].flatten(0, 1)"
     lost = f"{logits}\n@logits = torch.cat([logits[:1].detach(), logits[1:]])"
     yield mutant("part_detached", loop, (logits, lost), "logits[:1].detach()", also=trained)
@@ -210,7 +229,8 @@ def _lightning() -> Iterator[LoopMutant]:
         ("last_loss_only", "self.losses[-1] = loss.detach() / window"),
         ("last_loss_unscaled", "self.losses[-1] = loss.detach()"),
     ):
-        yield mutant(name, loop, (log, line), line)
+        made = (("GA-INV-001", "loss = nn.functional"),) if name.startswith("last") else ()
+        yield mutant(name, loop, (log, line), line, also=made)
     place = "def configure_optimizers"
     after = "def on_after_backward(self) -> None:\n@    "
     each = "for p in self.parameters():\n@        "

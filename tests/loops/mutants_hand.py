@@ -98,7 +98,13 @@ _MASTER = [
         ("window_loss += share.detach()", "window_loss += share.detach() * len(window)"),
         "window_loss += share",
     ),
-    mutant("last_loss_only", "plain_master", ("window_loss += share", "window_loss = share"), "window_loss = share"),
+    mutant(
+        "last_loss_only",
+        "plain_master",
+        ("window_loss += share", "window_loss = share"),
+        "window_loss = share",
+        also=(("GA-INV-001", "share = nn"),),
+    ),
 ]
 
 _FUNC = [
@@ -171,13 +177,6 @@ _FUNC = [
         "p.grad = grads",
     ),
     mutant(
-        "list_averaged_wrongly",
-        "plain_func",
-        ("window_loss += loss / len(window)", "window_loss += loss / run.micro_batches"),
-        "window_loss += loss",
-        also=(("GA-INV-001", "window_loss += loss"),),
-    ),
-    mutant(
         "loss_sum", "plain_func", ("window_loss += loss / len(window)", "window_loss += loss"), "window_loss += loss"
     ),
     mutant(
@@ -208,6 +207,7 @@ _FUNC = [
         "plain_func",
         ("inputs[i], targets[i])", "inputs[start], targets[start])"),
         "inputs[start]",
+        also=(("GA-DATA-001", "return nn.functional.mse_loss("),),
     ),
 ]
 

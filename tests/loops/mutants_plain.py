@@ -61,7 +61,7 @@ _TOKENS = [
             'share = loss if optimizer.defaults["fused"] else loss * tokens / window_tokens',
         ),
         "share = loss if optimizer.defaults",
-        also=((EQ, _SHARE),),
+        also=((EQ, _SHARE), (EQ, "loss = nn.functional")),
     ),
     mutant(
         "mean_of_means",
@@ -99,7 +99,7 @@ _DETACHED = [
         loop,
         (old, f"output = torch.cat([model({x})[:1].detach(), model({x})[1:]])"),
         "[:1].detach()",
-        also=((EQ, backward),),
+        also=((EQ, backward), (EQ, "share = ")),
     )
     for loop, old, x, backward in (
         ("plain_amp", "output = model(inputs[i])", "inputs[i]", "scaler.scale(share).backward()"),

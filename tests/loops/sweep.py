@@ -50,7 +50,7 @@ RANKS_SECONDS = 240.0
 """The same for several ranks: every recording starts its processes anew."""
 START_SECONDS = 120.0
 TAIL = 2
-DOMAINS = ("real", "field")
+DOMAINS = ("real", "field", "weight")
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +245,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.loops.sweep", description=__doc__)
     parser.add_argument("--loop", nargs="+", choices=sorted(LOOPS), default=sorted(LOOPS), metavar="NAME")
     parser.add_argument("--mutant", nargs="+", default=(), metavar="NAME", help="`correct` is the loop itself")
-    parser.add_argument("--domains", nargs="+", choices=DOMAINS, default=DOMAINS)
+    parser.add_argument("--domains", nargs="+", default=DOMAINS, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the table here")
     parser.add_argument("--json", type=Path, help="keep the rows here, between runs")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from tests.loops.bugs import BUGS
 from tests.loops.catalogue import LOOPS
-from tests.loops.mutants import EXCLUDED
+from tests.loops.mutants import EXCLUDED, MUTANTS
 from tests.loops.verdicts import SIGN, WANTED, Row
 
 _HEAD = """# Mutants of the example loops
@@ -41,6 +41,9 @@ def _counts(rows: Sequence[Row]) -> Iterator[str]:
         counts = Counter(row.verdict for row in rows if row.mutant is mutant)
         listed = ", ".join(f"{counts[name]} {name}" for name in _ORDER if counts[name])
         yield f"- {sum(counts.values())} {words}: {listed or 'none was run'}"
+    made = {(row.name, row.loop) for row in rows}
+    lost = sum((mutant.name, mutant.loop) not in made for mutant in MUTANTS)
+    yield f"- {lost} mutants were not run" if lost else "- every mutant was run"
     yield f"- {len(EXCLUDED)} cells of bugs by loops have no mutant, for the reasons in the last table\n"
 
 
@@ -54,8 +57,9 @@ def _matrix(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Matrix\n"
     yield "`+` refuted at the right line; `line` at another line; `obligation` another obligation alone; `?` no answer;"
     yield "an empty cell has no mutant.\n"
-    cells = {(row.name, row.loop): row.sign for row in rows if row.mutant}
-    loops = [name for name in LOOPS if any(row.loop == name and row.mutant for row in rows)]
+    cells = {(mutant.name, mutant.loop): "not run" for mutant in MUTANTS}
+    cells |= {(row.name, row.loop): row.sign for row in rows if row.mutant}
+    loops = [name for name in LOOPS if any(mutant.loop == name for mutant in MUTANTS)]
     lines = [(name, *(cells.get((name, loop), "") for loop in loops)) for name in BUGS]
     yield from _table(("bug", *(f"`{name}`" for name in loops)), lines)
 

@@ -105,7 +105,7 @@ EDITS = {
 }
 BY_CODE = {
     "no property": ["GP103"],
-    "no params": ["GP101", "GP103"],
+    "no params": ["GP103", "GP104"],
     "dangling obligation": ["GP109", "GP132"],
     "no obligation": ["GP103", "GP132"],
     "no mutants": ["GP133"],

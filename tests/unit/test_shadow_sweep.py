@@ -42,7 +42,7 @@ QUICK_FIRST = (
     "plain_master", "plain_ema", "plain_checkpoint", "plain_amp", "plain_attention",
 )  # fmt: skip
 FEWEST_NAMES = 60
-FIELD = ("field",)
+FIELD = ("field", "weight")
 SPINS = 2.0
 """Long enough for nothing: the job that gets this limit never ends."""
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
+import torch
 from torch_bench import Desk
 
 from gradproof import audit
@@ -16,6 +17,7 @@ from gradproof.backends.torch_job import Job, Report
 from gradproof.backends.trace_property import Setting, settings_of
 from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
 from gradproof.evidence import plain
+from gradproof.shadow import verify
 from gradproof.shadow.verdict import ALL_INPUTS, RECORDED, Result, Verification
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS
@@ -258,7 +260,7 @@ def test_an_obligation_that_the_verifier_does_not_know_is_no_answer(name: str) -
 
 def test_an_obligation_that_was_not_judged_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Verification("x", {}, [], events=[{"event": "step"}])
-    monkeypatch.setattr(trace_run.verify, "check", lambda *_, **__: made)
+    monkeypatch.setattr(verify, "check", lambda *_, **__: made)
     found = run(claim())
     assert (found.outcome, found.clauses) == (Outcome.VACUOUS, {"GA-EQ-001": "VACUOUS"})
 
@@ -266,7 +268,7 @@ def test_an_obligation_that_was_not_judged_is_vacuous(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.NOT_RUN)])
 def test_what_is_no_answer_passes_through(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
     made = Verification("x", {}, [Result("GA-EQ-001", outcome, "why")], events=[{"event": "step"}])
-    monkeypatch.setattr(trace_run.verify, "check", lambda *_, **__: made)
+    monkeypatch.setattr(verify, "check", lambda *_, **__: made)
     found = trace_run.run(claim(), Desk())
     assert (found.outcome, found.reach) == (outcome, None)
     assert found.reason.startswith("GA-EQ-001 why")
@@ -309,15 +311,15 @@ def test_the_harness_names_lines_of_mutants_that_exist() -> None:
 
 
 def test_threads_are_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    held = trace_run.torch.get_num_threads()
+    held = torch.get_num_threads()
 
     def broken(*_: Any, **__: Any) -> Iterator[None]:
-        raise OSError
+        raise OSError("no recorder")
 
-    monkeypatch.setattr(trace_run.verify, "check", broken)
-    with pytest.raises(OSError, match=""):
+    monkeypatch.setattr(verify, "check", broken)
+    with pytest.raises(OSError, match="no recorder"):
         trace_run.run(claim(), Desk())
-    assert trace_run.torch.get_num_threads() == held
+    assert torch.get_num_threads() == held
 
 
 class Reports(TorchStep):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 from gradproof.core import Bound, Check, Finding, Kind, Layer
@@ -38,7 +39,7 @@ class Desk:
         if name in self.replaced:
             return self.replaced[name]
         module, attribute = name.split(":")
-        return getattr(importlib.import_module(module), attribute)
+        return attrgetter(attribute)(importlib.import_module(module))
 
 
 def a_check(

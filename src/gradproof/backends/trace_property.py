@@ -54,7 +54,7 @@ class Harness(Protocol):
     """A harness of step proofs.
 
     `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the line to blame
-    lies; every other mutant must be blamed inside its own class.
+    may lie; every other mutant must be blamed inside its own class.
     """
 
     blamed: Mapping[str, str]

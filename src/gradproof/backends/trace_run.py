@@ -345,7 +345,7 @@ def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses
 def _misplaced(trial: Trial, name: str, subject: Any, place: Place | None) -> str:
     """What is wrong with the blamed line; nothing where it lies in the mutant, or where the harness says."""
     where = trial.harness.blamed.get(name)
-    targets = [trial.workspace.resolve(where)] if where is not None else _own(subject)
+    targets = [*_own(subject), *([trial.workspace.resolve(where)] if where is not None else [])]
     for target in targets:
         lines, first = inspect.getsourcelines(target)
         same = place is not None and Path(place.file) == Path(inspect.getsourcefile(target) or "")

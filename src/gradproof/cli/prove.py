@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @as_json
 @with_options
 def command(options: Options, quiet: bool, json_: bool) -> int:
-    """Run the proofs (Z3, CrossHair), and the claims of the stubs that they rest on."""
+    """Run the proofs (Z3, CrossHair, the recorded step), and the claims of the stubs that they rest on."""
     kinds = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
     layers = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
     return some(options, kinds, layers, layers, quiet, json_)

@@ -55,13 +55,18 @@ def _head(report: Report, console: Console) -> None:
 
 
 def _matrix(report: Report, console: Console) -> None:
+    """A column for every layer that the contract asks for, or plans a check in, anywhere."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False, expand=False)
-    for title in ("obligation", *(views.LAYER_TITLE[layer] for layer in Layer)):
+    rows = views.matrix(report)
+    shown = [
+        layer for layer in Layer if any(c.layer is layer and c.effect is not None for _, cells in rows for c in cells)
+    ]
+    for title in ("obligation", *(views.LAYER_TITLE[layer] for layer in shown)):
         table.add_column(title, vertical="top")
-    for ob, cells in views.matrix(report):
+    for ob, cells in rows:
         name = Text.assemble((one_line(ob["id"]), "bold"), f"\n{one_line(ob['property'])}\n")
         name.append(f"{ob['effect']}\n{views.cell_counts(ob)}", style=_style(Effect(ob["effect"])))
-        table.add_row(name, *(_cell(c) for c in cells))
+        table.add_row(name, *(_cell(c) for c in cells if c.layer in shown))
         table.add_section()
     console.print(table)
 

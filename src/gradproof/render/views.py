@@ -30,7 +30,7 @@ REACH_WORDS: Mapping[Reach, str] = {
 REACH_MEANING: Mapping[Reach, str] = {
     Reach.ALL_INPUTS: "Proved for every input of the stated domain, with no limit on size.",
     Reach.BOUNDED: "Proved for every input up to the stated bounds; nothing is said beyond them.",
-    Reach.SAMPLED: "Run on real kernels at the inputs that were drawn; no other input is covered.",
+    Reach.SAMPLED: "Run on real kernels, or evaluated modulo a prime, at inputs that were drawn; no other is covered.",
 }
 SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 RUN_STATE_WORDS = {

@@ -18,7 +18,7 @@ from gradproof.shadow.places import USER, owner
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
-POINTWISE = frozenset({"mul", "div", "mul_", "div_", "_to_copy", "sum", "add", "add_", "true_divide"})
+LOOKED_THROUGH = frozenset({"clone", "copy_", "_to_copy", "stack", "detach", "zero_", "fill_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,16 @@ def windows(tape: Tape) -> list[list[Item]]:
     return found
 
 
-def place_of_gradient(tape: Tape, window: int) -> Place:
-    """The line to blame for a wrong gradient in a window (0-based)."""
+def place_of_gradient(tape: Tape, window: int, name: str = "") -> Place:
+    """The line to blame for a wrong gradient in a window (0-based): what made the gradient that the step was handed.
+
+    Where autograd made it, a write to the buffer or a hook is blamed, else the root of the last backward pass.
+    """
     cut = windows(tape)
     items = cut[min(window, len(cut) - 1)]
+    made = _made(tape, items, name)
+    if made is not None:
+        return made
     writes = list(_writes(items))
     if writes:
         return writes[-1].place
@@ -97,6 +103,22 @@ def _writes(items: list[Item]) -> Iterator[Entry]:
             and any(ref.storage in grads for ref in item.writes)
         ):
             yield item
+
+
+def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
+    """The line of the user's own operator that made the gradient, if autograd did not."""
+    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN}
+    step = next((i for i in items if isinstance(i, Event) and i.kind == "step" and f"grad/{name}" in i.refs), None)
+    ref = None if step is None else step.refs[f"grad/{name}"]
+    before: Item | None = step
+    while isinstance(ref, Ref) and before is not None:
+        entry = producer(tape, ref, before)
+        if entry is None or entry.backward:
+            return None
+        if entry.place not in explained and entry.op.split(".")[1] not in LOOKED_THROUGH:
+            return entry.place
+        before = entry
+    return None
 
 
 def _hooks(items: list[Item]) -> Iterator[Place]:
@@ -132,9 +154,6 @@ def place_of_root(tape: Tape, backward: Event) -> Place:
         inner = producer(tape, tracked[0], entry)
         return inner.place if inner is not None else entry.place
     return entry.place
-
-
-LOOKED_THROUGH = frozenset({"clone", "copy_", "_to_copy", "stack", "detach", "zero_", "fill_"})
 
 
 def place_of_loss(tape: Tape, name: str) -> Place:

@@ -27,8 +27,8 @@ from gradproof.shadow.verdict import ALL_INPUTS, PROBABLE, Verification
 Decider = Callable[[Session, Verification], Decision]
 SEEDS = (0, 1, 2)
 """Random points that are tried when a divisor is zero at the one before."""
-MOST_OPERATIONS = 400_000
-"""Scalar operations of a tape up to which the real domain is tried: about ten seconds of building terms."""
+MOST_OPERATIONS = 150_000
+"""Scalar operations of a tape up to which the real domain is tried: a few seconds of building terms."""
 SECONDS = 20.0
 
 

@@ -31,6 +31,7 @@ class Exports:
         """Patch."""
         for name in WAYS_OUT:
             self._patch(torch.Tensor, name, self._leaving(name, getattr(torch.Tensor, name)))
+        self._patch(torch.utils, "swap_tensors", self._swap)
         self._patch(torch.autograd, "_engine_run_backward", self._engine(vars(torch.autograd)["_engine_run_backward"]))
         self.handles = [
             modules.register_module_forward_pre_hook(self._forward),
@@ -80,6 +81,20 @@ class Exports:
         elif name in WRITABLE and held.state is State.KNOWN and not held.owners:
             del self.recorder.storages.held[held.weak.cdata]
 
+    def _swap(self, one: torch.Tensor, other: torch.Tensor) -> None:
+        """`torch.utils.swap_tensors` refuses tensors that have weak references, which the recorder's have."""
+        if type(one) is not type(other) or not (one.is_leaf and other.is_leaf) or one.dtype != other.dtype:
+            place = user_place()
+            self.recorder.lost("geometry", "swap_tensors on tensors of two kinds", place, "write with copy_()")
+        grads = one.grad, other.grad
+        one.grad = other.grad = None
+        one.data, other.data = other.data, one.data
+        one.grad, other.grad = grads[1], grads[0]
+        one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+        flags = one.requires_grad, other.requires_grad
+        one.requires_grad_(flags[1])
+        other.requires_grad_(flags[0])
+
     def _engine(self, original: Any) -> Any:
         recorder = self.recorder
 
@@ -97,3 +112,5 @@ class Exports:
     def _forward(self, module: torch.nn.Module, args: Any) -> None:
         if id(module) not in self.recorder.leaves.modules:
             self.recorder.leaves.adopt(module)
+            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
+                self.recorder.tape.notes.append("recurrent layers were recorded without MKL-DNN")

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradproof.shadow.places import initialising, user_place
+from gradproof.shadow.places import initialising, recomputing, user_place
 from gradproof.shadow.sites import Sites
 from gradproof.shadow.storages import (
     Held,
@@ -65,6 +65,7 @@ class Leaves:
         self.modules: set[int] = set()
         self.parents: dict[int, tuple[weakref.ref[Any], weakref.ref[torch.nn.Module], str]] = {}
         self.exported = False
+        self.draws: dict[tuple[int, torch.dtype, tuple[int, ...]], Source] = {}
         self.restore: list[tuple[torch.Tensor, torch.Tensor, int]] = []
 
     # Names
@@ -136,18 +137,34 @@ class Leaves:
         if tensor.dim() == 0 or tensor.is_complex():
             held.scalar = unseen and tensor.is_floating_point()
             return
-        site = self.sites.here(tensor)
-        first = self.sites.advance(site, tensor.numel())
+        source = None if unseen else self._drawn_again(tensor)
+        if source is None:
+            site = self.sites.here(tensor)
+            source = Source("data", site, self.sites.advance(site, tensor.numel()))
+            if not unseen:
+                self.draws[mark_of(tensor)] = source
+            if not tensor.is_floating_point():
+                self.tape.integers.setdefault(site, []).append(array(tensor))
         if not tensor.is_floating_point():
-            self.tape.integers.setdefault(site, []).append(array(tensor))
             return
         buffer = self.buffers.get(tensor.untyped_storage()._cdata) if unseen else None
-        source = Source("data", site, first) if buffer is None else Source("buffer", buffer)
+        source = source if buffer is None else Source("buffer", buffer)
         shape, stride, offset = tuple(tensor.shape), tuple(tensor.stride()), int(tensor.storage_offset())
         if not covers(tensor):
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             shape, stride, offset = (size,), (1,), 0
         held.state, held.pending = State.PENDING, Pending(source, user_place(), shape, stride, offset, unseen)
+
+    def _drawn_again(self, tensor: torch.Tensor) -> Source | None:
+        """The source of random numbers that checkpointing draws a second time, with the generator put back."""
+        if torch._C._current_graph_task_id() == -1 or not recomputing():
+            return None
+        known = self.draws.get(mark_of(tensor))
+        if known is None:
+            what = "a checkpoint draws other random numbers when it computes its forward pass again"
+            mend = "leave preserve_rng_state at True, and draw from the default generator"
+            self.tape.blind.append(Blind("random-recompute", what, user_place(), mend))
+        return known
 
     def refill(self, tensor: torch.Tensor, held: Held) -> None:
         """A random operator wrote to a tensor: initialisation, data, or new data in a tracked storage."""
@@ -229,7 +246,7 @@ class Leaves:
         held.trained = held.trained or trained
         held.label = source.name
         held.print = fingerprint(tensor.untyped_storage())
-        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural))
+        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural, unseen))
 
     def begin(self, tensor: torch.Tensor) -> None:
         """A storage begins to be tracked while it holds numbers that are not."""
@@ -262,6 +279,11 @@ class Leaves:
             if fingerprint(target.untyped_storage()) == mark:
                 target.copy_(before)
         self.restore.clear()
+
+
+def mark_of(tensor: torch.Tensor) -> tuple[int, torch.dtype, tuple[int, ...]]:
+    """What tells one draw of random numbers from another."""
+    return fingerprint(tensor.untyped_storage()), tensor.dtype, tuple(tensor.shape)
 
 
 def plain(name: str) -> str:

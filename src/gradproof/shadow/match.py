@@ -18,6 +18,9 @@ from numpy.typing import NDArray
 
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
 
+OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
+"""Operators whose first argument is only written: what it held, perhaps nothing yet, does not count."""
+
 Array = NDArray[Any]
 Key = tuple[str, str]
 
@@ -73,6 +76,35 @@ def joined(arrays: list[Array]) -> Array:
     return np.concatenate([np.asarray(a).ravel() for a in arrays]) if arrays else np.zeros(0, dtype=np.int64)
 
 
+def naturals(tape: Tape) -> dict[Key, list[tuple[int, bool, Array]]]:
+    """What the user's function itself put into each data leaf: place in its stream, whether it came from outside."""
+    found: dict[Key, list[tuple[int, bool, Array]]] = {}
+    for leaf in tape.leaves():
+        if leaf.source.kind == "data":
+            own = leaf.value if leaf.natural is None else leaf.natural
+            item = (leaf.source.first, leaf.unseen, np.asarray(own, dtype=np.float64).ravel())
+            found.setdefault((leaf.source.kind, leaf.source.name), []).append(item)
+    return {key: sorted(items, key=lambda item: item[0]) for key, items in found.items()}
+
+
+def contents_apart(accumulated: Tape, full: Tape) -> list[str]:
+    """Data that the function made otherwise in the two runs, in words.
+
+    What entered from outside torch must be the same numbers. Random numbers drawn in other shapes need not be; but the
+    micro-batches must not be one draw again and again.
+    """
+    ours, theirs = naturals(accumulated), naturals(full)
+    wrong = []
+    for key in sorted(ours.keys() & theirs.keys()):
+        a, b = (np.concatenate([item[2] for item in side[key]]) for side in (ours, theirs))
+        outside = any(item[1] for item in (*ours[key], *theirs[key]))
+        if a.size == b.size and outside and not same(a, b):
+            wrong.append(f"{described(key)}: not the numbers that the full batch takes")
+        elif np.unique(a).size < 0.9 * np.unique(b).size:
+            wrong.append(f"{described(key)}: several micro-batches are the same numbers")
+    return wrong
+
+
 def values_apart(one: Tape, other: Tape) -> list[str]:
     """Sources with the same amount of numbers but other values in the two runs."""
     a, b = streams(one), streams(other)
@@ -124,19 +156,25 @@ def _apart(a: Any, b: Any, numbering: Numbering) -> tuple[str, str] | None:
         return _branch(a, b)
     if a.op != b.op:
         return "operator", f"{a.op} against {b.op}"
-    for x, y in ((a.args, b.args), (dict(a.kwargs), dict(b.kwargs)), (a.outs, b.outs)):
+    first = 1 if a.op.split(".")[1] in OVERWRITES else 0
+    for x, y in ((a.args[first:], b.args[first:]), (dict(a.kwargs), dict(b.kwargs)), (a.outs, b.outs)):
         what = _argument(x, y, numbering)
         if what:
             return what[0], f"{a.op}: {what[1]}"
+    if not all(same(v, b.seen.get(k, v)) for k, v in a.seen.items() if v.dtype.kind in "iu"):
+        return "operator", f"{a.op} chose other elements"
     return None
 
 
 def _leaf(a: Leaf, b: Leaf) -> tuple[str, str] | None:
-    """What a leaf was before other numbers were put there must not depend on other leaves."""
+    """What a leaf was before other numbers were put there must not depend on other leaves.
+
+    A parameter may: it is made from random numbers that are leaves too, and it is a leaf from its first use on.
+    """
     if a.source != b.source or a.ref.shape != b.ref.shape:
         return "operator", f"{described((a.source.kind, a.source.name))} is not made alike"
     mine, other = (leaf.value if leaf.natural is None else leaf.natural for leaf in (a, b))
-    if not same(mine, other):
+    if a.source.kind != "param" and not same(mine, other):
         return "value", f"{described((a.source.kind, a.source.name))} changed with other leaves"
     return None
 
@@ -183,6 +221,16 @@ def injection(values: Mapping[Key, Array]) -> Any:
         return stream[source.first : source.first + count].reshape(shape)
 
     return inject
+
+
+def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]:
+    """Every leaf moved by at most `size` of itself (of 1, where it is 0): so little that the path stays. fp32-exact."""
+    found: dict[Key, Array] = {}
+    for name in sorted(values):
+        stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
+        shift = generator.uniform(-size, size, stream.size) * np.where(stream == 0, 1.0, np.abs(stream))
+        found[name] = (stream + shift).astype(np.float32).astype(np.float64)
+    return found
 
 
 def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key, Array]:

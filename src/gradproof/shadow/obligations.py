@@ -75,7 +75,11 @@ def replay(session: Session, quantity: Quantity) -> Seen | None:
     first = measured(session.ours[rank], session.full[rank], quantity, "the recorded values")
     if first is not None or not session.moved:
         return first
-    return measured(session.moved[rank], session.moved_full()[rank], quantity, "other values")
+    for where, mine, theirs in session.elsewheres():
+        found = measured(mine[rank], theirs[rank], quantity, where)
+        if found is not None:
+            return found
+    return None
 
 
 def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> Seen | None:
@@ -128,8 +132,12 @@ def told_losses(session: Session) -> str | None:
     """The numbers that the function returned against the full batch's, in words; None where there are none."""
     ours, full = (r[0].tape.returned or [] for r in (session.ours, session.full))
     steps = sum(1 for e in session.full[0].tape.events("step"))
-    if not ours or len(ours) != len(full) or len(full) < steps:
+    if not ours or len(full) < steps:
         return None
+    if len(ours) == session.run.micro_batches != len(full):
+        return None
+    if len(ours) != len(full):
+        return f"{len(ours)} numbers are returned, {len(full)} with the full batch"
     unit = UNIT[narrowest(session.ours[0].tape)]
     full = _as_roots(session, list(full), unit)
     for index, (a, b) in enumerate(zip(ours, full, strict=True)):
@@ -192,16 +200,30 @@ def blamed(session: Session, quantity: Quantity) -> Place:
     if quantity.event in ("loss", "told"):
         return place_of_loss(tape, quantity.name)
     if quantity.group in ("grad", "loss"):
-        return place_of_gradient(tape, quantity.window)
+        return place_of_gradient(tape, quantity.window, quantity.name)
     return quantity.place
 
 
-def equal_update(decision: Decision) -> bool:
-    """Only gradients differ; the weights after every step are equal, and no state of an optimizer differs."""
+def equal_update(decision: Decision, session: Session) -> bool:
+    """Only gradients differ; the weights after every step are equal, and moved; no state of an optimizer differs."""
     apart = {q.group for q in decision.apart}
     known = {q.group for q in decision.equal}
     unsure = [q for q, _, _ in decision.unknown if q is None or q.group != "grad"]
-    return apart == {"grad"} and "weights" in known and not decision.missing and not unsure
+    if apart != {"grad"} or "weights" not in known or decision.missing or unsure:
+        return False
+    return all(weight_moved(session, q) for q in decision.apart)
+
+
+def weight_moved(session: Session, quantity: Quantity) -> bool:
+    """Whether the step of a window moved the weight of a gradient."""
+    tape = session.ours[quantity.rank].tape
+    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    name = f"param/{quantity.name}"
+    for event in (o.event for w in cut[quantity.window : quantity.window + 1] for o in w.steps):
+        after = content(tape, replace(quantity, group="weights", event="stepped"))
+        if name in event.values and after is not None:
+            return not np.array_equal(event.values[name], after)
+    return False
 
 
 def moved_weights(tape: Tape) -> Place | None:
@@ -221,7 +243,12 @@ def moved_weights(tape: Tape) -> Place | None:
 def unmoved(tape: Tape) -> Place | None:
     """A step after which no weight had moved, although a gradient and the learning rate were not zero."""
     before: Event | None = None
+    arrived = graded_once = False
     for event in tape.events():
+        arrived = arrived or event.kind == "accumulate"
+        graded_once = graded_once or (event.kind == "step" and any(n.startswith("grad/") for n in event.refs))
+        if event.kind == "end" and arrived and not graded_once:
+            return next((e.place for e in tape.events("step")), None)
         if event.kind == "step":
             before = event
         elif event.kind == "stepped" and before is not None and not before.detail.get("skipped"):

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradproof.shadow.run import Recording
-from gradproof.shadow.session import Session, apart, finite, recorded, values_of
+from gradproof.shadow.session import Session, apart, finite, recorded, same_path, values_of
 from gradproof.shadow.tape import Event, Tape
 
 TRIES = ((2, 0.05), (3, 20.0))
@@ -45,29 +45,41 @@ def numbers_read(sessions: list[Session]) -> list[str]:
 def others(session: Session) -> Iterator[Session]:
     """Sessions of further paths: each differs in its operators from all before it."""
     known = [session.ours]
-    if session.moved and all(finite(r.tape) for r in session.moved) and differs(known, session.moved):
-        known.append(session.moved)
-        yield following(session, session.moved)
-    if not any(branches(r.tape) for r in session.ours) and len(known) == 1:
+    for made in session.away:
+        if len(known) < MOST and usable(made) and differs(known, made):
+            known.append(made)
+            yield following(session, made)
+    reads = any(True for r in session.ours for _ in r.tape.events("item"))
+    if session.ranks > 1 or (not reads and len(known) == 1):
         return
     for key, scale in TRIES:
-        if len(known) >= MOST:
-            return
         made = recorded(session.step, session.run, session.ranks, session.elsewhere(key, scale))
-        if not any(r.error or not finite(r.tape) for r in made) and differs(known, made):
+        if len(known) < MOST and usable(made) and (differs(known, made) or flows(session, made)):
             known.append(made)
             yield following(session, made)
 
 
+def usable(made: list[Recording]) -> bool:
+    """Whether a recording came to its end with finite numbers."""
+    return not any(r.error or not finite(r.tape) for r in made)
+
+
 def differs(known: list[list[Recording]], made: list[Recording]) -> bool:
-    """Whether a recording is none of the known tapes."""
-    return all(any(d.kind != "value" for d in apart(one, made)) for one in known)
+    """Whether a recording took none of the known paths."""
+    return not any(same_path(one, made) for one in known)
+
+
+def flows(session: Session, made: list[Recording]) -> bool:
+    """Whether a constant or a Python number of the same path is another one here."""
+    return same_path(session.ours, made) and bool(apart(session.ours, made))
 
 
 def following(session: Session, ours: list[Recording]) -> Session:
-    """The session of a path: the same leaves for the full batch."""
+    """The session of a path: the same leaves for the full batch, and values of its own nearby."""
     full = recorded(session.step, session.run.full_batch(), session.ranks, values_of(ours))
-    return replace(session, ours=ours, full=full, moved=[], seconds={})
+    made = replace(session, ours=ours, full=full, moved=[], away=[], seconds={})
+    made.moved = made.move()
+    return made
 
 
 def uncovered(sessions: list[Session]) -> list[str]:

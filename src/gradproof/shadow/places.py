@@ -19,6 +19,7 @@ USER, LIBRARY, TORCH, OWN = "user", "library", "torch", "own"
 FETCH = os.path.join("utils", "data", "_utils", "fetch.py")
 COLLATE = os.path.join("utils", "data", "_utils", "collate.py")
 INITIALISERS = os.path.join("torch", "nn", "init.py")
+CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
 PARALLEL = os.path.join("torch", "nn", "parallel", "distributed.py")
 MODULE = os.path.join("torch", "nn", "modules", "module.py")
 WRAPPERS = (os.path.join("torch", "_dynamo", "eval_frame.py"), os.path.join("torch", "_compile.py"))
@@ -44,8 +45,8 @@ def owner(file: str) -> str:
         return USER if file.startswith("<stdin") else LIBRARY
     full = os.path.abspath(file)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-    if full.startswith(here) and not full.startswith(os.path.join(here, "_reference") + os.sep):
-        return OWN
+    if full.startswith(here):
+        return USER if full.startswith(os.path.join(here, "_reference") + os.sep) else OWN
     if full.startswith(_torch_folder()):
         return TORCH
     inside = any(part in full for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"))
@@ -86,6 +87,11 @@ def initialising() -> bool:
         for frame in frames()
         if owner(file := frame.f_code.co_filename) == TORCH
     )
+
+
+def recomputing() -> bool:
+    """Whether activation checkpointing runs a forward pass again."""
+    return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
 
 
 def place_of(frame: FrameType, library: FrameType | None = None) -> Place:

@@ -43,8 +43,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     `inject` is asked at every leaf for the numbers that it shall hold: it is given the source, the shape, the dtype and
     the numbers that are there (float64), and returns an array of that shape, or None to leave them. Operators run in
-    one thread meanwhile: the tensors are small, and a sum is then the same in every recording.
+    one thread meanwhile, because the tensors are small and a sum is then the same in every recording, and without
+    MKL-DNN, which would run a recurrent layer as a single operator.
     """
+
+    supports_higher_order_operators = True
 
     def __init__(self, inject: Inject | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -56,13 +59,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Place] = []
         self.exports = Exports(self)
         self.entered = 0
-        self.threads = 0
+        self.threads, self.fused = 1, True
 
     def __enter__(self) -> Recorder:
         self.entered += 1
         if self.entered == 1:
-            self.threads = torch.get_num_threads()
+            self.threads, self.fused = torch.get_num_threads(), torch._C._get_mkldnn_enabled()
             torch.set_num_threads(1)
+            torch._C._set_mkldnn_enabled(False)
             self.exports.install()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
@@ -73,6 +77,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.entered:
             return
         torch.set_num_threads(self.threads)
+        torch._C._set_mkldnn_enabled(self.fused)
         self.exports.remove()
         with torch.no_grad():
             self.leaves.put_back()
@@ -166,6 +171,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if out is not NotImplemented:
                 return out
         tensors = tensors_in((args, kwargs))
+        if any(type(t).__name__ == "AsyncCollectiveTensor" for t in tensors):
+            return NotImplemented
+        if spec.base == "_c10d_functional._wrap_tensor_autograd":
+            return func(*args, **kwargs)
         if any(storage_of(t) is None or t.is_complex() for t in tensors):
             return self._without_storage(func, spec, tensors, args, kwargs)
         if spec.view:
@@ -238,7 +247,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             h is not None and h.scalar for h in map(self.storages.get, tensors_in(args))
         )
         for tensor in tensors_in(out):
-            if storage_of(tensor) is None:
+            if storage_of(tensor) is None or spec.alters:
                 continue
             held = self.storages.get(tensor)
             if held is None:
@@ -247,6 +256,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 if random or stacked:
                     self.leaves.source(tensor, held, unseen=False)
         for tensor in written:
+            if spec.alters and self.storages.get(tensor) is None:
+                continue
             held = self.storages.meet(tensor)
             held.blank = False
             if random:
@@ -274,7 +285,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
         saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
         out = func(*args, **kwargs)
-        if spec.base.startswith("c10d."):
+        if "c10d" in spec.base:
             wait(out)
         if not written and not spec.fresh:
             return out
@@ -334,7 +345,9 @@ def plain_results(out: Any) -> bool:
 def wait(out: Any) -> None:
     """Wait for a collective operation, so that its results are in place."""
     for piece in out if isinstance(out, list | tuple) else [out]:
-        if hasattr(piece, "wait") and not isinstance(piece, torch.Tensor):
+        if isinstance(piece, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor(piece)
+        elif hasattr(piece, "wait"):
             piece.wait()
 
 

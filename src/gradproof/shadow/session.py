@@ -5,7 +5,7 @@
 | `ours` | the N micro-batches, at the values that the user's function makes |
 | `full` | the full batch, at the values of `ours` |
 | `moved` | the N micro-batches again, every leaf at another value |
-| `moved_full` | the full batch at the values of `moved`, made when a refutation is to be replayed there |
+| `elsewheres` | both runs at further values, made when a refutation does not show at those of `ours` |
 
 `moved` must be the tape of `ours` again: the same operators, constants and Python numbers. Where it is not, the step
 took another path (a branch on data), or a value flowed past the recorder, or the step is not deterministic.
@@ -26,14 +26,28 @@ from gradproof.core import Outcome
 from gradproof.shadow.agree import disagreements, tolerance
 from gradproof.shadow.domains.value import Floats
 from gradproof.shadow.interpret import Havoc, Interpreter, Reading
-from gradproof.shadow.match import Array, Difference, Key, differences, injection, moved, streams, unmatched
+from gradproof.shadow.match import (
+    Array,
+    Difference,
+    Key,
+    contents_apart,
+    differences,
+    injection,
+    moved,
+    near,
+    streams,
+    unmatched,
+)
 from gradproof.shadow.ranks import read_ranks, record_ranks, renamings
 from gradproof.shadow.run import Recording, Run, Step, record
-from gradproof.shadow.tape import Blind, Event, Place, Source, Tape
+from gradproof.shadow.tape import NOWHERE, Blind, Event, Place, Source, Tape
 
 BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm")
-SCALES = (1.0, 0.25, 0.05)
-"""Sizes at which other values are tried, relative to the run's own: half precision overflows soon."""
+SCALES = (1.0, 0.05)
+NEAR = (2.0**-6, 2.0**-12)
+"""Other values that are tried: of another size (half precision overflows soon), then near the run's own."""
+REPLAYS = ((4, 0.25), (5, 0.05), (6, 4.0))
+"""Key and scale of further values at which a refutation is replayed before it is called spurious."""
 NOT_FATAL = frozenset({"exported"})
 Values = Mapping[Key, Array]
 
@@ -59,6 +73,7 @@ class Session:
     ours: list[Recording]
     full: list[Recording]
     moved: list[Recording] = field(default_factory=list)
+    away: list[list[Recording]] = field(default_factory=list)
     havoc: Havoc | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -75,20 +90,34 @@ class Session:
         return session
 
     def move(self) -> list[Recording]:
-        """The N-run at other values, at which no number overflows that did not before."""
-        for scale in SCALES:
-            made = recorded(self.step, self.run, self.ranks, self.elsewhere(scale=scale))
-            if all(finite(r.tape) for r in made) or not all(finite(r.tape) for r in self.ours):
-                break
-        return made
+        """The N-run at other values, on the same path, at which no number overflows that did not before.
+
+        None (an empty list) where no such values were found. Recordings of other paths are kept in `away`.
+        """
+        was_finite = all(finite(r.tape) for r in self.ours)
+        tries = [self.elsewhere(scale=scale) for scale in SCALES]
+        tries += [[near(values, 1, size) for values in values_of(self.ours)] for size in NEAR]
+        for values in tries:
+            made = recorded(self.step, self.run, self.ranks, values)
+            if any(r.error for r in made) or (was_finite and not all(finite(r.tape) for r in made)):
+                continue
+            if same_path(self.ours, made):
+                return made
+            self.away.append(made)
+        return []
 
     def elsewhere(self, key: int = 1, scale: float = 1.0) -> list[Values]:
         """Other values for the leaves of every rank; what is the same number on two ranks stays so."""
         return [moved(values, key, scale) for values in values_of(self.ours)]
 
-    def moved_full(self) -> list[Recording]:
-        """The full batch at the values of `moved`."""
-        return recorded(self.step, self.run.full_batch(), self.ranks, values_of(self.moved))
+    def elsewheres(self) -> Iterator[tuple[str, list[Recording], list[Recording]]]:
+        """Both runs at other values: those of `moved`, then smaller and larger ones, at which a clip may not bind."""
+        full = self.run.full_batch()
+        yield "other values", self.moved, recorded(self.step, full, self.ranks, values_of(self.moved))
+        for key, scale in REPLAYS:
+            ours = recorded(self.step, self.run, self.ranks, self.elsewhere(key, scale))
+            if not any(r.error or not finite(r.tape) for r in ours):
+                yield f"values {scale:g} times as large", ours, recorded(self.step, full, self.ranks, values_of(ours))
 
     def tapes(self) -> Iterator[tuple[str, Tape]]:
         """The tapes that exist, with their names."""
@@ -150,11 +179,22 @@ def blindness(session: Session) -> Iterator[Trouble]:
             key = (blind.code, blind.what, str(blind.place))
             if key not in seen and blind.code not in NOT_FATAL:
                 seen.add(key)
-                yield _lost(blind, name)
+                yield _lost(blind, name, exported(tape) if blind.code == "unseen-write" else None)
 
 
-def _lost(blind: Blind, name: str) -> Trouble:
-    return Trouble(Outcome.OPAQUE, f"{blind.what} (seen in {name})", blind.place, blind.mend, blind.code)
+def _lost(blind: Blind, name: str, source: Place | None) -> Trouble:
+    where = f"seen at {blind.place}, in {name}" if source else f"seen in {name}"
+    return Trouble(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.mend, blind.code)
+
+
+def exported(tape: Tape) -> Place | None:
+    """The last line at which a tracked tensor was handed to NumPy."""
+    for note in reversed(tape.notes):
+        place, _, what = note.partition(": .")
+        file, _, line = place.rpartition(":")
+        if what.startswith(("numpy", "__array__", "data_ptr", "__dlpack__")) and line.isdigit():
+            return Place(file, int(line))
+    return None
 
 
 def batch_norm(tape: Tape) -> Place | None:
@@ -179,7 +219,7 @@ def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Differen
 def past_the_recorder(session: Session) -> Iterator[Trouble]:
     """Nondeterminism, and values that left the tape and came back as constants."""
     found = apart(session.ours, session.moved) if session.moved else []
-    if not found:
+    if session.moved and not found:
         return
     again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
     unsteady = apart(session.ours, again)
@@ -187,10 +227,23 @@ def past_the_recorder(session: Session) -> Iterator[Trouble]:
         mend = "seed every generator from run.seed, so that two calls of the function do the same"
         reason = f"two runs with one seed differ: {unsteady[0].what}"
         yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, mend, "nondeterministic")
-    elif found[0].kind == "value":
-        mend = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
-        reason = f"a value flowed past the recorder; {found[0].what}"
-        yield Trouble(Outcome.OPAQUE, reason, found[0].place, mend, "flowed")
+    elif found:
+        yield flowed(found[0])
+    else:
+        place = next((d.place for away in session.away for d in apart(session.ours, away)), NOWHERE)
+        reason = "at every other value that was tried the step takes another path, so that no flow can be tested"
+        yield Trouble(Outcome.OPAQUE, reason, place, "make the branch depend on fewer numbers", "flow-untested")
+
+
+def flowed(found: Difference) -> Trouble:
+    """A value that left the tape and came back."""
+    mend = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
+    return Trouble(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, mend, "flowed")
+
+
+def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
+    """Whether the same operators ran; values may have flowed."""
+    return all(d.kind == "value" for d in apart(one, other))
 
 
 def disagreement(session: Session) -> Iterator[Trouble]:
@@ -226,4 +279,4 @@ def leaves_of(said: Sequence[Recording], held: Sequence[Recording]) -> dict[Key,
 def data_apart(session: Session) -> list[str]:
     """Data of which the two runs do not have the same streams, in words."""
     pairs = zip(session.ours, session.full, strict=True)
-    return [text for a, b in pairs for text in unmatched(a.tape, b.tape)]
+    return [text for a, b in pairs for text in (*unmatched(a.tape, b.tape), *contents_apart(a.tape, b.tape))]

@@ -69,10 +69,14 @@ class Settled:
 
     def results(self, decision: Decision) -> Iterable[Result]:
         """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
-        if decision.apart and not judge.equal_update(decision) and (place := self._interaction()) is not None:
+        if (
+            decision.apart
+            and not judge.equal_update(decision, self.session)
+            and (place := self._interaction()) is not None
+        ):
             yield from self._batch(decision, place)
             return
-        if judge.equal_update(decision):
+        if judge.equal_update(decision, self.session):
             yield self._same_update(decision)
             decision.equal += decision.apart
             decision.apart = []

@@ -133,6 +133,7 @@ class Leaf:
     value: NDArray[Any]
     place: Place
     natural: NDArray[Any] | None = None
+    unseen: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.compare import windows
 from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.session import Session
-from gradproof.shadow.tape import Tape
+from gradproof.shadow.tape import NOWHERE, Place, Tape
 from gradproof.shadow.verdict import Result
 from gradproof.shadow.weights import Weights, shown, weigh
 
@@ -136,7 +136,22 @@ def _deaf(found: Sequence[Uniform]) -> str:
     return f"the normaliser does not follow the valid tokens: {said}"
 
 
+def placed(text: str) -> Place:
+    """A place from its text, `file:line`."""
+    file, _, line = str(text).rpartition(":")
+    return Place(file, int(line)) if line.isdigit() else NOWHERE
+
+
+def untested(found: Sequence[Weights], ranks: int) -> list[str]:
+    """Where the counts of the windows cannot tell a wrong normaliser from a right one, in words."""
+    counts = {sum(t["expected"] != 0 for t in w.tokens) for w in found if w.right is not None}
+    padded = any(t["expected"] == 0 for w in found for t in w.tokens)
+    if padded and len(found) > 1 and len(counts) == 1:
+        return [f"every window has {counts.pop()} valid tokens: a normaliser that ignores their number would not show"]
+    return []
+
+
 def _refuted(weights: Weights, wrong: str) -> Result:
-    place = weights.tokens[0]["place"] if weights.tokens else None
+    place = placed(weights.tokens[0]["place"]) if weights.tokens else None
     words = f"{wrong} (in the full batch's run)"
     return Result("GA-EQ-001", Outcome.REFUTED, words, place, MEND, "weight", REACH, {"verdict": weights.verdict})

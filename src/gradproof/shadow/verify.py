@@ -20,10 +20,11 @@ from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.blame import place_of_data
+from gradproof.shadow.compare import windows as windows_of
 from gradproof.shadow.decide import DOMAINS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.interaction import data_differ
-from gradproof.shadow.interpret import NoRow
+from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
@@ -32,15 +33,18 @@ from gradproof.shadow.run import Run, Step
 from gradproof.shadow.session import (
     Session,
     Trouble,
+    apart,
     blindness,
     data_apart,
     disagreement,
     errors,
+    flowed,
     past_the_recorder,
+    same_path,
 )
 from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
 from gradproof.shadow.tape import Leaf
-from gradproof.shadow.tokens import normaliser, rows, verdicts, weighed
+from gradproof.shadow.tokens import normaliser, rows, untested, verdicts, weighed
 from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.windows import Broken
 
@@ -170,6 +174,7 @@ class Judge:
         run = self.session.run
         report = check_protocol(self.session.ours[0].tape, run.accum_steps, run.windows, run.tail)
         self.made.events = report.events
+        self._windows()
         for broken in report.broken:
             self.add(offence(broken))
         for name in PROTOCOL:
@@ -182,6 +187,16 @@ class Judge:
                 self.add(Result(name, Outcome.HOLDS, held(name, report), None, "", "events", RECORDED))
         self._moves()
         return report.broken
+
+    def _windows(self) -> None:
+        """Windows that were asked for and not trained were not verified."""
+        run, tape = self.session.run, self.session.ours[0].tape
+        made = sum(bool(w.steps) for w in windows_of([Observation(e) for e in tape.events() if e.refs]))
+        asked = run.windows + (run.tail > 0)
+        if 0 < made < asked:
+            words = f"{made} of {asked} windows were trained: use run.windows, or train on run.samples samples"
+            for name in NUMBERS:
+                self.add(Result(name, Outcome.NOT_RUN, words, None, "", "events"))
 
     def _moves(self) -> None:
         tape = self.session.ours[0].tape
@@ -256,7 +271,9 @@ class Judge:
     def _path(self, session: Session, broken: list[Broken]) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
         if session is not self.session:
-            troubles = [*blindness(session), *self._sight(session)]
+            troubles = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]
+            if same_path(self.session.ours, session.ours):
+                troubles += [flowed(d) for d in apart(self.session.ours, session.ours)]
             if troubles:
                 return [as_result(name, troubles[0]) for name in NUMBERS]
         found: list[Result] = []
@@ -274,6 +291,7 @@ class Judge:
         ours, full, notes = weighed(self.session)
         self.made.weights = rows(ours)
         self.made.notes += notes + verdicts(ours)
+        self.made.uncovered += untested(full, self.session.ranks)
         if (wrong := normaliser(full, self.session.ranks)) is not None:
             self.add(wrong)
         self.session.seconds["weight"] = time.monotonic() - began
