@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench gpu clean
+.PHONY: verify test check bench sweep gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -20,6 +20,11 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench
+	$(BIN)/python -m tests.bench_shadow
+
+# Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
+sweep: $(READY)
+	$(BIN)/python -m tests.loops.sweep --jobs 2 --out docs/mutants.md
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)
@@ -27,7 +32,7 @@ gpu: $(READY)
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,loops]'
 	touch $(READY)
 
 clean:
