@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from shadow_protocol_bench import judged
 
+from gradproof.core import GradproofError
 from gradproof.shadow.flow_ops import simple
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.tape import Event, Place, Tape
@@ -30,6 +33,13 @@ BUFFER = {
     "#each": "for h, p in zip(held, model.parameters()):\n    h += p.grad\n    p.grad = None",
     "#full": "for h, p in zip(held, model.parameters()):\n    p.grad = h",
 }
+
+
+def hooked(body: str, extra: str = "") -> dict[str, str]:
+    """A hook on every weight that runs when its gradient has been added."""
+    text = f"def hook(p):\n    {body}\nfor p in model.parameters(): p.register_post_accumulate_grad_hook(hook)\n"
+    return {"optimizer = torch": f"{text}optimizer = torch", **({"#before": extra} if extra else {})}
+
 
 BROKEN: dict[str, tuple[dict[str, str], bool, str, str]] = {
     "step each": ({"#each": "optimizer.step()"}, False, "GA-INV-003", "optimizer.step()"),
@@ -82,6 +92,11 @@ BROKEN: dict[str, tuple[dict[str, str], bool, str, str]] = {
     "narrow round trip": (
         {"#each": "for p in model.parameters(): p.grad.copy_(p.grad.half())"}, False, "GA-INV-004", "p.grad.half()",
     ),
+    "narrow by a hook that assigns": (hooked("p.grad = p.grad.to(torch.bfloat16).float()"), False, "GA-INV-004",
+                                      "p.grad = p.grad.to("),
+    "narrow by a hook that copies": (hooked("p.grad.copy_(p.grad.half())"), False, "GA-INV-004", "p.grad.copy_("),
+    "narrow by a hook, data": (hooked("p.grad.data = p.grad.half().float()"), False, "GA-INV-004", "p.grad.half()"),
+    "clip by a hook that assigns": (hooked("p.grad = p.grad.clamp(-1, 1)"), False, "GA-INV-005", ".backward()"),
 }  # fmt: skip
 
 CORRECT: dict[str, tuple[dict[str, str], bool]] = {
@@ -125,6 +140,27 @@ CORRECT: dict[str, tuple[dict[str, str], bool]] = {
         {
             "optimizer = torch.optim.AdamW(params, lr=0.01)": TWO,
             "#stepped": "second.step()\nsecond.zero_grad()",
+        },
+        False,
+    ),
+    "a hook that assigns": (hooked("p.grad = p.grad * 1.0"), False),
+    "clip by a hook, when the window is full": (
+        {**hooked("if last: p.grad.clamp_(-1, 1)", "last = k == N - 1"), **NO_CLIP},
+        False,
+    ),
+    "clip by a hook that assigns, when the window is full": (
+        {**hooked("if last: p.grad = p.grad.clamp(-1, 1)", "last = k == N - 1"), **NO_CLIP},
+        False,
+    ),
+    "narrow gradients, added in fp32": (
+        {"optimizer = torch": "for p in model.parameters(): p.register_hook(lambda g: g.bfloat16().float())\n"
+         "optimizer = torch"},
+        False,
+    ),
+    "narrow weights by autocast": (
+        {
+            "#before": "with torch.autocast('cpu', torch.bfloat16): out = model(torch.randn(2, 3))\n"
+            "out.float().mean().backward()"
         },
         False,
     ),
@@ -188,6 +224,16 @@ def test_the_table_is_the_proved_one() -> None:
     module = table()
     assert module.__name__ == "gradproof_window_table"
     assert set(module.RULES) == {(s, e) for s in module.State for e in module.Event}
+
+
+def test_a_missing_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a code, and where it was looked for."""
+    table.cache_clear()
+    monkeypatch.setattr(Path, "is_file", lambda path: False)
+    with pytest.raises(GradproofError, match=r"GP409\n  found: .*models.window\.py"):
+        table()
+    monkeypatch.undo()
+    assert table().RULES
 
 
 @pytest.mark.parametrize(

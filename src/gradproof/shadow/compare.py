@@ -145,6 +145,7 @@ def identical(a: Value | None, b: Value | None) -> bool:
 def _window(found: Pairs, index: int, ours: Window, full: Window) -> None:
     for a, b in zip(ours.steps, full.steps, strict=False):
         _tensors(found, "grad", index, a, b, "grad/")
+        _tensors(found, "weights", index, a, b, "param/")
     for a, b in zip(ours.stepped, full.stepped, strict=False):
         _tensors(found, "weights", index, a, b, "param/")
         _tensors(found, "state", index, a, b, "state/")

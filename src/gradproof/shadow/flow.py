@@ -10,10 +10,14 @@ constant is none. A hand-written step is a write to a parameter of what directly
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from gradproof.shadow.flow_ops import (
+    AVERAGED,
+    AVERAGES,
     BOUNDS,
+    CHANGED,
     FACTORS,
     JOINS,
     NARROW,
@@ -25,17 +29,15 @@ from gradproof.shadow.flow_ops import (
     Scaling,
     Token,
     base,
-    from_norm,
+    clips_in,
+    hook_line,
     pairings,
     refs_of,
+    rest,
     span,
     zeroes,
 )
-from gradproof.shadow.tape import Entry, Event, Leaf, Place, Ref, Tape
-
-AVERAGES = frozenset({"lerp", "add", "_foreach_lerp", "_foreach_add"})
-CHANGED = "the weights were changed between two micro-batches of a window"
-AVERAGED = "a running average of the weights was advanced between two micro-batches of a window"
+from gradproof.shadow.tape import NOWHERE, Entry, Event, Leaf, Place, Ref, Tape
 
 
 class Flow:
@@ -57,6 +59,8 @@ class Flow:
         self.by_hand: dict[str, int] = {}
         self.norms: list[float] = []
         self.micro, self.begun, self.scope = 0, 0, ""
+        self.backward = NOWHERE
+        self.hooked: list[tuple[str, Scaling]] = []
         self.optimized = {p for e in tape.events("step") for p in e.detail.get("params", ())}
         self._maybe: list[tuple[Act, Scaling]] = []
 
@@ -69,7 +73,7 @@ class Flow:
                 self.event(index, item)
             elif isinstance(item, Leaf) and item.source.kind == "param":
                 self.params[item.ref.storage] = item.source.name
-        self._decide()
+        self.found.acts.extend(clips_in(self._maybe))
         self.found.acts.sort(key=lambda a: a.index)
         return self.found
 
@@ -106,7 +110,7 @@ class Flow:
         self.scope = ""
 
     def _on_backward(self, index: int, event: Event) -> None:
-        self.scope = ""
+        self.scope, self.backward = "", event.place
 
     def _on_accumulate(self, index: int, event: Event) -> None:
         self._learn(event)
@@ -121,8 +125,14 @@ class Flow:
         for name in params:
             ref = event.refs.get(f"grad/{name}")
             if isinstance(ref, Ref):
-                self.direct[ref.storage] = self.direct.get(ref.storage, frozenset()) | {(name, number)}
-                self.latest[ref.storage] = number
+                self._bring(ref, name, number)
+        for name, scaling in [h for h in self.hooked if h[0] in params]:
+            self.hooked.remove((name, scaling))
+            self._clip(name, replace(scaling, index=index, micro=number))
+
+    def _bring(self, ref: Ref, name: str, number: int) -> None:
+        self.direct[ref.storage] = self.direct.get(ref.storage, frozenset()) | {(name, number)}
+        self.latest[ref.storage] = number
 
     def _on_gradients(self, index: int, event: Event) -> None:
         self._on_accumulate(index, event)
@@ -135,11 +145,8 @@ class Flow:
         names = list(event.detail.get("params", ()))
         for name in names:
             ref = self.grads.pop(name, None)
-            if (
-                ref is not None
-                and event.detail.get("how") in ("seen later", "found zero")
-                and ref.storage in self.writer
-            ):
+            late = event.detail.get("how") in ("seen later", "found zero")
+            if ref is not None and late and ref.storage in self.writer:
                 at, place = self.writer[ref.storage]
             left = event.refs.get(f"grad/{name}")
             if isinstance(left, Ref):
@@ -153,8 +160,13 @@ class Flow:
         self.act("assign", names, event.place, index)
         for name in names:
             ref = event.refs.get(f"grad/{name}")
-            for scaling in self.scaled.pop(ref.storage, ()) if isinstance(ref, Ref) else ():
-                self._clip(name, scaling)
+            if not isinstance(ref, Ref):
+                continue
+            inside = event.detail.get("during") == "backward"
+            for scaling in self.scaled.pop(ref.storage, ()):
+                self._clip(name, replace(scaling, index=index, micro=self.micro) if inside else scaling)
+            if inside:
+                self._bring(ref, name, self.micro)
 
     def _on_touch(self, index: int, event: Event) -> None:
         self.act("touch", event.detail.get("params", ()), event.place, index)
@@ -281,7 +293,7 @@ class Flow:
         if wide is not None and out.dtype in NARROW and not self.scope and wide.storage != out.storage:
             param = min(p for p, _ in self._tokens(wide))
             why = f"the accumulated gradient is kept in {out.dtype} before the step"
-            self.narrow[out.storage] = Narrowed(param, why, entry.place, index, self.micro)
+            self.narrow[out.storage] = Narrowed(param, why, hook_line(entry, self.backward), index, self.micro)
 
     def _look(
         self, index: int, entry: Entry, name: str, out: Ref, given: list[Any], inputs: list[Ref],
@@ -304,13 +316,13 @@ class Flow:
         scaling = self._scaling(index, entry, name, out, given, inputs)
         if scaling is not None:
             for param in sorted(hit):
-                self._clip(param, scaling)
+                self._clip(param, scaling, entry.backward)
             if not hit:
                 self.scaled[out.storage] = (*self.scaled.get(out.storage, ()), scaling)
         elif hit and name in ("copy", "_foreach_copy"):
             for source in inputs:
                 for scaling in self.scaled.get(source.storage, ()):
-                    self._clip(min(hit), scaling)
+                    self._clip(min(hit), scaling, entry.backward)
 
     def _weights(self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> None:
         """A write to a weight, or to a running average of weights, that is no step."""
@@ -345,19 +357,16 @@ class Flow:
             return Scaling(entry.place, at, last, False, factor, tuple(self.norms))
         return None
 
-    def _clip(self, param: str, scaling: Scaling) -> None:
+    def _clip(self, param: str, scaling: Scaling, hooked: bool = False) -> None:
+        """A clip; in a hook of a backward pass it is one of what arrived with this pass."""
+        if hooked:
+            self.hooked.append((param, scaling))
+            return
         act = Act("clip", frozenset({param}), scaling.place, scaling.index, scaling.micro, {"by hand": True})
         if scaling.factor is None:
             self.found.acts.append(act)
         else:
             self._maybe.append((act, scaling))
-
-    def _decide(self) -> None:
-        """Products with a Python number that was read from the gradients before, or was not."""
-        for act, scaling in self._maybe:
-            same = {s.factor for _, s in self._maybe if s.place == scaling.place}
-            if len(same) > 1 or from_norm(scaling):
-                self.found.acts.append(act)
 
     def _added_narrow(self, index: int, entry: Entry, out: Ref, inputs: list[Ref], current: set[Token]) -> None:
         if out.dtype not in NARROW:
@@ -367,7 +376,7 @@ class Flow:
             each = [{k for p, k in self._tokens(r) if p == param} & arrivals for r in inputs]
             if len(arrivals) > 1 and all(e != arrivals for e in each):
                 why = f"gradients are added in {out.dtype}"
-                self.found.narrowed.append(Narrowed(param, why, entry.place, index, self.micro))
+                self.found.narrowed.append(Narrowed(param, why, hook_line(entry, self.backward), index, self.micro))
 
     def _step_by_hand(
         self, param: str, ref: Ref, index: int, place: Place, name: str, tokens: frozenset[Token] | None = None
@@ -382,11 +391,6 @@ class Flow:
             act.held[param] = held
             self.by_hand[param] = place.line
             self.applied[param] = self.micro
-
-
-def rest(event: Event) -> dict[str, Any]:
-    """The detail of an event, but for the parameters."""
-    return {k: v for k, v in event.detail.items() if k not in ("params", "place", "index")}
 
 
 def acts_of(tape: Tape) -> Acts:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.shadow.tape import Entry, Place, Ref
+from gradproof.shadow.tape import Entry, Event, Place, Ref
 
 NARROW = frozenset({"float16", "bfloat16"})
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
@@ -25,6 +25,9 @@ REDUCTIONS = frozenset(
 OVERWRITES = frozenset({"zero", "fill", "copy", "_foreach_zero", "_foreach_copy", "normal", "uniform"})
 JOINS = frozenset({"cat", "stack", "copy", "_foreach_copy", "constant_pad_nd", "_pack_padded_sequence"})
 
+AVERAGES = frozenset({"lerp", "add", "_foreach_lerp", "_foreach_add"})
+CHANGED = "the weights were changed between two micro-batches of a window"
+AVERAGED = "a running average of the weights was advanced between two micro-batches of a window"
 
 Token = tuple[str, int]
 
@@ -78,6 +81,19 @@ class Scaling:
     bound: bool
     factor: float | None
     norms: tuple[float, ...] = ()
+
+
+def hook_line(entry: Entry, backward: Place) -> Place:
+    """Where an operator was called: inside the backward pass begun at `backward`, the line of the hook, if any."""
+    file, _, line = entry.place.via.rpartition(":")
+    if not entry.backward or entry.place.via == backward.via or not line.isdigit():
+        return entry.place
+    return Place(file, int(line), "", str(entry.place))
+
+
+def rest(event: Event) -> dict[str, Any]:
+    """The detail of an event, but for the parameters."""
+    return {k: v for k, v in event.detail.items() if k not in ("params", "place", "index")}
 
 
 def refs_of(arg: Any) -> Iterator[Ref]:
@@ -137,3 +153,11 @@ def from_norm(scaling: Scaling) -> bool:
     if factor is None or simple(factor):
         return False
     return any(simple(factor * norm) for norm in scaling.norms)
+
+
+def clips_in(maybe: list[tuple[Act, Scaling]]) -> Iterator[Act]:
+    """Of products with a Python number, those whose number was read from the gradients before."""
+    for act, scaling in maybe:
+        same = {s.factor for _, s in maybe if s.place == scaling.place}
+        if len(same) > 1 or from_norm(scaling):
+            yield act

@@ -101,7 +101,8 @@ class Reporter:
             if changed and changed[0][1] != "new":
                 self._zeroed([tensor], "assigned")
         else:
-            self._event("assign", self._grads([tensor]), params=self._named([tensor]))
+            during = "backward" if inside else ""
+            self._event("assign", self._grads([tensor]), params=self._named([tensor]), during=during)
 
     def within(self, what: str, call: Callable[[], Any]) -> Any:
         """Make a call whose writes to the buffers are accounted for."""

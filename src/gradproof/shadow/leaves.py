@@ -56,6 +56,7 @@ class Leaves:
     """Declares leaves on a tape."""
 
     def __init__(self, tape: Tape, storages: Storages, inject: Inject | None) -> None:
+        self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
         self.sites = Sites()
         self.names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
@@ -247,6 +248,8 @@ class Leaves:
         held.label = source.name
         held.print = fingerprint(tensor.untyped_storage())
         self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural, unseen))
+        if source.kind == "param":
+            self.kept.append(tensor)
 
     def begin(self, tensor: torch.Tensor) -> None:
         """A storage begins to be tracked while it holds numbers that are not."""

@@ -114,7 +114,8 @@ def content(tape: Tape, quantity: Quantity) -> Array | None:
         if quantity.window >= len(cut):
             return None
         chosen = cut[quantity.window]
-        events = [o.event for o in (chosen.steps if quantity.group == "grad" else chosen.stepped)]
+        before = quantity.group == "grad" or quantity.event == "step"
+        events = [o.event for o in (chosen.steps if before else chosen.stepped)]
     return next((event.values[name] for event in events if name in event.values), None)
 
 
@@ -144,6 +145,25 @@ def told_losses(session: Session) -> str | None:
         if not abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12):
             return f"number {index + 1} is {a:.6g}, with the full batch {b:.6g}"
     return f"equal to the full batch's within rounding, {len(full)} numbers"
+
+
+def unjudged_numbers(session: Session) -> list[str]:
+    """Numbers that the function returns, too few to be the losses of the windows, and not the full batch's."""
+    ours, full = (r[0].tape.returned or [] for r in (session.ours, session.full))
+    if told_losses(session) is not None or not ours or len(ours) != len(full):
+        return []
+    unit = UNIT[narrowest(session.ours[0].tape)]
+    pairs = zip(ours, full, strict=True)
+    if all(abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12) for a, b in pairs):
+        return []
+    return ["the function returns numbers that are not the full batch's; whether they are losses is not known"]
+
+
+def integers_of(tape: Tape) -> list[str]:
+    """That the integers of a run are those that were recorded, as an assumption."""
+    if not tape.integers:
+        return []
+    return [f"token ids, targets and masks are those of the recorded run ({len(tape.integers)} sites)"]
 
 
 def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
@@ -226,17 +246,20 @@ def weight_moved(session: Session, quantity: Quantity) -> bool:
     return False
 
 
-def moved_weights(tape: Tape) -> Place | None:
-    """The step whose weights were overwritten before the next backward pass or the end, outside of an optimizer."""
-    last: Event | None = None
+def undone(tape: Tape) -> Place | None:
+    """A step that moved weights which were put back before the next one, or the end. Other changes are compared."""
+    before: Event | None = None
+    after: Event | None = None
     for event in tape.events():
-        if event.kind == "stepped":
-            last = event
-        elif last is not None and event.kind in ("step", "end"):
-            for name, values in event.values.items():
-                held = last.values.get(name)
-                if name.startswith("param/") and held is not None and not same(held, values):
-                    return last.place
+        if before is not None and after is not None and event.kind in ("step", "end"):
+            names = [n for n in event.values if n.startswith("param/") and n in before.values and n in after.values]
+            moved = [n for n in names if not same(before.values[n], after.values[n])]
+            if moved and all(same(before.values[n], event.values[n]) for n in moved):
+                return after.place
+        if event.kind == "step":
+            before, after = event, None
+        elif event.kind == "stepped":
+            after = event
     return None
 
 

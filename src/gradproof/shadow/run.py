@@ -127,8 +127,8 @@ def tensors(returned: Any) -> list[torch.Tensor]:
 
 def numbers(returned: Any) -> list[float]:
     """Every Python float in what a function returned, in order."""
-    if isinstance(returned, float):
-        return [returned]
+    if isinstance(returned, float | np.floating):
+        return [float(returned)]
     if isinstance(returned, Mapping):
         return numbers(list(returned.values()))
     if isinstance(returned, list | tuple):

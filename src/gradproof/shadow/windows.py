@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gradproof.core import GradproofError
 from gradproof.shadow.flow_ops import Act, Acts
 from gradproof.shadow.tape import NOWHERE, Place
 
@@ -45,13 +46,19 @@ class Cluster:
 
 @lru_cache(maxsize=1)
 def table() -> ModuleType:
-    """The module `models/window.py` of this checkout, or the packaged copy, under a private name."""
+    """The module `models/window.py` of this checkout, or the packaged copy, under a private name.
+
+    Raises GradproofError GP409 when neither is there.
+    """
     package = Path(__file__).resolve().parent.parent
     places = (package / "_reference" / "models" / "window.py", package.parent.parent / "models" / "window.py")
-    found = next(path for path in places if path.is_file())
-    spec = importlib.util.spec_from_file_location(TABLE, found)
+    found = next((path for path in places if path.is_file()), None)
+    spec = None if found is None else importlib.util.spec_from_file_location(TABLE, found)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{found} cannot be imported")
+        raise GradproofError(
+            "GP409", f"no table of the window protocol at {' or '.join(map(str, places))}",
+            "models/window.py, packaged with gradproof or in its checkout", "install gradproof again, from its wheel",
+        )  # fmt: skip
     module = importlib.util.module_from_spec(spec)
     sys.modules[TABLE] = module
     spec.loader.exec_module(module)
