@@ -266,7 +266,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Name a file in a folder that is there and can be written to.",
     ),
     "GP408": Explanation(
-        "gradproof watch runs one Python script or module, in the interpreter that gradproof is installed in.",
+        "gradproof watch runs one Python script or module, in the interpreter that gradproof is installed in: that is "
+        "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
     "GP409": Explanation(

@@ -13,7 +13,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradproof")
+ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradproof", "tqdm")
+"""torch imports tqdm where it finds it."""
 _TOP = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
 _FOLDERS = ("site-packages", "dist-packages")
 

@@ -250,7 +250,7 @@ def told_commands(text: str) -> set[tuple[str, tuple[str, ...]]]:
     for line in lines:
         match = re.search(r"(?:^|[\s/])gradproof\s+([a-z][a-z-]*)\b([^|;&#]*)", line)
         if match:
-            found.add((match[1], tuple(re.findall(r"(--[a-z][a-z-]*)", match[2]))))
+            found.add((match[1], tuple(re.findall(r"(--[a-z][a-z-]*)", match[2].partition(" -- ")[0]))))
     return found
 
 

@@ -16,7 +16,7 @@ from gradproof.core import GradproofError, Outcome
 from gradproof.testing import assert_accumulates, check, judge
 
 ROOT = Path(__file__).resolve().parents[2]
-PLUGIN = ("-p", "gradproof.pytest_plugin", "-p", "no:cacheprovider")
+PLUGIN = ("-p", "no:cacheprovider")
 USERS = """
 import step_bench
 step_bench.fake()

@@ -153,7 +153,13 @@ def test_a_mistake_is_exit_2(capfd: pytest.CaptureFixture[str], words: tuple[str
 
 def test_another_interpreter_is_refused() -> None:
     with pytest.raises(GradproofError, match="gradproof runs in /elsewhere/bin/python"):
-        script_of(["python", "jobs/train.py"], "/elsewhere/bin/python")
+        script_of([sys.executable, "jobs/train.py"], "/elsewhere/bin/python")
+
+
+def test_a_bare_python_is_the_one_that_gradproof_runs_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/elsewhere/bin")
+    assert script_of(["python3", "jobs/train.py"]).name == "jobs/train.py"
+    assert script_of([sys.executable, "jobs/train.py"]).name == "jobs/train.py"
 
 
 def test_python_takes_its_flags_first() -> None:

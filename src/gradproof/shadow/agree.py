@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradproof.shadow.interpret import Observation, Reading
-from gradproof.shadow.match import Array
+from gradproof.shadow.layout import Array
 from gradproof.shadow.tape import FLOATS, NOWHERE, Event, Place, Ref, Tape
 
 UNIT: Mapping[str, float] = {

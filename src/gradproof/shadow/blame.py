@@ -13,7 +13,7 @@ from fractions import Fraction
 import numpy as np
 
 from gradproof.shadow.interpret import refs_in
-from gradproof.shadow.match import Array
+from gradproof.shadow.layout import Array
 from gradproof.shadow.places import USER, owner
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape
 
@@ -103,6 +103,24 @@ def _writes(items: list[Item]) -> Iterator[Entry]:
             and any(ref.storage in grads for ref in item.writes)
         ):
             yield item
+
+
+def place_of_weights(tape: Tape, window: int, name: str) -> Place | None:
+    """The line that last wrote a weight, outside of any optimizer, between the step before a window and its own."""
+    place, seen, storage, inside = None, 0, -1, False
+    for item in tape.items:
+        if isinstance(item, Event):
+            ref = item.refs.get(f"param/{name}")
+            storage = ref.storage if isinstance(ref, Ref) else storage
+            inside = item.kind == "step" or (inside and item.kind != "stepped")
+            if item.kind == "step":
+                seen += 1
+                if seen > window:
+                    return place
+                place = None
+        elif isinstance(item, Entry) and not inside and not item.backward:
+            place = item.place if any(ref.storage == storage for ref in item.writes) else place
+    return place
 
 
 def _made(tape: Tape, items: list[Item], name: str) -> Place | None:

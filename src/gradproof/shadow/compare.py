@@ -62,8 +62,8 @@ def windows(observations: Sequence[Observation]) -> list[Window]:
 
 @dataclass(slots=True)
 class Quantity:
-    """Something that must be equal: which, in which window, and both values. `group`: grad, weights, state, loss,
-    or sync (`full` is then what rank 0 has).
+    """Something that must be equal: which, in which window, and both values. `group`: grad, weights, state,
+    average, loss, or sync (`full` is then what rank 0 has).
 
     `event` is the kind of the event that it was read at; `name` the parameter, or the name that the event has for it.
     """
@@ -81,6 +81,7 @@ class Quantity:
         if self.group == "loss":
             return f"loss of window {self.window + 1}" + (f" on rank {self.rank}" if self.rank else "")
         words = {"grad": "gradient of", "weights": "weights of", "state": "optimizer state", "sync": "synchrony of"}
+        words["average"] = "running average of"
         rank = f" on rank {self.rank}" if self.rank else ""
         return f"{words[self.group]} {self.name} in window {self.window + 1}{rank}"
 
@@ -104,8 +105,9 @@ def pairs(ours: Reading, full: Reading) -> Pairs:
         _window(found, index, a, b)
     ends = [[o for o in r.observations if o.event.kind == "end"] for r in (ours, full)]
     for a_end, b_end in zip(ends[0], ends[1], strict=False):
-        _tensors(found, "weights", len(stepped[0]) - 1, a_end, b_end, "param/")
-    _losses(found, ours, full, stepped)
+        _tensors(found, "weights", max(len(stepped[0]) - 1, 0), a_end, b_end, "param/")
+        _tensors(found, "average", max(len(stepped[0]) - 1, 0), a_end, b_end, "average/")
+    _losses(found, ours, full, stepped if any(stepped) else [mine, theirs])
     return found
 
 

@@ -140,7 +140,7 @@ def same_terms(pair: tuple[str, Value, Value]) -> bool:
 
 
 def _order(quantities: Mapping[str, Quantity]) -> Callable[[tuple[str, Value, Value]], tuple[int, int]]:
-    rank = {"grad": 0, "loss": 0, "sync": 1, "weights": 2, "state": 3}
+    rank = {"grad": 0, "loss": 0, "sync": 1, "weights": 2, "state": 3, "average": 3}
     return lambda pair: (quantities[pair[0]].window, rank[quantities[pair[0]].group])
 
 

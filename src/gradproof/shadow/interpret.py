@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
+from gradproof.shadow.layout import in_order, sample_axis
 from gradproof.shadow.table import Ops, Path, Row, lookup
 from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape
 
@@ -227,12 +228,21 @@ class Interpreter:
         if begin is not None:
             begin(item)
         if isinstance(item, Leaf):
-            parts = self.domain.leaf(self.rename(item.source), item.ref.shape, item.value)
-            self.memory.write(item.ref, Value(self.domain, parts))
+            self.memory.write(item.ref, self.leaf(item))
         elif isinstance(item, Init):
             self.memory.flat[item.storage] = self.value(item.content)
         elif isinstance(item, Entry):
             self.operate(item)
+
+    def leaf(self, item: Leaf) -> Value:
+        """A leaf, its elements in the order of its stream; micro-batches along a later axis are put side by side."""
+        source, shape = self.rename(item.source), item.ref.shape
+        if not item.laid:
+            return Value(self.domain, self.domain.leaf(source, shape, item.value))
+        axis, pieces = sample_axis(item.laid, shape), (-1, *item.laid)
+        values = in_order(item.value, item.laid).reshape(pieces)
+        made = Value(self.domain, self.domain.leaf(source, values.shape, values))
+        return made.move(lambda p: np.concatenate(list(p), axis))
 
     def value(self, arg: Any) -> Any:
         """An argument as a row takes it."""

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from gradproof.shadow.places import initialising, recomputing, user_place
-from gradproof.shadow.sites import Sites
+from gradproof.shadow.sites import Sites, shape_of
 from gradproof.shadow.storages import (
     Held,
     State,
@@ -133,6 +133,11 @@ class Leaves:
             self.own(tensor)
         return held
 
+    def site(self, tensor: torch.Tensor) -> str:
+        """The site that makes a tensor, under the name that it has where the micro-batches are made."""
+        known: Callable[..., str] = getattr(self.inject, "site", lambda site, *_: site)
+        return known(self.sites.here(tensor), tuple(tensor.shape), shape_of(tensor))
+
     def source(self, tensor: torch.Tensor, held: Held, unseen: bool) -> None:
         """A storage was filled by a random operator, or by something that is no operator."""
         if tensor.dim() == 0 or tensor.is_complex():
@@ -140,7 +145,7 @@ class Leaves:
             return
         source = None if unseen else self._drawn_again(tensor)
         if source is None:
-            site = self.sites.here(tensor)
+            site = self.site(tensor)
             source = Source("data", site, self.sites.advance(site, tensor.numel()))
             if not unseen:
                 self.draws[mark_of(tensor)] = source
@@ -170,7 +175,7 @@ class Leaves:
     def refill(self, tensor: torch.Tensor, held: Held) -> None:
         """A random operator wrote to a tensor: initialisation, data, or new data in a tracked storage."""
         if held.state is State.TRACKED:
-            site = self.sites.here(tensor)
+            site = self.site(tensor)
             source = Source("data", site, self.sites.advance(site, tensor.numel()))
             self._declare(tensor, source, user_place(), unseen=False, trained=held.trained)
         elif held.owners or (tensor.requires_grad and tensor.is_leaf):
@@ -247,7 +252,8 @@ class Leaves:
         held.trained = held.trained or trained
         held.label = source.name
         held.print = fingerprint(tensor.untyped_storage())
-        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural, unseen))
+        laid = getattr(self.inject, "laid", lambda *_: ())(source, tuple(tensor.shape))
+        self.tape.items.append(Leaf(self.storages.ref(tensor, held), source, value, place, natural, unseen, laid))
         if source.kind == "param":
             self.kept.append(tensor)
 
@@ -276,9 +282,16 @@ class Leaves:
             self.restore.append((target, before, fingerprint(target.untyped_storage())))
         return array(target)
 
+    def shares(self, storage: torch.UntypedStorage) -> bool:
+        """Whether the memory of a storage overlaps that of data from outside of torch, into which numbers were put."""
+        begin, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        others = (t.untyped_storage() for t, _, _ in self.restore)
+        spans = ((o.data_ptr(), o.data_ptr() + o.nbytes()) for o in others if o._cdata != storage._cdata)
+        return any(first < end and begin < last for first, last in spans)
+
     def put_back(self) -> None:
         """Undo injections into data that the user's program made outside of the run, where nobody wrote since."""
-        for target, before, mark in self.restore:
+        for target, before, mark in reversed(self.restore):
             if fingerprint(target.untyped_storage()) == mark:
                 target.copy_(before)
         self.restore.clear()

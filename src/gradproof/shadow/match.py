@@ -14,15 +14,12 @@ from typing import Any
 from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gradproof.shadow.layout import Array, Key, Shape, Streams, blocks_of, in_order
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
 
 OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
 """Operators whose first argument is only written: what it held, perhaps nothing yet, does not count."""
-
-Array = NDArray[Any]
-Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +31,20 @@ class Difference:
     place: Place
 
 
-def streams(tape: Tape) -> dict[Key, Array]:
+def streams(tape: Tape) -> Streams:
     """All values of each source in the order of its stream (float64, flat)."""
     found: dict[Key, dict[int, Array]] = {}
+    shapes: dict[Key, set[Shape]] = {}
     for leaf in tape.leaves():
-        rows = found.setdefault((leaf.source.kind, leaf.source.name), {})
-        rows.setdefault(leaf.source.first, np.asarray(leaf.value, dtype=np.float64).ravel())
-    return {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
+        key = (leaf.source.kind, leaf.source.name)
+        rows = found.setdefault(key, {})
+        rows.setdefault(leaf.source.first, in_order(np.asarray(leaf.value, dtype=np.float64), leaf.laid))
+        if leaf.source.kind == "data":
+            shapes.setdefault(key, set()).add(tuple(np.shape(leaf.value)))
+    for site, arrays in tape.integers.items():
+        shapes[("integers", site)] = {np.shape(a) for a in arrays}
+    joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
+    return Streams(joined, blocks_of(shapes))
 
 
 def unmatched(accumulated: Tape, full: Tape) -> list[str]:
@@ -65,15 +69,17 @@ def integers_apart(accumulated: Tape, full: Tape) -> list[str]:
     """Sites whose integer data are not the same stream in both runs."""
     wrong = []
     for site in sorted(accumulated.integers.keys() | full.integers.keys()):
-        a, b = (joined(t.integers.get(site, [])) for t in (accumulated, full))
+        mine, theirs = (t.integers.get(site, []) for t in (accumulated, full))
+        block = blocks_of({site: {np.shape(a) for a in mine}}).get(site, ())
+        a, b = joined(mine, ()), joined(theirs, block)
         if a.shape != b.shape or not np.array_equal(a, b):
             wrong.append(f"integers of {site}: {a.size} and {b.size} numbers, not the same stream")
     return wrong
 
 
-def joined(arrays: list[Array]) -> Array:
-    """A stream of arrays as one flat array."""
-    return np.concatenate([np.asarray(a).ravel() for a in arrays]) if arrays else np.zeros(0, dtype=np.int64)
+def joined(arrays: list[Array], block: Shape) -> Array:
+    """A stream of arrays as one flat array, micro-batch by micro-batch."""
+    return np.concatenate([in_order(a, block) for a in arrays]) if arrays else np.zeros(0, dtype=np.int64)
 
 
 def naturals(tape: Tape) -> dict[Key, list[tuple[int, bool, Array]]]:
@@ -82,7 +88,7 @@ def naturals(tape: Tape) -> dict[Key, list[tuple[int, bool, Array]]]:
     for leaf in tape.leaves():
         if leaf.source.kind == "data":
             own = leaf.value if leaf.natural is None else leaf.natural
-            item = (leaf.source.first, leaf.unseen, np.asarray(own, dtype=np.float64).ravel())
+            item = (leaf.source.first, leaf.unseen, in_order(np.asarray(own, dtype=np.float64), leaf.laid))
             found.setdefault((leaf.source.kind, leaf.source.name), []).append(item)
     return {key: sorted(items, key=lambda item: item[0]) for key, items in found.items()}
 
@@ -210,19 +216,6 @@ def _ref(x: Ref, y: Ref, numbering: Numbering) -> tuple[str, str] | None:
     return None
 
 
-def injection(values: Mapping[Key, Array]) -> Any:
-    """Leaf values by source and place in its stream, as the recorder's `inject` takes them."""
-
-    def inject(source: Any, shape: tuple[int, ...], dtype: str, natural: Array) -> Array | None:
-        stream = values.get((source.kind, source.name))
-        count = int(np.prod(shape, dtype=np.int64))
-        if stream is None or source.first + count > stream.size:
-            return None
-        return stream[source.first : source.first + count].reshape(shape)
-
-    return inject
-
-
 def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]:
     """Every leaf moved by at most `size` of itself (of 1, where it is 0): so little that the path stays. fp32-exact."""
     found: dict[Key, Array] = {}
@@ -230,7 +223,7 @@ def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]
         stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
         shift = generator.uniform(-size, size, stream.size) * np.where(stream == 0, 1.0, np.abs(stream))
         found[name] = (stream + shift).astype(np.float32).astype(np.float64)
-    return found
+    return Streams(found, getattr(values, "blocks", {}))
 
 
 def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key, Array]:
@@ -247,4 +240,4 @@ def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key
         found[name] = np.asarray((generator.permutation(stream) * factor + shift) * scale, dtype=np.float32).astype(
             np.float64
         )
-    return found
+    return Streams(found, getattr(values, "blocks", {}))

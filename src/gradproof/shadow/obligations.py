@@ -18,7 +18,8 @@ from gradproof.shadow.agree import UNIT, narrowest
 from gradproof.shadow.blame import Scale, mend, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.compare import Quantity, windows
 from gradproof.shadow.interpret import Observation
-from gradproof.shadow.match import Array, same
+from gradproof.shadow.layout import Array
+from gradproof.shadow.match import same
 from gradproof.shadow.run import Recording
 from gradproof.shadow.session import Session
 from gradproof.shadow.tape import Event, Place, Tape
@@ -30,8 +31,10 @@ GROUPS = {
     "loss": "GA-INV-001",
     "weights": "GA-INV-003",
     "state": "GA-INV-003",
+    "average": "GA-INV-003",
     "sync": "GA-SYNC-001",
 }
+PREFIX = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "param/", "average": "average/"}
 
 
 @dataclass(slots=True)
@@ -105,7 +108,7 @@ def content(tape: Tape, quantity: Quantity) -> Array | None:
     seen = [Observation(e) for e in tape.events() if e.refs]
     if quantity.group == "loss":
         return _loss(tape, quantity)
-    prefix = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "param/"}[quantity.group]
+    prefix = PREFIX[quantity.group]
     name = prefix + quantity.name
     if quantity.event == "end":
         events = [o.event for o in seen if o.event.kind == "end"]
@@ -122,7 +125,8 @@ def content(tape: Tape, quantity: Quantity) -> Array | None:
 def _loss(tape: Tape, quantity: Quantity) -> Array | None:
     if quantity.event == "loss":
         return next((e.values[quantity.name] for e in tape.events("loss") if quantity.name in e.values), None)
-    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    every = windows([Observation(e) for e in tape.events() if e.refs])
+    cut = [w for w in every if w.steps] or every
     if quantity.window >= len(cut):
         return None
     roots = [v.sum() for o in cut[quantity.window].roots for n, v in o.event.values.items() if n.startswith("root")]
@@ -196,6 +200,8 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
     if seen is None:
         reason = f"the {decision.domain} domain finds the {quantity} different, the real step does not show it"
         return Result(obligation, Outcome.SPURIOUS, reason, place, "", decision.domain, decision.reach)
+    if quantity.group == "grad" and not (seen.scale and seen.scale.proportional):
+        place = only_pass(session, quantity) or place
     words = f"the {quantity} is not the full batch's" if quantity.group != "sync" else f"{quantity}: not rank 0's"
     if seen.scale is not None and seen.scale.proportional:
         words = f"the {quantity} is {seen.scale}"
@@ -214,11 +220,22 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
     )  # fmt: skip
 
 
+def only_pass(session: Session, quantity: Quantity) -> Place | None:
+    """The backward pass of a window of several micro-batches, where it is the only one."""
+    tape = session.ours[quantity.rank].tape
+    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    roots = cut[quantity.window].roots if quantity.window < len(cut) else []
+    return roots[0].event.place if len(roots) == 1 < session.run.accum_steps else None
+
+
 def blamed(session: Session, quantity: Quantity) -> Place:
     """The line that a difference is blamed on. A loss that was returned has a line of its own."""
     tape = session.ours[quantity.rank].tape
     if quantity.event in ("loss", "told"):
         return place_of_loss(tape, quantity.name)
+    if quantity.group == "average":
+        places = [e.detail.get("averages", {}).get(quantity.name) for e in tape.events("end")]
+        return next((p for p in places if p is not None), quantity.place)
     if quantity.group in ("grad", "loss"):
         return place_of_gradient(tape, quantity.window, quantity.name)
     return quantity.place
@@ -272,7 +289,7 @@ def unmoved(tape: Tape) -> Place | None:
         graded_once = graded_once or (event.kind == "step" and any(n.startswith("grad/") for n in event.refs))
         if event.kind == "end" and arrived and not graded_once:
             return next((e.place for e in tape.events("step")), None)
-        if event.kind == "step":
+        if event.kind == "step" and (before is None or before.detail.get("call") != event.detail.get("call")):
             before = event
         elif event.kind == "stepped" and before is not None and not before.detail.get("skipped"):
             rates = [abs(float(r)) for r in before.detail.get("lr", [])]
@@ -283,6 +300,16 @@ def unmoved(tape: Tape) -> Place | None:
                 return before.place
             before = None
     return None
+
+
+def frozen(tape: Tape) -> bool:
+    """Whether no parameter's numbers changed between its first use and the end of the run."""
+    ends = [event.values for event in tape.events("end")]
+    first: dict[str, Array] = {}
+    for leaf in tape.leaves():
+        if leaf.source.kind == "param":
+            first.setdefault(f"param/{leaf.source.name}", leaf.value)
+    return all(same(first[n], v) for values in ends for n, v in values.items() if n in first)
 
 
 def first_of(quantities: Iterable[Quantity]) -> Quantity:

@@ -65,7 +65,7 @@ def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgem
     for cluster in groups:
         run = Windows(acts, cluster, sizes if each is None else each(acts, cluster))
         found.arrivals = max(found.arrivals, len(run.numbers))
-        found.steps += len(run.steps)
+        found.steps += len({(a.detail.get("call"), a.micro) for a in run.steps})
         breaks.extend(run.breaks())
     breaks.extend(_outside(acts, groups))
     breaks.extend(_uncounted(acts, groups, sizes, found))

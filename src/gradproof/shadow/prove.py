@@ -32,6 +32,9 @@ Make = Callable[[Domain], tuple[Sequence[Pair], Sequence[Value]]]
 POINTS = 16
 """Points at which a difference is looked for: the recorded one, and others around it."""
 
+SIZES = (8.0, 64.0, 0.01)
+"""Then further points, this many times as large: a clip binds at one size and not at another."""
+
 MOST_STEPS = 20_000
 """Steps of terms up to which the solver is asked: about a second of translation, which no time limit ends."""
 
@@ -131,6 +134,9 @@ def _points(recorded: Mapping[str, float]) -> Iterator[dict[str, float]]:
         size = 0.01 if turn < POINTS // 2 else 0.5
         noise = rng.standard_normal((2, len(recorded))) * size
         yield {name: v * (1 + float(a)) + float(b) for (name, v), a, b in zip(recorded.items(), *noise, strict=True)}
+    for size in SIZES:
+        noise = 1 + 0.1 * rng.standard_normal(len(recorded))
+        yield {name: size * v * float(a) for (name, v), a in zip(recorded.items(), noise, strict=True)}
 
 
 def _floats(program: Program, rest: Sequence[Open], recorded: Mapping[str, float]) -> Answer:
@@ -210,6 +216,7 @@ def equal_field(make: Make, *, evaluations: int = 4, seed: int = 0, snap: Snap |
         if found is not None and found.kind is Kind.UNKNOWN:
             return found
         if found is not None:
+            found = replace(found, error=domain.failure_bound(1))
             seen.append(_field_ratios(pairs))
             if len(seen) > 1:
                 agreed = {name: r for name, r in seen[0].items() if seen[1].get(name) == r}

@@ -22,7 +22,8 @@ import numpy as np
 from gradproof.core import GradproofError
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift
 from gradproof.shadow.interpret import Havoc, Interpreter, Reading
-from gradproof.shadow.match import Array, Key, streams
+from gradproof.shadow.layout import Array, Key
+from gradproof.shadow.match import streams
 from gradproof.shadow.tape import Entry, Event, Source, Tape
 
 SECONDS = 300.0
@@ -65,7 +66,7 @@ def _free_port() -> int:
 def _start(
     folder: Path, file: str, name: str, run: Any, rank: int, ranks: int, port: int, values: Any
 ) -> subprocess.Popen[bytes]:
-    job = {"file": file, "name": name, "run": run, "values": None if values is None else dict(values[rank])}
+    job = {"file": file, "name": name, "run": run, "values": None if values is None else values[rank]}
     (folder / f"{rank}.in").write_bytes(pickle.dumps(job))
     env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
     env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
@@ -84,14 +85,14 @@ def _has_fileno() -> bool:
 def main(folder: str, rank: str) -> None:
     """One rank: read the job, record, write the recording."""
     from gradproof.shadow.job import load
-    from gradproof.shadow.match import injection
+    from gradproof.shadow.layout import Injection
     from gradproof.shadow.request import function_of
     from gradproof.shadow.run import Recording, record
 
     job = pickle.loads(Path(folder, f"{rank}.in").read_bytes())
     values = job["values"]
     function = function_of(load(Path(job["file"])), job["name"], job["file"])
-    made = record(function, job["run"], None if values is None else injection(values))
+    made = record(function, job["run"], None if values is None else Injection(values))
     tape = replace(made.tape, returned=None)
     out = Path(folder, f"{rank}.out")
     out.with_suffix(".part").write_bytes(pickle.dumps(Recording(tape, made.error, made.raised)))

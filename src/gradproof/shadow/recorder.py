@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradproof.shadow.averages import Averages
 from gradproof.shadow.exports import Exports
 from gradproof.shadow.leaves import Inject, Leaves
 from gradproof.shadow.outs import Outs
@@ -58,6 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quiet = 0
         self.calls: list[Place] = []
         self.exports = Exports(self)
+        self.averages = Averages()
         self.entered = 0
         self.threads, self.fused = 1, True
 
@@ -91,6 +93,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def event(self, kind: str, tensors: Mapping[str, torch.Tensor], place: Place | None = None, **detail: Any) -> Event:
         """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
+        if kind == "end":
+            averages = self.averages.named()
+            tensors = {**tensors, **{f"average/{name}": a.tensor for name, a in averages.items()}}
+            detail["averages"] = {name: a.place for name, a in averages.items()}
         self.quiet += 1
         try:
             with torch.no_grad(), torch._C._DisableTorchDispatch():
@@ -145,8 +151,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if now == held.print:
             return
         held.print = now
+        if self.leaves.shares(storage):
+            what = f"{self._label(storage, held)} shares its memory with other data from outside of torch"
+            self.lost("shared-data", what, place, "copy each window of a NumPy array before a tensor is made of it")
+            return
         what = f"{self._label(storage, held)} was changed by something that is no operator"
         self.lost("unseen-write", what, place, "change tensors with torch operators, not through NumPy or a pointer")
+
+    def _gradients(self) -> set[int]:
+        known = (ref() for ref, _ in self.leaves.names.values())
+        grads = (p.grad for p in known if p is not None and p.is_leaf)
+        return {g.untyped_storage()._cdata for g in grads if g is not None and g.layout is torch.strided}
 
     def _label(self, storage: torch.UntypedStorage, held: Held) -> str:
         for known, name in self.leaves.names.values():
@@ -295,6 +310,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trained = any(held[id(t)].trained for t in tensors)
         outs = Outs(self, spec, held, before, saved, trained)
         found = outs.of(args, kwargs, out)
+        if written and trained and not running():
+            self.averages.look(written, tensors, held, place, self._gradients())
         if outs.writes:
             entry = Entry(
                 spec.name, given, named, tuple(found), tuple(outs.writes), place, running(), self.micro, outs.seen

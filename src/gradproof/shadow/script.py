@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import runpy
 import shutil
@@ -63,13 +64,20 @@ def _refused(found: str, mend: str) -> GradproofError:
 
 
 def _same(named: str, executable: str) -> None:
-    """The interpreter that is named has to be the one in which gradproof runs."""
+    """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
+    if os.sep not in named and named.removesuffix(".exe") in _names():
+        return
     found = shutil.which(named)
     if found is None:
         raise _refused(f"{named!r}, and there is no such interpreter", "write python")
     if Path(found).absolute().parent != Path(executable).absolute().parent:
         mend = f"install gradproof there and start it from there: {named} -m gradproof watch -- ..."
         raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", mend)
+
+
+def _names() -> set[str]:
+    major, minor = sys.version_info[:2]
+    return {"python", f"python{major}", f"python{major}.{minor}"}
 
 
 def _flag(rest: list[str]) -> list[str]:

@@ -26,13 +26,11 @@ from gradproof.core import Outcome
 from gradproof.shadow.agree import disagreements, tolerance
 from gradproof.shadow.domains.value import Floats
 from gradproof.shadow.interpret import Havoc, Interpreter, Reading
+from gradproof.shadow.layout import Array, Injection, Key
 from gradproof.shadow.match import (
-    Array,
     Difference,
-    Key,
     contents_apart,
     differences,
-    injection,
     moved,
     near,
     streams,
@@ -46,7 +44,7 @@ BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_nor
 SCALES = (1.0, 0.05)
 NEAR = (2.0**-6, 2.0**-12)
 """Other values that are tried: of another size (half precision overflows soon), then near the run's own."""
-REPLAYS = ((4, 0.25), (5, 0.05), (6, 4.0))
+REPLAYS = ((4, 0.25), (5, 0.05), (6, 4.0), (7, 64.0))
 """Key and scale of further values at which a refutation is replayed before it is called spurious."""
 NOT_FATAL = frozenset({"exported"})
 Values = Mapping[Key, Array]
@@ -146,7 +144,7 @@ class Session:
 def recorded(step: Step, run: Run, ranks: int, values: Sequence[Values] | None = None) -> list[Recording]:
     """Record one call of the function, in this process or in one process a rank."""
     if ranks == 1:
-        return [record(step, run, None if values is None else injection(values[0]))]
+        return [record(step, run, None if values is None else Injection(values[0]))]
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     return record_ranks(file, name, run, ranks, values)
 

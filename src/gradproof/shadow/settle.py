@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, cast
 
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
-from gradproof.shadow.blame import place_of_gradient
+from gradproof.shadow.blame import place_of_gradient, place_of_weights
 from gradproof.shadow.interaction import interacting
 from gradproof.shadow.obligations import Decision
 from gradproof.shadow.protocol import Judgement
@@ -80,18 +81,41 @@ class Settled:
             yield self._same_update(decision)
             decision.equal += decision.apart
             decision.apart = []
+        moved = self._moved_between(decision)
+        if moved is not None:
+            self.broken = [*self.broken, moved]
+            yield replace(offence(moved), domain=decision.domain, reach=decision.reach)
         yield from self._gradients(decision)
         yield from self._losses(decision)
         if self.session.ranks > 1:
             yield from self._group(decision, ("sync",), "GA-SYNC-001")
-        if any(q.group in ("weights", "state") for q in decision.apart) and not decision.of("grad", decision.apart):
-            yield from self._group(decision, ("weights", "state"), "GA-INV-003")
+        after = ("weights", "state", "average")
+        if any(q.group in after for q in decision.apart) and not decision.of("grad", decision.apart):
+            yield from self._group(decision, after, "GA-INV-003")
+
+    def _moved_between(self, decision: Decision) -> Broken | None:
+        """Weights that are the full batch's after every earlier step, and not when the next step begins."""
+        weights = [q for q in decision.apart if q.group == "weights"]
+        if self.broken or not weights:
+            return None
+        first = min(weights, key=lambda q: (q.window, q.event != "step"))
+        earlier = any(q.window < first.window for q in decision.apart if q.group != "loss")
+        if first.event != "step" or earlier or judge.replay(self.session, first) is None:
+            return None
+        tape = self.session.ours[first.rank].tape
+        place = place_of_weights(tape, first.window, first.name) or first.place
+        why = f"the weights were changed after the step of window {first.window}, and not as with the full batch"
+        return Broken("GA-INV-003", why, "weights", place, 0, (first.name,), 0)
 
     def _gradients(self, decision: Decision) -> Iterable[Result]:
         close = [q for q, _ in decision.constants]
         unsure = [q for q, _, _ in decision.unknown if q is not None]
         known = [*decision.equal, *decision.apart, *close, *unsure]
         groups = ("grad",) if decision.of("grad", known) else ("weights",)
+        if groups == ("weights",) and decision.of("weights", known) and judge.frozen(self.session.ours[0].tape):
+            words = "no gradient was handed to a step, and no weight moved"
+            yield Result("GA-EQ-001", Outcome.VACUOUS, words, self._step(), "", decision.domain, decision.reach)
+            return
         for text in decision.missing[:1]:
             place = self.broken[0].place if self.broken else self._step()
             outcome = Outcome.REFUTED if self.broken else Outcome.OPAQUE

@@ -125,7 +125,8 @@ class Leaf:
     """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64).
 
     `natural` is what was there before other numbers were injected: a leaf whose natural numbers depend on what was
-    injected elsewhere was computed from tracked values where nobody saw it.
+    injected elsewhere was computed from tracked values where nobody saw it. `laid`: the shape of the micro-batches of
+    which the leaf is made, where they lie side by side along an axis that is not the first (time before samples).
     """
 
     ref: Ref
@@ -134,6 +135,7 @@ class Leaf:
     place: Place
     natural: NDArray[Any] | None = None
     unseen: bool = False
+    laid: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)

@@ -142,12 +142,15 @@ def placed(text: str) -> Place:
     return Place(file, int(line)) if line.isdigit() else NOWHERE
 
 
-def untested(found: Sequence[Weights], ranks: int) -> list[str]:
+def untested(found: Sequence[Weights], tape: Tape) -> list[str]:
     """Where the counts of the windows cannot tell a wrong normaliser from a right one, in words."""
     counts = {sum(t["expected"] != 0 for t in w.tokens) for w in found if w.right is not None}
     padded = any(t["expected"] == 0 for w in found for t in w.tokens)
     if padded and len(found) > 1 and len(counts) == 1:
         return [f"every window has {counts.pop()} valid tokens: a normaliser that ignores their number would not show"]
+    loss = next((e.place for e in tape.entries() if "nll_loss" in e.op and not e.backward), None)
+    if loss is not None and found and not padded:
+        return [f"no label of this run is ignored at {loss}: micro-batches with unequal numbers of valid labels"]
     return []
 
 

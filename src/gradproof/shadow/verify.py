@@ -297,7 +297,7 @@ class Judge:
         ours, full, notes = weighed(self.session)
         self.made.weights = rows(ours)
         self.made.notes += notes + verdicts(ours)
-        self.made.uncovered += untested(full, self.session.ranks)
+        self.made.uncovered += untested(full, self.session.full[0].tape)
         if (wrong := normaliser(full, self.session.ranks)) is not None:
             self.add(wrong)
         self.session.seconds["weight"] = time.monotonic() - began

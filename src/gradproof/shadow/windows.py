@@ -78,6 +78,7 @@ class Windows:
             if act.kind == "arrive":
                 self.passes.setdefault(act.detail["number"], []).append(act)
         self.numbers = self._numbers()
+        sizes = evaluated(self.steps, sizes)
         total = sum(sizes)
         times = len(self.numbers) // total if total and len(self.numbers) % total == 0 else 1
         self.sizes = [n * max(times, 1) for n in sizes]
@@ -233,6 +234,17 @@ class Windows:
                 broken = Broken("GA-SYNC-001", why, "step", act.place, act.micro, (), act.index)
                 yield from ((broken, name) for name in sorted(self.cluster.params))
                 return
+
+
+def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
+    """Sizes of the windows where an optimizer (LBFGS) evaluates its closure several times: each is a window."""
+    calls: dict[Any, int] = {}
+    for step in steps:
+        calls[step.detail.get("call")] = calls.get(step.detail.get("call"), 0) + 1
+    several = any(int(step.detail.get("evaluation", 0)) > 1 for step in steps)
+    if not several or len(calls) != len(sizes):
+        return list(sizes)
+    return [n for n, times in zip(sizes, calls.values(), strict=True) for _ in range(times)]
 
 
 def _same_clip(out: list[tuple[str, Act]], act: Act, name: str) -> bool:

@@ -1,0 +1,87 @@
+"""Streams of data: the same samples cut into micro-batches, and as one full batch.
+
+A leaf is a piece of its source's stream. Where a leaf of the full batch has its samples along a later axis (time before
+samples), the micro-batches lie side by side along it, and the order of its elements is not that of the stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Key = tuple[str, str]
+Shape = tuple[int, ...]
+
+
+class Streams(dict[Key, Array]):
+    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them."""
+
+    def __init__(self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape]) -> None:
+        super().__init__(values)
+        self.blocks = dict(blocks)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Streams, (dict(self), self.blocks)
+
+
+class Injection:
+    """Leaf values by source and place in its stream, as the recorder's `inject` takes them."""
+
+    def __init__(self, values: Mapping[Key, Array]) -> None:
+        self.values = values
+        self.blocks: Mapping[Key, Shape] = getattr(values, "blocks", {})
+
+    def __call__(self, source: Any, shape: Shape, dtype: str, natural: Array) -> Array | None:
+        """The numbers for a leaf; None where the stream does not reach."""
+        stream = self.values.get((source.kind, source.name))
+        count = int(np.prod(shape, dtype=np.int64))
+        if stream is None or source.first + count > stream.size:
+            return None
+        found, laid = stream[source.first : source.first + count], self.laid(source, shape)
+        if not laid:
+            return found.reshape(shape)
+        return np.concatenate(list(found.reshape(-1, *laid)), sample_axis(laid, shape))
+
+    def site(self, site: str, shape: Shape, described: str) -> str:
+        """The name of a site among those of the micro-batches: the one of which `shape` is several, side by side.
+
+        `described` is how the name ends: all of the shape but its first axis, and the dtype.
+        """
+        if any(name == site for _, name in (*self.values, *self.blocks)):
+            return site
+        begin, dtype = site.removesuffix(described), described.rpartition(" ")[2]
+        like = [
+            name
+            for (_, name), block in self.blocks.items()
+            if name.startswith(begin) and name.endswith(dtype) and sample_axis(block, shape)
+        ]
+        return like[0] if len(set(like)) == 1 else site
+
+    def laid(self, source: Any, shape: Shape) -> Shape:
+        """The shape of the micro-batches of which a leaf is made where they lie side by side along a later axis."""
+        block = self.blocks.get((source.kind, source.name), ())
+        return block if sample_axis(block, shape) else ()
+
+
+def sample_axis(block: Shape, whole: Shape) -> int:
+    """The axis along which several blocks make a whole; 0 where there is none, or it is not one axis."""
+    if len(block) != len(whole):
+        return 0
+    apart = [i for i, (a, b) in enumerate(zip(block, whole, strict=True)) if a != b]
+    return apart[0] if len(apart) == 1 and block[apart[0]] and whole[apart[0]] % block[apart[0]] == 0 else 0
+
+
+def blocks_of(shapes: Mapping[Any, set[Shape]]) -> dict[Any, Shape]:
+    """The shape of every source that has the same shape each time."""
+    return {key: next(iter(found)) for key, found in shapes.items() if len(found) == 1}
+
+
+def in_order(values: Any, block: Shape) -> Array:
+    """The elements of a leaf in the order of its stream: micro-batch by micro-batch."""
+    whole = np.asarray(values)
+    axis = sample_axis(block, whole.shape)
+    return np.stack(np.split(whole, whole.shape[axis] // block[axis], axis)).ravel() if axis else whole.ravel()

@@ -1,0 +1,115 @@
+"""Loops that were written to fool the verifier: bugs that hide, and correct code that looks odd."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import pytest
+import shadow_traps as traps
+
+from gradproof.core import Outcome
+from gradproof.shadow import verify
+from gradproof.shadow.layout import in_order, sample_axis
+from gradproof.shadow.verdict import Verification
+
+HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE
+
+WRONG = [
+    ("same_data_again", "GA-DATA-001", REFUTED, "are the same numbers"),
+    ("branch_on_a_number", "GA-EQ-001", REFUTED, "4 times the full batch's"),
+    ("clip_by_python_numbers", "GA-EQ-001", OPAQUE, "a Python number moved with the leaves"),
+    ("best_then_numpy", "GA-EQ-001", OPAQUE, "flowed past the recorder"),
+    ("another_model_is_stepped", "GA-INV-003", REFUTED, "no weight moved"),
+    ("one_window_only", "GA-EQ-001", Outcome.NOT_RUN, "1 of 2 windows were trained"),
+    ("learning_rate_zero", "GA-EQ-001", REFUTED, "4 times the full batch's"),
+    ("average_n_times", "GA-INV-003", REFUTED, "running average of"),
+    ("average_decays_by_n", "GA-INV-003", REFUTED, "running average of"),
+    ("swa_n_times", "GA-INV-003", REFUTED, "running average of"),
+    ("decay_by_n", "GA-INV-003", REFUTED, "changed after the step of window 1"),
+    ("step_by_hand_unscaled", "GA-EQ-001", REFUTED, "weights of"),
+    ("clip_each", "GA-EQ-001", REFUTED, "is not the full batch's"),
+    ("clip_each", "GA-INV-005", REFUTED, "clipped before the last micro-batch"),
+    ("hook_clamps", "GA-EQ-001", REFUTED, "is not the full batch's"),
+    ("time_first_unscaled", "GA-EQ-001", REFUTED, "4 times the full batch's"),
+    ("overlapping_windows", "GA-EQ-001", OPAQUE, "shares its memory with other data"),
+    ("returned_sum", "GA-INV-001", REFUTED, "with the full batch"),
+]
+
+RIGHT = (
+    "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first", "tokens_time_first",
+)  # fmt: skip
+
+
+def said(name: str, **options: Any) -> Verification:
+    return verify.check(getattr(traps, name), **options)
+
+
+@pytest.mark.parametrize(("name", "obligation", "outcome", "words"), WRONG)
+def test_what_hides_is_never_proved(name: str, obligation: str, outcome: Outcome, words: str) -> None:
+    found = said(name)
+    result = found.result(obligation)
+    assert (result.outcome, words in result.reason) == (outcome, True), result.reason
+    assert found.code != 0
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_looks_odd_is_no_false_alarm(name: str) -> None:
+    found = said(name)
+    bad = [(r.obligation, r.outcome, r.reason) for r in found.results if r.outcome is not HOLDS]
+    assert bad == []
+
+
+def test_a_step_without_an_optimizer_is_counted() -> None:
+    assert said("step_by_hand").result("GA-INV-003").reason == "2 steps for 8 micro-batches"
+
+
+def test_what_happens_after_the_last_step_counts() -> None:
+    result = said("decay_by_n", windows=1).result("GA-INV-003")
+    assert (result.outcome, "weights of" in result.reason) == (REFUTED, True)
+
+
+def test_weights_changed_between_two_steps_are_blamed_on_their_line() -> None:
+    found = said("decay_by_n")
+    for name in ("GA-INV-003", "GA-EQ-001"):
+        place = found.result(name).place
+        assert place is not None
+        assert "p.mul_(1 - 0.01" in linecache.getline(place.file, place.line)
+
+
+def test_lbfgs_is_not_refuted() -> None:
+    """What its Python numbers do is not known; that it evaluates its closure several times is no offence."""
+    found = said("evaluated_twice")
+    assert found.outcome is OPAQUE
+    assert "flowed" in str(found.result("GA-EQ-001").details)
+
+
+def test_the_users_arrays_are_left_as_they_were() -> None:
+    before = traps.SERIES.copy()
+    said("overlapping_windows")
+    assert (before == traps.SERIES).all()
+
+
+def test_an_average_is_blamed_on_the_line_that_writes_it() -> None:
+    place = said("average_n_times").result("GA-INV-003").place
+    assert place is not None
+    assert "add_(p" in linecache.getline(place.file, place.line)
+
+
+def test_labels_that_ignore_nothing_are_said_to_be_untested() -> None:
+    found = said("labels_without_padding")
+    assert found.outcome is HOLDS
+    assert any("unequal numbers of valid labels" in text for text in found.uncovered)
+
+
+@pytest.mark.parametrize(
+    ("block", "whole", "axis"),
+    [((2, 3), (8, 3), 0), ((4, 2, 3), (4, 8, 3), 1), ((4, 2), (8, 4), 0), ((2, 3), (2, 7), 0), ((2,), (2, 2), 0)],
+)
+def test_the_axis_of_the_samples(block: tuple[int, ...], whole: tuple[int, ...], axis: int) -> None:
+    assert sample_axis(block, whole) == axis
+
+
+def test_micro_batches_side_by_side_are_read_one_after_the_other() -> None:
+    assert in_order([[0, 1, 4, 5], [2, 3, 6, 7]], (2, 2)).tolist() == list(range(8))
+    assert in_order([[0, 1], [2, 3]], ()).tolist() == list(range(4))
