@@ -18,14 +18,23 @@ Shape = tuple[int, ...]
 
 
 class Streams(dict[Key, Array]):
-    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them."""
+    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them.
 
-    def __init__(self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape]) -> None:
+    `integers`: streams of integer data by site, where they are to be others than the function makes.
+    """
+
+    def __init__(
+        self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape], integers: Mapping[str, Array] | None = None
+    ) -> None:
         super().__init__(values)
-        self.blocks = dict(blocks)
+        self.blocks, self.integers = dict(blocks), dict(integers or {})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Streams, (dict(self), self.blocks)
+        return Streams, (dict(self), self.blocks, self.integers)
+
+    def with_values(self, values: Mapping[Key, Array]) -> Streams:
+        """Other values of the same sources."""
+        return Streams(values, self.blocks, self.integers)
 
 
 class Injection:
@@ -34,6 +43,7 @@ class Injection:
     def __init__(self, values: Mapping[Key, Array]) -> None:
         self.values = values
         self.blocks: Mapping[Key, Shape] = getattr(values, "blocks", {})
+        self.others: Mapping[str, Array] = getattr(values, "integers", {})
 
     def __call__(self, source: Any, shape: Shape, dtype: str, natural: Array) -> Array | None:
         """The numbers for a leaf; None where the stream does not reach."""
@@ -60,6 +70,11 @@ class Injection:
             if name.startswith(begin) and name.endswith(dtype) and sample_axis(block, shape)
         ]
         return like[0] if len(set(like)) == 1 else site
+
+    def integers(self, site: str, first: int, shape: Shape) -> Array | None:
+        """Other integers for a tensor of a site; None where the function's own stay."""
+        stream, count = self.others.get(site), int(np.prod(shape, dtype=np.int64))
+        return None if stream is None or first + count > stream.size else stream[first : first + count].reshape(shape)
 
     def laid(self, source: Any, shape: Shape) -> Shape:
         """The shape of the micro-batches of which a leaf is made where they lie side by side along a later axis."""

@@ -58,6 +58,7 @@ class Leaves:
     def __init__(self, tape: Tape, storages: Storages, inject: Inject | None) -> None:
         self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
+        tape.orders.update(getattr(inject, "others", {}))
         self.sites = Sites()
         self.names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self.taken: set[str] = set()
@@ -150,6 +151,7 @@ class Leaves:
             if not unseen:
                 self.draws[mark_of(tensor)] = source
             if not tensor.is_floating_point():
+                self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
         if not tensor.is_floating_point():
             return
@@ -160,6 +162,17 @@ class Leaves:
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             shape, stride, offset = (size,), (1,), 0
         held.state, held.pending = State.PENDING, Pending(source, user_place(), shape, stride, offset, unseen)
+
+    def _reordered(self, tensor: torch.Tensor, source: Source, unseen: bool) -> None:
+        """Integers take the numbers of another order of the samples, where one is asked for."""
+        asked: Callable[..., NDArray[Any] | None] = getattr(self.inject, "integers", lambda *_: None)
+        chosen = asked(source.name, source.first, tuple(tensor.shape))
+        if chosen is None or (unseen and not writable(tensor.untyped_storage())):
+            return
+        before = tensor.clone()
+        tensor.copy_(torch.from_numpy(np.ascontiguousarray(chosen)))
+        if unseen:
+            self.restore.append((tensor, before, fingerprint(tensor.untyped_storage())))
 
     def _drawn_again(self, tensor: torch.Tensor) -> Source | None:
         """The source of random numbers that checkpointing draws a second time, with the generator put back."""

@@ -44,7 +44,7 @@ def streams(tape: Tape) -> Streams:
     for site, arrays in tape.integers.items():
         shapes[("integers", site)] = {np.shape(a) for a in arrays}
     joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
-    return Streams(joined, blocks_of(shapes))
+    return Streams(joined, blocks_of(shapes), tape.orders)
 
 
 def unmatched(accumulated: Tape, full: Tape) -> list[str]:
@@ -223,7 +223,7 @@ def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]
         stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
         shift = generator.uniform(-size, size, stream.size) * np.where(stream == 0, 1.0, np.abs(stream))
         found[name] = (stream + shift).astype(np.float32).astype(np.float64)
-    return Streams(found, getattr(values, "blocks", {}))
+    return values.with_values(found) if isinstance(values, Streams) else Streams(found, {})
 
 
 def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key, Array]:
@@ -240,4 +240,4 @@ def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key
         found[name] = np.asarray((generator.permutation(stream) * factor + shift) * scale, dtype=np.float32).astype(
             np.float64
         )
-    return Streams(found, getattr(values, "blocks", {}))
+    return values.with_values(found) if isinstance(values, Streams) else Streams(found, {})

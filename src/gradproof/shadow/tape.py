@@ -179,11 +179,13 @@ class Blind:
 
 @dataclass(slots=True)
 class Tape:
-    """A whole run. `integers` are the integer data by site, for the comparison of two runs."""
+    """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
+    were put in the place of the function's own."""
 
     items: list[Item] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
     integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
+    orders: dict[str, NDArray[Any]] = field(default_factory=dict)
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     returned: Any = None

@@ -25,6 +25,7 @@ from gradproof.shadow.decide import DOMAINS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow, Observation
+from gradproof.shadow.orders import reordered, untold
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
@@ -258,6 +259,7 @@ class Judge:
                 self.add(result)
         if "weight" in self.domains:
             self._weights()
+            self._orders(broken)
         if "rounding" in self.domains:
             self._rounding()
         self.made.uncovered += [*uncovered(covered), *judge.unjudged_numbers(self.session)]
@@ -274,11 +276,11 @@ class Judge:
             words = "both runs took the same streams of data, window by window"
             self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
 
-    def _path(self, session: Session, broken: list[Broken]) -> list[Result]:
+    def _path(self, session: Session, broken: list[Broken], same_data: bool = True) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
         if session is not self.session:
             troubles = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]
-            if same_path(self.session.ours, session.ours):
+            if same_data and same_path(self.session.ours, session.ours):
                 troubles += [flowed(d) for d in apart(self.session.ours, session.ours)]
             if troubles:
                 return [as_result(name, troubles[0]) for name in NUMBERS]
@@ -291,6 +293,20 @@ class Judge:
             found += Settled(session, broken).results(decision)
             self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
         return self._answered(found)
+
+    def _orders(self, broken: list[Broken]) -> None:
+        """Ragged labels again, with the samples in other orders: other counts of valid tokens."""
+        began, made = time.monotonic(), []
+        for number, session in enumerate(reordered(self.session), 1):
+            made.append(session)
+            self.made.paths.append(f"order {number}: the samples in another order, for other counts of valid tokens")
+            for result in self._path(session, broken, same_data=False):
+                self.add(result)
+            wrong = normaliser(weighed(session)[1], session.ranks)
+            if wrong is not None:
+                self.add(wrong)
+        self.made.uncovered += untold(self.session, made)
+        self.session.seconds["orders"] = time.monotonic() - began
 
     def _weights(self) -> None:
         began = time.monotonic()

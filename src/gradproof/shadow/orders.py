@@ -1,0 +1,124 @@
+"""The samples in another order: other counts of valid tokens in every micro-batch.
+
+A wrong normaliser may be right by accident, at the counts that were recorded. Where the valid labels are ragged the
+step is recorded again with the samples in other orders, chosen so that the counts tell the wrong rules of
+`weight_rules` from the right one. All integers of a sample move together, so that whatever relates its labels to its
+mask is kept; an order of samples is a data set like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gradproof.shadow.layout import Array, Streams
+from gradproof.shadow.match import streams
+from gradproof.shadow.run import Run
+from gradproof.shadow.session import Session, recorded
+from gradproof.shadow.tape import Tape
+from gradproof.shadow.weight_rules import Counts, alike
+
+MOST = 2
+"""Orders that are recorded at most."""
+CANDIDATES = 24
+"""Orders among which these are chosen."""
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """Which tokens of every sample (one a row) have a loss."""
+
+    valid: Array
+
+    def counts(self, run: Run, order: Array) -> list[Counts]:
+        """Counts of every window, with the samples in some order."""
+        found, begin, size = [], 0, run.micro_batch_size
+        for length in [run.accum_steps] * run.windows + [run.tail] * (run.tail > 0):
+            rows = [self.valid[order[begin + k * size : begin + (k + 1) * size]] for k in range(length)]
+            begin += length * size
+            each = [[int(r.sum()) for r in rows], [int(r.size) for r in rows], [len(r) for r in rows]]
+            first = tuple(int(r[:, 0].sum()) for r in rows)
+            valid, tokens, samples = (tuple(c) for c in each)
+            found.append(Counts((valid,), (tokens,), (samples,), (first,), run.accum_steps))
+        return found
+
+
+def labels_of(tape: Tape, samples: int) -> Labels | None:
+    """The labels of a run, where some of them are ignored and every sample has a row of its own."""
+    ignored = {int(entry.args[4]) for entry in tape.entries() if _by_label(entry.op, entry.args)}
+    rows = rows_of(tape, samples)
+    if not rows or len(ignored) != 1:
+        return None
+    known = [r != min(ignored) for r in rows.values() if r.ndim == 2 and (r == min(ignored)).any()]
+    return Labels(known[0]) if len(known) == 1 else None
+
+
+def _by_label(op: str, args: Sequence[Any]) -> bool:
+    return op.startswith("aten.nll_loss") and "backward" not in op and len(args) > 4 and isinstance(args[4], int)
+
+
+def rows_of(tape: Tape, samples: int) -> dict[str, Array]:
+    """The integers of every site with one row a sample; none where a site has another number of rows."""
+    found = {}
+    for site, arrays in tape.integers.items():
+        shapes = {np.shape(a) for a in arrays}
+        if len(arrays) == samples and len(shapes) == 1:
+            found[site] = np.stack(arrays).reshape(samples, -1)
+        elif len({s[1:] for s in shapes}) == 1 and sum(len(a) for a in arrays) == samples:
+            found[site] = np.concatenate(arrays)
+        else:
+            return {}
+    return found
+
+
+def chosen(labels: Labels, run: Run) -> list[Array]:
+    """Orders of which the counts leave fewest rules that look right; none where the recorded order leaves none."""
+    count = len(labels.valid)
+    tried = [np.argsort(labels.valid.sum(1), kind="stable")]
+    tried += [np.random.default_rng(key).permutation(count) for key in range(CANDIDATES)]
+    vectors = labels.counts(run, np.arange(count))
+    picked: list[Array] = []
+    while len(picked) < MOST and like_right(vectors):
+        best = min(tried, key=lambda order: len(like_right([*vectors, *labels.counts(run, order)])))
+        more = [*vectors, *labels.counts(run, best)]
+        if len(like_right(more)) == len(like_right(vectors)):
+            break
+        vectors = more
+        picked.append(best)
+    return picked
+
+
+def like_right(vectors: Sequence[Counts]) -> list[str]:
+    """The wrong rules that no vector tells from the right one."""
+    return [b if a == "right" else a for a, b in alike(vectors) if "right" in (a, b)]
+
+
+def reordered(session: Session) -> Iterator[Session]:
+    """The session at other orders of its samples, where its labels are ragged. One rank only."""
+    tape, run = session.ours[0].tape, session.run
+    labels = labels_of(tape, run.samples) if session.ranks == 1 else None
+    if labels is None:
+        return
+    rows = rows_of(tape, run.samples)
+    for order in chosen(labels, run):
+        known = streams(tape)
+        values = Streams(known, known.blocks, {site: held[order].ravel() for site, held in rows.items()})
+        ours = recorded(session.step, run, 1, [values])
+        full = recorded(session.step, run.full_batch(), 1, [values])
+        made = replace(session, ours=ours, full=full, moved=[], away=[], seconds={})
+        made.moved = made.move()
+        yield made
+
+
+def untold(session: Session, orders: Sequence[Session]) -> list[str]:
+    """Wrong rules that no recorded order tells from the right one, in words."""
+    found = [labels_of(s.ours[0].tape, s.run.samples) for s in (session, *orders)]
+    known = [labels for labels in found if labels is not None]
+    if not known or session.ranks > 1:
+        return []
+    vectors = [c for labels in known for c in labels.counts(session.run, np.arange(len(labels.valid)))]
+    left = [name for name in like_right(vectors) if "device" not in name]
+    return [f"at the recorded counts these rules give the right weights too: {', '.join(left)}"] if left else []
