@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import gradproof
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
@@ -115,7 +116,7 @@ def describe(made: Verification, session: Session) -> None:
     made.notes = list(dict.fromkeys(note for _, t in session.tapes() for note in t.notes))
     made.versions = {
         "python": platform.python_version(),
-        "gradproof": _version("gradproof"),
+        "gradproof": gradproof.__version__,
         "torch": _version("torch"),
     }
 
