@@ -12,6 +12,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from gradproof.shadow.flow import acts_of
 from gradproof.shadow.interpret import refs_in
 from gradproof.shadow.layout import Array
 from gradproof.shadow.places import USER, owner
@@ -74,7 +75,7 @@ def place_of_gradient(tape: Tape, window: int, name: str = "") -> Place:
     made = _made(tape, items, name)
     if made is not None:
         return made
-    writes = list(_writes(items))
+    writes = list(_writes(items, _clips(tape)))
     if writes:
         return writes[-1].place
     hooks = list(_hooks(items))
@@ -84,10 +85,10 @@ def place_of_gradient(tape: Tape, window: int, name: str = "") -> Place:
     return place_of_root(tape, roots[-1]) if roots else NOWHERE
 
 
-def _writes(items: list[Item]) -> Iterator[Entry]:
+def _writes(items: list[Item], clips: set[Place]) -> Iterator[Entry]:
     """Operators that write a gradient's storage after the first backward pass, outside of all that events explain."""
     grads: set[int] = set()
-    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN - {"backward"}}
+    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN - {"backward"}} | clips
     last = max(
         (i for i, item in enumerate(items) if isinstance(item, Event) and item.kind == "step"), default=len(items)
     )
@@ -125,7 +126,7 @@ def place_of_weights(tape: Tape, window: int, name: str) -> Place | None:
 
 def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
     """The line of the user's own operator that made the gradient, if autograd did not."""
-    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN}
+    explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN} | _clips(tape)
     step = next((i for i in items if isinstance(i, Event) and i.kind == "step" and f"grad/{name}" in i.refs), None)
     ref = None if step is None else step.refs[f"grad/{name}"]
     before: Item | None = step
@@ -133,10 +134,18 @@ def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
         entry = producer(tape, ref, before)
         if entry is None or entry.backward:
             return None
-        if entry.place not in explained and entry.op.split(".")[1] not in LOOKED_THROUGH:
-            return entry.place
+        operator, added = entry.op.split(".")[1], list(refs_in(entry.args[1:]))
         before = entry
+        if operator == "add_" and added and "alpha" not in entry.kwargs:
+            ref = added[0]
+        elif entry.place not in explained and operator not in LOOKED_THROUGH:
+            return entry.place
     return None
+
+
+def _clips(tape: Tape) -> set[Place]:
+    """Lines of clips that are written by hand."""
+    return {act.place for act in acts_of(tape).acts if act.kind == "clip"}
 
 
 def _hooks(items: list[Item]) -> Iterator[Place]:
@@ -193,10 +202,19 @@ def place_of_loss(tape: Tape, name: str) -> Place:
 
 
 def place_of_data(tape: Tape) -> Place:
-    """The line of the first operator that reads data."""
-    homes = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "data"}
-    reads = (e for e in tape.entries() if any(ref.storage in homes for ref in refs_in((e.args, e.kwargs))))
-    return next((e.place for e in reads), NOWHERE)
+    """The line where data first meet a parameter; the first operator that reads data where they never meet."""
+    data = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "data"}
+    weights = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "param"}
+    first = NOWHERE
+    for entry in tape.entries():
+        read = {ref.storage for ref in refs_in((entry.args, entry.kwargs))}
+        indexed = any(isinstance(a, Const) and a.value.dtype.kind in "iu" and a.value.ndim for a in entry.args)
+        if read & data or indexed:
+            if read & weights:
+                return entry.place
+            first = entry.place if first is NOWHERE else first
+            data |= {ref.storage for ref in entry.writes}
+    return first
 
 
 def mend(found: Scale | None, n: int) -> str:
