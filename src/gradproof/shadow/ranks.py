@@ -6,10 +6,8 @@ the same site are the same number on two ranks where the ranks made the same dat
 
 from __future__ import annotations
 
-import os
 import pickle
 import socket
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +22,7 @@ from gradproof.shadow.algebra import Beyond, Domain, Value, lift
 from gradproof.shadow.interpret import Havoc, Interpreter, Reading
 from gradproof.shadow.layout import Array, Key
 from gradproof.shadow.match import streams
+from gradproof.shadow.rank_pool import POOL
 from gradproof.shadow.tape import Entry, Event, Source, Tape
 
 SECONDS = 300.0
@@ -38,16 +37,10 @@ def record_ranks(
     """
     port = _free_port()
     with tempfile.TemporaryDirectory() as folder:
-        jobs = [_start(Path(folder), file, name, run, rank, ranks, port, values) for rank in range(ranks)]
-        try:
-            codes = [job.wait(timeout=SECONDS) for job in jobs]
-        except subprocess.TimeoutExpired:
-            codes = [-1]
-        finally:
-            for job in jobs:
-                if job.poll() is None:
-                    job.kill()
-                    job.wait()
+        for rank in range(ranks):
+            job = {"file": file, "name": name, "run": run, "values": None if values is None else values[rank]}
+            Path(folder, f"{rank}.in").write_bytes(pickle.dumps(job))
+        codes = POOL.run(Path(folder), [_environment(rank, ranks, port) for rank in range(ranks)], SECONDS)
         made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
         if any(codes) or not all(path.exists() for path in made):
             raise GradproofError(
@@ -63,23 +56,11 @@ def _free_port() -> int:
         return int(found.getsockname()[1])
 
 
-def _start(
-    folder: Path, file: str, name: str, run: Any, rank: int, ranks: int, port: int, values: Any
-) -> subprocess.Popen[bytes]:
-    job = {"file": file, "name": name, "run": run, "values": None if values is None else values[rank]}
-    (folder / f"{rank}.in").write_bytes(pickle.dumps(job))
-    env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks)}
-    env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "gradproof.shadow.ranks", str(folder), str(rank)]
-    return subprocess.Popen(command, env=env, stdout=sys.stderr.fileno() if _has_fileno() else subprocess.DEVNULL)
-
-
-def _has_fileno() -> bool:
-    try:
-        sys.stderr.fileno()
-    except (OSError, ValueError, AttributeError):
-        return False
-    return True
+def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
 
 
 def main(folder: str, rank: str) -> None:

@@ -1,0 +1,115 @@
+"""Several ranks: each recording has processes of its own, forked from one, and none of them outlives it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from gradproof.core import GradproofError
+from gradproof.shadow import rank_pool, ranks
+from gradproof.shadow.rank_pool import Pool
+from gradproof.shadow.run import Run
+
+STEP = """
+import os, sys, time
+import torch
+
+SEEN = []
+
+def train(run):
+    rank = int(os.environ["RANK"])
+    SEEN.append(rank)
+    print(f"rank {rank} of {os.environ['WORLD_SIZE']}, call {len(SEEN)}")
+    if run.seed == 7 and rank == 1:
+        os._exit(9)
+    if run.seed == 7 or run.seed == 8:
+        open("waiting", "w").write(str(os.getpid()))
+        time.sleep(60)
+    torch.distributed.init_process_group("gloo")
+    total = torch.tensor([float(rank + 1)])
+    torch.distributed.all_reduce(total)
+    return [float(total), float(os.getpid())]
+"""
+
+
+@pytest.fixture
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pool]:
+    made = Pool()
+    monkeypatch.setattr(ranks, "POOL", made)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "step.py").write_text(STEP)
+    yield made
+    made.stop()
+
+
+def record(seed: int) -> None:
+    ranks.record_ranks("step.py", "train", Run(2, 1, 1, "cpu", torch.float32, seed), 2)
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends within ten seconds."""
+    for _ in range(100):
+        if not alive(pid):
+            return True
+        time.sleep(0.1)
+    return False
+
+
+def test_every_recording_begins_anew_in_a_fork_of_one_process(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+    record(0)
+    first = pool._process
+    record(1)
+    assert first is not None
+    assert pool._process is first
+    told = capfd.readouterr().err
+    assert told.count("rank 0 of 2, call 1") == told.count("rank 1 of 2, call 1") == 2
+
+
+def test_a_rank_that_ends_early_ends_the_others(pool: Pool) -> None:
+    with pytest.raises(GradproofError, match="GP410") as error:
+        record(7)
+    assert "9" in str(error.value)
+    assert gone(int(Path("waiting").read_text()))
+    record(0)
+
+
+def test_ranks_that_take_too_long_are_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+    record(0)
+    monkeypatch.setattr(ranks, "SECONDS", 1.0)
+    with pytest.raises(GradproofError, match="GP410"):
+        record(8)
+    assert gone(int(Path("waiting").read_text()))
+
+
+def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
+    (tmp_path / "step.py").write_text(STEP)
+    program = (
+        "import torch; from gradproof.shadow.ranks import record_ranks; from gradproof.shadow.run import Run\n"
+        "record_ranks('step.py', 'train', Run(2, 1, 1, 'cpu', torch.float32, 8), 2)"
+    )
+    own = os.pathsep.join([str(rank_pool.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own})
+    told = tmp_path / "waiting"
+    for _ in range(600):
+        if told.exists() and told.read_text():
+            break
+        time.sleep(0.1)
+    parent.send_signal(signal.SIGKILL)
+    parent.wait()
+    assert gone(int(told.read_text()))
