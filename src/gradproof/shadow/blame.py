@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import cast
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
 LOOKED_THROUGH = frozenset({"clone", "copy_", "_to_copy", "stack", "detach", "zero_", "fill_"})
+
+DEEPEST = 64
+"""Operators between a number and the line that is blamed for it, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +203,22 @@ def place_of_loss(tape: Tape, name: str) -> Place:
         sources = [r for r in refs_in(entry.args) if r.storage != ref.storage]
         ref, before = (sources[0] if sources else None), entry
     return found
+
+
+def place_of_number(tape: Tape) -> Place | None:
+    """The line at which Python read the last number; where a framework did, the user's function that it was made in."""
+    event = next(reversed(list(tape.events("item"))), None)
+    if event is None:
+        return None
+    ref, before = next((r for r in event.refs.values() if isinstance(r, Ref)), None), cast("Item", event)
+    for _ in range(DEEPEST):
+        entry = None if ref is None else producer(tape, ref, before)
+        if ref is None or entry is None:
+            break
+        if (entry.place.file, entry.place.function) != (event.place.file, event.place.function):
+            return entry.place
+        ref, before = next((r for r in refs_in(entry.args) if r.storage != ref.storage), ref), entry
+    return event.place
 
 
 def place_of_data(tape: Tape) -> Place:

@@ -113,24 +113,25 @@ class Cut(Interpreter):
         return seen
 
 
-def data_differ(session: Session) -> str:
+def data_differ(session: Session) -> tuple[str, str]:
     """How the windows' data are not those of the full batch, or not new from window to window; else nothing.
 
-    Empty too where it cannot be found out: integer data, a tape that is too large, several ranks.
+    The second text says why it was not looked at which window reads what, where it was not.
     """
-    if size_of(session.ours[0].tape) > MOST_OPERATIONS or session.ranks > 1:
-        return ""
+    if session.ranks > 1:
+        return "", "several ranks"
+    if size_of(session.ours[0].tape) > MOST_OPERATIONS:
+        return "", f"more than {MOST_OPERATIONS} scalar operations"
     try:
         ours, full = (data_of_roots(session, r) for r in (session.ours, session.full))
-    except (NoRow, Beyond):
-        return ""
+    except (NoRow, Beyond) as error:
+        return "", str(error)
     mine, theirs = ([frozenset().union(*w) for w in side] for side in (ours, full))
     for index, (a, b) in enumerate(zip(mine, theirs, strict=False)):
         if a != b:
-            return (
-                f"window {index + 1} reads {len(a)} numbers of the data, the full batch {len(b)}, {len(a & b)} of both"
-            )
-    return _restarted(session, theirs)
+            words = f"reads {len(a)} numbers of the data, the full batch {len(b)}, {len(a & b)} of both"
+            return f"window {index + 1} {words}", ""
+    return _restarted(session, theirs), "" if any(theirs) else "no number of the data was seen to reach a loss"
 
 
 def _restarted(session: Session, windows_: Sequence[Names]) -> str:

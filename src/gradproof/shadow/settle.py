@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
-from gradproof.shadow.blame import place_of_gradient, place_of_weights
+from gradproof.shadow.blame import place_of_gradient, place_of_number, place_of_weights
 from gradproof.shadow.interaction import interacting
 from gradproof.shadow.obligations import Decision
 from gradproof.shadow.protocol import Judgement
@@ -127,7 +127,7 @@ class Settled:
         told = judge.told_losses(self.session)
         if told is not None:
             tape = self.session.ours[0].tape
-            where = next((e.place for e in reversed(list(tape.events("item")))), place_of_gradient(tape, 0))
+            where = place_of_number(tape) or place_of_gradient(tape, 0)
             mend = "report the window's mean: the sum of the micro-batches' shares"
             words, reach = f"the losses that the function returns: {told}", RECORDED
             right = told.startswith("equal")

@@ -46,7 +46,7 @@ from gradproof.shadow.session import (
 )
 from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
 from gradproof.shadow.tape import Leaf
-from gradproof.shadow.tokens import normaliser, rows, untested, verdicts, weighed
+from gradproof.shadow.tokens import MASKS, everywhere, normaliser, rows, untested, verdicts, weighed
 from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.windows import Broken
 
@@ -269,13 +269,15 @@ class Judge:
 
     def _same_data(self, broken: bool) -> None:
         """Window by window only where the windows are whole."""
-        differ = "" if broken else data_differ(self.session)
+        differ, unlooked = ("", "a rule of the window protocol is broken") if broken else data_differ(self.session)
         if differ:
             place = place_of_data(self.session.ours[0].tape)
             self.add(Result("GA-DATA-001", Outcome.REFUTED, differ, place, DATA_MEND, "real", RECORDED))
-        else:
-            words = "both runs took the same streams of data, window by window"
-            self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
+            return
+        words = "both runs took the same streams of data" + ("" if unlooked else ", window by window")
+        self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
+        if unlooked:
+            self.made.uncovered.append(f"which samples each window reads was not looked at: {unlooked}")
 
     def _path(self, session: Session, broken: list[Broken], same_data: bool = True) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
@@ -313,7 +315,9 @@ class Judge:
         began = time.monotonic()
         ours, full, notes = weighed(self.session)
         self.made.weights = rows(ours)
-        self.made.notes += notes + verdicts(ours)
+        more = everywhere(self.session, ours)
+        self.made.notes += notes + verdicts(ours, more)
+        self.made.assumptions += [MASKS] if any(more) else []
         self.made.uncovered += untested(full, self.session.full[0].tape)
         if (wrong := normaliser(full, self.session.ranks)) is not None:
             self.add(wrong)
