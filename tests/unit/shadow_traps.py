@@ -325,3 +325,16 @@ def labels_without_padding(run: Any) -> None:
             optimizer.step()
             optimizer.zero_grad()
             count = 0
+
+
+OUTER = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def deep_copy_in_training(run: Any) -> None:
+    """Batch statistics of a model that is a copy of one outside."""
+    train(run, model=copy.deepcopy(OUTER))
+
+
+def deep_copy_frozen(run: Any) -> None:
+    """Right: the same with the statistics frozen."""
+    train(run, model=copy.deepcopy(OUTER).eval())

@@ -33,11 +33,13 @@ WRONG = [
     ("hook_clamps", "GA-EQ-001", REFUTED, "is not the full batch's"),
     ("time_first_unscaled", "GA-EQ-001", REFUTED, "4 times the full batch's"),
     ("overlapping_windows", "GA-EQ-001", OPAQUE, "shares its memory with other data"),
+    ("deep_copy_in_training", "GA-EQ-001", Outcome.OUTSIDE, "normalisation over the batch"),
     ("returned_sum", "GA-INV-001", REFUTED, "with the full batch"),
 ]
 
 RIGHT = (
     "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first", "tokens_time_first",
+    "deep_copy_frozen",
 )  # fmt: skip
 
 

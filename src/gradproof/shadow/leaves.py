@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gradproof.shadow.counts import Counts
 from gradproof.shadow.places import initialising, recomputing, user_place
 from gradproof.shadow.sites import Sites, shape_of
 from gradproof.shadow.storages import (
@@ -23,7 +24,6 @@ from gradproof.shadow.storages import (
     State,
     Storages,
     array,
-    const,
     covers,
     dtype_name,
     fingerprint,
@@ -52,12 +52,17 @@ class Pending:
     unseen: bool
 
 
+BYTES = "storage.py:"
+"""How the site of bytes begins that torch copies from storage to storage, as in a deep copy."""
+
+
 class Leaves:
     """Declares leaves on a tape."""
 
     def __init__(self, tape: Tape, storages: Storages, inject: Inject | None) -> None:
         self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
+        self.counts = Counts(storages, tape.items)
         tape.orders.update(getattr(inject, "others", {}))
         self.sites = Sites()
         self.names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
@@ -143,6 +148,7 @@ class Leaves:
         """A storage was filled by a random operator, or by something that is no operator."""
         if tensor.dim() == 0 or tensor.is_complex():
             held.scalar = unseen and tensor.is_floating_point()
+            self.counts.number(tensor, unseen)
             return
         source = None if unseen else self._drawn_again(tensor)
         if source is None:
@@ -150,10 +156,12 @@ class Leaves:
             source = Source("data", site, self.sites.advance(site, tensor.numel()))
             if not unseen:
                 self.draws[mark_of(tensor)] = source
-            if not tensor.is_floating_point():
+            if not tensor.is_floating_point() and not site.startswith(BYTES):
                 self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
         if not tensor.is_floating_point():
+            if not unseen or tensor.untyped_storage()._cdata not in self.buffers:
+                self.counts.born(tensor, source.name, source.first)
             return
         buffer = self.buffers.get(tensor.untyped_storage()._cdata) if unseen else None
         source = source if buffer is None else Source("buffer", buffer)
@@ -276,7 +284,7 @@ class Leaves:
         held = self.storages.track(tensor)
         if not blank:
             whole = flat(tensor)
-            self.tape.items.append(Init(held.number, const(whole), whole.numel()))
+            self.tape.items.append(Init(held.number, self.counts.const(whole), whole.numel()))
 
     def _inject(self, tensor: torch.Tensor, source: Source, unseen: bool, natural: NDArray[Any]) -> NDArray[Any]:
         if self.inject is None:

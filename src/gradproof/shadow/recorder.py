@@ -16,7 +16,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.averages import Averages
-from gradproof.shadow.exports import Exports
+from gradproof.shadow.counts import Leaving
 from gradproof.shadow.leaves import Inject, Leaves
 from gradproof.shadow.outs import Outs
 from gradproof.shadow.places import user_place
@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.micro = 0
         self.quiet = 0
         self.calls: list[Place] = []
-        self.exports = Exports(self)
+        self.exports = Leaving(self)
         self.averages = Averages()
         self.entered = 0
         self.threads, self.fused = 1, True
@@ -227,10 +227,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _operate(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        skipped = {id(t) for t in written} if spec.base in OVERWRITES or spec.results else set()
+        for fresh in (t for t in written if id(t) in skipped and covers(t)):
+            self.storages.meet(fresh)  # what it held is not read: it is no source of data
         held = {id(t): self.leaves.glance(t) for t in tensors}
         if spec.base in SHAPE_ONLY:
             return self._untracked(func, spec, written, args, kwargs)
-        skipped = {id(t) for t in written} if spec.base in OVERWRITES or spec.results else set()
         read = [t for t in tensors if id(t) not in skipped]
         homes = {held[id(t)].weak.cdata for t in written}
         if any(held[id(t)].weak.cdata not in homes and t.is_floating_point() for t in read) or any(
@@ -254,6 +256,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _untracked(self, func: Any, spec: Spec, written: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         dropping = spec.random and torch.is_grad_enabled() and drops(spec, args, kwargs)
+        given = self.leaves.counts.before(tensors_in((args, kwargs)))
         out = func(*args, **kwargs)
         if dropping:
             self._dropped(spec)
@@ -279,6 +282,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.leaves.refill(tensor, held)
             elif spec.base in OVERWRITES and held.state is State.PENDING and covers(tensor):
                 held.state, held.pending = State.KNOWN, None
+        if not random:
+            self.leaves.counts.after(spec, func, args, kwargs, out, written, given)
         return out
 
     def _dropped(self, spec: Spec) -> None:
@@ -298,7 +303,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = {k: self.arg(a) for k, a in kwargs.items() if k not in spec.results}
         untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
-        saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
+        saved = {id(t): self.leaves.counts.const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
         out = func(*args, **kwargs)
         if "c10d" in spec.base:
             wait(out)
@@ -328,7 +333,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor):
             held = self.storages.get(value)
             tracked = held is not None and held.state is State.TRACKED
-            return self.storages.ref(value, held) if tracked and held is not None else const(value)
+            return self.storages.ref(value, held) if tracked and held is not None else self.leaves.counts.const(value)
         if isinstance(value, list | tuple):
             return [self.arg(v) for v in value]
         if value is None or isinstance(value, bool | int | float | str):

@@ -74,10 +74,14 @@ class Ref:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool."""
+    """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool.
+
+    `marks`: how its elements depend on integer data (`counts.Marks`), None where they do not.
+    """
 
     value: NDArray[Any]
     dtype: str
+    marks: Any = None
 
 
 Arg = Any

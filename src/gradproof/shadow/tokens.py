@@ -15,6 +15,7 @@ from typing import Any
 
 from gradproof.core import Outcome
 from gradproof.shadow.algebra import Beyond
+from gradproof.shadow.all_counts import for_all_counts
 from gradproof.shadow.compare import windows
 from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.session import Session
@@ -24,6 +25,7 @@ from gradproof.shadow.weights import Weights, shown, weigh
 
 CLOSE = 1e-5
 """Relative distance of two weights that are the same but for the rounding of constants."""
+MASKS = "token weights for every mask: the operators, token ids and Python numbers are those of the recording"
 REACH = "all real weights and float inputs, at the recorded counts"
 MEND = "divide by the valid tokens of the whole window, over all ranks"
 
@@ -71,10 +73,18 @@ def certain(weights: Weights) -> bool:
     return bool(weights.right) or not any("not linear" in note for note in weights.notes)
 
 
-def verdicts(found: Sequence[Weights]) -> list[str]:
-    """One line a window."""
+def everywhere(session: Session, found: Sequence[Weights]) -> list[str]:
+    """What is shown of each window for every mask, in words; nothing where that is no more than at the recorded one."""
+    tapes = [r.tape for r in session.ours]
+    shown_ = [for_all_counts(tapes, i) if w.right else (None, "") for i, w in enumerate(found)]
+    return [f"; {words}" if proved else "" for proved, words in shown_]
+
+
+def verdicts(found: Sequence[Weights], more: Sequence[str] = ()) -> list[str]:
+    """One line a window; `more` is what is added to each."""
     hidden = "token weights are not known at the step: a clip hides what rescales the gradient before it"
-    return [f"window {i + 1}: {w.verdict if certain(w) else hidden}" for i, w in enumerate(found)]
+    added = list(more) or [""] * len(found)
+    return [f"window {i + 1}: {w.verdict + added[i] if certain(w) else hidden}" for i, w in enumerate(found)]
 
 
 def normaliser(full: Sequence[Weights], ranks: int) -> Result | None:

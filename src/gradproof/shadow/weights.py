@@ -111,17 +111,17 @@ def _sample(rule: Rule, place: int) -> Rule:
 
 def losses(tape: Tape, window: int, rows: Mapping[str, Row] | None = None, seed: int = 0) -> list[Loss]:
     """Every loss of a window (from 0) that a step followed. Raises NoRow and Beyond as the interpreter does."""
-    short = _trimmed(tape)
+    short = trimmed(tape)
     rules = table() if rows is None else rows
     base, seen = _run(short, rules, {}, seed)
-    starts = _starts(short, seen)
+    starts = starts_of(short, seen)
     ours = [i for i, start in enumerate(starts) if _window(short, start) == window]
     if not ours:
         return []
-    total = _moves(base, _run(short, rules, {i: 3 for i in ours}, seed)[0])
-    moves = {i: _moves(base, _run(short, rules, {i: 2}, seed)[0]) for i in ours}
-    linear = [all(_sums(total[e], [moves[i][e] for i in ours])) for e in range(len(base))]
-    return [_loss(short, base, moves[i], linear, seen[i], starts[i], window) for i in ours]
+    total = moves(base, _run(short, rules, {i: 3 for i in ours}, seed)[0])
+    moved = {i: moves(base, _run(short, rules, {i: 2}, seed)[0]) for i in ours}
+    linear = [all(sums(total[e], [moved[i][e] for i in ours])) for e in range(len(base))]
+    return [_loss(short, base, moved[i], linear, seen[i], starts[i], window) for i in ours]
 
 
 def _window(tape: Tape, start: int) -> int:
@@ -135,7 +135,7 @@ def _window(tape: Tape, start: int) -> int:
     return count + stepped
 
 
-def _trimmed(tape: Tape) -> Tape:
+def trimmed(tape: Tape) -> Tape:
     """The tape with only the gradients of the smallest parameters at its stages."""
     sizes: dict[str, int] = {}
     for event in tape.events():
@@ -162,7 +162,7 @@ def _run(
 Move = dict[str, list[int]]
 
 
-def _moves(base: Sequence[Observation], other: Sequence[Observation]) -> list[Move]:
+def moves(base: Sequence[Observation], other: Sequence[Observation]) -> list[Move]:
     """Change of every gradient at every stage."""
     made = []
     for a, b in zip(base, other, strict=True):
@@ -171,7 +171,7 @@ def _moves(base: Sequence[Observation], other: Sequence[Observation]) -> list[Mo
     return made
 
 
-def _sums(total: Move, parts: Sequence[Move]) -> list[bool]:
+def sums(total: Move, parts: Sequence[Move]) -> list[bool]:
     """Whether marking all by 3 moves twice as far as marking each by 2 does, all together."""
     return [
         all((2 * sum(p[name][i] for p in parts) - total[name][i]) % PRIME == 0 for i in range(len(total[name])))
@@ -179,7 +179,7 @@ def _sums(total: Move, parts: Sequence[Move]) -> list[bool]:
     ]
 
 
-def _starts(tape: Tape, seen: Sequence[Seen]) -> list[int]:
+def starts_of(tape: Tape, seen: Sequence[Seen]) -> list[int]:
     """Place on the tape of each loss's gradient."""
     where = {id(item): index for index, item in enumerate(tape.items)}
     return [where[id(one.entry)] for one in seen]
@@ -197,7 +197,7 @@ def _loss(
     places = {id(item): index for index, item in enumerate(tape.items)}
     after = [e for e, o in enumerate(base) if places[id(o.event)] > start]
     step = next((e for e in after if base[e].event.kind == "step"), None)
-    micro = _micro(tape, start)
+    micro = micro_of(tape, start)
     notes: list[str] = []
     factor = None
     if step is None:
@@ -209,7 +209,7 @@ def _loss(
         arrived = next((e for e in after if base[e].event.kind in ("accumulate", "gradients")), stage)
         if stage is not None and arrived is not None:
             factor = _ratio(move[stage], move[min(arrived, stage)], notes)
-            factor = None if factor is None else factor / _averaged(tape, places[id(base[arrived].event)])
+            factor = None if factor is None else factor / averaged(tape, places[id(base[arrived].event)])
     weights = [rational(int(w)) for w in seen.weights]
     if not any(weights) and None not in weights:
         notes.clear()
@@ -217,7 +217,7 @@ def _loss(
     return Loss(window, micro, str(seen.entry.place), weights, valid, factor, seen.uneven, notes)
 
 
-def _micro(tape: Tape, start: int) -> int:
+def micro_of(tape: Tape, start: int) -> int:
     """Number of the backward pass in its window, from 0."""
     count = 0
     for item in tape.items[: start + 1]:
@@ -226,7 +226,7 @@ def _micro(tape: Tape, start: int) -> int:
     return max(count - 1, 0)
 
 
-def _averaged(tape: Tape, index: int) -> int:
+def averaged(tape: Tape, index: int) -> int:
     """World size where DistributedDataParallel averaged inside the backward pass, before the gradient was seen."""
     for item in tape.items[index + 1 :]:
         if isinstance(item, Event) and item.kind == "sync":
@@ -238,6 +238,15 @@ def _averaged(tape: Tape, index: int) -> int:
 
 def _ratio(at_step: Move, arrived: Move, notes: list[str]) -> Fraction | None:
     """The factor common to all elements, or None."""
+    found = common(at_step, arrived, notes)
+    made = None if found is None else rational(found)
+    if found is not None and made is None:
+        notes.append("the factor depends on data")
+    return made
+
+
+def common(at_step: Move, arrived: Move, notes: list[str]) -> int | None:
+    """The residue of the factor common to all elements, or None."""
     found: set[int] = set()
     moved = False
     for name, before in arrived.items():
@@ -251,10 +260,7 @@ def _ratio(at_step: Move, arrived: Move, notes: list[str]) -> Fraction | None:
     if len(found) > 1:
         notes.append("elements of the gradient enter the step with different factors")
         return None
-    made = rational(found.pop())
-    if made is None:
-        notes.append("the factor depends on data")
-    return made
+    return found.pop()
 
 
 def weigh(
