@@ -284,7 +284,8 @@ def _ranks() -> Iterator[LoopMutant]:
     yield mutant("samples_for_tokens", loop, counted, share, also=((EQ, backward), (EQ, "torch.tensor(len(y))")))
     same = "inputs, targets = ids[:, :-1][::world], ids[:, 1:].masked_fill(~valid, -100)[::world]"
     right = same.replace("[::world]", "[rank::world]")
-    yield mutant("ranks_read_the_same", loop, (right, same), same, also=((DATA, backward), (EQ, backward)))
+    forward = "cross_entropy(ddp(x)"
+    yield mutant("ranks_read_the_same", loop, (right, same), same, also=((DATA, forward), (EQ, backward)))
 
 
 FRAMEWORK_MUTANTS: tuple[LoopMutant, ...] = (*_ACCELERATE, *_trainers(), *_lightning(), *_ranks())

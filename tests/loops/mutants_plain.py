@@ -326,7 +326,7 @@ _OTHERS = [
         "plain_attention",
         ("batches[start : start + run.accum_steps]", "batches[: len(batches[start : start + run.accum_steps])]"),
         "window = batches[:",
-        also=((DATA, "model(x)"), (EQ, _SHARE)),
+        also=((DATA, "self.tokens(ids)"), (EQ, _SHARE)),
     ),
     mutant(
         "sample_lost",

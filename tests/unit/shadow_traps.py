@@ -338,3 +338,31 @@ def deep_copy_in_training(run: Any) -> None:
 def deep_copy_frozen(run: Any) -> None:
     """Right: the same with the statistics frozen."""
     train(run, model=copy.deepcopy(OUTER).eval())
+
+
+def tokens_of(run: Any, read: Callable[[int, int], int]) -> None:
+    """A model of token ids; `read` says which micro-batch of the data is taken for one of a window."""
+    model, count = nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 7)), run.accum_steps
+    optimizer, ids = torch.optim.SGD(model.parameters(), lr=0.1), torch.randint(0, 7, (run.samples, 5))
+    batches_ = ids.split(run.micro_batch_size)
+    for window in range(run.windows):
+        for k in range(count):
+            x = batches_[read(window * count, k)]
+            (F.cross_entropy(model(x[:, :-1]).flatten(0, 1), x[:, 1:].flatten()) / count).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def tokens(run: Any) -> None:
+    """Right."""
+    tokens_of(run, lambda first, k: first + k)
+
+
+def tokens_of_the_first_window(run: Any) -> None:
+    """A loader that begins anew in every window, whatever the full batch does."""
+    tokens_of(run, lambda first, k: k)
+
+
+def tokens_of_the_first_micro_batch(run: Any) -> None:
+    """A micro-batch fetched once a window."""
+    tokens_of(run, lambda first, k: first)

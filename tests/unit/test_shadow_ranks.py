@@ -113,3 +113,15 @@ def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     parent.send_signal(signal.SIGKILL)
     parent.wait()
     assert gone(int(told.read_text()))
+
+
+@pytest.mark.parametrize("name", ["correct", "per_rank_token_means", "world_forgotten", "ranks_read_the_same"])
+def test_two_ranks_of_a_real_loop(name: str) -> None:
+    """Weights of tokens over both ranks, and which rank reads what."""
+    from tests.loops.catalogue import LOOPS
+    from tests.loops.sweep import jobs_of, sweep
+    from tests.loops.verdicts import PROVED, WANTED
+
+    job = next(iter(jobs_of(LOOPS["ddp_loop"], [name], ("field", "weight"))))
+    [row] = sweep([job])
+    assert row.verdict in ([PROVED] if name == "correct" else WANTED), row

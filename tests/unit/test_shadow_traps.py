@@ -34,12 +34,14 @@ WRONG = [
     ("time_first_unscaled", "GA-EQ-001", REFUTED, "4 times the full batch's"),
     ("overlapping_windows", "GA-EQ-001", OPAQUE, "shares its memory with other data"),
     ("deep_copy_in_training", "GA-EQ-001", Outcome.OUTSIDE, "normalisation over the batch"),
+    ("tokens_of_the_first_window", "GA-DATA-001", REFUTED, "every window reads the same integers"),
+    ("tokens_of_the_first_micro_batch", "GA-DATA-001", REFUTED, "window 1 reads 8 integers"),
     ("returned_sum", "GA-INV-001", REFUTED, "with the full batch"),
 ]
 
 RIGHT = (
     "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first", "tokens_time_first",
-    "deep_copy_frozen",
+    "deep_copy_frozen", "tokens",
 )  # fmt: skip
 
 

@@ -198,6 +198,9 @@ def place_of_loss(tape: Tape, name: str) -> Place:
         if entry is None:
             break
         found = entry.place
+        if entry.op.split(".")[1].startswith("allreduce"):
+            before = entry
+            continue
         if entry.op.split(".")[1] not in LOOKED_THROUGH:
             break
         sources = [r for r in refs_in(entry.args) if r.storage != ref.storage]

@@ -23,6 +23,7 @@ from gradproof.shadow.interpret import Havoc, Interpreter, Reading
 from gradproof.shadow.layout import Array, Key
 from gradproof.shadow.match import streams
 from gradproof.shadow.rank_pool import POOL
+from gradproof.shadow.table import Row
 from gradproof.shadow.tape import Entry, Event, Source, Tape
 
 SECONDS = 300.0
@@ -89,17 +90,23 @@ def read_ranks(
     wanted: Callable[[Event], bool],
     havoc: Havoc | None = None,
     follow: Sequence[Sequence[Event]] = (),
+    rows: Mapping[str, Row] | None = None,
 ) -> list[Reading]:
-    """Interpret the tapes of all ranks together. Raises NoRow and Beyond."""
+    """Interpret the tapes of all ranks together. A domain with a `rank` is told whose turn it is.
+
+    Raises NoRow and Beyond.
+    """
     names = renamings(tapes)
     followed = list(follow) or [()] * len(names)
-    runs = [Interpreter(domain, None, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
+    runs = [Interpreter(domain, rows, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
     turns = [run.turns(tape, wanted) for run, tape in zip(runs, tapes, strict=True)]
     answers: list[Any] = [None] * len(turns)
     while True:
         waiting: list[Entry] = []
         readings: list[Reading] = []
-        for turn, answer in zip(turns, answers, strict=True):
+        for rank, (turn, answer) in enumerate(zip(turns, answers, strict=True)):
+            if hasattr(domain, "rank"):
+                domain.rank = rank
             try:
                 waiting.append(turn.send(answer))
             except StopIteration as done:

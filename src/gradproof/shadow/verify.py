@@ -29,6 +29,7 @@ from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.orders import reordered, untold
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
+from gradproof.shadow.reads import integers_differ
 from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
 from gradproof.shadow.rounding_report import report
 from gradproof.shadow.run import Run, Step
@@ -270,6 +271,7 @@ class Judge:
     def _same_data(self, broken: bool) -> None:
         """Window by window only where the windows are whole."""
         differ, unlooked = ("", "a rule of the window protocol is broken") if broken else data_differ(self.session)
+        differ = differ or ("" if broken else integers_differ(self.session))
         if differ:
             place = place_of_data(self.session.ours[0].tape)
             self.add(Result("GA-DATA-001", Outcome.REFUTED, differ, place, DATA_MEND, "real", RECORDED))

@@ -20,6 +20,7 @@ from typing import Any
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
 from gradproof.shadow.interpret import Interpreter, Observation
+from gradproof.shadow.ranks import read_ranks
 from gradproof.shadow.table import TABLE, Ops, Row, Rule, load
 from gradproof.shadow.tape import Event, Item, Ref, Tape
 
@@ -109,19 +110,28 @@ def _sample(rule: Rule, place: int) -> Rule:
     return marked
 
 
-def losses(tape: Tape, window: int, rows: Mapping[str, Row] | None = None, seed: int = 0) -> list[Loss]:
-    """Every loss of a window (from 0) that a step followed. Raises NoRow and Beyond as the interpreter does."""
-    short = trimmed(tape)
+def losses(
+    tapes: Sequence[Tape], window: int, rows: Mapping[str, Row] | None = None, seed: int = 0
+) -> list[list[Loss]]:
+    """Every loss of a window (from 0) that a step followed, rank by rank. Raises NoRow and Beyond."""
+    short = [trimmed(tape) for tape in tapes]
     rules = table() if rows is None else rows
-    base, seen = _run(short, rules, {}, seed)
-    starts = starts_of(short, seen)
-    ours = [i for i, start in enumerate(starts) if _window(short, start) == window]
-    if not ours:
-        return []
-    total = moves(base, _run(short, rules, {i: 3 for i in ours}, seed)[0])
-    moved = {i: moves(base, _run(short, rules, {i: 2}, seed)[0]) for i in ours}
-    linear = [all(sums(total[e], [moved[i][e] for i in ours])) for e in range(len(base))]
-    return [_loss(short, base, moved[i], linear, seen[i], starts[i], window) for i in ours]
+    base = _run(short, rules, {}, seed)
+    starts = [starts_of(tape, seen) for tape, (_, seen) in zip(short, base, strict=True)]
+    ours = [(r, i) for r, own in enumerate(starts) for i, start in enumerate(own) if _window(short[r], start) == window]
+
+    def moved(markers: Mapping[tuple[int, int], int]) -> list[list[Move]]:
+        other = _run(short, rules, markers, seed)
+        return [moves(a, b) for (a, _), (b, _) in zip(base, other, strict=True)]
+
+    total = moved(dict.fromkeys(ours, 3)) if ours else []
+    alone = {key: moved({key: 2}) for key in ours}
+    found: list[list[Loss]] = [[] for _ in tapes]
+    for r, i in ours:
+        seen, events = base[r][1], range(len(base[r][0]))
+        linear = [all(sums(total[r][e], [alone[key][r][e] for key in ours])) for e in events]
+        found[r].append(_loss(short[r], base[r][0], alone[r, i][r], linear, seen[i], starts[r][i], window))
+    return found
 
 
 def _window(tape: Tape, start: int) -> int:
@@ -153,10 +163,15 @@ def trimmed(tape: Tape) -> Tape:
 
 
 def _run(
-    tape: Tape, rows: Mapping[str, Row], markers: Mapping[int, int], seed: int
-) -> tuple[list[Observation], list[Seen]]:
-    domain = Weight(markers, seed)
-    return Interpreter(domain, rows).run(tape).observations, domain.seen
+    tapes: Sequence[Tape], rows: Mapping[str, Row], markers: Mapping[tuple[int, int], int], seed: int
+) -> list[tuple[list[Observation], list[Seen]]]:
+    """Every rank's events and losses, with some losses, by rank and number, marked."""
+    each = [{i: m for (r, i), m in markers.items() if r == rank} for rank in range(len(tapes))]
+    domain = Weight(each[0], seed, each[1:])
+    if len(tapes) == 1:
+        return [(Interpreter(domain, rows).run(tapes[0]).observations, domain.seen)]
+    readings = read_ranks(domain, tapes, lambda event: bool(event.refs), rows=rows)
+    return [(reading.observations, seen) for reading, seen in zip(readings, domain.found, strict=True)]
 
 
 Move = dict[str, list[int]]
@@ -272,7 +287,7 @@ def weigh(
     place. Raises NoRow and Beyond as the interpreter does.
     """
     ranks = [tapes] if isinstance(tapes, Tape) else list(tapes)
-    found = [(r, one) for r, tape in enumerate(ranks) for one in losses(tape, window, rows, seed)]
+    found = [(r, one) for r, own in enumerate(losses(ranks, window, rows, seed)) for one in own]
     notes = sorted({note for _, one in found for note in one.notes})
     count = sum(sum(one.valid) for _, one in found)
     passes = {(r, one.micro) for r, one in found}

@@ -47,15 +47,32 @@ class Seen:
 
 
 class Weight:
-    """The domain. `markers`: the factor of the i-th loss gradient of the run; 1 where nothing is said."""
+    """The domain. `markers`: the factor of the i-th loss gradient of the run; 1 where nothing is said.
+
+    Several ranks are interpreted together, in turns: `others` are the markers of the ranks from 1 on, and `rank` is
+    the one whose turn it is.
+    """
 
     name = "weight"
 
-    def __init__(self, markers: Mapping[int, int] | None = None, seed: int = 0) -> None:
-        self.markers, self.seed = dict(markers or {}), seed
-        self.seen: list[Seen] = []
+    def __init__(
+        self, markers: Mapping[int, int] | None = None, seed: int = 0, others: Sequence[Mapping[int, int]] = ()
+    ) -> None:
+        self.seed, self.rank = seed, 0
+        self.marked = [dict(m) for m in (markers or {}, *others)]
+        self.found: list[list[Seen]] = [[] for _ in self.marked]
         self._valid: Array | None = None
         self._uneven = False
+
+    @property
+    def markers(self) -> Mapping[int, int]:
+        """Those of the rank whose turn it is."""
+        return self.marked[self.rank]
+
+    @property
+    def seen(self) -> list[Seen]:
+        """The loss gradients of the rank whose turn it is."""
+        return self.found[self.rank]
 
     def begin(self, item: Any) -> None:
         """Take note of the targets of a negative log-likelihood, whose gradient comes next."""
