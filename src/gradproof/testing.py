@@ -33,6 +33,7 @@ def check(
     domains: Iterable[str] = DOMAINS,
     ranks: int = 1,
     optimizer: str | None = None,
+    ranges: Iterable[str] = (),
 ) -> Verification:
     """The verification of a training function, whatever its outcome. An obligation of which nothing is said is NOT_RUN.
 
@@ -42,7 +43,7 @@ def check(
     from gradproof.shadow.verify import check as verified
 
     request = Request(
-        accum_steps, micro_batch, windows, tail, device, dtype, seed, tuple(domains), ranks, optimizer
+        accum_steps, micro_batch, windows, tail, device, dtype, seed, tuple(domains), ranks, optimizer, tuple(ranges)
     )  # fmt: skip
     return complete(verified(takes_run(function), **request.options()), request.ranks)
 

@@ -277,6 +277,8 @@ BAD: dict[tuple[str, ...], str] = {
     ("train.py:good", "--dtype", "int8"): "GP406",
     ("train.py:good", "--device", "tpu"): "GP406",
     ("train.py:good", "--domain", "octonion"): "GP406",
+    ("train.py:good", "--range", "data=0.1"): "GP406",
+    ("train.py:good", "--domain", "rounding", "--range", "data=much"): "GP406",
     ("train.py:good", "--out", "no/folder/x.json"): "GP407",
     ("train.py:good", "--out", "."): "GP407",
     (): "",

@@ -216,3 +216,17 @@ def test_an_obligation_of_a_later_version_is_kept() -> None:
 def test_an_answer_is_never_made_up(outcome: Outcome) -> None:
     with pytest.raises(ValueError, match="is an answer"):
         undecided("a", {}, outcome, "x")
+
+
+def test_a_rounding_bound_names_the_operators_that_add_most() -> None:
+    found = Verification("train.py:step", {})
+    top = [{"op": "aten.addmm.default", "place": "/a/train.py:8", "share": 0.284}]
+    row = {"quantity": "grad", "param": "w", "window": 1, "place": "/a/train.py:9", "dtype": "float32", "top": top}
+    found.rounding = [row | {"bound": 4.42e-7, "measured": 2e-8, "within": True, "reason": ""}]
+    none = {"bound": None, "measured": None, "within": None, "reason": "no bound for conv", "top": []}
+    found.rounding.append(row | none)
+    [(title, rows)] = step.tables(found)
+    assert title == "Rounding bounds"
+    assert rows[0]["most from"] == "28% addmm (train.py:8)"
+    assert rows[0]["bound"] == 4.42e-7
+    assert rows[1]["bound"] == "no bound for conv"

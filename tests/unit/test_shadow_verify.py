@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import shadow_steps as steps
 
-from gradproof.core import Outcome
+from gradproof.core import GradproofError, Outcome
 from gradproof.shadow import decide, session, verify
 from gradproof.shadow.domains.field import Field
 from gradproof.shadow.match import Difference, differences
@@ -188,3 +188,18 @@ def test_two_recordings_of_one_run_are_one_tape() -> None:
     assert [type(d) for d in differences(one.tape, other.tape)] == [Difference]
     other.tape.items = [item for item in other.tape.items if not isinstance(item, Entry)]
     assert differences(one.tape, other.tape)[0].kind in ("length", "operator")
+
+
+def test_rounding_is_bounded_for_the_ranges_that_are_asked_for() -> None:
+    domains = ("field", "rounding")
+    alone = said("plain", domains=domains, windows=1)
+    wide = said("plain", domains=domains, windows=1, ranges=("data=max:4", "weight=10%"))
+    assert all(row["within"] for row in (*alone.rounding, *wide.rounding))
+    assert all(w["bound"] > a["bound"] for w, a in zip(wide.rounding, alone.rounding, strict=True))
+    assert "rounding is bounded for data=max:4, weight=10%" in wide.assumptions
+    assert all(row["top"] for row in wide.rounding)
+
+
+def test_a_range_of_nothing_is_a_mistake() -> None:
+    with pytest.raises(GradproofError, match="GP406"):
+        said("plain", domains=("field", "rounding"), ranges=("wight=1",))

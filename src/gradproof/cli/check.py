@@ -26,7 +26,21 @@ FORMATS = ("text", "json", "md")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N; read as run.device.")
 @click.option("--dtype", default="float32", show_default=True, help=f"{', '.join(DTYPES)}; read as run.dtype.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random stream.")
-@click.option("--domain", "domains", multiple=True, metavar="NAME", help="real or field (repeatable).  [default: both]")
+@click.option(
+    "--domain",
+    "domains",
+    multiple=True,
+    metavar="NAME",
+    help="real, field, weight or rounding (repeatable).  [default: the first three]",
+)
+@click.option(
+    "--range",
+    "ranges",
+    multiple=True,
+    metavar="NAME=R",
+    help="Numbers for which rounding is bounded: data=0.1 (from the recorded ones), param=5%, data=max:2 (repeatable). "
+    " [default: the recorded ones]",
+)
 @click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(

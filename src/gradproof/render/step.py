@@ -29,7 +29,7 @@ from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
-ROWS, COLUMNS, ITEMS = 12, 8, 12
+ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
 
 
 @dataclass(frozen=True)
@@ -159,7 +159,21 @@ def tables(verification: Verification) -> Iterator[tuple[str, list[Mapping[str, 
     if verification.weights:
         yield "Effective weights", list(verification.weights)
     if verification.rounding:
-        yield "Rounding bounds", list(verification.rounding)
+        yield "Rounding bounds", [_bound(row) for row in verification.rounding]
+
+
+def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One bound for people: the tensor, the bound and what was measured, and the operators that add most."""
+    if not {"quantity", "param", "bound", "top"} <= row.keys():
+        return row
+    parts = [f"{part['share']:.0%} {part['op'].split('.')[1]} ({Path(part['place']).name})" for part in row["top"]]
+    return {
+        "tensor": f"{row['quantity']} {row['param']}, window {row['window']}",
+        "dtype": row["dtype"],
+        "bound": row["reason"] or "none" if row["bound"] is None else row["bound"],
+        "measured": "unknown" if row["measured"] is None else row["measured"],
+        "most from": ", ".join(parts) or "nothing",
+    }
 
 
 def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -169,7 +183,10 @@ def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def cell(item: Any) -> str:
     """One value of a row: long exact numbers as three digits."""
-    return value(item) if isinstance(item, str) else compact(item, 60)
+    if not isinstance(item, str):
+        return compact(item, 60)
+    short = value(item)
+    return short if short.startswith("≈") else value(item, WORDS)
 
 
 def pairs(data: Mapping[str, Any] | None, head: str = "") -> Iterator[tuple[str, str]]:

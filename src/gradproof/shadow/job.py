@@ -29,6 +29,8 @@ from gradproof.shadow.wire import to_json
 
 PACKAGE = Path(__file__).resolve().parent.parent
 Answer = dict[str, Any]
+NUMBERS = "GP406"
+"""A number or word that does not fit, found out only when the step had been recorded."""
 
 
 def perform(job: Mapping[str, Any]) -> Answer:
@@ -52,6 +54,8 @@ def perform(job: Mapping[str, Any]) -> Answer:
             return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
         found.subject = subject
         return {"verification": to_json(complete(found, request.ranks))}
+    except GradproofError as e:
+        return mistake(e) if e.code == NUMBERS else ended(e, subject, options, path)
     except BaseException as e:
         return ended(e, subject, options, path)
 

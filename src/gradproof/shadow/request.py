@@ -21,6 +21,9 @@ DTYPES = ("float32", "float64", "float16", "bfloat16")
 DOMAINS = ("real", "field", "weight", "rounding")
 USUAL = ("real", "field", "weight")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
+RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NUMBER})%|max:(?P<box>{NUMBER}))", re.I)
+"""`data=0.1`: within 0.1 of what was recorded; `param=5%`: within 5 % of it; `data=max:2`: anywhere in [-2, 2]."""
 LEAST: Mapping[str, int] = {"accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0}
 SYNC = "GA-SYNC-001"
 
@@ -30,7 +33,8 @@ class Request:
     """How a step is verified; the fields are the keyword arguments of `verify.check`.
 
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
-    `run.optimizer`. Raises GradproofError GP406 for a value out of range.
+    `run.optimizer`. `ranges` are the numbers for which rounding is bounded, by kind (data, param, buffer) or name of a
+    parameter, as in `RANGE`. Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -43,6 +47,7 @@ class Request:
     domains: tuple[str, ...] = USUAL
     ranks: int = 1
     optimizer: str | None = None
+    ranges: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -61,11 +66,20 @@ class Request:
                 "domain", ", ".join(map(str, self.domains)) or "none", f"of {', '.join(DOMAINS)}, at least one"
             )
 
+        object.__setattr__(self, "ranges", tuple(self.ranges))
+        for text in self.ranges:
+            if not isinstance(text, str) or not RANGE.fullmatch(text):
+                raise _refused("range", text, "NAME=0.1, NAME=5% or NAME=max:2, of data, param, buffer or a parameter")
+        if self.ranges and "rounding" not in self.domains:
+            raise _refused("range", ", ".join(self.ranges), "--domain rounding beside it, which alone reads ranges")
+
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `verify.check`; `optimizer` and `ranks` are among them only where they say something."""
         given = asdict(self)
         if self.optimizer is None:
             del given["optimizer"]
+        if not self.ranges:
+            del given["ranges"]
         if self.ranks == LEAST["ranks"]:
             del given["ranks"]
         return given

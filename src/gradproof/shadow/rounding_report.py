@@ -8,22 +8,25 @@ sum to one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gradproof.core import GradproofError
 from gradproof.shadow.algebra import Array, Beyond, Value
-from gradproof.shadow.domains.rounding import Key, Ranges, Rounding
+from gradproof.shadow.domains.rounding import Key, Radius, Ranges, Rounding
 from gradproof.shadow.domains.rounding_rows import ASSUMED, table
 from gradproof.shadow.interpret import Interpreter, NoRow, Observation
+from gradproof.shadow.request import RANGE
 from gradproof.shadow.table import Row
 from gradproof.shadow.tape import Event, Item, Tape
 
 TOP = 4
 """Operators named for each tensor, and twice this many evaluations to find their shares: reading more helps nobody."""
 
+KINDS = frozenset({"data", "param", "buffer"})
 QUANTITIES = {"step": "grad/", "stepped": "param/"}
 """What is reported at which event."""
 
@@ -72,6 +75,28 @@ def report(
     for kind, prefix in QUANTITIES.items():
         found += _group(only(tape, kind, prefix), prefix, options, top)
     return found
+
+
+def ranges_of(texts: Sequence[str], tape: Tape) -> Ranges | None:
+    """Ranges as a user writes them (`request.RANGE`); None for none.
+
+    Raises ValueError for a text that is no range, and GradproofError GP406 for a name that the tape has not.
+    """
+    known = KINDS | {leaf.source.name for leaf in tape.leaves() if leaf.source.kind == "param"}
+    kinds: dict[str, Radius] = {}
+    names: dict[str, Radius] = {}
+    for text in texts:
+        match = RANGE.fullmatch(text)
+        if match is None:
+            raise ValueError(f"{text!r} is no range")
+        if match["name"] not in known:
+            expected = f"one of {', '.join(sorted(known))}"
+            raise GradproofError("GP406", f"range of {match['name']!r}", expected, "change the name before the =")
+        given = {key: float(match[key]) for key in ("absolute", "relative", "box") if match[key]}
+        if "relative" in given:
+            given["relative"] /= 100
+        (kinds if match["name"] in KINDS else names)[match["name"]] = Radius(**given)
+    return Ranges(kinds=kinds, names=names) if texts else None
 
 
 def assumptions(wide: bool = False) -> list[str]:

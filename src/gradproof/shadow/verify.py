@@ -31,7 +31,7 @@ from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.reads import integers_differ
 from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
-from gradproof.shadow.rounding_report import report
+from gradproof.shadow.rounding_report import ranges_of, report
 from gradproof.shadow.run import Run, Step
 from gradproof.shadow.session import (
     Session,
@@ -70,6 +70,7 @@ def check(
     domains: Sequence[str] = ("real", "field", "weight"),
     optimizer: str | None = None,
     ranks: int = 1,
+    ranges: Sequence[str] = (),
     subject: str = "",
 ) -> Verification:
     """Verify a training function. Raises ValueError for numbers below 1 and for unknown domains or dtypes.
@@ -84,7 +85,7 @@ def check(
     began = time.monotonic()
     config: dict[str, Any] = {"accum_steps": accum_steps, "micro_batch": micro_batch, "windows": windows, "tail": tail}
     config |= {"device": device, "dtype": dtype, "seed": seed, "domains": list(domains)}
-    config |= {"optimizer": optimizer, "ranks": ranks}
+    config |= {"optimizer": optimizer, "ranks": ranks, "ranges": list(ranges)}
     made = Verification(subject or getattr(function, "__qualname__", "function"), config)
     session = Session.make(function, run, ranks)
     session.havoc = Decomposer()
@@ -327,9 +328,12 @@ class Judge:
 
     def _rounding(self) -> None:
         began = time.monotonic()
-        found = report(self.session.ours[0].tape)
+        ranges = self.made.config["ranges"]
+        tape = self.session.ours[0].tape
+        found = report(tape, ranges_of(ranges, tape))
         self.made.rounding = found
         self.made.assumptions += rounding_assumptions()
+        self.made.assumptions.append(f"rounding is bounded for {', '.join(ranges) or 'the recorded numbers'}")
         for row in found:
             if row.get("within") is False:
                 words = f"the rounding bound of {row['param']} does not hold: {row['measured']} is above {row['bound']}"

@@ -146,6 +146,13 @@ def _softmax(k: Ops, x: Value, dim: int, half_to_float: bool = False) -> Value:
     return _last(out, dim).reshape(x.shape)
 
 
+def _safe_softmax(k: Ops, x: Value, dim: int, dtype: str | None = None) -> Value:
+    """The same; a row without a finite entry, which it makes zero, has no bound here."""
+    if dtype is not None:
+        raise Beyond("no rounding bound for a softmax that converts its argument")
+    return _softmax(k, x, dim)
+
+
 def _log_softmax(k: Ops, x: Value, dim: int, half_to_float: bool = False) -> Value:
     """x - max - log(sum), or x - (max + log(sum)): both orders."""
     domain, moved = _domain(k), _last(x, dim)
@@ -268,6 +275,7 @@ SPECIAL: dict[str, Rule] = {
     "aten.relu": _relu,
     "aten.rsqrt": _rsqrt,
     "aten._softmax": _softmax,
+    "aten._safe_softmax": _safe_softmax,
     "aten._log_softmax": _log_softmax,
     "aten._softmax_backward_data": _softmax_backward,
     "aten._log_softmax_backward_data": _log_softmax_backward,
