@@ -211,8 +211,8 @@ def place_of_loss(tape: Tape, name: str) -> Place:
 def place_of_number(tape: Tape) -> Place | None:
     """The line at which Python read the last number; where a framework did, the user's function that it was made in."""
     event = next(reversed(list(tape.events("item"))), None)
-    if event is None:
-        return None
+    if event is None or not event.place.via:
+        return None if event is None else event.place
     ref, before = next((r for r in event.refs.values() if isinstance(r, Ref)), None), cast("Item", event)
     for _ in range(DEEPEST):
         entry = None if ref is None else producer(tape, ref, before)
