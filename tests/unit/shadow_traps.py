@@ -366,3 +366,36 @@ def tokens_of_the_first_window(run: Any) -> None:
 def tokens_of_the_first_micro_batch(run: Any) -> None:
     """A micro-batch fetched once a window."""
     tokens_of(run, lambda first, k: first)
+
+
+def padded(run: Any, by_tokens: bool = True, cut: bool = False) -> None:
+    """Token ids padded to the longest sample of the batch that is made, with labels that ignore the padding."""
+    model = nn.Sequential(nn.Embedding(7, 3), nn.Linear(3, 7))
+    optimizer, first, size = torch.optim.SGD(model.parameters(), lr=0.1), 0, run.micro_batch_size
+    data = [[(5 * i + 3 * j) % 6 + 1 for j in range(2 + i % 3)] for i in range(run.samples)]
+    for _ in range(run.windows):
+        total = sum(map(len, data[first : first + run.accum_steps * size]))
+        for _ in range(run.accum_steps):
+            rows = data[first : first + size]
+            longest, first = min(map(len, rows)) if cut else max(map(len, rows)), first + size
+            x = torch.tensor([(r + [0] * (longest - len(r)))[:longest] for r in rows])
+            y = torch.tensor([(r + [-100] * (longest - len(r)))[:longest] for r in rows])
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten(), reduction="sum")
+            (loss / (total if by_tokens else run.accum_steps * (y != -100).sum())).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def padded_by_batch(run: Any) -> None:
+    """Right."""
+    padded(run)
+
+
+def padded_mean_of_means(run: Any) -> None:
+    """Every micro-batch is divided by its own tokens."""
+    padded(run, by_tokens=False)
+
+
+def cut_by_batch(run: Any) -> None:
+    """Every batch is cut to its shortest sample: the full batch loses other tokens than the micro-batches do."""
+    padded(run, cut=True)

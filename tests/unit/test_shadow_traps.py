@@ -5,12 +5,14 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
+import numpy as np
 import pytest
 import shadow_traps as traps
 
 from gradproof.core import Outcome
 from gradproof.shadow import verify
 from gradproof.shadow.layout import in_order, sample_axis
+from gradproof.shadow.padding import alike
 from gradproof.shadow.verdict import Verification
 
 HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE
@@ -36,12 +38,14 @@ WRONG = [
     ("deep_copy_in_training", "GA-EQ-001", Outcome.OUTSIDE, "normalisation over the batch"),
     ("tokens_of_the_first_window", "GA-DATA-001", REFUTED, "every window reads the same integers"),
     ("tokens_of_the_first_micro_batch", "GA-DATA-001", REFUTED, "window 1 reads 8 integers"),
+    ("padded_mean_of_means", "GA-EQ-001", REFUTED, "is not the full batch's"),
+    ("cut_by_batch", "GA-EQ-001", OPAQUE, "did not train on the same data"),
     ("returned_sum", "GA-INV-001", REFUTED, "with the full batch"),
 ]
 
 RIGHT = (
     "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first", "tokens_time_first",
-    "deep_copy_frozen", "tokens",
+    "deep_copy_frozen", "tokens", "padded_by_batch",
 )  # fmt: skip
 
 
@@ -117,3 +121,18 @@ def test_the_axis_of_the_samples(block: tuple[int, ...], whole: tuple[int, ...],
 def test_micro_batches_side_by_side_are_read_one_after_the_other() -> None:
     assert in_order([[0, 1, 4, 5], [2, 3, 6, 7]], (2, 2)).tolist() == list(range(8))
     assert in_order([[0, 1], [2, 3]], ()).tolist() == list(range(4))
+
+
+@pytest.mark.parametrize(
+    ("ours", "others", "same"),
+    [
+        ([[1, 2], [3, 4, 5]], [[1, 2, 0], [3, 4, 5]], True),
+        ([[1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]], True),
+        ([[1, 2, 0], [3, 4]], [[1, 2], [3, 4, 0]], True),
+        ([[1, 2], [3, 4, 5]], [[1, 2, 0], [3, 4, 6]], False),
+        ([[1], [3, 4]], [[1, 0, 9], [3, 4, 0]], False),
+        ([[1, 2]], [[1, 2], [3, 4]], False),
+    ],
+)
+def test_samples_are_the_same_but_for_their_padding(ours: list[list[int]], others: list[list[int]], same: bool) -> None:
+    assert alike([np.asarray(a) for a in ours], [np.asarray(b) for b in others]) is same

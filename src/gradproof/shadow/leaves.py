@@ -159,6 +159,7 @@ class Leaves:
             if not tensor.is_floating_point() and not site.startswith(BYTES):
                 self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
+                self.tape.drawn.append(site)
         if not tensor.is_floating_point():
             if not unseen or tensor.untyped_storage()._cdata not in self.buffers:
                 self.counts.born(tensor, source.name, source.first)

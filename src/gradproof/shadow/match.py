@@ -7,7 +7,7 @@ or a Python number that moved with the leaves is a value that flowed past the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -16,6 +16,7 @@ from zlib import crc32
 import numpy as np
 
 from gradproof.shadow.layout import Array, Key, Shape, Streams, blocks_of, in_order
+from gradproof.shadow.padding import repadded
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
 
 OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
@@ -56,7 +57,8 @@ def unmatched(accumulated: Tape, full: Tape) -> list[str]:
         if a is None or b is None or a.size != b.size:
             counts = f"{0 if a is None else a.size} against {0 if b is None else b.size} numbers"
             wrong.append(f"{described(key)}: {counts} in the full batch's run")
-    return wrong + integers_apart(accumulated, full)
+    padding = repadded(accumulated, full)
+    return wrong + padding.apart + integers_apart(accumulated, full, padding.alike)
 
 
 def described(key: Key) -> str:
@@ -65,10 +67,10 @@ def described(key: Key) -> str:
     return f"parameter {name}" if kind == "param" else f"{kind} of {name}"
 
 
-def integers_apart(accumulated: Tape, full: Tape) -> list[str]:
-    """Sites whose integer data are not the same stream in both runs."""
+def integers_apart(accumulated: Tape, full: Tape, aside: Set[str] = frozenset()) -> list[str]:
+    """Sites whose integer data are not the same stream in both runs, but for some that were compared otherwise."""
     wrong = []
-    for site in sorted(accumulated.integers.keys() | full.integers.keys()):
+    for site in sorted((accumulated.integers.keys() | full.integers.keys()) - aside):
         mine, theirs = (t.integers.get(site, []) for t in (accumulated, full))
         block = blocks_of({site: {np.shape(a) for a in mine}}).get(site, ())
         a, b = joined(mine, ()), joined(theirs, block)

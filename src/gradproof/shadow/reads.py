@@ -68,7 +68,8 @@ def integers_differ(session: Session) -> str:
         aside = side_by_side(session.ours[rank].tape, session.full[rank].tape)
         for key in mine.keys() & theirs.keys():
             a, b = mine[key], theirs[key]
-            if a.followed and b.followed and not aside & {site for site, _ in a.all}:
+            same = {site for site, _ in a.all} == {site for site, _ in b.all}
+            if a.followed and b.followed and same and not aside & {site for site, _ in a.all}:
                 found = _apart(a, b) or _again(a, session.ours[0].tape)
                 if found:
                     return found

@@ -184,12 +184,13 @@ class Blind:
 @dataclass(slots=True)
 class Tape:
     """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
-    were put in the place of the function's own."""
+    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run."""
 
     items: list[Item] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
     integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     orders: dict[str, NDArray[Any]] = field(default_factory=dict)
+    drawn: list[str] = field(default_factory=list)
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     returned: Any = None

@@ -27,6 +27,7 @@ from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.orders import reordered, untold
+from gradproof.shadow.padding import RESHAPED
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.reads import integers_differ
@@ -354,7 +355,8 @@ class Judge:
         place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
         mend = DATA_MEND
         details = {"streams": data}
-        self.add(Result("GA-DATA-001", Outcome.REFUTED, data[0], place, mend, "leaves", RECORDED, details))
+        known = Outcome.OPAQUE if all(text.endswith(RESHAPED) for text in data) else Outcome.REFUTED
+        self.add(Result("GA-DATA-001", known, data[0], place, mend, "leaves", RECORDED, details))
         for name in NUMBERS:
             words = "not compared: the two runs did not train on the same data"
             self.add(Result(name, Outcome.OPAQUE, words, place, mend, details={"code": "data"}))
