@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import shadow_layouts as layouts
 import shadow_traps as traps
 
 from gradproof.core import Outcome
@@ -50,7 +51,7 @@ RIGHT = (
 
 
 def said(name: str, **options: Any) -> Verification:
-    return verify.check(getattr(traps, name), **options)
+    return verify.check(getattr(traps, name, None) or getattr(layouts, name), **options)
 
 
 @pytest.mark.parametrize(("name", "obligation", "outcome", "words"), WRONG)
