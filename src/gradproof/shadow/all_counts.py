@@ -25,7 +25,7 @@ import numpy as np
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.count_marks import Count, Ledger, Marks, Unknown, counted
 from gradproof.shadow.decide import MOST_OPERATIONS, size_of
-from gradproof.shadow.domains.symbolic import POISON, Symbolic, expression, validity
+from gradproof.shadow.domains.symbolic import POISON, Rest, Symbolic, expression, validity
 from gradproof.shadow.domains.weight import PRIME, inverse, rational
 from gradproof.shadow.interpret import Interpreter, NoRow, Observation, refs_in
 from gradproof.shadow.rows.losses import MEAN, NONE, rows_of
@@ -264,8 +264,19 @@ def _shown(tape: Tape, window: int) -> tuple[bool | None, str]:
         return None, ""
     alone = [_run(short, rows, {i: 2})[0] for i in range(len(domain.seen))]
     together = _run(short, rows, dict.fromkeys(range(len(domain.seen)), 3))[0]
+    _nothing_beside(short, rows, len(domain.seen))
     single = [moves(base, a) for a in alone]
     return _judged(Window(short, (begin, end), ledger, base, domain, single, moves(base, together)))
+
+
+def _nothing_beside(tape: Tape, rows: Mapping[str, Row], count: int) -> None:
+    """Without its losses a gradient must not depend on the labels. Raises Nothing where it does."""
+    rest = Everywhere(Rest(dict.fromkeys(range(count), 0)), rows).run(tape).observations
+    values = (v for one in rest for v in one.values.values() if isinstance(v, Value))
+    if any((v.parts[1] > 0).any() for v in values):
+        raise Nothing(
+            "a part of the gradient beside these losses depends on the labels: shown at the recorded counts only"
+        )
 
 
 def floats(args: Any) -> list[float]:

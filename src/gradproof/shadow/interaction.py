@@ -142,7 +142,11 @@ def _restarted(session: Session, windows_: Sequence[Names]) -> str:
     sources = {name.rpartition("[")[0] for name in windows_[0]}
     leaves = [leaf for leaf in tape.leaves() if f"data/{leaf.source.name}" in sources]
     unread = sum(leaf.ref.count for leaf in leaves) - len(windows_[0])
-    return f"every window reads the same data, and {unread} numbers of them are never read" if unread > 0 else ""
+    return (
+        f"every window reads the same data, and {unread} numbers of them are never read"
+        if unread > len(windows_[0]) / 2
+        else ""
+    )
 
 
 def _roots(event: Event) -> bool:

@@ -52,6 +52,8 @@ class Pending:
     unseen: bool
 
 
+OBJECTS = "distributed_c10d.py:"
+"""In the site of what torch itself sends from rank to rank about the user's objects."""
 BYTES = "storage.py:"
 """How the site of bytes begins that torch copies from storage to storage, as in a deep copy."""
 
@@ -156,7 +158,7 @@ class Leaves:
             source = Source("data", site, self.sites.advance(site, tensor.numel()))
             if not unseen:
                 self.draws[mark_of(tensor)] = source
-            if not tensor.is_floating_point() and not site.startswith(BYTES):
+            if not tensor.is_floating_point() and not site.startswith(BYTES) and OBJECTS not in site:
                 self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
                 self.tape.drawn.append(site)

@@ -203,7 +203,7 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
     if quantity.group == "grad" and not (seen.scale and seen.scale.proportional):
         place = only_pass(session, quantity) or place
     words = f"the {quantity} is not the full batch's" if quantity.group != "sync" else f"{quantity}: not rank 0's"
-    if seen.scale is not None and seen.scale.proportional:
+    if seen.scale is not None and seen.scale.proportional and abs(seen.scale.factor - 1) > 1e-3:
         words = f"the {quantity} is {seen.scale}"
     example = {
         "quantity": str(quantity),

@@ -18,9 +18,10 @@ from gradproof.shadow.layout import Array, Streams
 from gradproof.shadow.match import streams
 from gradproof.shadow.run import Run
 from gradproof.shadow.session import Session, recorded
-from gradproof.shadow.tape import Tape
+from gradproof.shadow.tape import Const, Entry, Tape
 from gradproof.shadow.weight_rules import Counts, alike
 
+FACTORS = frozenset(("mul", "div", "_foreach_mul", "_foreach_div"))
 MOST = 2
 """Orders that are recorded at most."""
 CANDIDATES = 24
@@ -48,12 +49,24 @@ class Labels:
 
 def labels_of(tape: Tape, samples: int) -> Labels | None:
     """The labels of a run, where some of them are ignored and every sample has a row of its own."""
-    ignored = {int(entry.args[4]) for entry in tape.entries() if _by_label(entry.op, entry.args)}
+    losses = [entry for entry in tape.entries() if _by_label(entry.op, entry.args)]
+    ignored = {int(entry.args[4]) for entry in losses}
     rows = rows_of(tape, samples)
     if not rows or len(ignored) != 1:
         return None
     known = [r != min(ignored) for r in rows.values() if r.ndim == 2 and (r == min(ignored)).any()]
-    return Labels(known[0]) if len(known) == 1 else None
+    found = known[0] if len(known) == 1 else None if known else _computed(losses, min(ignored), samples)
+    return None if found is None or found.all() else Labels(found)
+
+
+def _computed(losses: Sequence[Entry], ignored: int, samples: int) -> Array | None:
+    """Which labels are valid where these were computed from other integers: those that one line's losses take."""
+    taken = [entry.args[1].value.ravel() for entry in losses if isinstance(entry.args[1], Const)]
+    total = sum(map(len, taken))
+    if not total or len(taken) < len(losses) or len({entry.place for entry in losses}) > 1 or total % samples:
+        return None
+    width = total // samples
+    return None if any(len(t) % width for t in taken) else np.concatenate(taken).reshape(samples, width) != ignored
 
 
 def _by_label(op: str, args: Sequence[Any]) -> bool:
@@ -61,7 +74,8 @@ def _by_label(op: str, args: Sequence[Any]) -> bool:
 
 
 def rows_of(tape: Tape, samples: int) -> dict[str, Array]:
-    """The integers of every site with one row a sample; none where a site has another number of rows."""
+    """The integers of every site with one row a sample; none where a site has another number of rows, and may tell
+    something of the samples: tables that are the same whenever they are made, or are short, do not."""
     found = {}
     for site, arrays in tape.integers.items():
         shapes = {np.shape(a) for a in arrays}
@@ -69,9 +83,14 @@ def rows_of(tape: Tape, samples: int) -> dict[str, Array]:
             found[site] = np.stack(arrays).reshape(samples, -1)
         elif len({s[1:] for s in shapes}) == 1 and sum(len(a) for a in arrays) == samples:
             found[site] = np.concatenate(arrays)
-        else:
+        elif not _table(arrays, samples):
             return {}
     return found
+
+
+def _table(arrays: Sequence[Array], samples: int) -> bool:
+    first, *others = arrays
+    return all(np.array_equal(first, a) for a in others) and (bool(others) or np.size(first) < samples)
 
 
 def chosen(labels: Labels, run: Run) -> list[Array]:
@@ -111,6 +130,29 @@ def reordered(session: Session) -> Iterator[Session]:
         made = replace(session, ours=ours, full=full, moved=[], away=[], seconds={})
         made.moved = made.move()
         yield made
+
+
+def left_behind(session: Session, other: Session) -> bool:
+    """Whether counts of the labels went through Python and stayed what they were while the labels moved."""
+    labels = labels_of(session.ours[0].tape, session.run.samples)
+    if labels is None:
+        return False
+    known = {n for c in labels.counts(session.run, np.arange(len(labels.valid))) for n in _counts(c)}
+    plain = {1, session.run.accum_steps, session.run.micro_batch_size, session.run.effective_batch_size}
+    before, after = (scalars(s.ours[0].tape) for s in (session, other))
+    return before == after and any(n in known - plain or round(1 / n) in known - plain for n in before if n)
+
+
+def _counts(one: Counts) -> list[int]:
+    return [*(n for rank in one.valid for n in rank), sum(map(sum, one.valid))]
+
+
+def scalars(tape: Tape) -> set[float]:
+    """Python numbers, and numbers that were put into tensors, by which something is multiplied or divided."""
+    factors = (e for e in tape.entries() if e.op.split(".")[1].rstrip("_") in FACTORS)
+    found = {float(a) for e in factors for a in e.args if isinstance(a, int | float)}
+    consts = (a for e in tape.entries() if e.op.split(".")[1].rstrip("_") in FACTORS for a in e.args)
+    return found | {float(c.value) for c in consts if isinstance(c, Const) and c.value.ndim == 0 and c.marks is None}
 
 
 def untold(session: Session, orders: Sequence[Session]) -> list[str]:

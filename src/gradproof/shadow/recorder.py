@@ -59,7 +59,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quiet = 0
         self.calls: list[Place] = []
         self.exports = Leaving(self)
-        self.averages = Averages()
+        self.averages = Averages(self.storages)
         self.entered = 0
         self.threads, self.fused = 1, True
 
@@ -94,7 +94,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def event(self, kind: str, tensors: Mapping[str, torch.Tensor], place: Place | None = None, **detail: Any) -> Event:
         """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
         if kind == "end":
-            averages = self.averages.named()
+            averages = {**self.averages.named(), **self.averages.mixed()}
             tensors = {**tensors, **{f"average/{name}": a.tensor for name, a in averages.items()}}
             detail["averages"] = {name: a.place for name, a in averages.items()}
         self.quiet += 1
@@ -315,8 +315,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         trained = any(held[id(t)].trained for t in tensors)
         outs = Outs(self, spec, held, before, saved, trained)
         found = outs.of(args, kwargs, out)
-        if written and trained and not running():
-            self.averages.look(written, tensors, held, place, self._gradients())
+        if trained:
+            read = [t for t in tensors if spec.base not in OVERWRITES or all(t is not w for w in written)]
+            self.averages.look(read, written, out, place, self._gradients() if written else set(), running())
         if outs.writes:
             entry = Entry(
                 spec.name, given, named, tuple(found), tuple(outs.writes), place, running(), self.micro, outs.seen

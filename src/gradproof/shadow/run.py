@@ -26,7 +26,8 @@ class Run:
 
     `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
     with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
-    the caller gave, for functions that read it.
+    the caller gave, for functions that read it. `by_callers` is gradproof's own: a line that makes data for several
+    lines is one source for each of them.
     """
 
     accum_steps: int = 4
@@ -38,6 +39,7 @@ class Run:
     tail: int = 0
     tail_samples: int = 0
     optimizer: str | None = None
+    by_callers: bool = False
 
     @property
     def samples(self) -> int:
@@ -86,6 +88,7 @@ def record(step: Step, run: Run, inject: Inject | None = None) -> Recording:
     """Call the function under the recorder. The function's own error is kept; anything else is raised."""
     seed(run.seed)
     recorder = Recorder(inject=inject)
+    recorder.leaves.sites.by_callers = run.by_callers
     error, place = "", NOWHERE
     with recorder, Hooks(recorder) as hooks:
         try:
@@ -95,6 +98,7 @@ def record(step: Step, run: Run, inject: Inject | None = None) -> Recording:
         except Exception as caught:
             error, place = told(caught), blamed(caught)
         hooks.end()
+    recorder.tape.shared = recorder.leaves.sites.shared()
     return Recording(recorder.tape, error, place)
 
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -82,10 +82,24 @@ class Session:
         ours = recorded(step, run, ranks)
         full = recorded(step, run.full_batch(), ranks, values_of(ours))
         session = cls(step, run, ranks, ours, full)
+        if any(r.tape.shared for r in (*ours, *full)):
+            session = session.by_callers() or session
         if not any(r.error for r in (*ours, *full)):
             session.moved = session.move()
         session.seconds["recording"] = time.monotonic() - began
         return session
+
+    def by_callers(self) -> Session | None:
+        """The step with one source of data for every caller of a line that several call, where the data match so."""
+        if any(r.error for r in (*self.ours, *self.full)):
+            return None
+        run = replace(self.run, by_callers=True)
+        ours = recorded(self.step, run, self.ranks)
+        session = Session(
+            self.step, run, self.ranks, ours, recorded(self.step, run.full_batch(), self.ranks, values_of(ours))
+        )
+        wrong = any(r.error for r in (*session.ours, *session.full)) or data_apart(session)
+        return None if wrong else session
 
     def move(self) -> list[Recording]:
         """The N-run at other values, on the same path, at which no number overflows that did not before.
@@ -145,6 +159,7 @@ def recorded(step: Step, run: Run, ranks: int, values: Sequence[Values] | None =
     """Record one call of the function, in this process or in one process a rank."""
     if ranks == 1:
         return [record(step, run, None if values is None else Injection(values[0]))]
+    step = inspect.unwrap(step)
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     return record_ranks(file, name, run, ranks, values)
 

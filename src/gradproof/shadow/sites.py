@@ -21,6 +21,8 @@ class Sites:
     def __init__(self) -> None:
         self.stream: dict[str, int] = {}
         self.loaders: list[Any] = []
+        self.by_callers = False
+        self._callers: dict[str, set[str]] = {}
         self._unit: FrameType | None = None
         self._fields: dict[str, list[FrameType]] = {}
 
@@ -40,16 +42,30 @@ class Sites:
         inner, fetch = inside(frames())
         chain: list[str] = []
         user = ""
-        for frame in inner:
+        outer: list[FrameType] = []
+        for depth, frame in enumerate(inner, 1):
             kind = owner(frame.f_code.co_filename)
             if kind == USER:
-                user = f"{frame.f_code.co_filename}:{frame.f_lineno}+{frame.f_lasti}"
+                user, outer = f"{frame.f_code.co_filename}:{frame.f_lineno}+{frame.f_lasti}", inner[depth:]
                 break
             chain.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno}")
+        if fetch is None and user:
+            user = self._called(user, chain, tensor, outer)
         if fetch is not None:
             chain += self._fetched(inner, "/".join([user, *chain, shape_of(tensor)]))
             user = f"{user} loader {self._loader(fetch.f_locals.get('self'))}".strip()
         return " < ".join([*chain, user]) + " " + shape_of(tensor)
+
+    def _called(self, user: str, chain: list[str], tensor: torch.Tensor, outer: list[FrameType]) -> str:
+        """The user's line, with the lines that called it where these tell sources apart."""
+        lines = [f"{f.f_lineno}+{f.f_lasti}" for f in outer if owner(f.f_code.co_filename) == USER]
+        callers = " for " + ",".join(lines) if lines else ""
+        self._callers.setdefault(" < ".join([*chain, user, shape_of(tensor)]), set()).add(callers)
+        return user + callers if self.by_callers else user
+
+    def shared(self) -> bool:
+        """Whether a line made data for several callers."""
+        return any(len(callers) > 1 for callers in self._callers.values())
 
     def _fetched(self, inner: list[FrameType], site: str) -> list[str]:
         """What tells apart the fields of a batch that the same line makes: a key, or a count in torch's own collate."""

@@ -38,7 +38,7 @@ class State(Enum):
 @dataclass(slots=True, eq=False)
 class Held:
     """One storage. `owners` are the parameters that live in it; `trained`: it depends on a parameter.
-    `scalar`: a single number of the user's, data where it is stacked with others."""
+    `scalar`: a single number of the user's, data where it is stacked with others. `made`: see `averages`."""
 
     weak: StorageWeakRef
     state: State = State.KNOWN
@@ -49,6 +49,7 @@ class Held:
     trained: bool = False
     scalar: bool = False
     pending: Any = None
+    made: Any = None
     owners: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     label: str = ""
 

@@ -191,6 +191,7 @@ class Tape:
     integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     orders: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
+    shared: bool = False
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     returned: Any = None

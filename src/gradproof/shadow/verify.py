@@ -26,7 +26,7 @@ from gradproof.shadow.decide import DOMAINS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow, Observation
-from gradproof.shadow.orders import reordered, untold
+from gradproof.shadow.orders import left_behind, reordered, untold
 from gradproof.shadow.padding import RESHAPED
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
@@ -55,6 +55,7 @@ from gradproof.shadow.windows import Broken
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")
 DATA_MEND = "every micro-batch takes the next samples of the stream that the full batch takes at once"
+RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other order of the samples was verified"
 BLINDING = frozenset({"unseen-write", "raised"})
 
 
@@ -141,6 +142,7 @@ class Judge:
     def __init__(self, session: Session, made: Verification, domains: Sequence[str]) -> None:
         self.session, self.made, self.domains = session, made, domains
         self.found: dict[str, list[Result]] = {name: [] for name in OBLIGATIONS}
+        self.ragged = False
 
     def results(self) -> list[Result]:
         """The worst result of every obligation, in the order of OBLIGATIONS."""
@@ -307,12 +309,19 @@ class Judge:
         for number, session in enumerate(reordered(self.session), 1):
             made.append(session)
             self.made.paths.append(f"order {number}: the samples in another order, for other counts of valid tokens")
-            for result in self._path(session, broken, same_data=False):
-                self.add(result)
+            found = self._path(session, broken, same_data=False)
             wrong = normaliser(weighed(session)[1], session.ranks)
-            if wrong is not None:
-                self.add(wrong)
+            found += [] if wrong is None else [wrong]
+            refuted = any(r.outcome is Outcome.REFUTED for r in found)
+            if refuted and left_behind(self.session, session):
+                self.made.paths[-1] += ", which Python numbers did not follow: nothing is shown at them"
+                made.pop()
+                continue
+            for result in found:
+                self.add(result)
         self.made.uncovered += untold(self.session, made)
+        if self.ragged and not made:
+            self.made.uncovered.append(RECORDED_COUNTS)
         self.session.seconds["orders"] = time.monotonic() - began
 
     def _weights(self) -> None:
@@ -320,6 +329,7 @@ class Judge:
         ours, full, notes = weighed(self.session)
         self.made.weights = rows(ours)
         more = everywhere(self.session, ours)
+        self.ragged = not all(more) and any(t["expected"] == 0 for w in ours for t in w.tokens)
         self.made.notes += notes + verdicts(ours, more)
         self.made.assumptions += [MASKS] if any(more) else []
         self.made.uncovered += untested(full, self.session.full[0].tape)

@@ -22,13 +22,10 @@ from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, ration
 from gradproof.shadow.interpret import Interpreter, Observation
 from gradproof.shadow.ranks import read_ranks
 from gradproof.shadow.table import TABLE, Ops, Row, Rule, load
-from gradproof.shadow.tape import Event, Item, Ref, Tape
+from gradproof.shadow.tape import Event, Item, Tape
 
 CLOSE = Fraction(1, 2**18)
 """Relative difference that a constant like 1/22 in fp32 explains, with room for a few products of such."""
-
-PARAMS = 3
-"""Parameters whose gradients are evaluated, the smallest: one factor holds for all, and more cost time."""
 
 STAGES = ("accumulate", "gradients", "unscale", "clip", "step")
 """Events at which gradients are looked at."""
@@ -146,18 +143,12 @@ def _window(tape: Tape, start: int) -> int:
 
 
 def trimmed(tape: Tape) -> Tape:
-    """The tape with only the gradients of the smallest parameters at its stages."""
-    sizes: dict[str, int] = {}
-    for event in tape.events():
-        for name, ref in event.refs.items():
-            if event.kind == "step" and name.startswith("grad/") and isinstance(ref, Ref):
-                sizes.setdefault(name, ref.count)
-    chosen = sorted(sizes, key=lambda name: sizes[name])[:PARAMS]
+    """The tape with nothing but gradients at its stages."""
     items: list[Item] = []
     for item in tape.items:
         if isinstance(item, Event):
             keep = item.kind in STAGES
-            item = replace(item, refs={n: r for n, r in item.refs.items() if keep and n in chosen})
+            item = replace(item, refs={n: r for n, r in item.refs.items() if keep and n.startswith("grad/")})
         items.append(item)
     return Tape(items=items, params=tape.params)
 

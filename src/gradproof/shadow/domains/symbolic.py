@@ -140,6 +140,35 @@ class Symbolic(Weight):
         return values.reshape(wide[0].shape), degrees.reshape(wide[0].shape)
 
 
+class Rest(Symbolic):
+    """Without the losses: what is zero at the random point is zero, and has no degree."""
+
+    def add(self, a: Parts, b: Parts) -> Parts:
+        """The larger degree, but for zeros."""
+        return _cleared(super().add(a, b))
+
+    def sub(self, a: Parts, b: Parts) -> Parts:
+        """The larger degree, but for zeros."""
+        return _cleared(super().sub(a, b))
+
+    def mul(self, a: Parts, b: Parts) -> Parts:
+        """Both degrees, but for zeros."""
+        return _cleared(super().mul(a, b))
+
+    def matmul(self, a: Parts, b: Parts) -> Parts:
+        """As `mul`."""
+        return _cleared(super().matmul(a, b))
+
+    def where(self, c: Parts, a: Parts, b: Parts) -> Parts:
+        """As in the domain above, but for zeros."""
+        return _cleared(super().where(c, a, b))
+
+
+def _cleared(parts: Parts) -> Parts:
+    zero = np.frompyfunc(lambda x: not isinstance(x, float) and not x, 1, 1)(parts[0])
+    return parts[0], np.where(np.asarray(zero, dtype=bool), 0, parts[1])
+
+
 def _plain(parts: Parts) -> Parts:
     return (*parts, np.zeros(parts[0].shape, dtype=np.int64))
 

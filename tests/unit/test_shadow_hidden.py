@@ -1,0 +1,87 @@
+"""Bugs that hid from the verifier once, and correct loops beside them that it refused."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import shadow_hidden as hidden
+
+from gradproof.core import Outcome
+from gradproof.shadow import session, verify
+from gradproof.shadow.run import Run
+from gradproof.shadow.verdict import Verification
+
+HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
+
+
+def bad(found: Verification) -> list[tuple[str, Outcome, str]]:
+    """What does not hold."""
+    return [(r.obligation, r.outcome, r.reason) for r in found.results if r.outcome is not HOLDS]
+
+
+@pytest.mark.parametrize("make", hidden.AVERAGES)
+def test_an_average_that_advances_at_every_micro_batch(make: Callable[..., Any]) -> None:
+    result = verify.check(hidden.averaging(make, each=True), domains=("field",)).result("GA-INV-003")
+    assert (result.outcome, "running average" in result.reason) == (REFUTED, True), result.reason
+
+
+@pytest.mark.parametrize("make", hidden.AVERAGES)
+def test_an_average_that_advances_at_every_step(make: Callable[..., Any]) -> None:
+    assert bad(verify.check(hidden.averaging(make, each=False), domains=("field",))) == []
+
+
+@pytest.mark.parametrize("make", [hidden.masked, hidden.attended, hidden.beside_a_table])
+def test_other_counts_however_the_labels_are_made(make: Callable[..., Any]) -> None:
+    found = verify.check(hidden.mean_of_means(make))
+    assert found.result("GA-EQ-001").outcome is REFUTED
+    assert any(path.startswith("order 1") for path in found.paths)
+
+
+WRONG = [
+    ("hook_by_own_count", "GA-EQ-001", "the gradient of 0.weight"),
+    ("second_loss_by_own_count", "GA-EQ-001", "the gradient of 0.weight"),
+    ("one_line_draws_unscaled", "GA-EQ-001", "4 times the full batch's"),
+]
+
+
+@pytest.mark.parametrize(("name", "obligation", "words"), WRONG)
+def test_what_hid_is_refuted(name: str, obligation: str, words: str) -> None:
+    result = verify.check(getattr(hidden, name)).result(obligation)
+    assert (result.outcome, words in result.reason) == (REFUTED, True), result.reason
+
+
+@pytest.mark.parametrize("name", ["one_line_draws", "one_line_makes", "epochs_with_a_rest"])
+def test_what_was_refused_is_proved(name: str) -> None:
+    assert bad(verify.check(getattr(hidden, name))) == []
+
+
+def test_counts_that_python_keeps_do_not_move_with_the_labels() -> None:
+    found = verify.check(hidden.counted_in_python)
+    assert bad(found) == []
+    assert any("Python numbers did not follow" in path for path in found.paths)
+    assert verify.RECORDED_COUNTS in found.uncovered
+
+
+def test_nothing_is_said_of_every_mask_where_one_weight_is_divided_otherwise() -> None:
+    found = verify.check(hidden.one_weight_by_all_tokens)
+    assert not any("every mask" in note or "token weights 1/" in note for note in found.notes), found.notes
+    assert any("different factors" in note for note in found.notes)
+
+
+def test_a_loss_by_hand_is_said_to_be_shown_at_its_counts() -> None:
+    assert verify.RECORDED_COUNTS in verify.check(hidden.gathered).uncovered
+
+
+def test_a_decorated_function_is_found_by_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(session, "record_ranks", lambda file, name, *_: asked.extend((file, name)) or [])
+
+    @functools.wraps(hidden.one_line_draws)
+    def outer(run: Any) -> None:
+        hidden.one_line_draws(run)
+
+    session.recorded(outer, Run(), 2)
+    assert asked == [hidden.__file__, "one_line_draws"]
