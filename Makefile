@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench sweep gpu clean
+.PHONY: verify test check bench sweep lemmas gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -25,6 +25,10 @@ bench: $(READY)
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)
 	$(BIN)/python -m tests.loops.sweep --jobs 2 --out docs/mutants.md
+
+# Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes.
+lemmas: $(READY)
+	$(BIN)/python -m gradproof.rounding.lemmas --rebuild
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)

@@ -261,3 +261,17 @@ def prove_equal(
     held = translate(steps)
     differs = z3.Or([held[a] != held[b] for a, b in pairs if a != b])
     return solve([*(held[c] for c in conditions), differs], {}, seconds)
+
+
+def decide_text(text: str, seconds: float) -> str:
+    """z3's answer to an SMT-LIB 2 text: sat, unsat, unknown or timeout. Raises ValueError where it is none."""
+    solver = z3.Solver()
+    solver.set("timeout", max(1, int(seconds * 1000)))
+    try:
+        solver.from_string(text)
+    except z3.Z3Exception as e:
+        raise ValueError(f"z3 cannot read the text: {e}") from e
+    verdict = solver.check()
+    if verdict == z3.unknown:
+        return str(Answer.TIMEOUT if solver.reason_unknown() in ("timeout", "canceled") else Answer.UNKNOWN)
+    return str(Answer.SAT if verdict == z3.sat else Answer.UNSAT)

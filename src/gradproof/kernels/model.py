@@ -1,0 +1,252 @@
+"""Correct rounding in vectors, and machines that differ in one habit.
+
+Values are float64 arrays that hold numbers of a format of at most 24 significand bits; every such number is a float64.
+`round_to` works on the bits of a float64 with integers alone, so that no flush mode and no rounding mode of the CPU
+changes it. Each operation of a machine rounds the exact result once:
+
+- a product of two 24-bit significands has 48 bits, so float64 holds it exactly;
+- a sum may not fit: TwoSum (Knuth) gives its error, and a sum rounded to odd rounds on correctly to p <= 51 bits, into
+  the subnormal range too (Boldo and Melquiond, IEEE Trans. Comput. 57(4), 2008). a * b + c is such a sum;
+- a quotient a/b that is not a midpoint m of the target (p + 1 bits) differs from it by |a - m b|/b, relatively at least
+  2^-(p + 25) >= 2^-49, and an exact one is a float64; so the float64 quotient never lands on a wrong midpoint. The same
+  holds for square roots, which are never midpoints (Figueroa, SIGNUM Newsletter 30(3), 1995: 53 >= 2 p + 2). Fewer bits
+  in the subnormal range only widen the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gradproof.arith.formats import FORMATS, Format
+
+Bits = npt.NDArray[np.uint32]
+Values = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Words = npt.NDArray[np.uint64]
+
+TF32 = Format("tf32", 19, 11, -126, 127)
+KNOWN = {name: f for name, f in FORMATS.items() if f.p <= 24} | {"tf32": TF32}
+
+
+def known(name: str) -> Format:
+    """A format that this module can round to: fp16, bf16, fp32, tf32. Raises ValueError for another name."""
+    if name not in KNOWN:
+        raise ValueError(f"no vectorised rounding to {name!r}; known: {', '.join(KNOWN)}")
+    return KNOWN[name]
+
+
+def decode(bits: Bits, name: str) -> Values:
+    """The values of bit patterns of a format; exact, subnormals and the sign of zero included."""
+    f = known(name)
+    fraction_bits = np.uint64(f.p - 1)
+    wide = bits.astype(np.uint64)
+    mag = wide & np.uint64(2 ** (f.bits - 1) - 1)
+    sign = (wide >> np.uint64(f.bits - 1)) << np.uint64(63)
+    field = mag >> fraction_bits
+    fraction = mag & np.uint64(2 ** (f.p - 1) - 1)
+    exponent = np.where(field == 2 ** (f.bits - f.p) - 1, np.uint64(2047), field + np.uint64(1023 - f.emax))
+    normal = ((exponent << np.uint64(52)) | (fraction << np.uint64(53 - f.p))).view(np.float64)
+    small = fraction.astype(np.float64) * 2.0 ** (f.emin - f.p + 1)
+    value: Values = np.where(field == 0, small, normal)
+    signed: Values = (value.view(np.uint64) | sign).view(np.float64)
+    return signed
+
+
+def encode(x: Values, name: str, toward_zero: bool = False) -> Bits:
+    """Bit patterns of x rounded to a format, to nearest even or toward zero; every NaN becomes one pattern."""
+    f = known(name)
+    raw = np.ascontiguousarray(x, dtype=np.float64).view(np.uint64)
+    mag = raw & np.uint64(2**63 - 1)
+    drop = np.uint64(53 - f.p)
+    infinity = np.uint64((2 ** (f.bits - f.p) - 1) << (f.p - 1))
+    shifted = mag - np.uint64((1023 - f.emax) << 52)
+    rounded = _cut(shifted, drop, toward_zero)
+    rounded = np.minimum(rounded, infinity - np.uint64(1) if toward_zero else infinity)
+    small = np.flatnonzero(mag < np.uint64((1023 + f.emin) << 52))
+    if len(small):
+        rounded[small] = _cut_subnormal(mag[small], f, toward_zero)
+    result = (rounded | (raw >> np.uint64(63)) << np.uint64(f.bits - 1)).astype(np.uint32)
+    special = np.flatnonzero(mag >= np.uint64(2047 << 52))
+    if len(special):
+        nan = np.uint32(infinity | np.uint64(2 ** (f.p - 2)))
+        signed = (raw[special] >> np.uint64(63) << np.uint64(f.bits - 1)) | infinity
+        result[special] = np.where(mag[special] > np.uint64(2047 << 52), nan, signed.astype(np.uint32))
+    return result
+
+
+def _cut(whole: Words, drop: Words | np.uint64, toward_zero: bool) -> Words:
+    """Integers without their last `drop` bits, to nearest even or toward zero."""
+    one = np.uint64(1)
+    if toward_zero:
+        return whole >> drop
+    result: Words = (whole + ((one << (drop - one)) - one) + ((whole >> drop) & one)) >> drop
+    return result
+
+
+def _cut_subnormal(mag: Words, f: Format, toward_zero: bool) -> Words:
+    """Magnitudes of float64 numbers below 2^emin in units of the smallest subnormal."""
+    exponent = (mag >> np.uint64(52)).astype(np.int64)
+    hidden = np.where(exponent > 0, np.uint64(2**52), np.uint64(0))
+    drop = np.clip(f.emin + 1023 - exponent + 53 - f.p, 0, 60).astype(np.uint64)
+    return _cut((mag & np.uint64(2**52 - 1)) | hidden, drop, toward_zero)
+
+
+def round_to(x: Values, name: str, toward_zero: bool = False) -> Values:
+    """x rounded to a format. A residue that float64 lost must have been folded in by `odd_sum`."""
+    return decode(encode(x, name, toward_zero), name)
+
+
+def odd_sum(x: Values, y: Values) -> Values:
+    """x + y rounded to odd: exact where float64 holds the sum, else the neighbour with an odd significand."""
+    with np.errstate(all="ignore"):
+        total = x + y
+        back = total - x
+        error = (x - (total - back)) + (y - back)
+    inexact = np.isfinite(total) & (error != 0)
+    raw = np.ascontiguousarray(total).view(np.uint64)
+    even = (raw & np.uint64(1)) == 0
+    away = (error > 0) == (total > 0)
+    moved = np.where(away, raw + np.uint64(1), raw - np.uint64(1)).view(np.float64)
+    result: Values = np.where(inexact & even, moved, total)
+    return result
+
+
+def flush(x: Values, name: str) -> Values:
+    """Subnormal numbers of a format become zeros of their sign."""
+    small = np.abs(x) < 2.0 ** known(name).emin
+    result: Values = np.where(small, np.copysign(0.0, x), x)
+    return result
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """How a kernel computes: its storage format, the format of each operation, and its habits.
+
+    `work`: format each operation rounds to before the result is rounded to `fmt`. `scalar`: format to which a Python
+    scalar is rounded on entry. `contract`: a * b + c is rounded once. `factors`: format to which the factors of
+    products are rounded first. `reciprocal`: x / scalar is x * fl(1 / scalar). `source`: format of the operands, where
+    it is not `fmt`.
+    """
+
+    fmt: str
+    work: str
+    scalar: str
+    contract: bool = False
+    flush_inputs: bool = False
+    flush_results: bool = False
+    factors: str = ""
+    reciprocal: bool = False
+    toward_zero: bool = False
+    source: str = ""
+
+    def enter(self, bits: Bits) -> Values:
+        """The values of an operand as the kernel sees them."""
+        x = decode(bits, self.source or self.fmt)
+        return flush(x, self.source or self.fmt) if self.flush_inputs else x
+
+    def constant(self, s: float) -> Values:
+        """A Python scalar as the kernel sees it."""
+        return round_to(np.array([s], dtype=np.float64), self.scalar)
+
+    def settle(self, x: Values, name: str = "") -> Values:
+        """x, exact or rounded to odd, rounded to the work format (or to `name`)."""
+        to = name or self.work
+        rounded = round_to(x, to, self.toward_zero)
+        if not self.flush_results:
+            return rounded
+        # A result is tiny after rounding with an unbounded exponent (IEEE 754-2019, 7.5; so x86 flushes).
+        f = known(to)
+        limit = 2.0**f.emin - (0.0 if self.toward_zero else 2.0 ** (f.emin - f.p - 1))
+        flushed: Values = np.where(np.abs(x) < limit, np.copysign(0.0, x), rounded)
+        return flushed
+
+    def add(self, x: Values, y: Values) -> Values:
+        """fl(x + y)."""
+        return self.settle(odd_sum(x, y))
+
+    def product(self, x: Values, y: Values) -> Values:
+        """x * y without rounding, of the factors as the kernel sees them."""
+        if self.factors:
+            x, y = round_to(x, self.factors), round_to(y, self.factors)
+        with np.errstate(all="ignore"):
+            exact: Values = x * y
+        return exact
+
+    def mul(self, x: Values, y: Values) -> Values:
+        """fl(x * y)."""
+        return self.settle(self.product(x, y))
+
+    def muladd(self, x: Values, y: Values, z: Values) -> Values:
+        """x * y + z, in one rounding or in two."""
+        exact = self.product(x, y)
+        return self.settle(odd_sum(exact if self.contract else self.settle(exact), z))
+
+    def div(self, x: Values, y: Values) -> Values:
+        """fl(x / y)."""
+        with np.errstate(all="ignore"):
+            quotient: Values = x / y
+        return self.settle(quotient)
+
+    def div_scalar(self, x: Values, s: float) -> Values:
+        """x / s, by a division or through the reciprocal."""
+        c = self.constant(s)
+        return self.mul(x, self.div(np.ones(1), c)) if self.reciprocal else self.div(x, c)
+
+    def sqrt(self, x: Values) -> Values:
+        """fl(sqrt(x))."""
+        with np.errstate(all="ignore"):
+            root: Values = np.sqrt(x)
+        return self.settle(root)
+
+    def leave(self, x: Values) -> Bits:
+        """Bit patterns of a result, rounded once more if the work format is not the storage format."""
+        return encode(self.settle(x, self.fmt), self.fmt)
+
+
+Program = Callable[[Machine, Sequence[Values], float], Values]
+
+
+def run(program: Program, machine: Machine, operands: Sequence[Bits], scalar: float) -> Bits:
+    """Bit patterns that a machine returns for a program on bit patterns of its operands' format."""
+    entered = [machine.enter(b) for b in operands]
+    return machine.leave(program(machine, entered, scalar))
+
+
+def exact_dot(x: Bits, y: Bits, name: str) -> Fraction:
+    """sum x_i y_i as a rational. Raises ValueError for infinities, NaN, or more than 2^14 terms."""
+    if len(x) > 2**14:
+        raise ValueError("an exact dot product is for at most 2^14 terms")
+    f = known(name)
+    (sx, ex), (sy, ey) = _integers(x, f), _integers(y, f)
+    return _gather(sx * sy, ex + ey)
+
+
+def exact_sum(x: Bits, name: str, magnitudes: bool = False) -> Fraction:
+    """sum x_i, or sum |x_i|, as a rational. Raises ValueError for infinities and NaN."""
+    significands, exponents = _integers(x, known(name))
+    return _gather(np.abs(significands) if magnitudes else significands, exponents)
+
+
+def _integers(x: Bits, f: Format) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Significands and exponents of units with x = s 2^e."""
+    mag = x.astype(np.int64) & (2 ** (f.bits - 1) - 1)
+    field = mag >> (f.p - 1)
+    if np.any(field == 2 ** (f.bits - f.p) - 1):
+        raise ValueError("an infinity or a NaN has no exact value")
+    fraction = mag & (2 ** (f.p - 1) - 1)
+    significand = np.where(field > 0, fraction + 2 ** (f.p - 1), fraction)
+    negative = (x.astype(np.int64) >> (f.bits - 1)) & 1
+    return np.where(negative == 1, -significand, significand), np.maximum(field, 1) - f.emax - f.p + 1
+
+
+def _gather(significands: Any, exponents: Any) -> Fraction:
+    total = Fraction(0)
+    for e in np.unique(exponents):
+        total += int(significands[exponents == e].sum()) * Fraction(2) ** int(e)
+    return total

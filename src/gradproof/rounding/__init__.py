@@ -1,0 +1,1 @@
+"""What floating-point accumulation can lose: bounds, certificates, witnesses, for any number of micro-batches."""
