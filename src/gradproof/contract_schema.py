@@ -26,7 +26,9 @@ AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
 Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
-Strategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction"]
+Strategy = Literal[
+    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain"
+]
 ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]

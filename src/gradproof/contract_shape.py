@@ -14,7 +14,7 @@ from gradproof.contract_tree import Exact, Node, Problem
 OURS_CHECK = {"obligations", "expect", "subject", "bounds", "stubs", "mutants", "assumptions", "params"}
 OURS_CHECK |= {"time_limit", "reach", "note"}
 OURS_TEST = OURS_CHECK | {"harness", "obligation"}
-OURS_STRATEGIES = {"bit_precise", "induction"}
+OURS_STRATEGIES = {"bit_precise", "induction", "linear_chain"}
 
 CODES = {
     "extra_forbidden": "GP101",

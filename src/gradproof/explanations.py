@@ -279,4 +279,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
     ),
+    "GP411": Explanation(
+        "`gradproof bound` was given something for which there is no bound: a number that is none, an order or a scale "
+        "that is not known, or a range in which the sum may overflow.",
+        "Give a magnitude and a tolerance as decimals or fractions, and see `gradproof bound --help`.",
+    ),
 }

@@ -48,7 +48,7 @@ def round_to(x: Any, fmt: str) -> Any:
 def constant(text: str, like: Any) -> Any:
     """The decimal constant `text` in the number system of `like`: exact where that system is exact."""
     family = _family(like)
-    if family in ("fraction", "sym", "ratio", "soft", "ieee"):
+    if family in ("fraction", "sym", "ratio", "soft", "ieee", "linear"):
         return Fraction(text)
     return type(like)(text) if family == "numpy" else float(text)
 
@@ -64,6 +64,8 @@ def exact(x: Any) -> Any:
         return exact_of(x)
     if family in ("fraction", "ratio"):
         return x
+    if family == "linear":
+        return x.exact()
     if family == "ieee":
         raise TypeError("an IEEE term has no exact form; compare it with another term of its format")
     return Fraction(x) if isinstance(x, int) else Fraction(float(x))
@@ -110,6 +112,7 @@ _SQRT: dict[str, Callable[[Any], Any]] = {
     "torch": lambda x: x.sqrt(),
     "sym": _sym_sqrt,
     "ieee": lambda x: x.sqrt(),
+    "linear": lambda x: x.sqrt(),
 }
 
 _ROUND: dict[str, Callable[[Any, str], Any]] = {
@@ -121,6 +124,7 @@ _ROUND: dict[str, Callable[[Any, str], Any]] = {
     "torch": _torch_round,
     "sym": _sym_round,
     "ieee": _ieee_round,
+    "linear": lambda x, fmt: x.rounded(fmt),
 }
 
 

@@ -69,6 +69,19 @@ class Format:
             k -= 1
         return Fraction(2) ** (max(k, self.emin) - self.p)
 
+    def worst_error(self, bound: Fraction) -> Fraction:
+        """max |fl(z) - z| over all reals |z| <= bound: just above a power of two it is the distance to that power.
+
+        By monotony and half an ulp, what lies nearer than half a spacing above a power of two is rounded to it.
+        """
+        if bound <= 0:
+            return Fraction(0)
+        k = binade(bound)
+        if k < self.emin:
+            return min(bound, self.tiny / 2)
+        edge = Fraction(2) ** k
+        return max(self.half_ulp(edge), min(bound - edge, self.spacing(bound) / 2))
+
     def representable(self, x: Fraction) -> bool:
         """Whether x is a finite number of the format."""
         return abs(x) <= self.largest and (x / self.spacing(x)).denominator == 1

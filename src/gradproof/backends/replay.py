@@ -23,6 +23,7 @@ FAMILIES = {
     "bounded_int": ("fraction",),
     "induction": ("fraction",),
     "stub_float": ("soft",),
+    "linear_chain": ("soft",),
     "bit_precise": ("soft",),
 }
 NAMES = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gradproof import smt
@@ -23,6 +23,7 @@ DOMAIN = {
     "stub_float": "floats, each rounding replaced by the stub",
     "bit_precise": "IEEE 754 floats, bit for bit",
     "induction": "integers and rationals (no rounding)",
+    "linear_chain": "floats, each rounding within half an ulp of its interval",
     "compositional": "rationals (no rounding)",
 }
 
@@ -48,12 +49,24 @@ class Trial:
     reference: Any
     stub: Any
     deadline: float
+    certificates: list[dict[str, Any]] = field(default_factory=list)
 
     def explore(self, subject: Any) -> Result:
         """Explore the harness on one subject, which is made anew on every path."""
         limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
+        if self.check.strategy == "linear_chain":
+            return self._chain(limits, subject)
         explorer = Explorer(limits, self.stub)
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
+
+    def _chain(self, limits: Limits, subject: Any) -> Result:
+        from gradproof.backends.chain_run import ChainExplorer, ChainKit
+
+        explorer = ChainExplorer(limits)
+        result = explorer.run(lambda: self.harness(ChainKit(self.check, explorer), instance(subject)))
+        if subject is self.reference:
+            self.certificates.extend(explorer.certificates)
+        return result
 
 
 def run(check: Check, workspace: Workspace) -> Finding:
@@ -111,8 +124,10 @@ def _controls(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
 
 def _judge_subject(trial: Trial, result: Result) -> Finding:
     check = trial.check
-    stats = {"paths": result.paths, "most_branches": result.most_branches, "rounded_operations": result.sites}
+    stats: dict[str, Any] = {"paths": result.paths, "most_branches": result.most_branches}
+    stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
+    stats |= {"certificates": trial.certificates} if trial.certificates else {}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
     reach = Reach.ALL_INPUTS if result.inductive and check.strategy == "induction" else Reach.BOUNDED
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
@@ -121,7 +136,8 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.outcome, base.reason = Outcome(result.stopped.outcome), result.stopped.reason
     elif result.violation is not None:
         attempt = first_reproduced(check, trial.harness, trial.reference, None, result.violation)
-        base.outcome = Outcome.REFUTED if attempt.reproduced else Outcome.SPURIOUS
+        silent = Outcome.UNKNOWN if check.strategy == "linear_chain" else Outcome.SPURIOUS
+        base.outcome = Outcome.REFUTED if attempt.reproduced else silent
         # The PyTorch step is a text of its own: when it is right where the model is wrong, the model is refuted still.
         torch_replay(check, trial.workspace, "", attempt)
         base.clauses = {result.violation.clause: "REFUTED"}

@@ -27,6 +27,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
     "watch": ("watch", "Run a training script and verify what one run can decide."),
+    "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 

@@ -42,6 +42,7 @@ STRATEGIES: Mapping[str, str] = {
     "bounded_int": "integers up to the bounds",
     "bit_precise": "IEEE 754 arithmetic, bit for bit",
     "induction": "one step from any state that satisfies the invariant: every length, every number of cycles",
+    "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
     "property test": "cases drawn by Hypothesis and run on real PyTorch; a failure shrinks",
     "seeded bug": "the gate's own falsification: the checks that are named to kill a bug are run on it",
 }

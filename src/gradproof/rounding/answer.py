@@ -1,0 +1,156 @@
+"""Both sides of a question about accumulation: the proven bound, and an input that comes near it, replayed exactly."""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.linear import Linear
+from gradproof.core import Outcome
+from gradproof.rounding.anyorder import any_order_bound
+from gradproof.rounding.certificate import certify, digest
+from gradproof.rounding.farkas import check
+from gradproof.rounding.founded import require_contracts
+from gradproof.rounding.setting import Setting, difference, error_of
+from gradproof.rounding.witness import sequential_witness
+
+ASSUMED = ("round to nearest, ties to even, each operation rounded once", "no overflow, which the bound excludes")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """`bound` is proved for every input; `attained` is the error at `witness`, exactly. `ratio` is their quotient."""
+
+    setting: Setting
+    bound: Fraction
+    attained: Fraction
+    witness: tuple[Fraction, ...]
+    certificate: dict[str, Any] | None
+    contracts: tuple[str, ...]
+    assumes: tuple[str, ...] = ASSUMED
+
+    @property
+    def ratio(self) -> Fraction | None:
+        """Bound over attained; None where nothing is attained."""
+        return self.bound / self.attained if self.attained else None
+
+    def outcome(self, tolerance: Fraction) -> Outcome:
+        """HOLDS where the bound is within the tolerance, REFUTED where the witness is beyond it, else UNKNOWN."""
+        if self.bound <= tolerance:
+            return Outcome.HOLDS
+        return Outcome.REFUTED if self.attained > tolerance else Outcome.UNKNOWN
+
+
+def answer(setting: Setting) -> Answer:
+    """The bound, with its certificate, and the witness. Raises OverflowError and NonLinear as linear floats do."""
+    bound, made, contracts = proved(setting)
+    found = witness(setting)
+    return Answer(setting, bound, error_of(_replayed(setting), found), tuple(found), made, contracts)
+
+
+def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str, ...]]:
+    """The bound, the certificate that the checker accepted, and the proved contracts that it rests on.
+
+    Every order at once has no certificate. Raises LemmaRefused where a contract is not proved.
+    """
+    if setting.order == "any":
+        bound, rows = _any(setting)
+        return bound, None, tuple(require_contracts(rows))
+    made = certify(difference(setting))
+    text = made.text()
+    return check(text), text, tuple(require_contracts(made.rows))
+
+
+def _any(setting: Setting) -> tuple[Fraction, tuple[Linear, ...]]:
+    """What reaches the buffer errs as in left-to-right addition; the additions are bounded for every tree."""
+    own, alone = Setting(**{**_fields(setting), "order": "sequential"}), FORMATS[setting.buffer]
+    made = certify(difference(own))
+    sums = [r for r in made.rows if r.kind in ("round", "fits") and len(r.terms) == 2 and r.fmt == setting.buffer]
+    added = sum((r.error for r in sums), Fraction(0))
+    reach = max((t.reach for r in sums for _, t in r.terms if t not in set(sums)), default=Fraction(0))
+    if setting.scale == "after" or setting.weights:
+        raise ValueError("every order at once is for equal terms, scaled before they are added")
+    trees = any_order_bound(alone.name, setting.n, reach) if setting.n > 1 else Fraction(0)
+    return made.bound - added + trees, made.rows
+
+
+def _fields(setting: Setting) -> dict[str, Any]:
+    return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
+
+
+def _replayed(setting: Setting) -> Setting:
+    """Left to right is one of the orders where any is asked for."""
+    return Setting(**{**_fields(setting), "order": "sequential"}) if setting.order == "any" else setting
+
+
+def witness(setting: Setting) -> list[Fraction]:
+    """Gradients on which the setting errs far; no claim that nothing errs farther."""
+    one = _replayed(setting)
+    if one.inputs:
+        return _tied_inputs(one)
+    if one.order == "sequential" and one.scale == "divide":
+        return sequential_witness(one.n, one.buffer, one.magnitude)
+    if one.weights or one.scale == "multiply":
+        return sequential_witness(one.n, one.buffer, one.magnitude)
+    from gradproof.rounding.compensated_witness import witness_for
+
+    return witness_for(one)
+
+
+def _tied_inputs(setting: Setting) -> list[Fraction]:
+    """Reals midway between the largest number and the one below it, all of which are rounded the same way."""
+    f = FORMATS[str(setting.inputs)]
+    step = f.spacing(setting.magnitude)
+    top = (setting.magnitude / step).__floor__() * step
+    below = top - f.spacing(top * (1 - f.u))
+    return [(top + below) / 2] * setting.n
+
+
+def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict[str, int | None]:
+    """Over N = 2^k up to `most`: the largest N that is proved, the first that is refuted, and the first undecided."""
+    found: dict[str, int | None] = {"true up to": None, "undecided from": None, "false from": None}
+    n = 1
+    while n <= most:
+        own = Setting(**{**_fields(setting), "n": n})
+        bound = proved(own)[0] if own.order != "sequential" or n <= 4096 else quick(own)
+        if bound <= tolerance:
+            found["true up to"] = n
+        elif error_of(_replayed(own), witness(own)) > tolerance:
+            found["false from"] = n
+            return found
+        elif found["undecided from"] is None:
+            found["undecided from"] = n
+        n *= 2
+    return found
+
+
+def quick(setting: Setting) -> Fraction:
+    """The bound of `proved` without its rows; for long windows."""
+    return certify(difference(setting)).bound
+
+
+def bits(x: Fraction, f: Format) -> str:
+    """A number of a format as its bit pattern, in hexadecimal. Raises ValueError where it is none."""
+    if not f.representable(x):
+        raise ValueError(f"{x} is no {f.name} number")
+    packed = {"fp16": ">e", "fp32": ">f", "fp64": ">d", "bf16": ">f"}[f.name]
+    return struct.pack(packed, float(x)).hex()[: f.bits // 4]
+
+
+def as_json(found: Answer) -> dict[str, Any]:
+    """An answer as JSON values; rationals are strings, the witness is bit patterns where it has any."""
+    s, f = found.setting, FORMATS[found.setting.buffer]
+    plain = all(f.representable(g) for g in found.witness)
+    return {
+        "setting": {**_fields(s), "magnitude": str(s.magnitude), "weights": [str(w) for w in s.weights]},
+        "bound": str(found.bound), "bound_float": float(found.bound),
+        "attained": str(found.attained), "attained_float": float(found.attained),
+        "ratio": None if found.ratio is None else float(found.ratio),
+        "witness": [bits(g, f) for g in found.witness] if plain else [str(g) for g in found.witness],
+        "contracts": list(found.contracts),
+        "certificate": None if found.certificate is None else digest(found.certificate),
+        "assumes": list(found.assumes),
+    }  # fmt: skip

@@ -1,0 +1,104 @@
+"""One question about accumulation: how many gradients, how large, in which formats, scaled how, summed in which order.
+
+G = sum of x_i, x_i = fl(w_i g_i), in the format of the buffer; the error is |G - sum of w_i g_i|, exactly. With
+`inputs` the g_i are reals that are rounded to that format once, and that rounding counts; without, they are numbers of
+the buffer's format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gradproof.arith.formats import FORMATS
+from gradproof.arith.linear import Linear
+from gradproof.arith.soft import Soft
+from gradproof.rounding.sums import ordered_sum
+
+SCALES = ("divide", "multiply", "after", "none")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """`scale`: fl(g / n), fl(g fl(1/n)), the sum divided afterwards, or terms as they are, |x_i| <= magnitude / n.
+
+    `weights` (one a gradient, summing to 1) take the place of 1/n; they are rounded to the buffer's format first.
+    Raises ValueError for anything that is no setting.
+    """
+
+    n: int
+    buffer: str = "fp32"
+    inputs: str | None = None
+    magnitude: Fraction = Fraction(1)
+    scale: str = "divide"
+    order: str = "sequential"
+    weights: tuple[Fraction, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError("a window has at least one micro-batch")
+        if self.scale not in SCALES:
+            raise ValueError(f"no scale {self.scale!r}; known: {', '.join(SCALES)}")
+        if self.magnitude <= 0:
+            raise ValueError("the magnitude of a gradient is positive")
+        if self.weights and (len(self.weights) != self.n or self.scale != "multiply"):
+            raise ValueError(f"{self.n} weights, which multiply")
+        for name in (self.buffer, *([self.inputs] if self.inputs else [])):
+            if name not in FORMATS:
+                raise ValueError(f"no format {name!r}; known: {', '.join(FORMATS)}")
+        if self.order != "any":
+            ordered_sum(self.order)
+
+    def shares(self) -> list[Fraction]:
+        """The exact weight of each gradient."""
+        return list(self.weights) or [Fraction(1, self.n)] * self.n
+
+    def describe(self) -> str:
+        """In words."""
+        made = f"reals rounded to {self.inputs}" if self.inputs else f"{self.buffer} gradients"
+        return f"N={self.n}, {made}, {self.buffer} buffer, |g| <= {float(self.magnitude):g}, {self.scale}, {self.order}"
+
+
+def terms(setting: Setting, made: Sequence[Any]) -> list[Any]:
+    """The terms that reach the buffer, of gradients in any number system of the buffer's format."""
+    n, fmt = setting.n, FORMATS[setting.buffer]
+    if setting.scale == "divide":
+        return [g / n for g in made]
+    if setting.scale == "multiply":
+        return [g * fmt.round(w) for g, w in zip(made, setting.shares(), strict=True)]
+    return list(made)
+
+
+def accumulated(setting: Setting, made: Sequence[Any]) -> Any:
+    """The sum that a buffer of the setting holds in the end."""
+    total = ordered_sum(setting.order)(terms(setting, made))
+    return total / setting.n if setting.scale == "after" else total
+
+
+def difference(setting: Setting) -> Linear:
+    """G - sum of w_i g_i on linear floats."""
+    own = setting.magnitude if setting.scale != "none" else setting.magnitude / setting.n
+    given = [Linear.input(f"g[{i}]", None if setting.inputs else setting.buffer, own) for i in range(setting.n)]
+    made = [g.rounded(setting.inputs).rounded(setting.buffer) if setting.inputs else g for g in given]
+    exact = [g.exact() for g in given]
+    shares = setting.shares() if setting.scale != "none" else [Fraction(1)] * setting.n
+    mean = Linear(
+        "exact", None, list(zip(shares, exact, strict=True)), sum((w * own for w in shares), Fraction(0))
+    )  # fmt: skip
+    got: Linear = accumulated(setting, made).exact() - mean
+    return got
+
+
+def error_of(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
+    """|G - sum of w_i g_i| on given gradients, exactly. Raises ValueError where one is outside the setting."""
+    own = setting.magnitude if setting.scale != "none" else setting.magnitude / setting.n
+    if len(gradients) != setting.n or any(abs(g) > own for g in gradients):
+        raise ValueError(f"{setting.n} gradients of at most {own}")
+    if not setting.inputs and not all(FORMATS[setting.buffer].representable(g) for g in gradients):
+        raise ValueError(f"a gradient is no {setting.buffer} number")
+    made = [Soft(g, setting.inputs or setting.buffer).value for g in gradients]
+    got: Fraction = accumulated(setting, [Soft(g, setting.buffer) for g in made]).value
+    shares = setting.shares() if setting.scale != "none" else [Fraction(1)] * setting.n
+    return abs(got - sum((w * g for w, g in zip(shares, gradients, strict=True)), Fraction(0)))

@@ -1,0 +1,149 @@
+"""A trace as a timeline: one lane for each kind of event, one column for each event, the state under it.
+
+An event may be refused (what is right would not have done it) and may do harm (an obligation breaks there); the two are
+drawn apart, because a bug is often done before it is felt. Text is plain ASCII. The SVG is inline, has no style sheet,
+font or script of its own and takes its colour of text from the page; what is wrong is told by shape and words too.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+GUTTER, COLUMN, ROW, LEADING, NARROWEST = 96, 88, 24, 17, 480
+LETTER = 6.6  # width of an average letter of a 12 px sans-serif font, in px
+RED, AMBER = "#c62828", "#b26a00"
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One event: its kind, the state after it, a short note, and what is wrong with it.
+
+    `refused` says why what is right would not have done it, `harm` which obligation breaks there.
+    """
+
+    event: str
+    after: str
+    note: str = ""
+    refused: str = ""
+    harm: str = ""
+
+    @property
+    def mark(self) -> str:
+        """X where the event is refused, ! where it only does harm, else o."""
+        return "X" if self.refused else "!" if self.harm else "o"
+
+    @property
+    def words(self) -> str:
+        """What is wrong, in words; the same words are said once."""
+        return "; ".join(dict.fromkeys(w for w in (self.refused, self.harm) if w))
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """A title, the state at the start and the events. Raises ValueError without events."""
+
+    title: str
+    start: str
+    ticks: tuple[Tick, ...]
+
+    def __post_init__(self) -> None:
+        if not self.ticks:
+            raise ValueError("a timeline needs an event")
+
+    @property
+    def lanes(self) -> tuple[str, ...]:
+        """Kinds of events, in order of first appearance."""
+        return tuple(dict.fromkeys(t.event for t in self.ticks))
+
+    @property
+    def faults(self) -> tuple[tuple[int, Tick], ...]:
+        """The ticks with something wrong, with their numbers from 1."""
+        return tuple((i, t) for i, t in enumerate(self.ticks, 1) if t.words)
+
+
+def as_text(line: Timeline) -> str:
+    """The timeline as lines of text, without a trailing newline."""
+    notes = [t.note for t in line.ticks]
+    lanes = [(lane, [t.mark if t.event == lane else "" for t in line.ticks]) for lane in line.lanes]
+    head = [("", [str(i) for i in range(1, len(line.ticks) + 1)])]
+    rows = head + ([("", notes)] if any(notes) else []) + lanes
+    states = ("state", [t.after for t in line.ticks])
+    gutter = max(len(name) for name, _ in [*rows, states]) + 2
+    start = max(len(line.start), 1) + 2
+    widths = [max(len(cells[i]) for _, cells in [*rows, states]) + 2 for i in range(len(line.ticks))]
+    out = [line.title]
+    for name, cells in [*rows, states]:
+        first = line.start if name == "state" else ""
+        body = "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
+        out.append(f"{name.ljust(gutter)}{first.ljust(start)}{body}".rstrip())
+    out += [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
+    return "\n".join(out)
+
+
+def as_svg(line: Timeline) -> Markup:
+    """The timeline as one `svg` element for a page of HTML; every text in it is escaped."""
+    width = max(NARROWEST, GUTTER + COLUMN * (len(line.ticks) + 1))
+    fit = int((width - 16) / LETTER)
+    told = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
+    titles = textwrap.wrap(line.title, fit)
+    top = LEADING * len(titles) + ROW
+    below = top + ROW * (len(line.lanes) + 1)
+    height = below + LEADING * len(told) + ROW
+    parts = [_text(8, LEADING * (i + 1), row, "start", "currentColor") for i, row in enumerate(titles)]
+    parts += _lanes(line, top, width)
+    for i, tick in enumerate(line.ticks):
+        parts += _tick(line, i, tick, top, below)
+    parts += [_text(GUTTER - 8, below, "state", "end", "currentColor")]
+    parts += [_text(GUTTER + COLUMN / 2, below, line.start, "middle", "currentColor")]
+    for i, (row, tick) in enumerate(told):
+        parts.append(_text(8, below + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
+    label = "; ".join([line.title, *(f"event {i}, {t.event}: {t.words}" for i, t in line.faults)])
+    head = Markup(
+        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" aria-label="{}">'
+    )
+    return head.format(width, height, width, label) + Markup("").join(parts) + Markup("</svg>")
+
+
+def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
+    rule = Markup('<line x1="{}" y1="{:.1f}" x2="{}" y2="{:.1f}" stroke="currentColor" stroke-opacity="0.25"/>')
+    parts = []
+    for i, lane in enumerate(line.lanes):
+        y = top + ROW * (i + 0.5)
+        parts += [rule.format(GUTTER, y, width - 8, y), _text(GUTTER - 8, y + 4, lane, "end", "currentColor")]
+    return parts
+
+
+def _tick(line: Timeline, i: int, tick: Tick, top: float, below: float) -> list[Markup]:
+    x, y = GUTTER + COLUMN * (i + 1.5), top + ROW * (line.lanes.index(tick.event) + 0.5)
+    number = f"{i + 1}" + (f" ({tick.note})" if tick.note else "")
+    return [
+        _text(x, top - 6, number, "middle", "currentColor"),
+        _mark(tick, x, y),
+        _text(x, below, tick.after, "middle", "currentColor"),
+    ]
+
+
+def _mark(tick: Tick, x: float, y: float) -> Markup:
+    """A dot, a cross where the event is refused, a triangle where it only does harm."""
+    title = Markup("<title>{}</title>").format(tick.words) if tick.words else Markup("")
+    if tick.refused:
+        cross = Markup('<path d="M{:.1f} {:.1f}l12 12m0 -12l-12 12" stroke="{}" stroke-width="3">{}</path>')
+        return cross.format(x - 6, y - 6, RED, title)
+    if tick.harm:
+        return Markup('<path d="M{:.1f} {:.1f}l7 12h-14z" fill="{}">{}</path>').format(x, y - 7, AMBER, title)
+    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="currentColor"/>').format(x, y)
+
+
+def _text(x: float, y: float, text: str, anchor: str, colour: str) -> Markup:
+    made = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="{}">{}</text>')
+    return made.format(x, y, anchor, colour, text)
+
+
+def as_page(lines: Sequence[Timeline]) -> str:
+    """A page of HTML with one figure a timeline, for reading without a report."""
+    figures = Markup("").join(Markup("<figure>{}</figure>").format(as_svg(line)) for line in lines)
+    return str(Markup('<!doctype html><html lang="en"><meta charset="utf-8"><title>Timelines</title>') + figures)

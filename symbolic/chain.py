@@ -1,0 +1,39 @@
+"""Harnesses of any length on linear floats: KANI-GA-020, -021, -022 of the contract.
+
+The loop is run on numbers that are linear in their inputs up to a bounded rounding error; each claim is decided by a
+certificate. So N is as large as a real window is.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from gradproof.arith import exact
+from gradproof.arith.bounds import accumulation_bound, scaling_bound
+from models.accumulation import Config
+from symbolic.accumulation import columns, mean, one_window, only_update
+
+
+def within_tolerance(k: Any, loop: Any) -> None:
+    """GA-EQ-001 in floats at one N: |G_accum - G_full| <= epsilon, for each forward format that the claim names."""
+    forward = k.choose("forward", list(k.params["forward"]))
+    n = k.bound("micro_batches")
+    made, config = ("fp32", Config(n)) if forward == "fp32" else ("fp64", Config(n, gradient_format="fp16"))
+    grads = columns(k, lambda name: k.floats(name, n, made, -1, 1))
+    applied = only_update(k, "GA-EQ-001", one_window(k, loop, grads, config))
+    k.cover("the last format", forward == list(k.params["forward"])[-1])
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        error = abs(exact(got) - mean(row))
+        k.check("GA-EQ-001", error <= k.tolerance("GA-EQ-001", forward), f"{forward}, N={n}, element {j}")
+
+
+def sharp_bound(k: Any, loop: Any) -> None:
+    """GA-EQ-001 in fp32: the error is at most u (N^2 - 1) / (3 N), and what underflow in g / N adds, for N = 2^k."""
+    n = k.bound("micro_batches")
+    grads = columns(k, lambda name: k.floats(name, n, "fp32", -1, 1))
+    applied = only_update(k, "GA-EQ-001", one_window(k, loop, grads, Config(n)))
+    most = accumulation_bound("fp32", n, Fraction(1)) + scaling_bound("fp32", n, Fraction(1))
+    k.cover("a power of two", n & (n - 1) == 0)
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        k.check("GA-EQ-001", abs(exact(got) - mean(row)) <= most, f"N={n}, element {j}: E_N = {float(most):.6g}")

@@ -1,0 +1,348 @@
+"""The window table for every N: each proof holds, each of its facts is needed, and each bug is seen twice."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gradproof.backends import smt_run
+from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
+from gradproof.explore import Explorer, Limits, Result
+from gradproof.kit import SymbolicKit
+from gradproof.shortest import Trace
+from gradproof.timeline import as_svg, as_text
+from models import window_bugs
+from models.window import RULES, Breaks, Event, State, replay
+from models.window_bugs import BLIND, BROKEN, TABLE, WINDOW_BUGS, Loop, Refusal, allowing, bent
+from symbolic import window_all, window_facts
+from symbolic.window_facts import Act, Counts, Demand, Fact, Proof
+from symbolic.window_traces import Moment, counting, find, first_refused, possibilities, runs, start, timeline
+
+LOOPS = {"schedule_follows_steps": "SCHEDULING", "one_sync_a_window": "SYNCHRONISING"}
+BOUNDS = {"transitions": 1, "branches": 4, "paths": 4}
+EQUAL = window_facts.STEPS_OF_EQUAL_WINDOWS
+CASES = [(harness, name) for harness, (_, rows) in BROKEN.items() for name, _, _ in rows]
+
+
+def proof_of(harness: str) -> Proof:
+    found: Proof = getattr(window_facts, harness.upper())
+    return found
+
+
+def claim(harness: str, subject: str = "", mutants: tuple[str, ...] = (), expect: Expect = Expect.HOLDS) -> Check:
+    clause = BROKEN[harness][0]
+    return Check(
+        "T-1",
+        Kind.SMT,
+        Layer.SMT,
+        (clause,),
+        "a test",
+        f"symbolic.window_all:{harness}",
+        f"models.window_bugs:{subject or LOOPS.get(harness, 'TABLE')}",
+        strategy="induction",
+        bounds=tuple(Bound(name, value, "a test") for name, value in BOUNDS.items()),
+        mutants=mutants,
+        params={"empty": "models.window_bugs:EMPTY", "mutants": "models.window_bugs:WINDOW_BUGS", "subjects": {}},
+        time_limit=60.0,
+        expect=expect,
+    )
+
+
+class Names:
+    """A workspace of importable names."""
+
+    def resolve(self, name: str) -> Any:
+        module, _, attribute = name.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+class Lean(SymbolicKit):
+    """A kit that asks for no covers: they are asked for once, by the whole checks."""
+
+    def cover(self, name: str, condition: Any = True) -> None:
+        """Nothing."""
+
+
+def asked(proof: Proof, loop: Loop, kit: type[SymbolicKit] = Lean) -> Result:
+    explorer = Explorer(Limits(4, 4, 30.0, time.monotonic() + 60), None)
+    made = kit(claim("no_stale_gradient"), explorer)
+    return explorer.run(lambda: window_all.prove(made, loop, proof))
+
+
+def found(proof: Proof, loop: Loop) -> Trace[Moment, Act]:
+    trace = find(proof, loop).trace
+    assert trace is not None
+    return trace
+
+
+@pytest.fixture(scope="module")
+def findings() -> dict[str, Finding]:
+    """Every harness with its empty body and all its bugs, as a contract would run it."""
+    checks = {h: claim(h, mutants=tuple(row[0] for row in rows)) for h, (_, rows) in BROKEN.items()}
+    return {harness: smt_run.run(check, Names()) for harness, check in checks.items()}
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_the_proof_holds_for_all_inputs_by_one_query(harness: str, findings: dict[str, Finding]) -> None:
+    finding = findings[harness]
+    assert finding.outcome is Outcome.HOLDS, finding.reason
+    assert finding.reach is Reach.ALL_INPUTS
+    assert finding.clauses == {BROKEN[harness][0]: "HOLDS"}
+    assert finding.reason == "1 paths, 2 checks, none falsifiable"
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_every_state_is_inhabited_and_every_event_can_come(harness: str, findings: dict[str, Finding]) -> None:
+    covers = {c["name"]: c["reached"] for c in findings[harness].covers}
+    wanted = {f"{s.value} is inhabited" for s in State} | {f"{e.value} can come" for e in Event}
+    assert wanted | {fact.text for fact in proof_of(harness).covers} == set(covers)
+    assert all(covers.values())
+
+
+@pytest.mark.parametrize(("harness", "name"), CASES, ids=[name for _, name in CASES])
+def test_a_bug_is_refuted_on_its_clause_by_the_induction(harness: str, name: str, findings: dict[str, Finding]) -> None:
+    control = next(c for c in findings[harness].controls if c.name == name)
+    assert control.outcome is Outcome.REFUTED, control.reason
+    assert control.killed
+    assert control.clause == BROKEN[harness][0]
+    assert "-->" in control.replays[0]["detail"]
+
+
+@pytest.mark.parametrize(("harness", "name"), CASES, ids=[name for _, name in CASES])
+def test_a_bug_is_refuted_by_a_concrete_trace(harness: str, name: str) -> None:
+    """The last event breaks the obligation by the counters; the right loop refuses that event or one before it."""
+    proof, loop = proof_of(harness), WINDOW_BUGS[name].subject
+    trace = found(proof, loop)
+    refusal = first_refused(proof, trace)
+    assert refusal is not None
+    assert refusal[0] < len(trace.moves)
+    events = [move.event.event for move in trace.moves]
+    table = replay(events, trace.start.run.sizes, trace.start.run.scaled)
+    if proof.loop is TABLE:
+        assert (table[-1].index, table[-1].broken) == refusal
+    drawn = timeline(name, proof, trace)
+    assert drawn.ticks[refusal[0]].refused == refusal[1].why
+    assert drawn.ticks[-1].harm
+    assert f"{name} breaks {proof.clause}" in as_text(drawn)
+    assert refusal[1].why in as_text(drawn)
+    assert str(as_svg(drawn)).count("</svg>") == 1
+
+
+WRONG_AT = {
+    "late_step": ("accumulate accumulate", 1),
+    "stale_accumulate": ("accumulate step accumulate step", 2),
+    "double_clip": ("accumulate clip clip", 2),
+    "clip_before_unscale": ("accumulate clip", 1),
+    "schedule_on_skip": ("accumulate step schedule", 2),
+    "tail_dropped": ("accumulate end", 1),
+    "step_twice": ("accumulate step step end", 2),
+    "zero_before_step": ("accumulate zero", 1),
+    "sync_after_clip": ("accumulate clip sync", 2),
+    "sync_twice": ("accumulate sync sync", 2),
+    "schedule_missed": ("accumulate step zero accumulate", 3),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_AT)
+def test_the_trace_is_the_one_that_a_person_would_give(name: str) -> None:
+    harness = next(h for h, other in CASES if other == name)
+    trace = found(proof_of(harness), WINDOW_BUGS[name].subject)
+    refusal = first_refused(proof_of(harness), trace)
+    assert refusal is not None
+    assert (" ".join(m.event.event.value for m in trace.moves), refusal[0]) == WRONG_AT[name]
+
+
+def test_a_dropped_tail_is_seen_where_there_is_a_tail() -> None:
+    run = found(EQUAL, WINDOW_BUGS["tail_dropped"].subject).start.run
+    assert (run.n, run.total, run.flush) == (2, 1, True)
+
+
+def weakened(proof: Proof) -> Iterator[tuple[str, Proof]]:
+    """The proof without one fact in one state."""
+    for i, fact in enumerate(proof.facts):
+        for state in fact.states:
+            kept = tuple(s for s in fact.states if s is not state)
+            less = (*proof.facts[:i], replace(fact, states=kept), *proof.facts[i + 1 :])
+            yield f"{fact.text} ({state.value})", replace(proof, facts=less)
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_every_fact_is_needed(harness: str) -> None:
+    """Without it the invariant is not inductive any more, or allows what the obligation forbids."""
+    proof, tried = proof_of(harness), 0
+    for name, less in weakened(proof):
+        assert asked(less, proof.loop).violation is not None, name
+        tried += 1
+    assert tried >= len(proof.facts)
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_every_demand_is_asked_for(harness: str) -> None:
+    """A demand that is replaced by its opposite is refuted: the harness does not check for nothing."""
+    proof = proof_of(harness)
+    for i, demand in enumerate(proof.demands):
+        opposite = replace(demand, holds=lambda g, holds=demand.holds: window_all.no(holds(g)))
+        changed = replace(proof, demands=(*proof.demands[:i], opposite, *proof.demands[i + 1 :]))
+        result = asked(changed, proof.loop)
+        assert result.violation is not None, demand.text
+        assert not result.violation.label.startswith("a fresh loop")
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_an_invariant_that_is_false_at_first_is_caught_at_the_base(harness: str) -> None:
+    proof = proof_of(harness)
+    name = proof.counters[-1]
+    wrong = Fact("it has begun", (State.CLEAN,), lambda g: getattr(g, name) >= 1)
+    result = asked(replace(proof, facts=(*proof.facts, wrong)), proof.loop)
+    assert result.violation is not None
+    assert result.violation.label.startswith("a fresh loop")
+
+
+def test_an_invariant_that_is_always_false_is_caught() -> None:
+    never = Fact("never", tuple(State), lambda g: g.old < g.old)
+    result = asked(replace(window_facts.NO_STALE_GRADIENT, facts=(never,)), TABLE)
+    assert result.violation is not None
+    assert result.violation.label.startswith("a fresh loop")
+
+
+@pytest.mark.parametrize("state", State)
+def test_a_false_promise_of_a_state_is_caught(state: State) -> None:
+    proof = window_facts.ONE_UNSCALE_A_WINDOW
+    never = Fact("never", (state,), lambda g: g.scale < g.scale)
+    assert asked(replace(proof, facts=(*proof.facts, never)), TABLE).violation is not None
+
+
+def test_a_state_that_nothing_inhabits_is_vacuous(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no event leads to a state, the induction keeps even a false promise of it; the covers do not."""
+    proof = window_facts.ONE_UNSCALE_A_WINDOW
+    never = Fact("never", (State.CLIPPED,), lambda g: g.scale < g.scale)
+    unclipped = Loop(refusals=(Refusal(Event.CLIP, (State.FULL,), Breaks("GA-INV-005", "no clip in this loop")),))
+    changed = replace(proof, facts=(*proof.facts, never))
+    assert asked(changed, unclipped).violation is None
+    monkeypatch.setattr(window_facts, "ONE_UNSCALE_A_WINDOW", changed)
+    monkeypatch.setattr(window_bugs, "TABLE", unclipped)
+    finding = smt_run.run(claim("one_unscale_a_window"), Names())
+    assert finding.outcome is Outcome.VACUOUS
+    assert "cover not reached: clipped is inhabited" in finding.reason
+
+
+def test_a_query_without_an_answer_is_no_proof() -> None:
+    assert smt_run.run(replace(claim("no_stale_gradient"), time_limit=0.0), Names()).outcome is Outcome.TIMEOUT
+
+
+WRONG_COUNTS: dict[str, Callable[[Any], Any]] = {
+    "floor where the tail is flushed": lambda g: (g.flush == 0) | (g.seen < g.total) | (g.attempts == g.quotient),
+    "ceil where no tail is flushed": lambda g: (
+        (g.flush == 1) | (g.total - g.seen >= g.n) | (g.rest == 0) | (g.attempts == g.quotient + 1)
+    ),
+    "one too many": lambda g: (g.seen < g.total) | (g.attempts == g.quotient + 1),
+    "M/N as if N were 2": lambda g: (g.flush == 1) | (g.total - g.seen >= g.n) | (g.attempts * 2 <= g.total),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_COUNTS)
+def test_a_wrong_count_of_steps_is_refuted(name: str) -> None:
+    wrong = replace(EQUAL, demands=(Demand(Event.END, name, WRONG_COUNTS[name]),))
+    assert asked(wrong, TABLE).violation is not None
+
+
+def moments(proof: Proof, loop: Loop) -> Iterator[Moment]:
+    """Every moment that some run reaches."""
+    seen: dict[Moment, None] = dict.fromkeys(start(proof, run) for run in runs(proof))
+    left = list(seen)
+    while left:
+        at = left.pop()
+        yield at
+        for _, after in possibilities(proof, loop, at):
+            if after not in seen:
+                seen[after] = None
+                left.append(after)
+
+
+@pytest.mark.parametrize("harness", BROKEN)
+def test_every_reachable_moment_keeps_the_facts(harness: str) -> None:
+    """Brute force beside the induction: small runs reach every state, and no promise is broken in any of them."""
+    proof = proof_of(harness)
+    reached = list(moments(proof, proof.loop))
+    assert {at.state for at in reached} == set(State)
+    for at in reached:
+        g = Counts(**dict(at.counts))
+        assert all(fact.holds(g) for fact in proof.facts if at.state in fact.states), at
+
+
+def test_the_steps_of_every_small_run_are_floor_and_ceil() -> None:
+    """M/N in Python's own integers, beside the quotient and rest of the proof."""
+    ends: dict[tuple[int, int, int], set[int]] = {}
+    for at in moments(EQUAL, TABLE):
+        g, run = Counts(**dict(at.counts)), at.run
+        over = g.seen == run.total if run.flush else run.total - g.seen < run.n
+        if over and any(case.act.event is Event.END for case, _ in possibilities(EQUAL, TABLE, at)):
+            ends.setdefault((run.n, run.total, run.flush), set()).add(g.attempts)
+    assert {(n, m, flush): {-(-m // n) if flush else m // n} for n, m, flush in ends} == ends
+    assert {(run.n, run.total, run.flush) for run in runs(EQUAL)} == set(ends)
+
+
+FORBIDDEN = [(s, e, rule.obligation) for (s, e), rule in RULES.items() if isinstance(rule, Breaks)]
+JUDGES = {
+    Event.ZERO: "no_stale_gradient",
+    Event.ACCUMULATE: "one_step_a_window",
+    Event.SYNC: "one_sync_a_window",
+    Event.UNSCALE: "one_unscale_a_window",
+    Event.CLIP: "one_clip_a_window",
+    Event.STEP: "one_step_a_window",
+    Event.SCHEDULE: "schedule_within_attempts",
+    Event.END: "one_step_a_window",
+}
+
+
+@pytest.mark.parametrize(("state", "event", "obligation"), FORBIDDEN)
+def test_every_prohibition_of_the_table_is_needed(state: State, event: Event, obligation: str) -> None:
+    """Allowing it breaks the clause that the table names, by the induction and by a run."""
+    named = {"GA-INV-002": "no_stale_gradient", "GA-INV-005": "one_clip_a_window"}
+    proof = proof_of(named.get(obligation, JUDGES[event]))
+    assert proof.clause == obligation
+    loop = bent(state, event, State.OPEN if event is Event.ACCUMULATE else state, proof.loop)
+    assert asked(proof, loop).violation is not None
+    assert find(proof, loop).trace is not None
+
+
+def test_the_table_alone_lets_the_schedule_follow_a_skipped_step() -> None:
+    finding = smt_run.run(claim("schedule_follows_steps", "BLIND", expect=Expect.REFUTED), Names())
+    assert finding.outcome is Outcome.REFUTED
+    assert finding.replays[0]["reproduced"]
+    assert finding.counterexample is not None
+    assert finding.counterexample["values"]["skipped"] == "1"
+    trace = found(window_facts.SCHEDULE_FOLLOWS_STEPS, BLIND)
+    assert [(m.event.event, m.event.skips) for m in trace.moves[1:]] == [(Event.STEP, True), (Event.SCHEDULE, False)]
+    plain = [move.event.event for move in trace.moves]
+    assert replay(plain, trace.start.run.sizes)[-1].broken is None
+    assert asked(window_facts.SCHEDULE_WITHIN_ATTEMPTS, TABLE).violation is None
+
+
+def test_the_table_alone_does_not_count_synchronisations() -> None:
+    """Twice, in the middle and never are all runs of the table; the loop that promises one a window refuses them."""
+    for events in ("accumulate sync sync step", "accumulate sync accumulate step", "accumulate step"):
+        names = [Event(e) for e in events.split()]
+        assert replay(names, [names.count(Event.ACCUMULATE)])[-1].broken is None
+    assert asked(window_facts.ONE_SYNC_A_WINDOW, TABLE).violation is not None
+
+
+def test_a_loop_has_only_refusals_that_it_had() -> None:
+    with pytest.raises(ValueError, match="never refused"):
+        allowing(TABLE, Event.SYNC, State.FULL)
+
+
+def test_a_concrete_run_counts_what_is_left_of_a_window() -> None:
+    assert counting(EQUAL) is EQUAL
+    assert "left" in counting(window_facts.NO_STALE_GRADIENT).counters
+
+
+def test_every_obligation_has_two_bugs_and_every_bug_a_thread() -> None:
+    assert min(len(rows) for _, rows in BROKEN.values()) >= 2
+    assert len(WINDOW_BUGS) == len(CASES)
+    assert all("#" in bug.reference and bug.name == name for name, bug in WINDOW_BUGS.items())
