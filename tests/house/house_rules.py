@@ -23,7 +23,14 @@ USUAL_LINES = 400
 MOST_FUNCTION_LINES = 60
 
 Z3_HOME = "src/gradproof/smt.py"
-TORCH_HOMES = ("src/gradproof/backends/", "src/gradproof/kernels/", "src/gradproof/shadow/", "models/", "symbolic/", "tests/")
+TORCH_HOMES = (
+    "src/gradproof/backends/",
+    "src/gradproof/kernels/",
+    "src/gradproof/shadow/",
+    "models/",
+    "symbolic/",
+    "tests/",
+)
 
 UNFINISHED = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|X" + r"XX)\b")
 EVERYTHING = {"Exception", "BaseException"}
