@@ -20,6 +20,8 @@ from gradproof.backends.chain_run import ChainExplorer, ChainKit, extremes
 from gradproof.cli import dispatch
 from gradproof.core import Outcome
 from gradproof.explore import Limits, Result
+from gradproof.kernels import replay as replays
+from gradproof.kernels.replay import replay
 from gradproof.rounding import answer as answers
 from gradproof.rounding import farkas, founded
 from gradproof.rounding.answer import answer, bits, thresholds
@@ -133,6 +135,33 @@ def test_bits() -> None:
     assert bits(Fraction(1), FORMATS["bf16"]) == "3f80"
     with pytest.raises(ValueError, match="is no fp16 number"):
         bits(Fraction(1, 3), FORMATS["fp16"])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"n": 512}, {"n": 8, "buffer": "fp16"}, {"n": 4, "buffer": "bf16"}, {"n": 7}, {"n": 16, "inputs": "fp16"},
+     {"n": 5, "scale": "multiply"}, {"n": 6, "scale": "after"}],
+)  # fmt: skip
+def test_torch_does_what_the_model_says(options: dict[str, Any]) -> None:
+    made = answer(Setting(**options))
+    seen = replay(made.setting, made.witness)
+    assert (seen.equal, seen.error) == (True, made.attained)
+
+
+def test_a_kernel_that_rounds_otherwise_is_seen(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, out = run(capsys, "-n", "4", "--replay", "cpu")
+    assert (code, "to the last digit" in out) == (0, True)
+    monkeypatch.setitem(replays.TORCH, "fp32", "bfloat16")
+    code, out = run(capsys, "-n", "4", "--replay", "cpu")
+    assert (code, "BEYOND THE BOUND" in out) == (1, True)
+
+
+@pytest.mark.parametrize("wrong", [["--order", "pairwise"], ["--replay", "tpu"]])
+def test_what_torch_is_not_asked(capsys: pytest.CaptureFixture[str], wrong: list[str]) -> None:
+    code, out = run(capsys, "-n", "4", "--replay", "cpu", *wrong)
+    assert (code, "GP411" in out) == (2, True)
 
 
 # The strategy linear_chain

@@ -12,6 +12,7 @@ import click
 from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome
 
 if TYPE_CHECKING:
+    from gradproof.kernels.replay import Replay
     from gradproof.rounding.answer import Answer
 
 BUFFERS = ("fp32", "fp16", "bf16")
@@ -30,10 +31,12 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 @click.option("--tolerance", metavar="EPS", help="Also say whether the error stays within EPS; sets the exit code.")
 @click.option("--thresholds", is_flag=True, help="For every N = 2^k: the largest within EPS, the first beyond it.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Write the certificate to this file.")
+@click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda (left to right only).")
 @click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
 def command(
-    magnitude: str, tolerance: str | None, thresholds: bool, certificate: Path | None, json_: bool, **given: Any
-) -> int:
+    magnitude: str, tolerance: str | None, thresholds: bool, certificate: Path | None, replay: str | None,
+    json_: bool, **given: Any,
+) -> int:  # fmt: skip
     """Bound the error of accumulating N gradients in floating point, and show an input that comes near the bound.
 
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
@@ -55,6 +58,7 @@ def command(
             click.echo(json.dumps(found) if json_ else "\n".join(f"{k}: {v or 'none'}" for k, v in found.items()))
             return EXIT_CODE[Exit.MET]
         made = answer(setting)
+        seen = None if replay is None else replayed(made, replay)
     except LemmaRefused as error:
         click.echo(f"no answer: a step contract is not proved: {error}", err=True)
         return EXIT_CODE[Exit.OPEN]
@@ -63,8 +67,21 @@ def command(
     if certificate is not None:
         write(certificate, made)
     outcome = None if eps is None else made.outcome(eps)
-    click.echo(json.dumps(as_json(made) | {"outcome": outcome}) if json_ else told(made, eps))
-    return EXIT_CODE[CODE[outcome] if outcome is not None else Exit.MET]
+    more = {} if seen is None else {"replay": vars(seen) | {"error": str(seen.error), "model": str(seen.model)}}
+    click.echo(json.dumps(as_json(made) | {"outcome": outcome} | more) if json_ else told(made, eps, seen))
+    beyond = seen is not None and seen.error > made.bound
+    return EXIT_CODE[Exit.BROKEN if beyond else CODE[outcome] if outcome is not None else Exit.MET]
+
+
+def replayed(made: Answer, device: str) -> Replay:
+    """The witness on torch's kernels. Raises GradproofError GP406 without the device, ValueError for other orders."""
+    from gradproof.cli.check import present
+    from gradproof.kernels.replay import replay
+
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"no device {device!r}; known: cpu, cuda")
+    present(device)
+    return replay(made.setting, made.witness, device)
 
 
 def rational(text: str, option: str) -> Fraction:
@@ -85,7 +102,7 @@ def write(path: Path, made: Answer) -> None:
         raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
 
 
-def told(made: Answer, eps: Fraction | None) -> str:
+def told(made: Answer, eps: Fraction | None, seen: Replay | None = None) -> str:
     """An answer in words."""
     from gradproof.rounding.certificate import digest
 
@@ -95,6 +112,10 @@ def told(made: Answer, eps: Fraction | None) -> str:
         f"proved:   |G - mean| <= {float(made.bound):.6e} for every input",
         f"attained: {float(made.attained):.6e} by a constructed input, evaluated exactly ({ratio})",
     ]
+    if seen is not None:
+        same = "to the last digit" if seen.equal else f"the model of rounding says {float(seen.model):.6e}"
+        beyond = "; BEYOND THE BOUND: these kernels round otherwise" if seen.error > made.bound else ""
+        lines.append(f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}")
     if made.certificate is not None:
         rows = len(made.certificate["rows"])
         lines.append(f"certificate: {rows} rows, accepted, sha256 {digest(made.certificate)[:16]}")

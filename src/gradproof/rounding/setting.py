@@ -100,5 +100,10 @@ def error_of(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
         raise ValueError(f"a gradient is no {setting.buffer} number")
     made = [Soft(g, setting.inputs or setting.buffer).value for g in gradients]
     got: Fraction = accumulated(setting, [Soft(g, setting.buffer) for g in made]).value
+    return abs(got - exact_mean(setting, gradients))
+
+
+def exact_mean(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
+    """The sum of w_i g_i; of terms that are given as they are, their sum."""
     shares = setting.shares() if setting.scale != "none" else [Fraction(1)] * setting.n
-    return abs(got - sum((w * g for w, g in zip(shares, gradients, strict=True)), Fraction(0)))
+    return sum((w * g for w, g in zip(shares, gradients, strict=True)), Fraction(0))

@@ -1,0 +1,53 @@
+"""A witness of accumulation, replayed on torch's own kernels: what they sum is compared with the exact evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+from gradproof.rounding.setting import Setting, error_of, exact_mean
+
+TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The error that torch made, exactly, beside that of the model of rounding."""
+
+    device: str
+    torch: str
+    error: Fraction
+    model: Fraction
+
+    @property
+    def equal(self) -> bool:
+        """Whether torch did what the model says, to the last digit."""
+        return self.error == self.model
+
+
+def replay(setting: Setting, gradients: Sequence[Fraction], device: str = "cpu") -> Replay:
+    """Accumulate the gradients in torch, left to right, into a buffer of the setting's format.
+
+    Raises ValueError for other orders, for weights, and for gradients that float64 does not hold.
+    """
+    import torch
+
+    if setting.order != "sequential" or setting.weights:
+        raise ValueError("torch is given the gradients one by one: only left to right is replayed")
+    values = [float(g) for g in gradients]
+    if any(Fraction(v) != g for v, g in zip(values, gradients, strict=True)):
+        raise ValueError("a gradient is no float64")
+    given = torch.tensor(values, dtype=torch.float64, device=device)
+    made = given.to(getattr(torch, TORCH[setting.inputs])) if setting.inputs else given
+    made = made.to(getattr(torch, TORCH[setting.buffer]))
+    if setting.scale == "divide":
+        made = made / setting.n
+    elif setting.scale == "multiply":
+        made = made * torch.tensor(1 / setting.n, dtype=made.dtype, device=device)
+    total = made[0].clone()
+    for term in made[1:]:
+        total += term
+    total = total / setting.n if setting.scale == "after" else total
+    error = abs(Fraction(total.item()) - exact_mean(setting, gradients))
+    return Replay(device, torch.__version__, error, error_of(setting, gradients))
