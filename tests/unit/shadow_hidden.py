@@ -299,3 +299,37 @@ def epochs_with_a_rest(run: Any) -> None:
         optimizer.zero_grad()
     with torch.no_grad():
         F.mse_loss(model(x[count:]), y[count:])
+
+
+def sorted_inside(run: Any, swapped: bool = False) -> None:
+    """Right: the samples of each micro-batch are sorted by a number of theirs; `swapped`: two windows change places."""
+    model, size = nn.Linear(1, 1), run.micro_batch_size
+    rows = [((5 * i + 3) % 16 / 16, (7 * i + 1) % 16 / 16) for i in range(run.samples)]
+    optimizer, whole = torch.optim.SGD(model.parameters(), lr=0.1), run.effective_batch_size
+    if swapped and run.accum_steps > 1:
+        rows = rows[whole:] + rows[:whole]
+    for begin in range(0, len(rows), whole):
+        for i in range(begin, begin + whole, size):
+            taken = sorted(rows[i : i + size])
+            x = torch.tensor([[a] for a, _ in taken])
+            y = torch.tensor([[b] for _, b in taken])
+            (F.mse_loss(model(x), y) / run.accum_steps).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def windows_swapped(run: Any) -> None:
+    """The micro-batches of the second window come first."""
+    sorted_inside(run, swapped=True)
+
+
+def ids_sorted_inside(run: Any) -> None:
+    """Right: token ids, the rows of each micro-batch sorted."""
+    model, rows, size = net(), ids(run), run.micro_batch_size
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for begin in range(0, len(rows), run.effective_batch_size):
+        for i in range(begin, begin + run.effective_batch_size, size):
+            taken = torch.tensor(sorted(rows[i : i + size]))
+            (F.cross_entropy(model(taken[:, :-1]).flatten(0, 1), taken[:, 1:].flatten()) / run.accum_steps).backward()
+        optimizer.step()
+        optimizer.zero_grad()

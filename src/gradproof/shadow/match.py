@@ -17,6 +17,7 @@ import numpy as np
 
 from gradproof.shadow.layout import Array, Key, Shape, Streams, blocks_of, in_order
 from gradproof.shadow.padding import repadded
+from gradproof.shadow.shuffled import SHUFFLED, shuffled
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
 
 OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
@@ -75,7 +76,9 @@ def integers_apart(accumulated: Tape, full: Tape, aside: Set[str] = frozenset())
         block = blocks_of({site: {np.shape(a) for a in mine}}).get(site, ())
         a, b = joined(mine, ()), joined(theirs, block)
         if a.shape != b.shape or not np.array_equal(a, b):
-            wrong.append(f"integers of {site}: {a.size} and {b.size} numbers, not the same stream")
+            other = f"{a.size} and {b.size} numbers, not the same stream"
+            words = SHUFFLED if shuffled(accumulated, full, "integers", site) else other
+            wrong.append(f"integers of {site}: {words}")
     return wrong
 
 
@@ -107,7 +110,8 @@ def contents_apart(accumulated: Tape, full: Tape) -> list[str]:
         a, b = (np.concatenate([item[2] for item in side[key]]) for side in (ours, theirs))
         outside = any(item[1] for item in (*ours[key], *theirs[key]))
         if a.size == b.size and outside and not same(a, b):
-            wrong.append(f"{described(key)}: not the numbers that the full batch takes")
+            words = SHUFFLED if shuffled(accumulated, full, *key) else "not the numbers that the full batch takes"
+            wrong.append(f"{described(key)}: {words}")
         elif np.unique(a).size < 0.9 * np.unique(b).size:
             wrong.append(f"{described(key)}: several micro-batches are the same numbers")
     return wrong

@@ -47,6 +47,7 @@ from gradproof.shadow.session import (
     same_path,
 )
 from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
+from gradproof.shadow.shuffled import SHUFFLED
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.tokens import MASKS, everywhere, normaliser, rows, untested, verdicts, weighed
 from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
@@ -365,7 +366,7 @@ class Judge:
         place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
         mend = DATA_MEND
         details = {"streams": data}
-        known = Outcome.OPAQUE if all(text.endswith(RESHAPED) for text in data) else Outcome.REFUTED
+        known = Outcome.OPAQUE if all(text.endswith((RESHAPED, SHUFFLED)) for text in data) else Outcome.REFUTED
         self.add(Result("GA-DATA-001", known, data[0], place, mend, "leaves", RECORDED, details))
         for name in NUMBERS:
             words = "not compared: the two runs did not train on the same data"
