@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome
+from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, digest_of
 
 if TYPE_CHECKING:
     from gradproof.kernels.replay import Replay
@@ -93,19 +93,19 @@ def rational(text: str, option: str) -> Fraction:
 
 
 def write(path: Path, made: Answer) -> None:
-    """Write the certificate. Raises GradproofError GP407 or GP411."""
+    """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
+    from gradproof.store import replace_whole
+
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
     try:
-        path.write_text(json.dumps(made.certificate) + "\n", encoding="utf-8")
+        replace_whole(path, json.dumps(made.certificate) + "\n")
     except OSError as error:
         raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
 
 
 def told(made: Answer, eps: Fraction | None, seen: Replay | None = None) -> str:
     """An answer in words."""
-    from gradproof.rounding.certificate import digest
-
     ratio = "nothing attained" if made.ratio is None else f"ratio {float(made.ratio):.4f}"
     lines = [
         made.setting.describe(),
@@ -118,7 +118,7 @@ def told(made: Answer, eps: Fraction | None, seen: Replay | None = None) -> str:
         lines.append(f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}")
     if made.certificate is not None:
         rows = len(made.certificate["rows"])
-        lines.append(f"certificate: {rows} rows, accepted, sha256 {digest(made.certificate)[:16]}")
+        lines.append(f"certificate: {rows} rows, accepted, sha256 {digest_of(made.certificate)[:16]}")
     lines.append(f"rests on {len(made.contracts)} step contracts: {', '.join(made.contracts)}")
     if eps is not None:
         lines.append(f"within {float(eps):g}: {made.outcome(eps)}")

@@ -27,7 +27,7 @@ from gradproof.arith.formats import FORMATS
 from gradproof.arith.witness import accumulation_witness
 from gradproof.kernels.elementwise import TORCH, operator_named, to_bits, to_tensor
 from gradproof.kernels.model import Bits, Values, decode, encode, known
-from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Mismatch, Result, hexadecimal, not_run, ratio_of
+from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run, ratio_of
 
 PAIRS = (("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))
 KINDS = ("uniform", "positive", "near one", "wide")
@@ -186,7 +186,7 @@ def judge(
                 off += 1
                 inputs = tuple(hexadecimal(c[k], known(s.gradient).bits) for c in store[:16])
                 text = f"element {e}, first {len(inputs)} of {s.n} gradients"
-                first = first or Mismatch(inputs, hexadecimal(got[e], known(s.buffer).bits), f"ratio {ratio:.6g}", text)
+                first = first or Fact(inputs, hexadecimal(got[e], known(s.buffer).bits), f"ratio {ratio:.6g}", text)
     undecided = int((ratios > 1).sum())
     outcome, reason = (REFUTED if off else HOLDS), ""
     if undecided and not off:

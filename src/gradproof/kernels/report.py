@@ -24,8 +24,8 @@ OUTCOMES = (HOLDS, REFUTED, NOT_RUN, ERROR)
 
 
 @dataclass(frozen=True, slots=True)
-class Mismatch:
-    """The first inputs, as hexadecimal bit patterns, where kernel and claim part; a bound gives numbers instead."""
+class Fact:
+    """What a kernel gave for inputs (hexadecimal bit patterns) beside what is claimed; a bound gives numbers."""
 
     inputs: tuple[str, ...]
     got: str
@@ -48,7 +48,7 @@ class Result:
     outcome: str
     cases: int = 0
     mismatches: int = 0
-    first: Mismatch | None = None
+    first: Fact | None = None
     names: tuple[str, ...] = ()
     ratio: float | None = None
     flags: Mapping[str, Any] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from gradproof.kernels.cases import cases
 from gradproof.kernels.detect import SAMPLE, disagree, explain
 from gradproof.kernels.elementwise import OPERATORS, Operator, to_bits, to_tensor
 from gradproof.kernels.model import Bits, Machine, Mask, Program, decode, known, run
-from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Mismatch, Result, hexadecimal, not_run
+from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run
 
 FULL, QUICK = 10**7, 10**5
 STRIDED, PIECES = 20_011, 700
@@ -49,7 +49,7 @@ class Tally:
 
     cases: int = 0
     off: int = 0
-    first: Mismatch | None = None
+    first: Fact | None = None
     kept: dict[float, tuple[list[list[Bits]], list[Bits]]] = field(default_factory=dict)
 
     def count(
@@ -64,7 +64,7 @@ class Tally:
         if self.first is None:
             inputs = tuple(hexadecimal(b[at], widths[0]) for b in operands)
             shown = (hexadecimal(got[at], widths[1]), hexadecimal(want[at], widths[1]))
-            self.first = Mismatch(inputs, *shown, note=f"scalar={scalar!r}")
+            self.first = Fact(inputs, *shown, note=f"scalar={scalar!r}")
         seen, results = self.kept.setdefault(scalar, ([[] for _ in operands], []))
         if sum(map(len, results)) < 2 * SAMPLE:
             chosen = np.concatenate([np.flatnonzero(different)[:SAMPLE], np.flatnonzero(~different)[:SAMPLE]])

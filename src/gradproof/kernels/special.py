@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -22,21 +21,11 @@ from gradproof.arith.formats import FORMATS
 from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.full_runs import term_bound
 from gradproof.kernels.model import Bits, Machine, Values, decode, encode, known
-from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Mismatch, Result, hexadecimal, not_run
+from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run
 
 INF, NAN = math.inf, math.nan
 SWAMPED = {"fp16": (1024, 2048, 4096, 8192), "bf16": (128, 256, 512, 1024, 4096), "fp32": (1024, 8192)}
 SCALES, WINDOWS = (1, 128, 1024, 65536), (1, 2, 3, 4, 8, 64, 1024)
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """Bit patterns that a device returned for inputs, beside those that the model says."""
-
-    inputs: tuple[str, ...]
-    got: str
-    want: str
-    note: str = ""
 
 
 def collect(
@@ -50,7 +39,7 @@ def collect(
     except (RuntimeError, TypeError, ValueError, ArithmeticError) as e:
         return Result(operator, dtype, device, claim, ERROR, reason=f"{type(e).__name__}: {e}"[:300])
     off = [f for f in made if f.got != f.want]
-    first = Mismatch(off[0].inputs, off[0].got, off[0].want, off[0].note) if off else None
+    first = off[0] if off else None
     told = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
     outcome = REFUTED if off else HOLDS if made else ERROR
     return Result(operator, dtype, device, claim, outcome, len(made), len(off), first,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gradproof.kernels.model import Bits, Values, decode, encode, known
-from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Mismatch, Result, hexadecimal, ratio_of
+from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, ratio_of
 
 CONTROL = Fraction(1, 32)
 SHOWN, EXACT = 8, 300
@@ -53,7 +53,7 @@ def judge(row: Row, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]
         worst = max(worst, ratio)
         if ratio > 1:
             off += 1
-            first = first or Mismatch(t.inputs, t.got, t.want, t.note)
+            first = first or Fact(t.inputs, t.got, t.want, t.note)
     outcome, reason = (REFUTED, "") if off else (HOLDS, "")
     if not cases:
         outcome, reason = ERROR, "no trial was made"

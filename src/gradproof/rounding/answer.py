@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Linear
-from gradproof.core import Outcome
+from gradproof.core import Outcome, digest_of
 from gradproof.rounding.anyorder import any_order_bound
-from gradproof.rounding.certificate import certify, digest
+from gradproof.rounding.certificate import certify
 from gradproof.rounding.farkas import check
 from gradproof.rounding.founded import require_contracts
 from gradproof.rounding.setting import Setting, difference, error_of
@@ -66,24 +66,20 @@ def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str
 
 def _any(setting: Setting) -> tuple[Fraction, tuple[Linear, ...]]:
     """What reaches the buffer errs as in left-to-right addition; the additions are bounded for every tree."""
-    own, alone = Setting(**{**_fields(setting), "order": "sequential"}), FORMATS[setting.buffer]
-    made = certify(difference(own))
-    sums = [r for r in made.rows if r.kind in ("round", "fits") and len(r.terms) == 2 and r.fmt == setting.buffer]
-    added = sum((r.error for r in sums), Fraction(0))
-    reach = max((t.reach for r in sums for _, t in r.terms if t not in set(sums)), default=Fraction(0))
     if setting.scale == "after" or setting.weights:
         raise ValueError("every order at once is for equal terms, scaled before they are added")
-    trees = any_order_bound(alone.name, setting.n, reach) if setting.n > 1 else Fraction(0)
+    made = certify(difference(_replayed(setting)))
+    sums = [r for r in made.rows if r.kind in ("round", "fits") and len(r.terms) == 2 and r.fmt == setting.buffer]
+    partial = {id(r) for r in sums}
+    added = sum((r.error for r in sums), Fraction(0))
+    reach = max((t.reach for r in sums for _, t in r.terms if id(t) not in partial), default=Fraction(0))
+    trees = any_order_bound(setting.buffer, setting.n, reach) if setting.n > 1 else Fraction(0)
     return made.bound - added + trees, made.rows
-
-
-def _fields(setting: Setting) -> dict[str, Any]:
-    return {name: getattr(setting, name) for name in Setting.__dataclass_fields__}
 
 
 def _replayed(setting: Setting) -> Setting:
     """Left to right is one of the orders where any is asked for."""
-    return Setting(**{**_fields(setting), "order": "sequential"}) if setting.order == "any" else setting
+    return replace(setting, order="sequential") if setting.order == "any" else setting
 
 
 def witness(setting: Setting) -> list[Fraction]:
@@ -91,9 +87,7 @@ def witness(setting: Setting) -> list[Fraction]:
     one = _replayed(setting)
     if one.inputs:
         return _tied_inputs(one)
-    if one.order == "sequential" and one.scale == "divide":
-        return sequential_witness(one.n, one.buffer, one.magnitude)
-    if one.weights or one.scale == "multiply":
+    if one.scale == "multiply" or (one.order == "sequential" and one.scale == "divide"):
         return sequential_witness(one.n, one.buffer, one.magnitude)
     from gradproof.rounding.compensated_witness import witness_for
 
@@ -114,9 +108,8 @@ def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict
     found: dict[str, int | None] = {"true up to": None, "undecided from": None, "false from": None}
     n = 1
     while n <= most:
-        own = Setting(**{**_fields(setting), "n": n})
-        bound = proved(own)[0] if own.order != "sequential" or n <= 4096 else quick(own)
-        if bound <= tolerance:
+        own = replace(setting, n=n)
+        if proved(own)[0] <= tolerance:
             found["true up to"] = n
         elif error_of(_replayed(own), witness(own)) > tolerance:
             found["false from"] = n
@@ -125,11 +118,6 @@ def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict
             found["undecided from"] = n
         n *= 2
     return found
-
-
-def quick(setting: Setting) -> Fraction:
-    """The bound of `proved` without its rows; for long windows."""
-    return certify(difference(setting)).bound
 
 
 def bits(x: Fraction, f: Format) -> str:
@@ -145,12 +133,12 @@ def as_json(found: Answer) -> dict[str, Any]:
     s, f = found.setting, FORMATS[found.setting.buffer]
     plain = all(f.representable(g) for g in found.witness)
     return {
-        "setting": {**_fields(s), "magnitude": str(s.magnitude), "weights": [str(w) for w in s.weights]},
+        "setting": {**asdict(s), "magnitude": str(s.magnitude), "weights": [str(w) for w in s.weights]},
         "bound": str(found.bound), "bound_float": float(found.bound),
         "attained": str(found.attained), "attained_float": float(found.attained),
         "ratio": None if found.ratio is None else float(found.ratio),
         "witness": [bits(g, f) for g in found.witness] if plain else [str(g) for g in found.witness],
         "contracts": list(found.contracts),
-        "certificate": None if found.certificate is None else digest(found.certificate),
+        "certificate": None if found.certificate is None else digest_of(found.certificate),
         "assumes": list(found.assumes),
     }  # fmt: skip

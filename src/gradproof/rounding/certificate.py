@@ -7,14 +7,13 @@ are exact rationals; `farkas.check` validates them without this module.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 from gradproof.arith.linear import Linear
+from gradproof.core import digest_of
 
 VERSION = 1
 
@@ -39,12 +38,7 @@ class Certificate:
 
     def digest(self) -> str:
         """SHA-256 of the canonical JSON."""
-        return digest(self.text())
-
-
-def digest(text: Any) -> str:
-    """SHA-256 of JSON values in canonical form."""
-    return hashlib.sha256(json.dumps(text, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+        return digest_of(self.text())
 
 
 def ordered(result: Linear) -> list[Linear]:

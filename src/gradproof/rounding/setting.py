@@ -51,9 +51,14 @@ class Setting:
         if self.order != "any":
             ordered_sum(self.order)
 
+    @property
+    def reach(self) -> Fraction:
+        """The largest |g_i|; of terms that are given as they are, the largest |x_i|."""
+        return self.magnitude / self.n if self.scale == "none" else self.magnitude
+
     def shares(self) -> list[Fraction]:
-        """The exact weight of each gradient."""
-        return list(self.weights) or [Fraction(1, self.n)] * self.n
+        """The exact weight of each gradient; terms that are given as they are weigh 1."""
+        return list(self.weights) or [Fraction(1, 1 if self.scale == "none" else self.n)] * self.n
 
     def describe(self) -> str:
         """In words."""
@@ -79,23 +84,19 @@ def accumulated(setting: Setting, made: Sequence[Any]) -> Any:
 
 def difference(setting: Setting) -> Linear:
     """G - sum of w_i g_i on linear floats."""
-    own = setting.magnitude if setting.scale != "none" else setting.magnitude / setting.n
-    given = [Linear.input(f"g[{i}]", None if setting.inputs else setting.buffer, own) for i in range(setting.n)]
+    fmt = None if setting.inputs else setting.buffer
+    given = [Linear.input(f"g[{i}]", fmt, setting.reach) for i in range(setting.n)]
     made = [g.rounded(setting.inputs).rounded(setting.buffer) if setting.inputs else g for g in given]
-    exact = [g.exact() for g in given]
-    shares = setting.shares() if setting.scale != "none" else [Fraction(1)] * setting.n
-    mean = Linear(
-        "exact", None, list(zip(shares, exact, strict=True)), sum((w * own for w in shares), Fraction(0))
-    )  # fmt: skip
+    shares = list(zip(setting.shares(), (g.exact() for g in given), strict=True))
+    mean = Linear("exact", None, shares, sum((w for w, _ in shares), Fraction(0)) * setting.reach)
     got: Linear = accumulated(setting, made).exact() - mean
     return got
 
 
 def error_of(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
     """|G - sum of w_i g_i| on given gradients, exactly. Raises ValueError where one is outside the setting."""
-    own = setting.magnitude if setting.scale != "none" else setting.magnitude / setting.n
-    if len(gradients) != setting.n or any(abs(g) > own for g in gradients):
-        raise ValueError(f"{setting.n} gradients of at most {own}")
+    if len(gradients) != setting.n or any(abs(g) > setting.reach for g in gradients):
+        raise ValueError(f"{setting.n} gradients of at most {setting.reach}")
     if not setting.inputs and not all(FORMATS[setting.buffer].representable(g) for g in gradients):
         raise ValueError(f"a gradient is no {setting.buffer} number")
     made = [Soft(g, setting.inputs or setting.buffer).value for g in gradients]
@@ -105,5 +106,4 @@ def error_of(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
 
 def exact_mean(setting: Setting, gradients: Sequence[Fraction]) -> Fraction:
     """The sum of w_i g_i; of terms that are given as they are, their sum."""
-    shares = setting.shares() if setting.scale != "none" else [Fraction(1)] * setting.n
-    return sum((w * g for w, g in zip(shares, gradients, strict=True)), Fraction(0))
+    return sum((w * g for w, g in zip(setting.shares(), gradients, strict=True)), Fraction(0))

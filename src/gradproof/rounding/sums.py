@@ -50,13 +50,6 @@ def kahan(x: Numbers) -> Any:
     return total
 
 
-def larger_first(s: Any, y: Any) -> tuple[Any, Any]:
-    """Both operands, the larger magnitude first; linear floats stay as they are: their error has no order."""
-    from gradproof.arith import linear
-
-    return (s, y) if isinstance(s, linear.Linear) or abs(s) >= abs(y) else (y, s)
-
-
 def neumaier(x: Numbers) -> Any:
     """The errors of the additions are summed beside the sum and taken off at the end."""
     total, late = x[0], None
@@ -73,8 +66,7 @@ def exact_residual(t: Any, s: Any, y: Any) -> Any:
 
     if isinstance(t, linear.Linear):
         return linear.residual(t, s, y, ordered=True)
-    first, second = larger_first(s, y)
-    return (t - first) - second
+    return (t - s) - y if abs(s) >= abs(y) else (t - y) - s
 
 
 def ordered_sum(order: str) -> Callable[[Numbers], Any]:

@@ -49,12 +49,12 @@ INDEXED = BY_DATA | {
     "gather", "gather_backward", "scatter", "scatter_add", "index_select",
     "index_select_backward", "index", "index_put",
 }  # fmt: skip
+"""Operators that take integers as places: those of the recording. Only of BY_DATA may a place come from counts."""
 LOOKED_AT = frozenset(
     ("nll_loss_forward", "nll_loss_backward", "nll_loss2d_forward", "nll_loss2d_backward",
      "_log_softmax_backward_data")
 )  # fmt: skip
 """Operators whose own arguments are looked at here."""
-"""Operators that take integers as places: those of the recording. Only of BY_DATA may a place come from counts."""
 
 
 class Nothing(Exception):

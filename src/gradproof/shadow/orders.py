@@ -8,12 +8,14 @@ mask is kept; an order of samples is a data set like any other.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
+from gradproof.shadow.all_counts import FACTORS
 from gradproof.shadow.layout import Array, Streams
 from gradproof.shadow.match import streams
 from gradproof.shadow.run import Run
@@ -21,7 +23,6 @@ from gradproof.shadow.session import Session, recorded
 from gradproof.shadow.tape import Const, Entry, Tape
 from gradproof.shadow.weight_rules import Counts, alike
 
-FACTORS = frozenset(("mul", "div", "_foreach_mul", "_foreach_div"))
 MOST = 2
 """Orders that are recorded at most."""
 CANDIDATES = 24
@@ -140,7 +141,7 @@ def left_behind(session: Session, other: Session) -> bool:
     known = {n for c in labels.counts(session.run, np.arange(len(labels.valid))) for n in _counts(c)}
     plain = {1, session.run.accum_steps, session.run.micro_batch_size, session.run.effective_batch_size}
     before, after = (scalars(s.ours[0].tape) for s in (session, other))
-    return before == after and any(n in known - plain or round(1 / n) in known - plain for n in before if n)
+    return before == after and any({n, round(1 / n)} & (known - plain) for n in before)
 
 
 def _counts(one: Counts) -> list[int]:
@@ -148,11 +149,14 @@ def _counts(one: Counts) -> list[int]:
 
 
 def scalars(tape: Tape) -> set[float]:
-    """Python numbers, and numbers that were put into tensors, by which something is multiplied or divided."""
-    factors = (e for e in tape.entries() if e.op.split(".")[1].rstrip("_") in FACTORS)
-    found = {float(a) for e in factors for a in e.args if isinstance(a, int | float)}
-    consts = (a for e in tape.entries() if e.op.split(".")[1].rstrip("_") in FACTORS for a in e.args)
-    return found | {float(c.value) for c in consts if isinstance(c, Const) and c.value.ndim == 0 and c.marks is None}
+    """Python numbers, and numbers that were put into tensors, by which something is multiplied or divided.
+
+    Those below 2^-64 are no count and none's reciprocal; zero, infinity and NaN are left out for the same reason.
+    """
+    args = [a for e in tape.entries() if e.op.split(".")[1].rstrip("_") in FACTORS for a in e.args]
+    found = {float(a) for a in args if isinstance(a, int | float)}
+    found |= {float(a.value) for a in args if isinstance(a, Const) and a.value.ndim == 0 and a.marks is None}
+    return {n for n in found if 2.0**-64 <= abs(n) < math.inf}
 
 
 def untold(session: Session, orders: Sequence[Session]) -> list[str]:

@@ -317,7 +317,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = outs.of(args, kwargs, out)
         if trained:
             read = [t for t in tensors if spec.base not in OVERWRITES or all(t is not w for w in written)]
-            self.averages.look(read, written, out, place, self._gradients() if written else set(), running())
+            backward = running()
+            gradients = self._gradients() if written and not backward else set()
+            self.averages.look(read, written, out, place, gradients, backward)
         if outs.writes:
             entry = Entry(
                 spec.name, given, named, tuple(found), tuple(outs.writes), place, running(), self.micro, outs.seen

@@ -308,7 +308,6 @@ class Judge:
         """Ragged labels again, with the samples in other orders: other counts of valid tokens."""
         began, made = time.monotonic(), []
         for number, session in enumerate(reordered(self.session), 1):
-            made.append(session)
             self.made.paths.append(f"order {number}: the samples in another order, for other counts of valid tokens")
             found = self._path(session, broken, same_data=False)
             wrong = normaliser(weighed(session)[1], session.ranks)
@@ -316,8 +315,8 @@ class Judge:
             refuted = any(r.outcome is Outcome.REFUTED for r in found)
             if refuted and left_behind(self.session, session):
                 self.made.paths[-1] += ", which Python numbers did not follow: nothing is shown at them"
-                made.pop()
                 continue
+            made.append(session)
             for result in found:
                 self.add(result)
         self.made.uncovered += untold(self.session, made)
