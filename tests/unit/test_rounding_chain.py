@@ -176,6 +176,17 @@ def test_a_lie_is_refused(lie: Callable[[dict[str, Any]], None]) -> None:
         check(text)
 
 
+@pytest.mark.parametrize(
+    ("kind", "changed"), [("round", ("widen", "fp16")), ("round", ("exact", "")), ("input", ("constant", "fp32"))]
+)
+def test_a_conversion_that_is_called_something_else_is_refused(kind: str, changed: tuple[str, str]) -> None:
+    text = text_of(inputs="fp16")
+    row = next(r for r in text["rows"] if r[0] == kind)
+    row[0], row[1], row[4] = *changed, "0"
+    with pytest.raises(Refused):
+        check(text)
+
+
 def test_a_residual_without_its_error_is_refused() -> None:
     text = text_of(order="kahan")
     row = next(r for r in text["rows"] if r[0] == "residual")

@@ -10,7 +10,7 @@ import pytest
 import shadow_hidden as hidden
 
 from gradproof.core import Outcome
-from gradproof.shadow import session, verify
+from gradproof.shadow import all_counts, session, verify
 from gradproof.shadow.run import Run
 from gradproof.shadow.verdict import Verification
 
@@ -69,6 +69,13 @@ def test_nothing_is_said_of_every_mask_where_one_weight_is_divided_otherwise() -
     found = verify.check(hidden.one_weight_by_all_tokens)
     assert not any("every mask" in note or "token weights 1/" in note for note in found.notes), found.notes
     assert any("different factors" in note for note in found.notes)
+
+
+def test_nothing_is_said_of_every_mask_beside_a_second_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    guarded = verify.check(hidden.second_loss_by_own_count).notes
+    monkeypatch.setattr(all_counts, "_nothing_beside", lambda *_: None)
+    unguarded = verify.check(hidden.second_loss_by_own_count).notes
+    assert [any("every mask" in note for note in notes) for notes in (guarded, unguarded)] == [False, True]
 
 
 def test_a_loss_by_hand_is_said_to_be_shown_at_its_counts() -> None:
