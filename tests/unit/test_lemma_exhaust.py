@@ -15,6 +15,7 @@ from gradproof.rounding import exhaust, exhaust_ops
 from gradproof.rounding.contracts import ADD_FORMS, ROUND_FORMS, TABLE_N, Step
 from gradproof.rounding.exhaust import ADD_CHECKS, Additions, Ints, Rounded, round_units
 from gradproof.rounding.exhaust_ops import RATIO_CHECKS, Ratios, round_ratio
+from gradproof.rounding.exhaust_sums import quotients_and_sums
 
 TINY = Format("tiny", 6, 3, -1, 2)
 HALF, BRAIN, SINGLE = FORMATS["fp16"], FORMATS["bf16"], FORMATS["fp32"]
@@ -242,3 +243,13 @@ def test_widening_and_what_is_no_widening() -> None:
 def test_a_format_too_wide_for_integers_is_refused() -> None:
     with pytest.raises(ValueError, match="too many bits"):
         exhaust.finite_units(BRAIN)
+
+
+@pytest.mark.parametrize("less", [0, 1])
+def test_quotients_and_their_sums(less: int) -> None:
+    """Every promise is kept, and none by as little as 1 / m units in the last place less."""
+    tally = quotients_and_sums(FORMATS["bf16"], range(3, 64, 2), less)
+    assert {name: (count.cases > 0, count.violations > 0) for name, count in tally.counts.items()} == {
+        name: (True, less > 0) for name in ("quotient", "joint", "pair")
+    }
+    assert all(("units in the last place" in count.first) is (less > 0) for count in tally.counts.values())

@@ -132,7 +132,7 @@ def test_an_edited_file_is_refused_even_under_its_new_name(folder: Path, edit: s
 
 
 def test_evidence_of_another_source_is_stale(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lemma_jobs, "_source_digest", lambda: "another text of the pass")
+    monkeypatch.setattr(lemma_jobs, "_source_digest", lambda sources: "another text of the pass")
     lemma_jobs.text_digest.cache_clear()
     with pytest.raises(LemmaRefused, match="stale"):
         require([QUICK], folder)

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.units import Rounding
 from gradproof.rounding import farkas
 from gradproof.rounding.anyorder import any_order_bound
 from gradproof.rounding.certificate import certify
@@ -345,14 +346,15 @@ def test_its_rounding_is_the_format_s() -> None:
         assert [near(f, x) for x in eighths] == [f.round(x) for x in eighths]
 
 
-def halved(honest: Callable[[Format, Fraction], Fraction]) -> Callable[[Format, Fraction], Fraction]:
-    return lambda self, bound: honest(self, bound) / 2
+def halved(honest: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    return lambda self, bound: honest(self, bound) / 2 if isinstance(bound, Fraction) else honest(self, bound) // 2
 
 
 def halve(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unsound contract: rounding errs by at most half of what it does."""
-    for name in ("half_ulp", "worst_error"):
-        monkeypatch.setattr(Format, name, halved(getattr(Format, name)))
+    for owner in (Format, Rounding):
+        for name in ("half_ulp", "worst_error"):
+            monkeypatch.setattr(owner, name, halved(getattr(owner, name)))
 
 
 @pytest.mark.parametrize("order", [*PLAIN_ORDERS, *COMPENSATED])
@@ -377,3 +379,20 @@ def test_a_certificate_of_half_the_error_is_refused(monkeypatch: pytest.MonkeyPa
         text = certify(difference(Setting(4, "t6"))).text()
     with pytest.raises(farkas.Refused):
         farkas.check(text)
+
+
+UNSOUND = {
+    "quotient_error": lambda honest: lambda self, bound, n: honest(self, bound, n) // 2,
+    "sum_error": lambda honest: lambda self, bound, quotient, n: honest(self, bound, quotient, n) * 7 // 8,
+    "pair_error": lambda honest: lambda self, bound, quotient, n: honest(self, bound, quotient, n) * 7 // 8,
+}
+
+
+@pytest.mark.parametrize("name", UNSOUND)
+def test_a_bound_of_quotients_that_is_too_small_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [Setting(n, fmt) for fmt in ("t7", "e4m3") for n in (3, 5, 6)]
+    worst = [worst_case(s) for s in found]
+    assert all(certify(difference(s)).bound >= w for s, w in zip(found, worst, strict=True))
+    monkeypatch.setattr(Rounding, name, UNSOUND[name](getattr(Rounding, name)))
+    below = [certify(difference(s)).bound < w for s, w in zip(found, worst, strict=True)]
+    assert any(below)

@@ -12,6 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.arith.linear import Linear, NonLinear, Within
+from gradproof.arith.units import rational
 from gradproof.core import Check
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import Kit
@@ -84,11 +85,12 @@ class ChainExplorer(Explorer):
 
 def extremes(made: Certificate) -> dict[str, Fraction]:
     """For every input the end of its range that drives the exact part of the result upwards."""
-    left: dict[int, Fraction] = {}
-    for node, m in zip(made.rows, made.multipliers, strict=True):
-        for c, operand in node.terms if not node.of_error else ():
-            left[id(operand)] = left.get(id(operand), Fraction(0)) + m * c
-    return {n.name: n.reach if left.get(id(n), 0) >= 0 else -n.reach for n in made.rows if n.kind == "input"}
+    left = [Fraction(0)] * len(made.rows)
+    for row, m in zip(made.rows, made.multipliers, strict=True):
+        for c, j in row.terms if m and not row.of_error else ():
+            left[j] += m * c
+    ends = ((row, rational(row.top) * (1 if x >= 0 else -1)) for row, x in zip(made.rows, left, strict=True))
+    return {row.name: end for row, end in ends if row.kind == "input"}
 
 
 class ChainKit(Kit):

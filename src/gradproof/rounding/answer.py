@@ -8,13 +8,14 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.linear import Linear
+from gradproof.arith.units import units
 from gradproof.core import Outcome, digest_of
 from gradproof.rounding.anyorder import any_order_bound
-from gradproof.rounding.certificate import certify
+from gradproof.rounding.beyond import beyond, edge_of
+from gradproof.rounding.certificate import Row, certify, from_rows, limited, rows_of
 from gradproof.rounding.farkas import check
 from gradproof.rounding.founded import require_contracts
-from gradproof.rounding.setting import Setting, difference, error_of
+from gradproof.rounding.setting import Setting, difference, error_of, term_difference
 from gradproof.rounding.witness import sequential_witness
 
 ASSUMED = ("round to nearest, ties to even, each operation rounded once", "no overflow, which the bound excludes")
@@ -59,22 +60,37 @@ def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str
     if setting.order == "any":
         bound, rows = _any(setting)
         return bound, None, tuple(require_contracts(rows))
-    made = certify(difference(setting))
-    text = made.text()
-    return check(text), text, tuple(require_contracts(made.rows))
+    bound, text, rows = bounded(setting)
+    return bound, text, tuple(require_contracts(rows))
 
 
-def _any(setting: Setting) -> tuple[Fraction, tuple[Linear, ...]]:
-    """What reaches the buffer errs as in left-to-right addition; the additions are bounded for every tree."""
+def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any], tuple[Row, ...]]:
+    """The bound, the certificate that the checker accepted, and its rows; nothing is said of the contracts.
+
+    Where the runs beyond the edge were enumerated, the certificate is for the other case, and the bound for both.
+    """
+    rows = rows_of(difference(setting))
+    edge, more = edge_of(setting), beyond(setting)
+    if edge is None or more is None:
+        text = from_rows(rows).text()
+        return check(text), text, rows
+    last = max(k for k, r in enumerate(rows) if r.kind == "joint")
+    text = from_rows(limited(rows, last, edge), (last, units(edge))).text()
+    return max(check(text, (last, edge)), more.worst), text, rows
+
+
+def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:
+    """n times what one term errs by before it is added, and the additions in every tree of them."""
     if setting.scale == "after" or setting.weights:
         raise ValueError("every order at once is for equal terms, scaled before they are added")
-    made = certify(difference(_replayed(setting)))
-    sums = [r for r in made.rows if r.kind in ("round", "fits") and len(r.terms) == 2 and r.fmt == setting.buffer]
-    partial = {id(r) for r in sums}
-    added = sum((r.error for r in sums), Fraction(0))
-    reach = max((t.reach for r in sums for _, t in r.terms if id(t) not in partial), default=Fraction(0))
-    trees = any_order_bound(setting.buffer, setting.n, reach) if setting.n > 1 else Fraction(0)
-    return made.bound - added + trees, made.rows
+    one, term = term_difference(setting)
+    made = certify(one)
+    if setting.n == 1:
+        return made.bound, made.rows
+    added = term + term
+    added.alone = True
+    trees = any_order_bound(setting.buffer, setting.n, term.reach)
+    return setting.n * made.bound + trees, rows_of(added)
 
 
 def _replayed(setting: Setting) -> Setting:
@@ -88,7 +104,8 @@ def witness(setting: Setting) -> list[Fraction]:
     if one.inputs:
         return _tied_inputs(one)
     if one.scale == "multiply" or (one.order == "sequential" and one.scale == "divide"):
-        return sequential_witness(one.n, one.buffer, one.magnitude)
+        found, edge = sequential_witness(one.n, one.buffer, one.magnitude), beyond(one)
+        return list(edge.witness) if edge is not None and edge.worst > error_of(one, found) else found
     from gradproof.rounding.compensated_witness import witness_for
 
     return witness_for(one)

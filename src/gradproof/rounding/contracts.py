@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gradproof.arith.formats import FORMATS, Format, binade
+from gradproof.arith.units import MOST_ODD
 
 TABLE_N = tuple(sorted({*range(1, 65), *(2**k for k in range(13))}))
 DEFINITION = "IEEE 754-2019, 5.4.1: the operation returns the rounding of its exact result"
@@ -194,6 +195,29 @@ def _power_of_two_lemma(operator: str, fmt: str) -> Lemma:
     return Lemma(f"{operator}/{fmt}/power-of-two", operator, fmt, words, (f"round/{fmt}/exact", DEFINITION, why))
 
 
+QUOTIENT_FORMS = {
+    "quotient": "|fl(g / N) - g / N| <= (m - 1) / (2 m) w",
+    "joint": (
+        "t = fl(s + fl(g / N)), half its spacing = k w, k a power of two => "
+        "|t - (s + g / N)| <= (k + D / m) w, D the largest multiple of k that is at most (m - 1) / 2"
+    ),
+    "pair": "t = fl(fl(g / N) + fl(h / N)), spacing at most 2 w => |t - (g + h) / N| <= (1 + (m - 2) / m) w",
+}
+FINER = (
+    "a number s on a grid finer than half the spacing of t is smaller than fl(g / N), so t has at most twice the "
+    "spacing w; smaller quotients lie on finer grids and lose less"
+)
+
+
+def _quotient_lemmas(fmt: str) -> list[Lemma]:
+    made = []
+    for form, words in QUOTIENT_FORMS.items():
+        said = f"N = m 2^j, m odd, 3 <= m <= {MOST_ODD}, g / N normal with spacing w: {words}"
+        extra = (FINITE, ODD, BINADES) if form == "quotient" else (FINITE, ODD, BINADES, FINER)
+        made.append(Lemma(f"divide-add/{fmt}/{form}", "divide-add", fmt, said, extra))
+    return made
+
+
 def _all() -> dict[str, Lemma]:
     made = [_round_lemma(fmt, form) for fmt in THREE for form in ROUND_FORMS]
     made += [_add_lemma(fmt, form) for fmt in THREE for form in ADD_FORMS]
@@ -206,6 +230,7 @@ def _all() -> dict[str, Lemma]:
             if operator in ("multiply", "divide"):
                 made.append(_power_of_two_lemma(operator, fmt))
     made += _convert_lemmas()
+    made += [lemma for fmt in THREE for lemma in _quotient_lemmas(fmt)]
     return {lemma.name: lemma for lemma in made}
 
 

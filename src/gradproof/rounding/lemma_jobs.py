@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.units import MOST_ODD
 from gradproof.core import digest_of
 from gradproof.rounding import smtlib
 from gradproof.rounding.contracts import (
@@ -23,6 +24,7 @@ from gradproof.rounding.contracts import (
     EXACT_RESULT,
     LEMMAS,
     NARROWING,
+    QUOTIENT_FORMS,
     ROUND_FORMS,
     SIXTEEN,
     SQRT_FORMS,
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 SYMFPU = ("bitwuzla", "cvc5")
 OWN = ("z3",)
 SOURCES = ("rounding/exhaust.py", "rounding/exhaust_ops.py")
+SUM_SOURCES = ("rounding/exhaust.py", "rounding/exhaust_sums.py")
 USED = ("binade", "tiny", "largest", "spacing", "round", "representable", "nonnegative")
 
 
@@ -90,11 +93,12 @@ def method(lemma: Lemma) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One exhaustive pass: its parameters, the lemmas that it decides (by promise), and how it is run."""
+    """One exhaustive pass: its parameters, the lemmas that it decides (by promise), how it is run, and its text."""
 
     parameters: Mapping[str, Any]
     decides: Mapping[str, tuple[str, ...]]
     run: Callable[[], Tally]
+    sources: tuple[str, ...] = SOURCES
 
 
 def _shape(f: Format) -> list[int]:
@@ -135,6 +139,12 @@ def _run_widening(f: Format) -> Tally:
     return ops.widened(f, FORMATS["fp32"])
 
 
+def _run_sums(f: Format) -> Tally:
+    from gradproof.rounding import exhaust_sums
+
+    return exhaust_sums.quotients_and_sums(f, range(3, MOST_ODD + 1, 2))
+
+
 def _each(prefix: str, forms: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {f"{prefix}/{form}": (form,) for form in forms}
 
@@ -159,6 +169,10 @@ def _passes() -> list[Pass]:
             known = {"format": _shape(f), "N": list(TABLE_N)}
             decides = {f"{operator}/{fmt}/table": tuple(ROUND_FORMS)}
             made.append(Pass(known, decides, partial(_run_ratios, operator, f)))
+    for fmt in THREE:
+        known = {"format": _shape(FORMATS[fmt]), "odd": [3, MOST_ODD]}
+        decides = _each(f"divide-add/{fmt}", QUOTIENT_FORMS)
+        made.append(Pass(known, decides, partial(_run_sums, FORMATS[fmt]), SUM_SOURCES))
     return made
 
 
@@ -182,10 +196,10 @@ def _used_of_formats(text: str) -> str:
 
 
 @cache
-def _source_digest() -> str:
+def _source_digest(sources: tuple[str, ...]) -> str:
     """SHA-256 of the text of the passes, and of what they use of the formats."""
     here = Path(__file__).parents[1]
-    texts = [(here / name).read_text(encoding="utf-8") for name in SOURCES]
+    texts = [(here / name).read_text(encoding="utf-8") for name in sources]
     texts.append(_used_of_formats((here / "arith/formats.py").read_text(encoding="utf-8")))
     return sha256("\0".join(texts).encode()).hexdigest()
 
@@ -200,7 +214,7 @@ def text_digest(name: str) -> str:
         said["routes"] = [[r.encoding, list(r.texts), list(r.solvers)] for r in routes(name)]
     elif kind == "exhaustion":
         p = pass_of(name)
-        said |= {"source": _source_digest(), "parameters": dict(p.parameters), "forms": list(p.decides[name])}
+        said |= {"source": _source_digest(p.sources), "parameters": dict(p.parameters), "forms": list(p.decides[name])}
     said["premises"] = {premise: text_digest(premise) for premise in premises(lemma)}
     return digest_of(said)
 

@@ -13,8 +13,9 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.arith.formats import FORMATS
-from gradproof.arith.linear import Linear
+from gradproof.arith.linear import Linear, times
 from gradproof.arith.soft import Soft
+from gradproof.arith.units import short
 from gradproof.rounding.sums import ordered_sum
 
 SCALES = ("divide", "multiply", "after", "none")
@@ -82,13 +83,26 @@ def accumulated(setting: Setting, made: Sequence[Any]) -> Any:
     return total / setting.n if setting.scale == "after" else total
 
 
+def _given(setting: Setting, i: int) -> tuple[Linear, Linear]:
+    """A gradient, and what the buffer's format holds of it."""
+    g = Linear.input(f"g[{i}]", None if setting.inputs else setting.buffer, setting.reach)
+    return g, g.rounded(setting.inputs).rounded(setting.buffer) if setting.inputs else g
+
+
+def term_difference(setting: Setting) -> tuple[Linear, Linear]:
+    """x - w g of one of several equal terms on linear floats, and x."""
+    g, made = _given(setting, 0)
+    scale = {"divide": lambda: made / setting.n, "multiply": lambda: made * Fraction(1, setting.n)}
+    x: Linear = scale[setting.scale]() if setting.scale in scale else made
+    w = Fraction(1, 1 if setting.scale == "none" else setting.n)
+    return x.exact() - Linear("exact", None, ((w, g),), short(times(g.top, w))), x
+
+
 def difference(setting: Setting) -> Linear:
     """G - sum of w_i g_i on linear floats."""
-    fmt = None if setting.inputs else setting.buffer
-    given = [Linear.input(f"g[{i}]", fmt, setting.reach) for i in range(setting.n)]
-    made = [g.rounded(setting.inputs).rounded(setting.buffer) if setting.inputs else g for g in given]
-    shares = list(zip(setting.shares(), (g.exact() for g in given), strict=True))
-    mean = Linear("exact", None, shares, sum((w for w, _ in shares), Fraction(0)) * setting.reach)
+    given, made = zip(*(_given(setting, i) for i in range(setting.n)), strict=True)
+    shares = [(w, g) for w, g in zip(setting.shares(), given, strict=True) if w]
+    mean = Linear("exact", None, shares, short(sum(times(g.top, w) for w, g in shares)))
     got: Linear = accumulated(setting, made).exact() - mean
     return got
 
