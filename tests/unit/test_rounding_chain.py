@@ -67,6 +67,14 @@ def test_the_bound_of_a_16_bit_gradient_counts_its_rounding() -> None:
     assert made == FORMATS["fp16"].half_ulp(ONE) + certify(difference(Setting(4))).bound - 4 * FORMATS["fp32"].tiny / 2
 
 
+def test_a_sum_in_fp64_has_a_certificate() -> None:
+    text = certify(difference(Setting(8, buffer="fp64"))).text()
+    assert check(text) == closed_form("fp64", 8) + scaling_bound("fp64", 8, ONE)
+    text["unit"] = 1000
+    with pytest.raises(Refused, match="coarser"):
+        check(text)
+
+
 def test_a_forgotten_scale_is_the_whole_difference() -> None:
     given = [Linear.input(f"g[{i}]", "fp32", ONE) for i in range(4)]
     mean = sum((exact(g) for g in given[1:]), exact(given[0])) / 4

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from gradproof.arith.formats import FORMATS, Format
+from gradproof.arith.units import Rounding
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.compensated_witness import DOWN, UP, rounded, spacing, ties, witness_for
 from gradproof.rounding.lattice import exhaustive
@@ -116,8 +117,8 @@ def test_kahan_loses_more_than_the_last_addition() -> None:
 def test_a_bound_of_half_the_error_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
     setting = Setting(16, "fp32", order="blocked:8")
     found = error_of(setting, witness_for(setting))
-    honest = Format.half_ulp
-    monkeypatch.setattr(Format, "half_ulp", lambda self, bound: honest(self, bound) / 2)
+    honest = Rounding.worst_error
+    monkeypatch.setattr(Rounding, "worst_error", lambda self, bound: honest(self, bound) // 2)
     assert certify(difference(setting)).bound < found
 
 

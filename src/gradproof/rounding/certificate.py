@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear, joined, times
-from gradproof.arith.units import BITS, rational, rounding, short, units
+from gradproof.arith.units import BITS, SHORT, rational, rounding, short, units
 from gradproof.core import digest_of
 
 VERSION = 2
@@ -49,7 +49,8 @@ class Certificate:
     @cached_property
     def _text(self) -> dict[str, Any]:
         drop = min(((z & -z).bit_length() for r in self.rows for z in (r.top, r.slack) if z), default=BITS) - 1
-        drop = min(drop, BITS - 256)
+        finest = max((FORMATS[name].p - FORMATS[name].emin for name in {r.fmt for r in self.rows} if name), default=0)
+        drop = min(drop, BITS - finest - SHORT - 10)
         case = {} if self.case is None else {"case": {"row": self.case[0], "edge": f"{self.case[1] >> drop:x}"}}
         known: dict[int, str] = {}
 
