@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import islice
 
-from gradproof.arith.formats import Format, binade, format_named
+from gradproof.arith.formats import Format, format_named
+from gradproof.arith.units import Rounding
 
 DOWN, UP = 1, -1
 
@@ -36,44 +37,102 @@ def effort(n: int) -> Effort:
 
 @dataclass(frozen=True, slots=True)
 class Partial:
-    """A partial sum in floats, what it has lost, its last gradient and the sum before."""
+    """A partial sum in floats, n times what it has lost, its last gradient and the sum before, in whole units."""
 
-    total: Fraction
-    lost: Fraction
-    last: Fraction = Fraction(0)
+    total: int
+    lost: int
+    last: int = 0
     before: Partial | None = None
 
 
-def outermost(x: Fraction, n: int, f: Format, most: Fraction, way: int) -> Fraction | None:
-    """The largest (DOWN) or smallest (UP) number 0 <= g <= most with fl(g / n) = x > 0; None where there is none."""
-    if n & (n - 1) == 0:
-        return x * n if x * n <= most and f.representable(x * n) else None
-    half = f.spacing(x) / 2
-    limit = min(n * (x + half), most) if way == DOWN else n * (x - half)
-    step = f.spacing(limit)
-    g = (limit / step).__floor__() * step if way == DOWN else -(-limit // step) * step
-    for _ in range(3):
-        if g > most:
-            return None
-        if f.round(g / n) == x:
-            return g
-        g -= way * step
-    return None
+class Search:
+    """Numbers are in units of 2^-bits, below half the smallest subnormal; |g| <= most."""
 
+    def __init__(self, n: int, f: Format, magnitude: Fraction) -> None:
+        self.n, self.f, self.whole, self.bits = n, f, n & (n - 1) == 0, f.p - f.emin + 2
+        self.r = Rounding(f, self.bits)
+        self.most = int(magnitude * 2**self.bits)
+        self.term = int(f.round(magnitude / n) * 2**self.bits)
+        self.known: dict[tuple[int, int], int | None] = {}
 
-def ties(total: Fraction, most: Fraction, f: Format, way: int) -> Iterator[Fraction]:
-    """Terms x <= most with total + x a tie to an even number below (DOWN) or above, the largest first."""
-    limit = total + most
-    for _ in range(2):
-        edge, ulp = Fraction(2) ** binade(limit), f.spacing(limit)
-        e = (limit / ulp - Fraction(1, 2)).__floor__()
-        tie = (e - (e % 2 if way == DOWN else 1 - e % 2) + Fraction(1, 2)) * ulp
-        while tie > max(total, edge):
-            yield tie - total
-            tie -= 2 * ulp
-        limit = edge - ulp / 8
-        if limit <= total:
-            return
+    def spacing(self, x: int) -> int:
+        """Distance between neighbours in the binade of x."""
+        return 1 << max(x.bit_length() - self.r.p, self.r.low + 1)
+
+    def quotient(self, g: int) -> int:
+        """fl(g / n)."""
+        step = max((g // self.n).bit_length() - self.r.p, self.r.low + 1)
+        whole, rest = divmod(g, self.n << step)
+        half = self.n << (step - 1)
+        return (whole + (rest > half or (rest == half and whole & 1))) << step
+
+    def outermost(self, x: int, way: int) -> int | None:
+        """The largest (DOWN) or smallest (UP) number 0 <= g <= most with fl(g / n) = x > 0; None where none is near."""
+        if (x, way) not in self.known:
+            self.known[x, way] = self._outermost(x, way)
+        return self.known[x, way]
+
+    def _outermost(self, x: int, way: int) -> int | None:
+        if self.whole:
+            g = x * self.n
+            return g if g <= self.most and g % self.spacing(g) == 0 else None
+        half = self.spacing(x) >> 1
+        limit = min(self.n * (x + half), self.most) if way == DOWN else self.n * (x - half)
+        step = self.spacing(limit)
+        g = limit // step * step if way == DOWN else -(-limit // step) * step
+        for _ in range(3):
+            if g > self.most:
+                return None
+            if self.quotient(g) == x:
+                return g
+            g -= way * step
+        return None
+
+    def ties(self, total: int, way: int) -> Iterator[int]:
+        """Terms with total + x a tie to an even number below (DOWN) or above, the largest first."""
+        limit = total + self.term
+        for _ in range(2):
+            edge, ulp = 1 << (limit.bit_length() - 1), self.spacing(limit)
+            half = ulp >> 1
+            e = (limit - half) // ulp
+            tie = (e - (e % 2 if way == DOWN else 1 - e % 2)) * ulp + half
+            while tie > max(total, edge):
+                yield tie - total
+                tie -= 2 * ulp
+            limit = edge - max(ulp >> 3, 1)
+            if limit <= total:
+                return
+
+    def terms(self, total: int, way: int, tries: int) -> Iterator[int]:
+        """Terms to try: ties, or for the first one the numbers below the largest; at last the largest, which fits."""
+        most = self.term
+        if total:
+            held = (x for x in self.ties(total, way) if x % self.spacing(x) == 0)
+            yield from (x for x in islice(held, tries) if x > 0)
+        else:
+            x = self.r.round(most - (most >> (self.r.p - 3))) if self.whole else most
+            steps = range(1 if self.whole else tries)
+            yield from (z for i in steps if (z := x - i * self.spacing(x)) > 0)
+        yield most
+        yield self.r.round(max(most - 2 * self.spacing(most), 0))
+
+    def run(self, way: int) -> Partial:
+        """The partial sum of n terms that has lost most, of those that the beam met."""
+        how = effort(self.n)
+        kept = [Partial(0, 0)]
+        for i in range(self.n):
+            grown: dict[int, Partial] = {}
+            for one in kept:
+                for x in self.terms(one.total, way, how.tries * (8 if i == 0 else 1)):
+                    g = self.outermost(x, way)
+                    if g is None:
+                        continue
+                    total = self.r.round(one.total + x)
+                    lost = one.lost + way * (g - self.n * (total - one.total))
+                    if total not in grown or grown[total].lost < lost:
+                        grown[total] = Partial(total, lost, g, one)
+            kept = sorted(grown.values(), key=lambda p: (p.lost, p.total), reverse=True)[: how.beam]
+        return kept[0]
 
 
 def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1)) -> list[Fraction]:
@@ -83,43 +142,10 @@ def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1)) -> l
     """
     if n < 1:
         raise ValueError("a window has at least one micro-batch")
-    f = format_named(fmt)
-    ways = (DOWN,) if n & (n - 1) == 0 else (DOWN, UP)
-    found = [_searched(n, f, f.round(magnitude / n), magnitude, way) for way in ways]
+    search = Search(n, format_named(fmt), magnitude)
     made: list[Fraction] = []
-    one = max(found, key=lambda p: p.lost)
+    one = max((search.run(way) for way in ((DOWN,) if search.whole else (DOWN, UP))), key=lambda p: p.lost)
     while one.before is not None:
-        made.append(one.last)
+        made.append(Fraction(one.last, 1 << search.bits))
         one = one.before
     return made[::-1]
-
-
-def _searched(n: int, f: Format, term: Fraction, magnitude: Fraction, way: int) -> Partial:
-    how = effort(n)
-    kept = [Partial(Fraction(0), Fraction(0))]
-    for i in range(n):
-        grown: dict[Fraction, Partial] = {}
-        for one in kept:
-            for x in _terms(one.total, n, f, term, way, how.tries * (8 if i == 0 else 1)):
-                g = outermost(x, n, f, magnitude, way)
-                if g is None:
-                    continue
-                total = f.round(one.total + x)
-                lost = one.lost + way * (g / n - (total - one.total))
-                if total not in grown or grown[total].lost < lost:
-                    grown[total] = Partial(total, lost, g, one)
-        kept = sorted(grown.values(), key=lambda p: (p.lost, p.total), reverse=True)[: how.beam]
-    return kept[0]
-
-
-def _terms(total: Fraction, n: int, f: Format, most: Fraction, way: int, tries: int) -> Iterator[Fraction]:
-    """Terms to try: ties, or for the first one the numbers below the largest; at last the largest, which fits."""
-    found: Iterator[Fraction]
-    if total:
-        found = islice((x for x in ties(total, most, f, way) if f.representable(x)), tries)
-    else:
-        x = f.round(most * (1 - 8 * f.u)) if n & (n - 1) == 0 else most
-        found = (x - i * f.spacing(x) for i in range(1 if n & (n - 1) == 0 else tries))
-    yield from (x for x in found if x > 0)
-    yield most
-    yield f.round(most - 2 * f.spacing(most))
