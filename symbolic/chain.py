@@ -1,4 +1,4 @@
-"""Harnesses of any length on linear floats: KANI-GA-020, -021, -022 of the contract.
+"""Harnesses of any length on linear floats: KANI-GA-020 to -023 and -031 of the contract.
 
 The loop is run on numbers that are linear in their inputs up to a bounded rounding error; each claim is decided by a
 certificate. So N is as large as a real window is.
@@ -11,8 +11,8 @@ from typing import Any
 
 from gradproof.arith import exact
 from gradproof.arith.bounds import accumulation_bound, scaling_bound
-from models.accumulation import Config
-from symbolic.accumulation import columns, mean, one_window, only_update
+from models.accumulation import Config, MicroBatch
+from symbolic.accumulation import columns, mean, one_window, only_update, run_loop
 
 
 def within_tolerance(k: Any, loop: Any) -> None:
@@ -37,3 +37,17 @@ def sharp_bound(k: Any, loop: Any) -> None:
     k.cover("a power of two", n & (n - 1) == 0)
     for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
         k.check("GA-EQ-001", abs(exact(got) - mean(row)) <= most, f"N={n}, element {j}: E_N = {float(most):.6g}")
+
+
+def weighted(k: Any, loop: Any) -> None:
+    """GA-EQ-001 in fp32 with weights n_i / n: |G_accum - sum of (n_i / n) g_i| <= epsilon, for given counts."""
+    n, given = k.bound("micro_batches"), list(k.params["counts"])
+    counts = [given[i % len(given)] for i in range(n)]
+    grads = columns(k, lambda name: k.floats(name, n, "fp32", -1, 1))
+    batches = [MicroBatch(0, row, c) for row, c in zip(zip(*grads, strict=True), counts, strict=True)]
+    applied = only_update(k, "GA-EQ-001", run_loop(k, loop, batches, Config(n), (0,) * len(grads)))
+    k.cover("unequal counts", len(set(counts)) > 1)
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        shares = [exact(g) * Fraction(c, sum(counts)) for g, c in zip(row, counts, strict=True)]
+        error = abs(exact(got) - sum(shares[1:], shares[0]))
+        k.check("GA-EQ-001", error <= k.tolerance("GA-EQ-001", "fp32"), f"{sum(counts)} tokens, element {j}")
