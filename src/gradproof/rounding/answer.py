@@ -57,18 +57,18 @@ def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str
 
     Every order at once has no certificate. Raises LemmaRefused where a contract is not proved.
     """
-    if setting.order == "any":
-        bound, rows = _any(setting)
-        return bound, None, tuple(require_contracts(rows))
     bound, text, rows = bounded(setting)
     return bound, text, tuple(require_contracts(rows))
 
 
-def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any], tuple[Row, ...]]:
+def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[Row, ...]]:
     """The bound, the certificate that the checker accepted, and its rows; nothing is said of the contracts.
 
     Where the runs beyond the edge were enumerated, the certificate is for the other case, and the bound for both.
     """
+    if setting.order == "any":
+        bound, rows = _any(setting)
+        return bound, None, rows
     rows = rows_of(difference(setting))
     edge, more = edge_of(setting), beyond(setting)
     if edge is None or more is None:
