@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gradproof.arith.witness import accumulation_witness
+from gradproof.kernels import flushing
 from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.matmul import Flags, applied
 from gradproof.kernels.model import Bits, decode, encode, exact_sum, known
@@ -107,6 +108,11 @@ def row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: 
     told, claim = {"deterministic": deterministic}, CLAIM + (", the same bits in 8 runs" if deterministic else "")
     if device == "cuda" and not torch.cuda.is_available():
         return not_run(name, dtype, device, claim, "no CUDA device is at hand", **told)
+
+    def one_place(x: Tensor) -> Tensor:
+        index = torch.zeros(len(x), dtype=torch.int64, device=device)
+        return scatter(torch.zeros(1, dtype=x.dtype, device=device), index, x)
+
     with applied(Flags(deterministic=deterministic)):
         try:
             again = repeated(scatter, dtype, device, seed)
@@ -115,5 +121,6 @@ def row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: 
         return bounded(
             Row(name, dtype, device, claim, told),
             lambda: [*trials(scatter, dtype, device, 10 if full else 1, seed), *([again] if deterministic else [])],
+            lambda: flushing.named(one_place, dtype, device),
             facts={f"same bits in {RUNS} runs": again.error == 0},
         )
