@@ -13,9 +13,9 @@ from gradproof import __version__
 from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.environment import environment
 from gradproof.evidence import now
+from gradproof.files import replace_whole
 from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict, subject_of
 from gradproof.plan import falsification_id, vars_of
-from gradproof.store import replace_whole
 
 if TYPE_CHECKING:
     from pathlib import Path

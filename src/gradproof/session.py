@@ -13,10 +13,11 @@ from gradproof import report as reports
 from gradproof.audit import audit
 from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, GradproofError, Kind, Layer, Outcome
 from gradproof.evidence import ANSWERS, Standing
+from gradproof.files import replace_whole
 from gradproof.judge import Policy, Verdict, judge, required
 from gradproof.plan import plan, policy_of
 from gradproof.runner import Listener, Pool
-from gradproof.store import Store, replace_whole
+from gradproof.store import Store
 from gradproof.workspace import Workspace, find
 
 if TYPE_CHECKING:

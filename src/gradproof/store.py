@@ -8,9 +8,7 @@ is rejected with a reason.
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 from gradproof.core import Check, GradproofError, Layer, Outcome, digest_of
 from gradproof.environment import differences
 from gradproof.evidence import ANSWERS, Standing, validate
+from gradproof.files import replace_whole
 from gradproof.workspace import PACKAGE, Locator, Workspace, sha256_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
@@ -56,22 +55,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"it holds {name}")
-
-
-def replace_whole(path: Path, text: str) -> None:
-    """Write `text` so that `path` holds the old content or all of the new, whatever happens. Raises OSError."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as f:
-            f.write(text)
-            f.flush()
-            os.fsync(f.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 class Store:

@@ -23,6 +23,7 @@ from gradproof.claim import claim_of, edited, reads, watch
 from gradproof.core import Check, Finding, GradproofError, Outcome
 from gradproof.environment import environment, hide, torch_device, variables
 from gradproof.evidence import now, record
+from gradproof.files import write_json
 from gradproof.packages import imported
 from gradproof.processes import end_strays
 from gradproof.workspace import PACKAGE, Workspace
@@ -84,16 +85,6 @@ def _watch(descriptor: int) -> None:
     os._exit(1)
 
 
-def write_whole(path: Path, data: Any) -> None:
-    """Write JSON so that `path` holds all of it or does not exist."""
-    temporary = path.with_name(path.name + ".tmp")
-    with temporary.open("w", encoding="utf-8") as f:
-        json.dump(data, f, ensure_ascii=False, allow_nan=False)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
-
-
 def main() -> None:
     """Read the job, run it, write the evidence, and end without the interpreter's own teardown."""
     line = b""
@@ -107,7 +98,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if job.get("lifeline"):
         threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
-    write_whole(Path(job["result"]), perform(job))
+    write_json(Path(job["result"]), perform(job))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -96,6 +96,18 @@ def test_the_run_path_needs_no_solver() -> None:
     assert found & set(SOLVERS) == set()
 
 
+def test_the_kernels_need_torch_and_numpy_alone() -> None:
+    """They run on a machine with a GPU where nothing else is installed; the writer of files is the standard library."""
+    names = ["gradproof.kernels." + p.stem for p in (REPOSITORY / "src/gradproof/kernels").glob("[a-z]*.py")]
+    others = {name for name in (*HEAVY, "click", "bitwuzla") if name not in ("torch", "numpy")}
+    found = loaded_by(BLOCK.format(names=others) + importing(names))
+    assert len(names) > 10
+    assert "torch" in found
+    assert found & others == set()
+    plain = loaded_by("pass")
+    assert loaded_by("import gradproof.files") - plain - set(sys.stdlib_module_names) == {"gradproof"}
+
+
 def test_the_run_path_is_not_an_empty_list() -> None:
     names = torch_modules()
     assert {"models.torch_steps", "models.torch_mutants", "models.torch_nets", "symbolic.falsify"} <= set(names)

@@ -11,7 +11,7 @@ import pytest
 from toy_workspace import answer, check, write_workspace
 
 import gradproof.environment
-from gradproof import store as store_module
+from gradproof import files
 from gradproof.core import Check, Finding, GradproofError, Layer, Outcome, digest_of
 from gradproof.environment import environment
 from gradproof.evidence import NotPlain, plain, record, validate
@@ -62,7 +62,7 @@ def test_a_failed_write_leaves_the_old_evidence(toy: Workspace, monkeypatch: pyt
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(store_module.os, "replace", full)
+    monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(OSError, match="no space"):
         kept.write(evidence(toy, one, answer(one, domain="another")))
     assert [p.name for p in first.parent.iterdir()] == [first.name]

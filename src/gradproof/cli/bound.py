@@ -94,7 +94,7 @@ def rational(text: str, option: str) -> Fraction:
 
 def write(path: Path, made: Answer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.store import replace_whole
+    from gradproof.files import replace_whole
 
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")

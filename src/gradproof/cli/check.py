@@ -100,7 +100,7 @@ def writable(out: Path | None) -> None:
 def show(found: Verification, format_: str, out: Path | None) -> None:
     """Print the verification in a format, or write it to a file and say so on stderr."""
     if out is not None:
-        from gradproof.store import replace_whole
+        from gradproof.files import replace_whole
 
         replace_whole(out, rendered(found, format_))
         click.echo(f"{found.subject}: {found.outcome} (exit {found.code}); written: {out}", err=True)

@@ -22,7 +22,8 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
     """
     from gradproof.backends.replaying import again, pytest_file, replay, subject_of
     from gradproof.core import EXIT_CODE, Exit
-    from gradproof.store import Store, open_evidence, replace_whole
+    from gradproof.files import replace_whole
+    from gradproof.store import Store, open_evidence
     from gradproof.workspace import find
 
     check, data = open_evidence(evidence)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradproof.kernels.report import Result
 
-SECTIONS = ("elementwise", "reductions", "matmul", "full_runs", "gradients", "special")
+SECTIONS = ("elementwise", "reductions", "scatter", "moments", "matmul", "full_runs", "gradients", "special")
 POWERS = tuple(2**k for k in range(1, 13))
 DIVISORS = (3, 5, 6, 7)
 
@@ -38,7 +38,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
     """The rows of every section asked for, in order."""
-    from gradproof.kernels import full_runs, gradients, matmul, reductions, rows, special
+    from gradproof.kernels import full_runs, gradients, matmul, moments, reductions, rows, scatter, special
 
     full, device, seed = not o.quick, o.device, o.seed
     elements = o.elements or (10**6 if full else 10**4)
@@ -48,6 +48,8 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
             device, o.count or (rows.FULL if full else rows.QUICK), seed, progress=say
         ),
         "reductions": lambda: _said(reductions.rows(device, full, seed), say),
+        "scatter": lambda: _said(scatter.rows(device, full, seed), say),
+        "moments": lambda: _said(moments.rows(device, full, seed), say),
         "matmul": lambda: _said(matmul.rows(device, full, seed), say),
         "full_runs": lambda: full_runs.all_runs(device, counts, elements, seed, progress=say),
         "gradients": lambda: gradients.real_runs(device, (2, 8, 24, 256) if full else (2, 3), progress=say),

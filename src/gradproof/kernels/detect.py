@@ -18,6 +18,7 @@ import numpy as np
 from gradproof.kernels.model import Bits, Machine, Mask, Program, Values, decode, known, run
 
 SAMPLE = 2000
+FLUSHES = "FTZ: subnormal inputs or results are flushed to zero"
 UNEXPLAINED = "unexplained: no machine with one or two changed habits returns these outputs"
 
 Dot = Callable[[Values, Values], Values]
@@ -125,7 +126,7 @@ class Probed:
         elif self.accumulator_bits > 24:
             found.append(f"higher precision intermediate: partial sums keep {self.accumulator_bits} bits or more")
         if self.flushes:
-            found.append("FTZ: subnormal inputs or results are flushed to zero")
+            found.append(FLUSHES)
         if self.truncates and self.accumulator_bits >= 24:
             found.append("truncation: the accumulator rounds toward zero")
         return tuple(found)

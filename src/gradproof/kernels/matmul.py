@@ -20,6 +20,7 @@ import numpy as np
 import torch
 
 from gradproof.arith.formats import FORMATS
+from gradproof.kernels import flushing
 from gradproof.kernels.detect import probe
 from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.model import Bits, Values, decode, encode, exact_dot, known
@@ -196,4 +197,11 @@ def _row(dtype: str, device: str, flags: Flags, full: bool, seed: int, told: dic
     except RuntimeError as e:
         return not_run("matmul", dtype, device, claim, f"{type(e).__name__}: {e}"[:300], **told)
     row = Row("matmul", dtype, device, claim, told)
-    return bounded(row, lambda: trials(dtype, device, flags, full, seed), lambda: names, facts)
+
+    def made() -> Iterator[Trial]:
+        yield from trials(dtype, device, flags, full, seed)
+        if not flags.tf32:  # which cuts a subnormal factor
+            with applied(flags):
+                yield flushing.trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
+
+    return bounded(row, made, lambda: names, facts)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from gradproof.arith.formats import FORMATS
+from gradproof.kernels import flushing
 from gradproof.kernels.detect import probe
 from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.model import Bits, Machine, Values, decode, encode, exact_dot, exact_sum, known
@@ -27,6 +28,7 @@ U = FORMATS["fp32"].u
 KINDS = ("uniform", "positive", "wide", "cancelling", "ones", "small")
 LENGTHS = (1, 2, 3, 7, 64, 1000, 4099)
 LR, DECAY, EPS = 1e-3, 1e-2, 1e-8
+VALUE = 0.7
 
 Reduce = Callable[[Tensor], Tensor]
 
@@ -127,6 +129,13 @@ def sum_probe(reduce: Reduce, dtype: str, device: str) -> tuple[str, ...]:
     return probe(dot, dtype, length=16, factors=False).names(dtype)
 
 
+def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, ...]:
+    """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
+    if check is check_sum:
+        return sum_probe(reduce, dtype, device)
+    return flushing.named(reduce, dtype, device, want=1) if check is check_mean else ()
+
+
 def total_norm(dtype: str, device: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[Bits], Bits, list[Tensor]]:
     """Gradients, the norm that clip_grad_norm_ returns, and the parameters with their clipped gradients."""
     rng = np.random.default_rng([seed, len(sizes)])
@@ -215,25 +224,47 @@ def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[Tria
     return each_element((p, g), after, want, adam_bound(pv, dtype), adam_exact, dtype, "parameter and gradient")
 
 
-def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
-    """a + v b c and a + v b / c: four roundings at most, in any order, fused or not; exponents exclude underflow."""
-    rng, v = np.random.default_rng(seed), 0.7
-    bits = [encode(np.ldexp(rng.uniform(0.5, 1, count), rng.integers(-3, 3, count)), dtype) for _ in range(3)]
-    bits = [b | (rng.integers(0, 2, count) << (known(dtype).bits - 1)).astype(np.uint32) for b in bits]
-    call = torch.addcdiv if divide else torch.addcmul
-    got = to_bits(call(*(to_tensor(b, dtype, device) for b in bits), value=v))
-    a, b, c = (decode(x, dtype) for x in bits)
-    term = v * b / c if divide else v * b * c
+def compound_operands(divide: bool, dtype: str, count: int, seed: int) -> list[Bits]:
+    """a, b and c within [2^-4, 8]; in an eighth of them a is the term of smaller b and c, rounded, with the other sign.
+
+    What is left there is at most half an ulp of a, and in fp16 a subnormal number.
+    """
+    rng, few = np.random.default_rng(seed), count // 8
+    a, b, c = (np.ldexp(rng.uniform(0.5, 1, count), rng.integers(-3, 3, count)) for _ in range(3))
+    b[:few], c[:few] = rng.uniform(2.0**-7, 2.0**-6, few), rng.uniform(0.5, 1, few)
+    bits = [encode(x * rng.choice([-1.0, 1.0], count), dtype) for x in (a, b, c)]
+    bits[0][:few] = encode(-compound_term(divide, *(decode(x[:few], dtype) for x in bits[1:])), dtype)
+    return bits
+
+
+def compound_term(divide: bool, b: Values, c: Values) -> Values:
+    """v b c, or v b / c, in float64."""
+    return VALUE * b / c if divide else VALUE * b * c
+
+
+def compound_bound(a: Values, term: Values, name: str) -> Values:
+    """Four roundings of the term and one of the sum, in fp32, then one to storage, where the sum may be subnormal."""
     u = float(U)
-    bound = 4 * u * np.abs(term) + u * np.abs(a + term) + 2.0**-44 * np.abs(a)
-    if dtype != "fp32":
-        f = FORMATS[dtype]
+    bound: Values = 4 * u * np.abs(term) + u * np.abs(a + term) + 2.0**-44 * np.abs(a)
+    if name != "fp32":
+        f = FORMATS[name]
         bound += np.maximum(float(f.u) * (np.abs(a + term) + bound), float(f.tiny) / 2)
+    return bound
+
+
+def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+    """a + v b c and a + v b / c: four roundings at most, in any order, fused or not."""
+    bits = compound_operands(divide, dtype, count, seed)
+    call = torch.addcdiv if divide else torch.addcmul
+    got = to_bits(call(*(to_tensor(b, dtype, device) for b in bits), value=VALUE))
+    a, b, c = (decode(x, dtype) for x in bits)
+    term = compound_term(divide, b, c)
 
     def exact(x: Fraction, y: Fraction, z: Fraction) -> Fraction:
-        return x + Fraction(v) * y / z if divide else x + Fraction(v) * y * z
+        return x + Fraction(VALUE) * y / z if divide else x + Fraction(VALUE) * y * z
 
-    return each_element(bits, got, a + term, bound, exact, dtype, "operands within [2^-4, 8]")
+    note = "operands within [2^-4, 8], some cancel"
+    return each_element(bits, got, a + term, compound_bound(a, term, dtype), exact, dtype, note)
 
 
 def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:
@@ -247,11 +278,10 @@ def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:
             if not ready:
                 found.append(not_run(name, dtype, device, row.claim, "no CUDA device is at hand"))
                 continue
-            asked = name.startswith("sum")
             found.append(bounded(
                 row,
                 lambda: reduction_trials(reduce, check, dtype, device, repeats, seed),  # noqa: B023
-                (lambda: sum_probe(reduce, dtype, device)) if asked else tuple,  # noqa: B023
+                lambda: asked(reduce, check, dtype, device),  # noqa: B023
             ))  # fmt: skip
         found += _steps(dtype, device, repeats, count, seed, ready)
     return found

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof import __version__
+from gradproof.files import write_whole
 
 SCHEMA = "gradproof-kernels/1"
 HOLDS, REFUTED, NOT_RUN, ERROR = "HOLDS", "REFUTED", "NOT_RUN", "ERROR"
@@ -139,10 +140,8 @@ def document(device: str, mode: str, sections: Mapping[str, Sequence[Result]], *
 
 
 def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write a document, through a neighbour that is renamed, so that no half of it is ever read."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(data, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    beside.replace(path)
+    """Write a document, whole or not at all. Raises ValueError for NaN and infinities, OSError."""
+    write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
 
 
 def standing(data: Mapping[str, Any], operator: str, dtype: str, device: str) -> str:

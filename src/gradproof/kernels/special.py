@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 
 from gradproof.arith.bounds import accumulation_bound, scaling_bound
 from gradproof.arith.formats import FORMATS
+from gradproof.kernels import flushing
 from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.full_runs import term_bound
 from gradproof.kernels.model import Bits, Machine, Values, decode, encode, known
@@ -89,10 +91,14 @@ def edge_rows(device: str) -> list[Result]:
             inputs = texts(encode(np.array(terms), dtype), dtype)
             yield Fact(inputs, texts(got, dtype)[0], texts(want, dtype)[0])
 
-    return [
+    rows = [
         collect(f"buf.add_: {name}", dtype, device, "single rounding", lambda d=dtype, n=name: facts(d, n))  # type: ignore[misc]
         for dtype in DTYPES
         for name in edges(dtype)
+    ]
+    add = torch.Tensor.add
+    return [
+        replace(r, names=flushing.named(lambda x: add(x, 0), r.dtype, device, 1)) if r.mismatches else r for r in rows
     ]
 
 

@@ -151,7 +151,7 @@ def require(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[Evidence
 
 def _write(name: str, run: Mapping[str, Any], folder: Path) -> Evidence:
     """Store one run whole or not at all, then drop older files of the lemma."""
-    from gradproof.store import replace_whole
+    from gradproof.files import replace_whole
 
     lemma, verdict = LEMMAS[name], judge(name, run)
     data: dict[str, Any] = {

@@ -21,6 +21,7 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from gradproof.core import GradproofError, Outcome
+from gradproof.files import write_json
 from gradproof.processes import end_strays
 from gradproof.shadow.request import Request, complete, function_of, undecided
 from gradproof.shadow.tape import Place
@@ -140,16 +141,6 @@ def _frames(trace: TracebackType | None) -> list[Place]:
     return found
 
 
-def write_whole(path: Path, data: Answer) -> None:
-    """Write JSON so that `path` holds all of it or does not exist."""
-    temporary = path.with_name(f"{path.name}.tmp")
-    with temporary.open("w", encoding="utf-8") as f:
-        json.dump(data, f, ensure_ascii=False, allow_nan=False)
-        f.flush()
-        os.fsync(f.fileno())
-    os.replace(temporary, path)
-
-
 def _watch(descriptor: int) -> None:
     """End the process group when the parent closes its end of the pipe, which its death does too."""
     while os.read(descriptor, 1):
@@ -186,7 +177,7 @@ def main() -> None:
         os._exit(1)
     sys.stdout.flush()
     sys.stderr.flush()
-    write_whole(Path(job["result"]), answer)
+    write_json(Path(job["result"]), answer)
     os._exit(0)
 
 

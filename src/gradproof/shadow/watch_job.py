@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core import Outcome
-from gradproof.shadow.job import write_whole
+from gradproof.files import write_json
 from gradproof.shadow.request import complete, undecided
 from gradproof.shadow.script import Script, run
 from gradproof.shadow.verdict import Verification
@@ -34,7 +34,7 @@ def perform(job: Mapping[str, Any]) -> None:
             run(script)
     finally:
         if os.getpid() == own:
-            write_whole(result, {"verification": to_json(seen(watcher, script, job))})
+            write_json(result, {"verification": to_json(seen(watcher, script, job))})
 
 
 def script_from(data: Mapping[str, Any]) -> Script:
