@@ -145,12 +145,13 @@ class Sums:
         return self.known[key]
 
     def __mul__(self, c: Fraction) -> Sums:
-        return self._scaled(self.fmt.round(Fraction(c)))
+        return self.scaled(self.fmt.round(Fraction(c)))
 
     def __truediv__(self, c: Fraction | int) -> Sums:
-        return self._scaled(1 / self.fmt.round(Fraction(c)))
+        return self.scaled(1 / self.fmt.round(Fraction(c)))
 
-    def _scaled(self, c: Fraction) -> Sums:
+    def scaled(self, c: Fraction) -> Sums:
+        """fl(c x), c exact. Raises OverflowError."""
         key = (0, c)
         if key not in self.known:
             self.known[key] = self if c == 1 else _times(self, c)
