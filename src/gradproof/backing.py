@@ -133,7 +133,7 @@ def words(stats: Row) -> str:
 
 def _certificate_words(stats: Row) -> str:
     rows = stats.get("certificates") or []
-    digests = ", ".join(row["sha256"][:12] for row in rows)
+    digests = ", ".join(dict.fromkeys(row["sha256"][:12] for row in rows))
     return f"{_count(len(rows), 'Farkas certificate')} that the checker accepted ({digests})" if rows else ""
 
 

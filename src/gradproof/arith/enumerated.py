@@ -87,10 +87,10 @@ class Enumerated:
         return self._times(-ONE)
 
     def __sub__(self, other: Any) -> Enumerated:
-        return self + (-other)
+        return self.__add__(-other)
 
     def __rsub__(self, other: Any) -> Enumerated:
-        return (-self) + other
+        return self.__neg__().__add__(other)
 
     def __mul__(self, other: Any) -> Enumerated:
         return self._times(self._held(other))
@@ -156,7 +156,7 @@ class Difference:
         return self * -1
 
     def __sub__(self, other: Any) -> Difference:
-        return self + (-other)
+        return self.__add__(-other)
 
     def __mul__(self, other: Any) -> Difference:
         factor = _constant(other)

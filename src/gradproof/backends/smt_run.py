@@ -92,7 +92,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
     if check.strategy in WITHOUT_SOLVER:
         return finding
     if finding.outcome is Outcome.HOLDS and smt.TALLY.queries:
-        finding.stats["solvers"] = [{"solver": "z3", "version": smt.version(), "answer": "unsat"}]
+        finding.stats["solvers"] = [{"solver": "z3", "version": smt.version().removeprefix("z3 "), "answer": "unsat"}]
     finding.stats.update(
         solver=smt.version(),
         queries=smt.TALLY.queries,
