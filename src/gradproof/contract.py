@@ -20,6 +20,7 @@ from gradproof.contract_schema import (
     FieldObligation,
     FieldRoot,
     FieldTest,
+    OursGate,
     OursHarness,
     OursObligation,
     OursRoot,
@@ -110,11 +111,12 @@ class _Row:
 
 @dataclass(frozen=True)
 class Stub(_Row):
-    """A rounding stub, itself a claim."""
+    """A rounding stub, itself a claim. `lemmas` are the step contracts that its promise rests on."""
 
     stub: str = ""
     property: str = ""
     formats: tuple[str, ...] = ()
+    lemmas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class FalsificationTest(_Row):
 
 @dataclass(frozen=True)
 class Gate:
-    """The release gate, and the bug that must turn it red."""
+    """The release gate, and the bug that must turn it red. `require`: strategies, by what must back their proofs."""
 
     id: str
     name: str = ""
@@ -161,6 +163,7 @@ class Gate:
     falsification: str = ""
     criteria: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     seeded_bug: str = ""
+    require: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw: Raw = field(default_factory=dict)
 
 
@@ -330,7 +333,8 @@ def _row(shaped: CheckShape, node: Node) -> dict[str, Any]:
 
 
 def _stub(shaped: StubShape, node: Node) -> Stub:
-    return Stub(**_row(shaped, node), stub=shaped.stub, property=shaped.property, formats=tuple(shaped.formats))
+    rest: dict[str, Any] = {"stub": shaped.stub, "property": shaped.property, "formats": tuple(shaped.formats)}
+    return Stub(**_row(shaped, node), **rest, lemmas=tuple(shaped.lemmas))
 
 
 def _step(shaped: StepShape, node: Node) -> StepProof:
@@ -369,7 +373,9 @@ def _gate(typed: OursRoot | FieldRoot, root: Node) -> Gate | None:
     if shaped is None:
         return None
     criteria = {key: tuple(value) for key, value in getattr(shaped, "criteria", {}).items()}
+    stated = shaped.require if isinstance(shaped, OursGate) else None
+    required = {key: tuple(value) for key, value in stated.model_dump(exclude_none=True).items()} if stated else {}
     return Gate(
         shaped.id, shaped.name, shaped.description, tuple(shaped.checks), shaped.pass_criteria, shaped.falsification,
-        criteria, getattr(shaped, "seeded_bug", ""), _raw(root, "qa_gate"),
+        criteria, getattr(shaped, "seeded_bug", ""), required, _raw(root, "qa_gate"),
     )  # fmt: skip

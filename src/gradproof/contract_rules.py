@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from gradproof.contract_backing import lemma_names, requirements
 from gradproof.contract_schema import DEVICES, REFERENCE, Dtype
 from gradproof.contract_steps import PRIMARY, ints, step_bounds
 from gradproof.contract_tree import Node, Problem
@@ -185,7 +186,7 @@ def _repeated(r: Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
 def _no_repetition(r: Rules) -> None:
     for clause in [*r.stubs, *r.claims]:
         _repeated(r, [(n, b) for b in clause.items("bounds") if (n := b.text("name"))], "the bound")
-        for key in ("mutants", "stubs", "formats", "obligations"):
+        for key in ("mutants", "stubs", "formats", "obligations", "lemmas"):
             _repeated(r, [(n.value, n) for n in clause.items(key) if isinstance(n.value, str)], "the name")
     for clause in r.obligations:
         rows = [((d, m), t) for t in clause.items("tolerance") if (d := t.text("dtype")) and (m := t.text("metric"))]
@@ -381,5 +382,5 @@ def _field_gaps(r: Rules) -> None:
 
 RULES: tuple[Callable[[Rules], None], ...] = (
     _obligations, _unique_ids, _obligation_references, _stub_references, _bounds, step_bounds, _no_repetition, _covered,
-    _layers, _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps,
+    _layers, _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps, lemma_names, requirements,
 )  # fmt: skip

@@ -27,8 +27,10 @@ Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
 Strategy = Literal[
-    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain"
-]
+    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain",
+    "bit_exhaustive", "step_contract",
+]  # fmt: skip
+Certified = Literal["linear_chain"]
 ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
@@ -45,6 +47,7 @@ DEVICES = ("cpu", "cuda")
 MAX_TIME_LIMIT = 3600
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
 _IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
 
@@ -119,6 +122,7 @@ def _shown(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_nonblank)]
+LemmaName = Annotated[str, _shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
 Ident = Annotated[str, _shaped(_IDENT, "letters, digits, dot, dash and underscore, at most 64")]
 Reference = Annotated[str, _shaped(REFERENCE, "module.path:attribute")]
 Module = Annotated[str, _shaped(_MODULE, "module.path")]
@@ -248,6 +252,7 @@ class StubShape(CheckShape):
     stub: Module
     property: Text
     formats: Annotated[list[Format], BeforeValidator(_some)]
+    lemmas: Annotated[list[LemmaName], BeforeValidator(_some)] = []
 
 
 class OursHarness(CheckShape):
@@ -314,6 +319,13 @@ class FieldGate(Shape):
     falsification: str = ""
 
 
+class RequireShape(Shape):
+    """What must stand behind the proofs of a strategy, for the gate to count them."""
+
+    certificates: Annotated[list[Certified], BeforeValidator(_some)] | None = None
+    second_solver: Annotated[list[Strategy], BeforeValidator(_some)] | None = None
+
+
 class OursGate(FieldGate):
     name: Text
     checks: Annotated[list[Text], BeforeValidator(_some)]
@@ -321,6 +333,7 @@ class OursGate(FieldGate):
     falsification: Text
     criteria: dict[str, Annotated[list[Ident], BeforeValidator(_some)]]
     seeded_bug: Ident
+    require: RequireShape | None = None
 
 
 class FieldSummary(Shape):

@@ -14,7 +14,7 @@ from gradproof.contract_tree import Exact, Node, Problem
 OURS_CHECK = {"obligations", "expect", "subject", "bounds", "stubs", "mutants", "assumptions", "params"}
 OURS_CHECK |= {"time_limit", "reach", "note"}
 OURS_TEST = OURS_CHECK | {"harness", "obligation"}
-OURS_STRATEGIES = {"bit_precise", "induction", "linear_chain"}
+OURS_STRATEGIES = {"bit_precise", "induction", "linear_chain", "bit_exhaustive", "step_contract"}
 
 CODES = {
     "extra_forbidden": "GP101",
@@ -38,7 +38,7 @@ def uses_ours(root: Node) -> bool:
         any(n.text("strategy") in OURS_STRATEGIES for n in root.items("kani_harnesses")),
         any(n.text("solver") == "crosshair" for n in root.items("kani_harnesses")),
         any(_has(n, OURS_TEST) for n in root.items("falsification_tests")),
-        _has(gate, {"criteria", "seeded_bug"}),
+        _has(gate, {"criteria", "seeded_bug", "require"}),
         _has(summary, {"notes"}),
     ]
     return any(marks)

@@ -155,6 +155,14 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Warning: the contract has no gate, so nothing can be released on it.",
         "Add qa_gate with checks and pass_criteria.",
     ),
+    "GP135": Explanation(
+        "The gate requires a certificate, or a second solver, of a strategy that no harness of the contract has.",
+        "Correct the strategy under qa_gate.require, or remove it.",
+    ),
+    "GP136": Explanation(
+        "A stub, or a harness of step contracts, names a lemma that there is not, so it would rest on nothing.",
+        "Write a name that `python -m gradproof.rounding.lemmas --list` prints, or a shell pattern of such names.",
+    ),
     "GP201": Explanation(
         "The folder is no workspace: it lacks proofs/, models/ or symbolic/.",
         "Change to a workspace, or name one with --workspace.",
@@ -234,6 +242,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP303": Explanation(
         "The contract names no empty body for this check's subject, so nobody could watch the check fail on it.",
         "Name one under subjects.empty (subjects.torch_empty for runs).",
+    ),
+    "GP304": Explanation(
+        "A check of step contracts, or a stub, names no lemma, or one that there is not: it would rest on nothing.",
+        "Write a name that `python -m gradproof.rounding.lemmas --list` prints, or a shell pattern of such names.",
     ),
     "GP401": Explanation(
         "A row of the operator table is refused: the operator has one already, or the row carries no example, so that "

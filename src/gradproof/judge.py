@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gradproof.audit import audit
+from gradproof.backing import NOTHING, Required, shortfall
 from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence import Standing
 
@@ -36,7 +37,10 @@ class Criterion:
 
 @dataclass(frozen=True)
 class Policy:
-    """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`."""
+    """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`.
+
+    `backing`: what must stand behind the proofs of some strategies.
+    """
 
     profile: str
     clauses: tuple[Clause, ...]
@@ -44,6 +48,7 @@ class Policy:
     gate_check: str | None = None
     restricted: bool = False
     demanded: frozenset[Layer] = frozenset(Layer)
+    backing: Required = NOTHING
 
 
 @dataclass(frozen=True)
@@ -155,6 +160,12 @@ def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy:
     elif standing.evidence is not None:
         reason = f"its evidence is stale: {standing.reason}"
     effect = DECISION[check.expect, outcome]
+    if standing.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
+        missing = shortfall(check, standing.evidence["finding"], policy.backing)
+        outcome, reason = (
+            (Outcome.NOT_RUN, f"its backing does not suffice: {missing}") if missing else (outcome, reason)
+        )
+        effect = DECISION[check.expect, outcome]
     loose = [d for d in check.depends if d not in above or above[d].effect is not Effect.DISCHARGED]
     if effect is Effect.DISCHARGED and loose:
         outcome, reason = Outcome.NOT_RUN, f"it rests on {', '.join(loose)}, which is not discharged"

@@ -175,16 +175,19 @@ class Broken(Exception):
         super().__init__(f"{clause} {label}".strip())
 
 
+LETTERS = ("a", "b", "c")
+"""Names of the operands of one step, in a counterexample."""
+
 SLACK = {"float": (Fraction(1, 10**4), Fraction(1, 10**6)), "fraction": (Fraction(1, 2**60), Fraction(1, 2**200))}
 
 
 class ConcreteKit(Kit):
     """Inputs are the numbers of a counterexample, in one number system.
 
-    `family`: `fraction` (the reals), `float` (binary64, then NumPy after a conversion) or `soft` (every operation
-    rounded in the format at hand, exactly). Equality over the reals is judged in floats within 1e-4 of the scale
-    (in rationals within 2^-60, because a root is cut), so a replay is meaningful only beside the reference's, which
-    must not break there.
+    `family`: `fraction` (the reals), `float` (binary64, then NumPy after a conversion), `soft` (every operation
+    rounded in the format at hand, exactly) or `torch` (a number of a format is a tensor). Equality over the reals is
+    judged in floats within 1e-4 of the scale (in rationals within 2^-60, because a root is cut), so a replay is
+    meaningful only beside the reference's, which must not break there.
     """
 
     def __init__(self, check: Check, values: Mapping[str, Any], choices: Sequence[Any], family: str) -> None:
@@ -220,7 +223,30 @@ class ConcreteKit(Kit):
         self._in_range(name, value, lo, hi)
         if self.family == "soft":
             return Soft(value, fmt)
+        if self.family == "torch":
+            from gradproof.kernels.replay import number
+
+            return number(value, fmt)
         return float(value) if self.family == "float" else value
+
+    def lemmas(self) -> Sequence[str]:
+        """The lemmas that the claim names."""
+        from gradproof.rounding.steps import named
+
+        return named(self.params["lemmas"])
+
+    def keeps(self, lemma: str, promise: Any, least: Any) -> Any:
+        """Whether the step on the counterexample's operands keeps the promise."""
+        from gradproof.rounding.steps import step
+
+        operands = [Fraction(self.values[letter]) for letter in LETTERS if letter in self.values]
+        return promise.holds(step(lemma, operands))
+
+    def refuses(self, lemma: str, promise: Any) -> Any:
+        """Whether the promise excludes the wrong result by which the lemma is told from a promise of nothing."""
+        from gradproof.rounding.steps import telling
+
+        return not promise.holds(telling(lemma)[1])
 
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """The option that the counterexample's path took. Raises Unreplayable when it is not on offer."""

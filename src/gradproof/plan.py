@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gradproof.backing import Required
 from gradproof.core import Check, Expect, GradproofError, Kind, Layer
 from gradproof.judge import Clause, Criterion, Policy
 
@@ -46,7 +47,8 @@ def policy_of(contract: Contract, profile: str) -> Policy:
         return Policy(profile, clauses)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(Criterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
-    return Policy(profile, clauses, criteria, falsification_id(gate))
+    required = Required(**{name: frozenset(strategies) for name, strategies in gate.require.items()})
+    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required)
 
 
 def falsification_id(gate: Gate) -> str:
@@ -76,6 +78,7 @@ def _params(contract: Contract, row: Stub | Harness | StepProof | FalsificationT
 
 
 def _stub(contract: Contract, row: Stub) -> Check:
+    lemmas = {"lemmas": list(row.lemmas)} if row.lemmas else {}
     return Check(
         id=row.id,
         kind=Kind.STUB,
@@ -89,7 +92,7 @@ def _stub(contract: Contract, row: Stub) -> Check:
         bounds=row.bounds,
         mutants=row.mutants,
         assumptions=row.assumptions,
-        params=_params(contract, row, stub=row.stub, formats=list(row.formats)),
+        params=_params(contract, row, stub=row.stub, formats=list(row.formats), **lemmas),
         text={"contract": contract.id, "row": dict(row.raw)},
         time_limit=row.time_limit,
     )

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradproof import contract, contract_rules, contract_schema, contract_shape, contract_tree
+from gradproof import contract, contract_backing, contract_rules, contract_schema, contract_shape, contract_tree
 from gradproof.contract import Contract, ContractErrors, Problem, exact, load
 from gradproof.core import Bound, Expect, Layer, Tolerance, canonical
 from gradproof.explanations import EXPLANATIONS
@@ -100,7 +100,12 @@ def test_main_contract_says_what_the_project_claims() -> None:
     assert rows["KANI-GA-002"].obligations == ("GA-INV-001", "GA-INV-002")
     assert (rows["KANI-GA-001"].bound, rows["KANI-GA-001"].strategy) == (4, "stub_float")
     assert rows["KANI-GA-004"].bound == 8
-    assert [h for h in rows if rows[h].expect is Expect.REFUTED] == ["KANI-GA-009", "KANI-GA-019", "KANI-GA-021"]
+    assert [h for h in rows if rows[h].expect is Expect.REFUTED] == [
+        "KANI-GA-009",
+        "KANI-GA-019",
+        "KANI-GA-021",
+        "KANI-GA-028",
+    ]
     assert loaded.gate is not None
     assert loaded.gate.seeded_bug == "missing_scale"
     assert set(loaded.gate.criteria) == set(loaded.gate.checks)
@@ -258,6 +263,37 @@ EDITS = {
     "repeated mutant": ("[zero_skipped]", "[zero_skipped, zero_skipped]  # !GP129:29"),
     "repeated bound": ("name: branches", "name: micro_batches"),
     "repeated tolerance": ("dtype: fp16", "dtype: fp32"),
+    "requirement of no harness": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n  require: {second_solver: [induction]}  # !GP135:29",
+    ),
+    "certificate of a strategy that has none": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n  require: {certificates: [stub_float]}  # !GP105:28",
+    ),
+    "requirement of nothing": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n  require: {second_solver: []}  # !GP103:28",
+    ),
+    "unknown requirement": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n  require: {second_solvers: [exhaustive]}  # !GP101:13",
+    ),
+    "repeated requirement": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n  require: {second_solver: [exhaustive, exhaustive]}  # !GP129:41",
+    ),
+    "stub on an unknown lemma": (
+        "formats: [fp16]",
+        "formats: [fp16]\n    lemmas: [round/fp16/grid, round/fp8/*]  # !GP136:31",
+    ),
+    "stub on no lemma": ("formats: [fp16]", "formats: [fp16]\n    lemmas: []  # !GP103:13"),
+    "stub on a lemma twice": (
+        "formats: [fp16]",
+        "formats: [fp16]\n    lemmas: [round/fp16/grid, round/fp16/grid]  # !GP129:31",
+    ),
+    "lemma that is no name": ("formats: [fp16]", "formats: [fp16]\n    lemmas: [Half an ulp]  # !GP122:14 !GP136:14"),
+    "step contracts of nothing": ("strategy: stub_float", "strategy: step_contract"),
     "repeated gate check": ("checks: [equal, zeroed]", "checks: [equal, zeroed, equal]  # !GP129:27"),
     "wrong total": ("total_obligations: 2", "total_obligations: 3  # !GP128:22"),
     "id that is no file name": ("id: S-CROSS-001", 'id: "../x"  # !GP122:9'),
@@ -301,6 +337,7 @@ BY_CODE = {
     "no obligation": ["GP103", "GP132"],
     "stub_float without stubs": ["GP103"],
     "no mutants": ["GP133"],
+    "step contracts of nothing": ["GP103"],
     "repeated bound": ["GP112", "GP129"],
     "repeated tolerance": ["GP129"],
     "harness that is no reference": ["GP122"],
@@ -399,7 +436,7 @@ def test_a_hint_names_the_nearest_key(write: Callable[[str], Path]) -> None:
 
 
 def test_every_code_has_an_explanation_and_every_explanation_a_code() -> None:
-    modules = (contract, contract_rules, contract_schema, contract_shape, contract_tree)
+    modules = (contract, contract_backing, contract_rules, contract_schema, contract_shape, contract_tree)
     text = "".join(Path(str(m.__file__)).read_text(encoding="utf-8") for m in modules)
     assert set(re.findall(r"GP1\d\d", text)) == {c for c in EXPLANATIONS if c.startswith("GP1")}
     assert all(row.meaning.endswith(".") and row.mend.endswith(".") for row in EXPLANATIONS.values())

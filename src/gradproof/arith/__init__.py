@@ -48,7 +48,7 @@ def round_to(x: Any, fmt: str) -> Any:
 def constant(text: str, like: Any) -> Any:
     """The decimal constant `text` in the number system of `like`: exact where that system is exact."""
     family = _family(like)
-    if family in ("fraction", "sym", "ratio", "soft", "ieee", "linear"):
+    if family in ("fraction", "sym", "ratio", "soft", "ieee", "linear", "enumerated"):
         return Fraction(text)
     return type(like)(text) if family == "numpy" else float(text)
 
@@ -64,7 +64,7 @@ def exact(x: Any) -> Any:
         return exact_of(x)
     if family in ("fraction", "ratio"):
         return x
-    if family == "linear":
+    if family in ("linear", "enumerated"):
         return x.exact()
     if family == "ieee":
         raise TypeError("an IEEE term has no exact form; compare it with another term of its format")
@@ -125,6 +125,7 @@ _ROUND: dict[str, Callable[[Any, str], Any]] = {
     "sym": _sym_round,
     "ieee": _ieee_round,
     "linear": lambda x, fmt: x.rounded(fmt),
+    "enumerated": lambda x, fmt: x.rounded(fmt),
 }
 
 

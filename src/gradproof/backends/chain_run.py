@@ -20,7 +20,7 @@ from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.farkas import Refused
 from gradproof.rounding.farkas import check as checked
 from gradproof.rounding.founded import require_contracts
-from gradproof.rounding.lemmas import LemmaRefused
+from gradproof.rounding.lemmas import LemmaRefused, told
 
 
 class ChainExplorer(Explorer):
@@ -28,8 +28,15 @@ class ChainExplorer(Explorer):
 
     def __init__(self, limits: Limits) -> None:
         super().__init__(limits)
-        self.inputs: dict[str, Linear] = {}
+        self.inputs: dict[str, Any] = {}
         self.certificates: list[dict[str, Any]] = []
+
+    def backing(self) -> dict[str, Any]:
+        """The certificates behind the claims, and the evidence of every lemma that they rest on."""
+        if not self.certificates:
+            return {}
+        names = sorted({name for row in self.certificates for name in row["contracts"]})
+        return {"certificates": self.certificates, "lemmas": told(names)}
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore. What is not linear, or may overflow, ends in UNKNOWN."""
@@ -109,15 +116,15 @@ class ChainKit(Kit):
         """Raises NonLinear: a chain is as long as its bound says."""
         raise NonLinear("an induction is no chain")
 
-    def real(self, name: str, lo: Any = None, hi: Any = None) -> Linear:
+    def real(self, name: str, lo: Any = None, hi: Any = None) -> Any:
         """A real in [-b, b], b the larger end. Raises NonLinear without bounds."""
         return self._input(name, None, lo, hi)
 
-    def float(self, name: str, fmt: str, lo: Any, hi: Any) -> Linear:
+    def float(self, name: str, fmt: str, lo: Any, hi: Any) -> Any:
         """A number of a format in [-b, b]."""
         return self._input(name, fmt, lo, hi)
 
-    def _input(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Linear:
+    def _input(self, name: str, fmt: str | None, lo: Any, hi: Any) -> Any:
         if lo is None or hi is None:
             raise NonLinear(f"{name} has no range")
         if name in self.explorer.inputs:
@@ -154,3 +161,9 @@ class ChainKit(Kit):
 
     def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:
         """Nothing: only a replay needs the case."""
+
+
+def explored(check: Check, limits: Limits) -> tuple[ChainExplorer, ChainKit]:
+    """An explorer of this strategy, and the kit that it gives to a harness."""
+    explorer = ChainExplorer(limits)
+    return explorer, ChainKit(check, explorer)

@@ -25,11 +25,15 @@ FAMILIES = {
     "stub_float": ("soft",),
     "linear_chain": ("soft",),
     "bit_precise": ("soft",),
+    "bit_exhaustive": ("soft", "torch"),
+    "step_contract": ("fraction",),
 }
+FOUND_BY = {"bit_exhaustive": "the enumeration", "step_contract": "the steps that are tried"}
 NAMES = {
     "fraction": "Python model, exact rationals",
     "float": "Python model, floats",
     "soft": "Python model, IEEE software floats",
+    "torch": "Python model, PyTorch's kernels on the CPU",
 }
 
 
@@ -70,7 +74,8 @@ def first_reproduced(check: Check, harness: Any, subject: Any, reference: Any, v
     """The first candidate that breaks the same clause in every number system; else the solver's own values."""
     first: Attempt | None = None
     for found_by, values in candidates(violation.values):
-        attempt = _attempt(check, harness, subject, reference, violation, found_by, values)
+        found = FOUND_BY.get(check.strategy, found_by) if found_by == "solver" else found_by
+        attempt = _attempt(check, harness, subject, reference, violation, found, values)
         if attempt.reproduced:
             return attempt
         first = first or attempt
@@ -125,6 +130,8 @@ def torch_replay(check: Check, workspace: Any, name: str, attempt: Attempt) -> N
     """
     subjects = check.params.get("subjects", {})
     if attempt.case is None or not attempt.reproduced or "torch_mutants" not in subjects:
+        return
+    if check.strategy == "bit_exhaustive":  # its buffer is no fp32 buffer; the model itself is replayed on torch
         return
     cls = _torch_twin(check, workspace, name, subjects)
     if cls is None:

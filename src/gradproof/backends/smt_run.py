@@ -9,13 +9,15 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, Protocol
 
 from gradproof import smt
 from gradproof.backends.replay import first_reproduced, instance, torch_replay
-from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
+from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
+from gradproof.rounding.lemmas import LemmaRefused
 
 DOMAIN = {
     "exhaustive": "rationals (no rounding)",
@@ -24,6 +26,8 @@ DOMAIN = {
     "bit_precise": "IEEE 754 floats, bit for bit",
     "induction": "integers and rationals (no rounding)",
     "linear_chain": "floats, each rounding within half an ulp of its interval",
+    "bit_exhaustive": "floats of a 16-bit format, every one of them",
+    "step_contract": "steps of rounded operations: floats, and reals that are rounded",
     "compositional": "rationals (no rounding)",
 }
 
@@ -37,6 +41,7 @@ class Workspace(Protocol):
 
 
 EXPLORATION = {"branches", "paths"}
+WITHOUT_SOLVER = {"linear_chain": "chain_run", "bit_exhaustive": "exhaust_run", "step_contract": "contract_run"}
 
 
 @dataclass(frozen=True)
@@ -49,23 +54,22 @@ class Trial:
     reference: Any
     stub: Any
     deadline: float
-    certificates: list[dict[str, Any]] = field(default_factory=list)
+    backing: dict[str, Any] = field(default_factory=dict)
 
     def explore(self, subject: Any) -> Result:
         """Explore the harness on one subject, which is made anew on every path."""
         limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
-        if self.check.strategy == "linear_chain":
-            return self._chain(limits, subject)
+        if self.check.strategy in WITHOUT_SOLVER:
+            return self._without_solver(limits, subject)
         explorer = Explorer(limits, self.stub)
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
-    def _chain(self, limits: Limits, subject: Any) -> Result:
-        from gradproof.backends.chain_run import ChainExplorer, ChainKit
-
-        explorer = ChainExplorer(limits)
-        result = explorer.run(lambda: self.harness(ChainKit(self.check, explorer), instance(subject)))
+    def _without_solver(self, limits: Limits, subject: Any) -> Result:
+        backend = import_module(f"gradproof.backends.{WITHOUT_SOLVER[self.check.strategy]}")
+        explorer, kit = backend.explored(self.check, limits)
+        result: Result = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
-            self.certificates.extend(explorer.certificates)
+            self.backing.update(explorer.backing())
         return result
 
 
@@ -74,6 +78,10 @@ def run(check: Check, workspace: Workspace) -> Finding:
     reference = workspace.resolve(check.subject)
     stub, deadline = stub_of(check, workspace), time.monotonic() + check.time_limit
     trial = Trial(check, workspace, workspace.resolve(check.harness), reference, stub, deadline)
+    try:
+        trial.backing.update(_rests_on(check))
+    except LemmaRefused as refused:
+        return Finding(Outcome.UNKNOWN, f"the stub rests on a lemma that is not proved: {refused}")
     finding = _judge_subject(trial, trial.explore(reference))
     if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
         finding.controls = [_control(trial, *row) for row in _controls(check, workspace)]
@@ -81,6 +89,10 @@ def run(check: Check, workspace: Workspace) -> Finding:
         if survivors:
             finding.outcome = Outcome.WEAK
             finding.reason = f"not killed: {', '.join(survivors)}"
+    if check.strategy in WITHOUT_SOLVER:
+        return finding
+    if finding.outcome is Outcome.HOLDS and smt.TALLY.queries:
+        finding.stats["solvers"] = [{"solver": "z3", "version": smt.version().removeprefix("z3 "), "answer": "unsat"}]
     finding.stats.update(
         solver=smt.version(),
         queries=smt.TALLY.queries,
@@ -88,6 +100,16 @@ def run(check: Check, workspace: Workspace) -> Finding:
         slowest_query_seconds=round(smt.TALLY.slowest, 3),
     )
     return finding
+
+
+def _rests_on(check: Check) -> dict[str, Any]:
+    """The evidence of the lemmas that a stub names, checked now. Raises LemmaRefused, GradproofError."""
+    if check.kind is not Kind.STUB or "lemmas" not in check.params:
+        return {}
+    from gradproof.backends.contract_run import lemmas_of
+    from gradproof.rounding.lemmas import told
+
+    return {"lemmas": told(lemmas_of(check))}
 
 
 def stub_of(check: Check, workspace: Workspace) -> Any:
@@ -127,9 +149,9 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
     stats: dict[str, Any] = {"paths": result.paths, "most_branches": result.most_branches}
     stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
-    stats |= {"certificates": trial.certificates} if trial.certificates else {}
+    stats |= trial.backing
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
-    reach = Reach.ALL_INPUTS if result.inductive and check.strategy == "induction" else Reach.BOUNDED
+    reach = _reach(trial, result)
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
     base.assumptions = [*check.assumptions]
     if result.stopped is not None:
@@ -153,6 +175,14 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.outcome = Outcome.HOLDS
         base.reason = f"{result.paths} paths, {checks} checks, none falsifiable"
     return base
+
+
+def _reach(trial: Trial, result: Result) -> Reach:
+    """All inputs by induction, and by step contracts other than those of a table of N."""
+    if trial.check.strategy == "step_contract":
+        tables = any(row["name"].endswith("/table") for row in trial.backing.get("lemmas", ()))
+        return Reach.BOUNDED if tables else Reach.ALL_INPUTS
+    return Reach.ALL_INPUTS if result.inductive and trial.check.strategy == "induction" else Reach.BOUNDED
 
 
 def _missing(check: Check, result: Result) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -43,6 +43,8 @@ STRATEGIES: Mapping[str, str] = {
     "bit_precise": "IEEE 754 arithmetic, bit for bit",
     "induction": "one step from any state that satisfies the invariant: every length, every number of cycles",
     "linear_chain": "straight-line float arithmetic of any length, with a certificate that a checker validates",
+    "bit_exhaustive": "a 16-bit format: the exact worst case over every input up to the bounds decides",
+    "step_contract": "each named step contract is tried on directed steps and rests on evidence that is checked again",
     "property test": "cases drawn by Hypothesis and run on real PyTorch; a failure shrinks",
     "seeded bug": "the gate's own falsification: the checks that are named to kill a bug are run on it",
 }
@@ -130,6 +132,17 @@ def _check(session: Session, name: str) -> Iterator[str]:
         standing = session.standings([check])[check.id]
         why = f" ({standing.reason})" if standing.reason else ""
         yield f"  evidence: {standing.outcome}{why}, {standing.path or '-'}"
+        if standing.evidence is not None and standing.fresh:
+            yield from _backing(standing.evidence["finding"]["stats"])
+
+
+def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
+    """What stands behind a proof."""
+    from gradproof.backing import lemma_lines, words
+
+    if told := words(stats):
+        yield f"  backed by: {told}"
+        yield from (f"    {line}" for line in lemma_lines(stats))
 
 
 def _mutant(session: Session, name: str) -> Iterator[str]:
@@ -155,6 +168,9 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"  pass: {gate.pass_criteria}"
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
             yield f"  its own falsification: {gate.falsification} (seeded bug {gate.seeded_bug or 'none'})"
+            yield from (
+                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.require.items()
+            )
 
 
 def _unknown(name: str, session: Session) -> GradproofError:

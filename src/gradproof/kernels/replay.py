@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 from gradproof.rounding.setting import Setting, error_of, exact_mean
 
@@ -24,6 +25,13 @@ class Replay:
     def equal(self) -> bool:
         """Whether torch did what the model says, to the last digit."""
         return self.error == self.model
+
+
+def number(value: Fraction, fmt: str) -> Any:
+    """A tensor of no dimension that holds the value in the format `fmt`."""
+    import torch
+
+    return torch.tensor(float(value), dtype=getattr(torch, TORCH[fmt]))
 
 
 def replay(setting: Setting, gradients: Sequence[Fraction], device: str = "cpu") -> Replay:

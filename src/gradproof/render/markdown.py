@@ -37,7 +37,7 @@ def render(report: Report) -> str:
     """The whole report. Raises GradproofError on a wrong shape or an inconsistency."""
     require(report)
     parts = [_head(report), _gate(report), _coverage(report), _attention(report), _checks(report), _mutants(report)]
-    parts += [_counterexamples(report), _reach(report), _errors(report), _setting(report)]
+    parts += [_backing(report), _counterexamples(report), _reach(report), _errors(report), _setting(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -108,6 +108,15 @@ def _check(c: Mapping[str, Any]) -> tuple[object, ...]:
     reach, bounds = views.reach_words(c), views.bounds_words(c)
     covers, controls = views.covers_words(c), views.controls_words(c)
     return c["id"], state, reach, bounds, stubs, c.get("domain"), solver, covers, controls, seconds(c["seconds"]), run
+
+
+def _backing(report: Report) -> str:
+    by_words: dict[str, list[str]] = {}
+    for c in report["checks"]:
+        if said := views.backing_words(c):
+            by_words.setdefault(said, []).append(c["id"])
+    rows = [("; ".join(grouped(ids)), said) for said, ids in by_words.items()]
+    return "## What backs the proofs\n\n" + table(("Checks", "Backed by"), rows)
 
 
 def _mutants(report: Report) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gradproof import backing
 from gradproof.core import EXIT_MEANING, MEANING, Effect, Exit, Expect, Layer, Outcome, Reach
 from gradproof.render.consistency import Report, effect_of, required_ids, worst
 from gradproof.render.fmt import counted, plural, value
@@ -338,6 +339,11 @@ def values_words(counterexample: Mapping[str, Any], limit: int = 12) -> str:
 def bounds_words(check: Mapping[str, Any]) -> str:
     """micro_batches = 4, cycles = 2."""
     return ", ".join(f"{b['name']} = {b['value']}" for b in check.get("bounds") or []) or "none"
+
+
+def backing_words(check: Mapping[str, Any]) -> str:
+    """What stands behind a check that holds: certificates, lemmas, enumerations, solvers. Empty for others."""
+    return backing.words(check.get("stats") or {}) if check["outcome"] == Outcome.HOLDS else ""
 
 
 def meaning(check: Mapping[str, Any]) -> str:

@@ -9,6 +9,7 @@ What is left out, and why nothing is lost:
 - Signs. The inputs are symmetric and rounding to nearest even is odd, so the largest sum is minus the least at -t.
 - Dominance. Of all b with fl(a + b) = t, a run of neighbours, the one of the least exact sum counts: the smallest b, or
   one that is reached from it through `lower`, each time the next number with a lower exact sum.
+- A number whose least exact sum is as low as what is left can make it is done: the operands come in that order.
 - Unreachable numbers are dropped after each addition; a + b and b + a are looked at once, equal subtrees summed once.
 
 No contract on rounding is used: what rounds to a number follows from the midpoints between neighbours (IEEE 754-2019,
@@ -34,6 +35,7 @@ Ints = np.ndarray[Any, np.dtype[Any]]
 TABLE = 2**26  # entries of a table of places: 256 MiB
 WIDEST = 2**60  # units of the smallest subnormal, in any sum of gradients and n times any number
 MOST_NUMBERS = 2**17  # numbers that one sum can be
+TOGETHER = 256  # numbers of one operand between two looks at what is done
 
 
 @dataclass(frozen=True)
@@ -143,12 +145,13 @@ class Sums:
         return self.known[key]
 
     def __mul__(self, c: Fraction) -> Sums:
-        return self._scaled(self.fmt.round(Fraction(c)))
+        return self.scaled(self.fmt.round(Fraction(c)))
 
     def __truediv__(self, c: Fraction | int) -> Sums:
-        return self._scaled(1 / self.fmt.round(Fraction(c)))
+        return self.scaled(1 / self.fmt.round(Fraction(c)))
 
-    def _scaled(self, c: Fraction) -> Sums:
+    def scaled(self, c: Fraction) -> Sums:
+        """fl(c x), c exact. Raises OverflowError."""
         key = (0, c)
         if key not in self.known:
             self.known[key] = self if c == 1 else _times(self, c)
@@ -208,35 +211,60 @@ def _added(a: Sums, b: Sums) -> Sums:
 
 
 def _lower_all(a: Sums, b: Sums, sums: Grid, least: Ints) -> None:
-    """Lower `least` at each number that fl(a + b) can be to the least exact sum that leads there."""
+    """Lower `least` at each number that fl(a + b) can be to the least exact sum that leads there.
+
+    Each term that is made with a number x of a is at least `excess(x) + floor(t)` at t. So the x are taken by their
+    excess, and a t that has come down to what the next of them allow is done.
+    """
     kind, never = least.dtype, least.dtype.type(np.iinfo(least.dtype).max)
     low, high = sums.low.astype(kind), sums.high.astype(kind)
     values = np.append(b.values.astype(kind), never)  # one past the end, for `lower`
-    chained, lower = b.lower is not None, b.lower if b.lower is not None else np.zeros(0, dtype=np.int32)
-    following = values.take(lower)
+    following = values.take(b.lower) if b.lower is not None else None
     ends = b.least.astype(kind)
-    begin = sums.places(a.values + (a.values if a is b else b.values[0]))
-    end = sums.places(a.values + b.values[-1]) + 1
-    for i, v in enumerate(a.values):
-        window = slice(begin[i], end[i])
-        wanted, last = low[window] - kind.type(v), high[window] - kind.type(v)
-        wanted[0] = max(int(wanted[0]), int(v if a is b else values[0]))
-        k = b.place(wanted - values[0])
-        never_here = values.take(k) > last
-        more = np.flatnonzero(following.take(k) <= last) if chained else k[:0]
-        while len(more):
-            k[more] = lower.take(k[more])
-            more = more[following.take(k[more]) <= last[more]]
-        found = ends.take(k)
-        found += kind.type(a.least[i])
-        found[never_here] = never
-        np.minimum(least[window], found, out=least[window])
+    slope = max(1, round(int(a.least[-1] + b.least[-1]) / max(1, int(a.values[-1] + b.values[-1]))))
+    excess = a.least - slope * a.values
+    floor = slope * sums.low + (b.least - slope * b.values).min()
+    order, left = np.argsort(excess, kind="stable"), np.arange(len(sums.values))
+    for at in range(0, len(order), TOGETHER):
+        left = left[least[left] > floor[left] + excess[order[at]]]
+        low_left, high_left, held = low[left], high[left], least[left]
+        some = order[at : at + TOGETHER]
+        smallest = a.values[some] if a is b else np.full(len(some), b.values[0])
+        begin = np.searchsorted(high_left, a.values[some] + smallest)
+        end = np.searchsorted(low_left, a.values[some] + b.values[-1], side="right")
+        for i, first, begins, ends_at in zip(some, smallest, begin, end, strict=True):
+            if begins >= ends_at:
+                continue
+            window, v = slice(begins, ends_at), kind.type(a.values[i])
+            wanted, last = low_left[window] - v, high_left[window] - v
+            wanted[0] = max(int(wanted[0]), int(first))
+            k = b.place(wanted - values[0])
+            never_here = values.take(k) > last
+            if following is not None and b.lower is not None:
+                _follow(k, b.lower, following, last)
+            found = ends.take(k)
+            found += kind.type(a.least[i])
+            found[never_here] = never
+            np.minimum(held[window], found, out=held[window])
+        least[left] = held
+
+
+def _follow(k: Ints, lower: Ints, following: Ints, last: Ints) -> None:
+    """Move each place on to the next with a lower exact sum, while that is within reach."""
+    more = np.flatnonzero(following.take(k) <= last)
+    while len(more):
+        k[more] = lower.take(k[more])
+        more = more[following.take(k[more]) <= last[more]]
 
 
 def leaf(setting: Setting) -> Sums:
     """One gradient: every number of the buffer's format up to the magnitude, exactly as it is."""
-    f = format_named(setting.buffer)
     own = setting.magnitude if setting.scale != "none" else setting.magnitude / setting.n
+    return numbers_up_to(format_named(setting.buffer), own)
+
+
+def numbers_up_to(f: Format, own: Fraction) -> Sums:
+    """One input: every number of a format of magnitude at most `own`."""
     all_of_them = grid(f, min(own, f.largest)).values
     values = all_of_them[np.array([abs(int(v)) * f.tiny <= own for v in all_of_them])]
     return Sums(f, values, values)

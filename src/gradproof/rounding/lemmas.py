@@ -149,6 +149,25 @@ def require(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[Evidence
     return [held[name] for name in asked]
 
 
+def told(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[dict[str, Any]]:
+    """What stands behind proved lemmas and all their premises, as JSON values, checked now. Raises LemmaRefused.
+
+    Of solvers each reply (solver, version, encoding, answer), of an exhaustion its cases, of a derivation its premises.
+    """
+    rows = []
+    for evidence in require(in_order(names), folder):
+        row: dict[str, Any] = {"name": evidence.name, "method": evidence.method, "evidence": evidence.path.name}
+        if evidence.method == "solvers":
+            said = ("solver", "version", "encoding", "answer")
+            row["solvers"] = [{key: reply[key] for key in said} for reply in evidence.run["replies"]]
+        elif evidence.method == "exhaustion":
+            row["cases"] = evidence.run["cases"]
+        else:
+            row["premises"] = sorted(evidence.run["premises"])
+        rows.append(row)
+    return rows
+
+
 def _write(name: str, run: Mapping[str, Any], folder: Path) -> Evidence:
     """Store one run whole or not at all, then drop older files of the lemma."""
     from gradproof.files import replace_whole
