@@ -136,14 +136,15 @@ def crosshair(n: int, claim: Fraction, limit: float) -> Said:
     from crosshair.core_and_libs import analyze_function
     from crosshair.options import AnalysisKind, AnalysisOptionSet
 
-    path = Path(tempfile.mkdtemp()) / "plain.py"  # CrossHair reads the source again
-    path.write_text(subject_text(n, claim), encoding="utf-8")
     space: dict[str, Any] = {}
-    exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
     options = AnalysisOptionSet(
         analysis_kind=[AnalysisKind.PEP316], report_all=True, per_condition_timeout=max(limit - 1.0, 0.1)
     )
-    states = {m.state.name for m in run_checkables(analyze_function(space["plain"], options))}
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "plain.py"  # CrossHair reads the source again
+        path.write_text(subject_text(n, claim), encoding="utf-8")
+        exec(compile(path.read_text(encoding="utf-8"), str(path), "exec"), space)
+        states = {m.state.name for m in run_checkables(analyze_function(space["plain"], options))}
     if states == {"CONFIRMED"}:
         return Said(HOLDS, claim)
     word = "REFUTED" if "POST_FAIL" in states else "UNKNOWN"

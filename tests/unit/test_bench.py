@@ -8,6 +8,7 @@ import sys
 import time
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -164,6 +165,28 @@ def test_the_loop_that_crosshair_gets_loses_what_the_witness_loses(n: int) -> No
         space: dict[str, object] = {}
         exec(claims.subject_text(n, claim), space)
         assert space["plain"](*given) is holds  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("states", "word"),
+    [
+        (["CONFIRMED"], HOLDS),
+        (["CANNOT_CONFIRM"], "UNKNOWN"),
+        (["CONFIRMED", "CANNOT_CONFIRM"], "UNKNOWN"),
+        (["POST_FAIL"], "REFUTED"),
+        (["PRE_UNSAT"], "UNKNOWN"),
+        ([], "UNKNOWN"),
+    ],
+)
+def test_only_a_confirmation_over_all_paths_is_a_bound(
+    states: list[str], word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from crosshair import core
+
+    said = [SimpleNamespace(state=SimpleNamespace(name=state)) for state in states]
+    monkeypatch.setattr(core, "run_checkables", lambda _: said)
+    found = claims.crosshair(2, TOLERANCE, LONG)
+    assert (found.word, found.bound) == (word, TOLERANCE if word == HOLDS else None)
 
 
 def test_an_induction_that_does_not_go_through_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
