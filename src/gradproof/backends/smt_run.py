@@ -16,6 +16,7 @@ from gradproof.backends.replay import first_reproduced, instance, torch_replay
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
+from gradproof.timeline import as_json
 
 DOMAIN = {
     "exhaustive": "rationals (no rounding)",
@@ -128,6 +129,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
     stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
     stats |= {"certificates": trial.certificates} if trial.certificates else {}
+    stats |= {"rounded": sorted(result.operators)} if result.operators else {}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
     reach = Reach.ALL_INPUTS if result.inductive and check.strategy == "induction" else Reach.BOUNDED
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
@@ -142,6 +144,8 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         torch_replay(check, trial.workspace, "", attempt)
         base.clauses = {result.violation.clause: "REFUTED"}
         base.counterexample, base.replays = attempt.counterexample, attempt.replays
+        if attempt.reproduced:
+            _trace(trial, base.counterexample, check.subject.rpartition(":")[2], trial.reference)
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing
@@ -196,5 +200,18 @@ def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -
     control.reason = f"{violation.clause} {violation.label}"
     named = control.kind == "empty_body" or violation.clause == control.clause
     control.killed = attempt.reproduced and named
+    if control.killed and control.kind == "mutant":
+        _trace(trial, control.counterexample, control.name, subject)
     if not named:
         control.reason += f" (it is named for {control.clause})"
+
+
+def _trace(trial: Trial, counterexample: dict[str, Any], name: str, subject: Any) -> None:
+    """Add the shortest concrete run of a wrong subject, where the claim names a function that finds one.
+
+    `params.trace` takes the name of the harness, the name of the subject and the subject, and gives a Timeline or None.
+    """
+    if "trace" in trial.check.params:
+        find = trial.workspace.resolve(trial.check.params["trace"])
+        line = find(trial.check.harness.rpartition(":")[2], name, subject)
+        counterexample["trace"] = None if line is None else as_json(line)
