@@ -262,6 +262,10 @@ def hostile(value: Any, text: str) -> Any:
     """`value` with `text` appended to every free string below it."""
     fixed = {"schema", "run_state", "exit", "outcome", "effect", "expect", "layer", "reach", "column", "outcomes"}
     linked = {"id", "obligations", "checks", "killed_by", "survived", "check"}
+    if isinstance(value, dict) and value.get("schema") == "gradproof-rounding/1":
+        return {**value, **{k: hostile(value[k], text) for k in ("gradproof", "made_at", "assumes", "contracts")}}
+    fixed |= {"standing", "state"}
+    fixed |= {"operator", "dtype", "device"} if isinstance(value, dict) and {"state", "claim"} & set(value) else set()
     if isinstance(value, dict):
         return {k: v if k in fixed | linked and _words(v) else hostile(v, text) for k, v in value.items()}
     if isinstance(value, list):

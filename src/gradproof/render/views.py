@@ -7,12 +7,14 @@ statement alone. Every count has its denominator.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from gradproof.core import EXIT_MEANING, MEANING, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.core import EXIT_MEANING, MEANING, Effect, Exit, Expect, GradproofError, Layer, Outcome, Reach
 from gradproof.render.consistency import Report, effect_of, required_ids, worst
-from gradproof.render.fmt import counted, plural, value
+from gradproof.render.fmt import counted, one_line, plural, value
+from gradproof.render.rounding import assumed
+from gradproof.timeline import Tick, Timeline, from_json
 
 SENTENCE = "Reals are not floats; sampled is not proved."
 LAYER_TITLE: Mapping[Layer, str] = {
@@ -320,6 +322,28 @@ def mutant_counterexamples(report: Report) -> list[tuple[Mapping[str, Any], str,
     return shown
 
 
+def traces(report: Report) -> list[tuple[str, str, Timeline]]:
+    """Check, name of the wrong subject, and its shortest run: of every check that carries one, and of its mutants."""
+    found = []
+    for check in report["checks"]:
+        killed = [(k["name"], k["counterexample"]) for k in check.get("controls") or [] if k.get("killed") is True]
+        for name, shown in [(str(check.get("subject")), check.get("counterexample")), *killed]:
+            if shown and shown.get("trace"):
+                found.append((check["id"], name, _legible(shown["trace"])))
+    return found
+
+
+def _legible(trace: Mapping[str, Any]) -> Timeline:
+    """A timeline whose texts no terminal and no page obeys. Raises GradproofError for what is none."""
+    try:
+        line = from_json(trace)
+    except ValueError as error:
+        mend = "make the report again from its evidence: gradproof report"
+        raise GradproofError("REPORT-SHAPE", str(error), "a timeline", mend) from error
+    ticks = tuple(Tick(**{key: one_line(word) for key, word in asdict(t).items()}) for t in line.ticks)
+    return Timeline(one_line(line.title), one_line(line.start), ticks)
+
+
 def replay_words(replays: list[Mapping[str, Any]]) -> list[str]:
     """Where a counterexample was replayed, and whether it came back."""
     words: dict[Any, str] = {True: "reproduced", False: "NOT reproduced"}
@@ -351,6 +375,8 @@ def assumptions(report: Report) -> list[tuple[str, list[str]]]:
     for item in (*report["obligations"], *report["checks"]):
         for text in item.get("assumptions") or []:
             made.setdefault(str(text), []).append(item["id"])
+    for words, check in assumed(report):
+        made.setdefault(words, []).append(check)
     return list(made.items())
 
 
