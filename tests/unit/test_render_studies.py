@@ -258,3 +258,23 @@ def test_a_timeline_comes_back_from_json() -> None:
     line = from_json(sample.TRACE)
     assert as_json(line) == sample.TRACE
     assert from_json(json.loads(json.dumps(as_json(line)))) == line
+
+
+def test_documents_of_two_machines_and_thirty_traces_leave_the_page_below_its_size(green: Report) -> None:
+    """The reference report without them takes 570 kB of the megabyte that a page may have."""
+    bare = copy.deepcopy(green)
+    absent(bare)
+    bare["kernels"] = {"documents": [], "relies": []}
+    before = len(html.render(bare).encode())
+    [document] = [d for d in green["kernels"]["documents"] if d["standing"] == "fresh"]
+    rows = [{**document["rows"][0], "operator": f"buf.add_(g / {n}) transformer", "ratio": 0.5} for n in range(250)]
+    green["kernels"]["documents"] = [
+        {**document, "path": f"kernels/{d}.json", "rows": rows + document["rows"]} for d in "ab"
+    ]
+    green["kernels"]["relies"] *= 20
+    [control] = [k for k in green["checks"][2]["controls"] if k["counterexample"].get("trace")]
+    green["checks"][2]["controls"] += [control] * 29
+    page = html.render(green)
+    assert page.count('<details class="trace">') >= 30
+    assert page.count("buf.add_(g / 249)") == 2
+    assert len(page.encode()) - before < 400_000
