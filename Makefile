@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench sweep lemmas gpu clean
+.PHONY: verify test check bench sweep lemmas rounding gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -29,6 +29,10 @@ sweep: $(READY)
 # Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes.
 lemmas: $(READY)
 	$(BIN)/python -m gradproof.rounding.lemmas --rebuild
+
+# What accumulation in floating point can lose, for the report: reports/rounding.json, which is committed. Minutes.
+rounding: $(READY)
+	$(BIN)/python -m gradproof.rounding.study --out reports/rounding.json
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)

@@ -14,6 +14,7 @@ from gradproof.shortest import Move, Search, Trace, shortest
 from gradproof.timeline import Tick, Timeline
 from models.window import Breaks, Event, State, window_sizes
 from models.window_bugs import Loop
+from symbolic import window_facts
 from symbolic.window_all import Case, cases, refused
 from symbolic.window_facts import Act, Counts, Proof
 
@@ -131,6 +132,16 @@ def timeline(name: str, proof: Proof, trace: Trace[Moment, Act]) -> Timeline:
         harm = f"not met: {move.wrong}" if move.wrong else ""
         ticks.append(Tick(move.event.event.value, move.after.state.value, _note(move), why, harm))
     return Timeline(f"{name} breaks {proof.clause}: {trace.start.run}", trace.start.state.value, tuple(ticks))
+
+
+def drawn(harness: str, name: str, loop: Loop) -> Timeline | None:
+    """The shortest run in which a loop breaks what a harness of `symbolic/window_all.py` proves; None: none is found.
+
+    What the contract names as `trace`. Raises AttributeError for an unknown harness.
+    """
+    proof: Proof = getattr(window_facts, harness.upper())
+    trace = find(proof, loop).trace
+    return None if trace is None else timeline(name, proof, trace)
 
 
 def _note(move: Move[Moment, Act]) -> str:

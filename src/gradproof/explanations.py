@@ -231,6 +231,14 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Two contract files have the same name. The verdict on one would be given by the checks of the other.",
         "Rename the folder of one of them, or name only one with --contract.",
     ),
+    "GP218": Explanation(
+        "The rounding study asks about the contract's tolerances, and no contract of this installation states them.",
+        "Run it from a whole checkout, or install gradproof again from its wheel.",
+    ),
+    "GP219": Explanation(
+        "A file that the rounding study depends on was edited while it ran, so its numbers belong to no one text.",
+        "Run it again, and leave src/gradproof/rounding and src/gradproof/arith alone meanwhile.",
+    ),
     "GP301": Explanation(
         "A check names a mutant that the workspace's registry does not have, so nobody could watch the check fail.",
         "Add the mutant to the registry, or take its name out of the contract.",

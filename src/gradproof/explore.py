@@ -75,6 +75,7 @@ class Result:
     paths: int = 0
     most_branches: int = 0
     sites: int = 0
+    operators: set[str] = field(default_factory=set)
     checked: dict[str, int] = field(default_factory=dict)
     covers: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     dead: list[list[Any]] = field(default_factory=list)
@@ -119,7 +120,7 @@ class Explorer:
         if self.result.paths >= self.limits.paths:
             raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
         self._path = Path(prefix)
-        self._rounder = Rounder(self.stub, self._founded) if self.stub is not None else None
+        self._rounder = Rounder(self.stub, self._founded, self.result.operators) if self.stub is not None else None
         with running(self):
             with suppress(PathEnds):
                 body()
@@ -219,7 +220,7 @@ class Explorer:
             self._path.conditions += [r.term >= 0, r.term * r.term == smt.to_real(x.term)]
             self._path.roots[key] = r
         r = self._path.roots[key]
-        return r if x.fmt is None else self.rounder().fl(r, x.fmt, False)
+        return r if x.fmt is None else self.rounder().fl(r, x.fmt, False, "square root")
 
     def declare(self, name: str, term: smt.Term) -> None:
         """Make `term` an input whose value a counterexample states. Raises ValueError on a second use of a name."""

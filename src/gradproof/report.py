@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradproof import __version__
+from gradproof import __version__, studies
 from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.environment import environment
 from gradproof.evidence import now
@@ -45,6 +45,7 @@ def build(
         reasons.insert(0, f"the run is {run_state}: not every check was run")
         exit_ = Exit.OPEN if exit_ is Exit.MET else exit_
     rulings = list(verdict.rulings.values())
+    checks, here = [_check(r, workspace) for r in rulings], environment()
     return {
         "schema": REPORT_SCHEMA,
         "run_state": run_state,
@@ -56,11 +57,13 @@ def build(
         "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
         "gate": _gate(contract, verdict),
         "obligations": [_obligation(contract, row) for row in verdict.obligations.values()],
-        "checks": [_check(r, workspace) for r in rulings],
+        "checks": checks,
         "mutants": _mutants(rulings),
         "measurements": [row for r in rulings for row in _measured(r)],
+        "rounding": studies.rounding(workspace),
+        "kernels": studies.kernels(workspace, checks, here),
         "totals": _totals(rulings),
-        "environment": environment(),
+        "environment": here,
         "seconds": round(seconds, 3),
     }
 
@@ -86,6 +89,8 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
         "checks": [],
         "mutants": [],
         "measurements": [],
+        "rounding": studies.no_rounding("the run has not finished"),
+        "kernels": {"documents": [], "relies": []},
         "totals": _totals([]),
         "environment": environment(),
         "seconds": 0.0,

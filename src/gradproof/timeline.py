@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from markupsafe import Markup
 
@@ -63,6 +64,24 @@ class Timeline:
     def faults(self) -> tuple[tuple[int, Tick], ...]:
         """The ticks with something wrong, with their numbers from 1."""
         return tuple((i, t) for i, t in enumerate(self.ticks, 1) if t.words)
+
+
+def as_json(line: Timeline) -> dict[str, Any]:
+    """The timeline as JSON values, which `from_json` reads."""
+    return asdict(line) | {"ticks": [asdict(t) for t in line.ticks]}
+
+
+def from_json(data: Any) -> Timeline:
+    """A timeline of JSON values. Raises ValueError for any other shape."""
+    try:
+        ticks = tuple(Tick(**row) for row in data["ticks"])
+        line = Timeline(data["title"], data["start"], ticks)
+    except (TypeError, KeyError) as error:
+        raise ValueError(f"no timeline: {error}") from error
+    words = [line.title, line.start, *(word for t in ticks for word in asdict(t).values())]
+    if set(data) != {"title", "start", "ticks"} or not all(isinstance(word, str) for word in words):
+        raise ValueError("no timeline: texts are expected, and nothing else")
+    return line
 
 
 def as_text(line: Timeline) -> str:

@@ -12,7 +12,9 @@ from pathlib import Path
 import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
-SCHEMAS = ("reports/evidence.schema.json", "reports/report.schema.json", "reports/step.schema.json")
+KINDS = ("evidence", "kernels", "report", "rounding", "step")
+SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)
+DOCUMENTS = ("reports/rounding.json", "reports/kernels/cpu.json", "reports/kernels/cuda.json")
 NEEDED = ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", ".ci/run", *SCHEMAS)
 BINARY = (".png", ".jpg", ".gz", ".whl")
 GENERATED = re.compile(r"reports/(evidence/|replay/|report\.(json|md|html)$|bench\.)|__pycache__|\.pyc$|\.egg-info")
@@ -57,7 +59,7 @@ def test_what_is_generated_is_not_tracked() -> None:
 
 def test_no_ignore_pattern_hides_a_file_of_the_project() -> None:
     """A tracked file that a pattern covers is lost at the next `git add` of a fresh copy."""
-    assert git("check-ignore", "--no-index", *NEEDED) == []
+    assert git("check-ignore", "--no-index", *NEEDED, *DOCUMENTS) == []
     assert git("ls-files", "--cached", "--ignored", "--exclude-standard") == []
 
 

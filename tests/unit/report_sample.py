@@ -10,6 +10,7 @@ import copy
 from typing import Any
 
 from gradproof.core import DECISION, EXIT_CODE, MEANING, Exit, Expect, Outcome
+from tests.unit import study_sample as studies
 
 Report = dict[str, Any]
 UNIT = {"fp32": 2.0**-24, "fp32-tf32": 2.0**-24, "fp16": 2.0**-24, "bf16": 2.0**-24, "fp16-params": 2.0**-24}
@@ -88,6 +89,7 @@ SUBJECTS = {"smt": LOOP, "crosshair": LOOP, "cpu": STEP, "cuda": STEP}
 def _control(name: str) -> Report:
     clause = REFERENCES.get(name, ("", ""))[0]
     values = {"clause": clause, "values": dict(NUMBERS), "found_by": "z3"}
+    values |= {"trace": TRACE} if name == "zero_skipped" else {}
     return {"name": name, "kind": "mutant" if clause else "empty", "clause": clause, "outcome": "REFUTED",
             "killed": True, "reference": REFERENCES.get(name, ("", ""))[1], "reason": "refuted on its named clause",
             "counterexample": values, "replays": _replays(), "seconds": 0.2}  # fmt: skip
@@ -185,6 +187,35 @@ def _difference(column: str, device: str, dtype: str, net: str, n: int) -> Repor
             "note": note}  # fmt: skip
 
 
+TRACE = {
+    "title": "stale breaks GA-INV-002", "start": "clean", "ticks": [
+        {"event": "step", "after": "stepped", "note": "", "refused": "", "harm": ""},
+        {"event": "accumulate", "after": "full", "note": "window 2", "refused": "onto a stale gradient", "harm": ""},
+        {"event": "step", "after": "stepped", "note": "", "refused": "", "harm": "it reaches a step"}],
+}  # fmt: skip
+
+
+def kernels(gpu: bool = False) -> Report:
+    """Documents of kernel runs, one of them rejected, and what is relied upon."""
+    documents, relies = [], []
+    for device in ("cpu", "cuda") if gpu else ("cpu",):
+        data = studies.kernels(device=device)
+        rows = [{"section": "elementwise", **{k: v for k, v in r.items() if k != "facts"}}
+                for r in data["sections"]["elementwise"]]  # fmt: skip
+        documents.append({"path": f"kernels/{device}.json", "standing": "fresh", "reason": "", "mode": "quick",
+                          "environment": data["environment"], "rows": rows})  # fmt: skip
+    documents.append({"path": "kernels/old.json", "standing": "rejected", "reason": "kernels/old.json is rejected: cut",
+                      "mode": None, "environment": {}, "rows": []})  # fmt: skip
+    for device in ("cpu", "cuda"):
+        held = device == "cpu" or gpu
+        words = f"add fp32 on {device}: add_(tensor) HOLDS, 1000 cases, kernels/{device}.json"
+        relies.append({"check": "STUB-FL-001", "device": device, "operator": "add", "dtype": "fp32",
+                       "state": "HOLDS" if held else "NOT_RUN", "rows": [words] if held else [],
+                       "words": words if held else f"assumption: no conformance row for add fp32 on {device}",
+                       })  # fmt: skip
+    return {"documents": documents, "relies": relies}
+
+
 def judged(report: Report) -> Report:
     """Derive cells, obligations, totals, mutants, criteria and verdict again from the checks, as the judge does."""
     checks = {c["id"]: c for c in report["checks"]}
@@ -272,6 +303,8 @@ def _base(profile: str, gpu: bool) -> Report:
         "gate": {"id": "F-GA-001", "criteria": [], "falsification": {
             "text": "remove the 1/N scaling", "turned_red": True, "why": "KANI-GA-001 refuted it at N = 2"}},
         "checks": [*_proofs(), *_runs(gpu), seeded], "measurements": measurements(gpu),
+        "rounding": {"standing": "fresh", "reason": "no file has changed", "document": studies.rounding()},
+        "kernels": kernels(gpu),
         "environment": {"python": "3.11.7", "platform": "Linux x86_64, glibc 2.36", "torch": "2.13.0+cpu",
                         "z3": "4.13.0", "crosshair": "0.0.112", "hypothesis": "6.140", "cores": 2,
                         "device": "NVIDIA H100 80GB HBM3" if gpu else None},

@@ -261,12 +261,14 @@ def test_colour_adds_nothing_but_colour() -> None:
 def hostile(value: Any, text: str) -> Any:
     """`value` with `text` appended to every free string below it."""
     fixed = {"schema", "run_state", "exit", "outcome", "effect", "expect", "layer", "reach", "column", "outcomes"}
-    linked = {"id", "obligations", "checks", "killed_by", "survived", "check"}
-    if isinstance(value, dict):
-        return {k: v if k in fixed | linked and _words(v) else hostile(v, text) for k, v in value.items()}
-    if isinstance(value, list):
-        return [hostile(v, text) for v in value]
-    return value + text if isinstance(value, str) else value
+    linked = {"id", "obligations", "checks", "killed_by", "survived", "check", "standing", "state"}
+    if not isinstance(value, dict):
+        lists = isinstance(value, list)
+        return [hostile(v, text) for v in value] if lists else value + text if isinstance(value, str) else value
+    if value.get("schema") == "gradproof-rounding/1":
+        return {**value, **{k: hostile(value[k], text) for k in ("gradproof", "made_at", "assumes", "contracts")}}
+    linked |= {"operator", "dtype", "device"} if {"state", "claim"} & set(value) else set()
+    return {k: v if k in fixed | linked and _words(v) else hostile(v, text) for k, v in value.items()}
 
 
 def _words(value: Any) -> bool:

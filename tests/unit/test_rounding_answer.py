@@ -188,12 +188,14 @@ def test_a_chain_holds_with_its_certificate() -> None:
     result, explorer = explored(lambda k: claim(k, Fraction(1, 10**7)))
     assert (result.violation, result.stopped, result.covers["all"] is not None) == (None, None, True)
     assert [c["rows"] > 4 and len(c["sha256"]) == 64 for c in explorer.certificates] == [True]
+    assert result.operators == {"add fp32", "divide fp32"}
 
 
 def test_a_chain_that_may_exceed_the_claim_is_violated() -> None:
     result, _ = explored(lambda k: claim(k, Fraction(1, 10**8)))
     assert result.violation is not None
     assert "bound 7.45" in result.violation.label
+    assert result.operators == {"add fp32", "divide fp32"}
 
 
 def test_a_term_that_is_left_out_is_violated_at_the_extremes() -> None:

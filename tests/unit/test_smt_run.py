@@ -202,6 +202,7 @@ def test_the_bounded_proof_of_equivalence(stub: Any) -> None:
     finding = run(check, stub=stub)
     assert finding.outcome is Outcome.HOLDS, finding.reason
     assert all(c.killed for c in finding.controls)
+    assert finding.stats["rounded"] == ["add fp32", "convert fp16", "divide fp32"]
 
 
 def test_a_tolerance_below_the_sharp_bound_is_refuted_by_the_witness() -> None:
@@ -212,6 +213,7 @@ def test_a_tolerance_below_the_sharp_bound_is_refuted_by_the_witness() -> None:
     assert below.outcome is Outcome.REFUTED
     assert below.counterexample is not None
     assert "worst-case construction" in below.counterexample["found_by"]
+    assert "add fp32" in below.stats["rounded"]
     above = run(claim(*names, tolerance=tolerances("1.35e-7", "1"), **more), stub=d3_grid)
     assert above.outcome is Outcome.HOLDS
 

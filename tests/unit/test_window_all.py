@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 from gradproof.backends import smt_run
+from gradproof.contract import load
 from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result
 from gradproof.kit import SymbolicKit
+from gradproof.plan import plan
 from gradproof.shortest import Trace
-from gradproof.timeline import as_svg, as_text
+from gradproof.timeline import as_svg, as_text, from_json
+from gradproof.workspace import reference
 from models import window_bugs
 from models.window import RULES, Breaks, Event, State, replay
 from models.window_bugs import BLIND, BROKEN, TABLE, WINDOW_BUGS, Loop, Refusal, allowing, bent
 from symbolic import window_all, window_facts
 from symbolic.window_facts import Act, Counts, Demand, Fact, Proof
-from symbolic.window_traces import Moment, counting, find, first_refused, possibilities, runs, start, timeline
+from symbolic.window_traces import Moment, counting, drawn, find, first_refused, possibilities, runs, start, timeline
 
 LOOPS = {"schedule_follows_steps": "SCHEDULING", "one_sync_a_window": "SYNCHRONISING"}
 BOUNDS = {"transitions": 1, "branches": 4, "paths": 4}
@@ -47,7 +50,8 @@ def claim(harness: str, subject: str = "", mutants: tuple[str, ...] = (), expect
         strategy="induction",
         bounds=tuple(Bound(name, value, "a test") for name, value in BOUNDS.items()),
         mutants=mutants,
-        params={"empty": "models.window_bugs:EMPTY", "mutants": "models.window_bugs:WINDOW_BUGS", "subjects": {}},
+        params={"empty": "models.window_bugs:EMPTY", "mutants": "models.window_bugs:WINDOW_BUGS", "subjects": {}}
+        | {"trace": "symbolic.window_traces:drawn"},
         time_limit=60.0,
         expect=expect,
     )
@@ -113,6 +117,40 @@ def test_a_bug_is_refuted_on_its_clause_by_the_induction(harness: str, name: str
     assert "-->" in control.replays[0]["detail"]
 
 
+@pytest.mark.parametrize("harness", BROKEN)
+def test_evidence_carries_the_shortest_trace_of_every_mutant(harness: str, findings: dict[str, Finding]) -> None:
+    controls = {c.name: c.counterexample or {} for c in findings[harness].controls}
+    assert "trace" not in controls.pop("empty body")
+    for name, shown in controls.items():
+        loop = WINDOW_BUGS[name].subject
+        line = timeline(name, proof_of(harness), found(proof_of(harness), loop))
+        assert from_json(shown["trace"]) == line
+        assert any(t.refused for t in line.ticks)
+
+
+def test_a_control_that_lives_and_a_claim_without_a_finder_have_no_trace() -> None:
+    """`early_step` breaks another clause than that of the clips, so its counterexample is none of this claim."""
+    other = smt_run.run(claim("one_clip_a_window", mutants=("early_step", "double_clip")), Names())
+    assert {c.name: "trace" in (c.counterexample or {}) for c in other.controls[1:]} == {
+        "early_step": False, "double_clip": True,
+    }  # fmt: skip
+    bare = claim("one_clip_a_window", mutants=("double_clip",))
+    del bare.params["trace"]  # type: ignore[attr-defined]
+    [_, control] = smt_run.run(bare, Names()).controls
+    assert control.killed
+    assert "trace" not in (control.counterexample or {})
+
+
+def test_every_claim_about_the_window_names_the_finder() -> None:
+    root = reference()
+    assert root is not None
+    checks = [c for path in sorted(root.glob("proofs/*/contract.yaml")) for c in plan(load(path))]
+    own = [c for c in checks if c.harness.startswith("symbolic.window_all:")]
+    assert {c.id for c in own} == {f"KANI-GA-0{i}" for i in range(11, 20)}
+    assert {c.params.get("trace") for c in own} == {"symbolic.window_traces:drawn"}
+    assert drawn("one_clip_a_window", "right", TABLE) is None
+
+
 @pytest.mark.parametrize(("harness", "name"), CASES, ids=[name for _, name in CASES])
 def test_a_bug_is_refuted_by_a_concrete_trace(harness: str, name: str) -> None:
     """The last event breaks the obligation by the counters; the right loop refuses that event or one before it."""
@@ -125,12 +163,12 @@ def test_a_bug_is_refuted_by_a_concrete_trace(harness: str, name: str) -> None:
     table = replay(events, trace.start.run.sizes, trace.start.run.scaled)
     if proof.loop is TABLE:
         assert (table[-1].index, table[-1].broken) == refusal
-    drawn = timeline(name, proof, trace)
-    assert drawn.ticks[refusal[0]].refused == refusal[1].why
-    assert drawn.ticks[-1].harm
-    assert f"{name} breaks {proof.clause}" in as_text(drawn)
-    assert refusal[1].why in as_text(drawn)
-    assert str(as_svg(drawn)).count("</svg>") == 1
+    line = timeline(name, proof, trace)
+    assert line.ticks[refusal[0]].refused == refusal[1].why
+    assert line.ticks[-1].harm
+    assert f"{name} breaks {proof.clause}" in as_text(line)
+    assert refusal[1].why in as_text(line)
+    assert str(as_svg(line)).count("</svg>") == 1
 
 
 WRONG_AT = {
@@ -317,6 +355,7 @@ def test_the_table_alone_lets_the_schedule_follow_a_skipped_step() -> None:
     assert finding.replays[0]["reproduced"]
     assert finding.counterexample is not None
     assert finding.counterexample["values"]["skipped"] == "1"
+    assert from_json(finding.counterexample["trace"]).title.startswith("BLIND breaks GA-INV-003")
     trace = found(window_facts.SCHEDULE_FOLLOWS_STEPS, BLIND)
     assert [(m.event.event, m.event.skips) for m in trace.moves[1:]] == [(Event.STEP, True), (Event.SCHEDULE, False)]
     plain = [move.event.event for move in trace.moves]

@@ -69,19 +69,21 @@ def certainly_representable(z: Sym, fmt: Format) -> bool:
 
 
 class Rounder:
-    """Applies one stub along one path."""
+    """Applies one stub along one path. `operators` collects what is rounded, as "add fp32"."""
 
-    def __init__(self, stub: Stub, founded: Founded) -> None:
+    def __init__(self, stub: Stub, founded: Founded, operators: set[str] | None = None) -> None:
         self.stub, self.founded = stub, founded
         self.constraints: list[smt.Term] = []
         self.sites = 0
+        self.operators: set[str] = set() if operators is None else operators
         self.refusal = ""
         self._seen: dict[tuple[str, str], Sym] = {}
         self._by_format: dict[str, list[tuple[Sym, Sym]]] = {}
 
-    def fl(self, z: Sym, name: str, shift: bool) -> Sym:
-        """The rounding of the exact z to the format `name`. Raises OutOfRange."""
+    def fl(self, z: Sym, name: str, shift: bool, operator: str = "convert") -> Sym:
+        """The rounding of the exact z, made by `operator`, to the format `name`. Raises OutOfRange."""
         fmt = FORMATS[name]
+        self.operators.add(f"{operator} {name}")
         if z.lo is None or z.hi is None:
             raise self.refuse(f"a {name} operation has no known range; give its inputs bounds")
         if max(abs(z.lo), abs(z.hi)) > fmt.largest:

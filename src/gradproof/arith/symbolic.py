@@ -15,6 +15,7 @@ from gradproof.arith.context import current
 from gradproof.arith.formats import FORMATS, widest
 
 Interval = tuple[Fraction, Fraction]
+OPERATORS = {"+": "add", "-": "add", "*": "multiply", "/": "divide"}
 
 
 class SymBool:
@@ -181,7 +182,7 @@ def _binary(op: str, left: Any, right: Any) -> Any:
     if fmt is None or _neutral(op, a, b):
         return Sym(exact.term, exact.lo, exact.hi, fmt, exact.grid)
     shift = op in "*/" and (_power_of_two(constant_of(b)) or (op == "*" and _power_of_two(constant_of(a))))
-    return current().rounder().fl(exact, fmt, shift)
+    return current().rounder().fl(exact, fmt, shift, OPERATORS[op])
 
 
 def _in_format(x: Sym, fmt: str) -> Sym:

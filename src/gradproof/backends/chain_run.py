@@ -21,6 +21,7 @@ from gradproof.rounding.farkas import Refused
 from gradproof.rounding.farkas import check as checked
 from gradproof.rounding.founded import require_contracts
 from gradproof.rounding.lemmas import LemmaRefused, told
+from gradproof.rounding.operators import operators_of
 
 
 class ChainExplorer(Explorer):
@@ -64,6 +65,7 @@ class ChainExplorer(Explorer):
         if not isinstance(condition, Within):
             raise NonLinear(f"{clause} {label}: only |x| <= constant is decided")
         made = certify(condition.of)
+        self.result.operators |= operators_of(made.rows)
         if made.bound > condition.bound:
             self._violated(clause, label, made)
         try:

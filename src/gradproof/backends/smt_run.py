@@ -18,6 +18,7 @@ from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcom
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
 from gradproof.rounding.lemmas import LemmaRefused
+from gradproof.timeline import as_json
 
 DOMAIN = {
     "exhaustive": "rationals (no rounding)",
@@ -150,6 +151,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
     stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
     stats |= trial.backing
+    stats |= {"rounded": sorted(result.operators)} if result.operators else {}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
     reach = _reach(trial, result)
     base = Finding(Outcome.ERROR, "", reach, DOMAIN.get(check.strategy, check.strategy), covers=covers, stats=stats)
@@ -164,6 +166,8 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         torch_replay(check, trial.workspace, "", attempt)
         base.clauses = {result.violation.clause: "REFUTED"}
         base.counterexample, base.replays = attempt.counterexample, attempt.replays
+        if attempt.reproduced:
+            _trace(trial, base.counterexample, check.subject.rpartition(":")[2], trial.reference)
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing
@@ -226,5 +230,18 @@ def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -
     control.reason = f"{violation.clause} {violation.label}"
     named = control.kind == "empty_body" or violation.clause == control.clause
     control.killed = attempt.reproduced and named
+    if control.killed and control.kind == "mutant":
+        _trace(trial, control.counterexample, control.name, subject)
     if not named:
         control.reason += f" (it is named for {control.clause})"
+
+
+def _trace(trial: Trial, counterexample: dict[str, Any], name: str, subject: Any) -> None:
+    """Add the shortest concrete run of a wrong subject, where the claim names a function that finds one.
+
+    `params.trace` takes the name of the harness, the name of the subject and the subject, and gives a Timeline or None.
+    """
+    if "trace" in trial.check.params:
+        find = trial.workspace.resolve(trial.check.params["trace"])
+        line = find(trial.check.harness.rpartition(":")[2], name, subject)
+        counterexample["trace"] = None if line is None else as_json(line)

@@ -12,9 +12,12 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradproof.conforming import HOLDS, kernels_of
 from gradproof.core import DECISION, EXIT_CODE, REPORT_SCHEMA, Effect, Exit, Expect, GradproofError, Layer, Outcome
+from gradproof.studies import ABSENT, FRESH, REJECTED, STALE
 
 Report = Mapping[str, Any]
+STANDINGS = (FRESH, STALE, REJECTED, ABSENT)
 RUN_STATES = ("complete", "partial", "running")
 
 SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
@@ -31,6 +34,8 @@ SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
         "checks": list,
         "mutants": list,
         "measurements": list,
+        "rounding": dict,
+        "kernels": dict,
         "totals": dict,
         "environment": dict,
         "seconds": (int, float),
@@ -41,6 +46,8 @@ SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "checks": {"id": str, "layer": str, "expect": str, "outcome": str, "effect": str, "reason": str},
     "mutants": {"name": str, "killed_by": list, "survived": list},
     "measurements": {"column": str, "device": str, "dtype": str, "net": str, "n": int, "measured": (int, float)},
+    "rounding": {"standing": str, "reason": str, "document": (dict, type(None))},
+    "kernels": {"documents": list, "relies": list},
     "totals": {"checks": int, "discharged": int, "broken": int, "open": int},
 }
 
@@ -50,7 +57,7 @@ def require(report: Report) -> None:
     wrong = list(_shape(report))
     if wrong:
         raise _refusal("REPORT-SHAPE", wrong, "a report of schema gradproof-report/1")
-    wrong = [*_checks(report), *_cells(report), *_obligations(report), *_verdict(report)]
+    wrong = [*_checks(report), *_cells(report), *_obligations(report), *_verdict(report), *_studies(report)]
     if report["verdict"]["met"] and report["run_state"] == "complete":
         wrong += [*_met(report), *_met_gate(report)]
     if wrong:
@@ -187,6 +194,23 @@ def _verdict(report: Report) -> Iterator[str]:
         yield f"exit {verdict['exit']} has code {verdict['code']}"
     if verdict["met"] != (verdict["exit"] == Exit.MET):
         yield f"met is {verdict['met']} and exit is {verdict['exit']}"
+
+
+def _studies(report: Report) -> Iterator[str]:
+    """A study is fresh only as a document, and whole; an operator conforms only by rows that hold."""
+    from gradproof.documents import faults
+
+    told, document = report["rounding"]["standing"], report["rounding"]["document"]
+    if told not in STANDINGS or (told in (FRESH, STALE)) != (document is not None):
+        yield f"the rounding study reads {told} with {'a' if document else 'no'} document"
+    elif document is not None:
+        yield from (f"the rounding study: {why}" for why in faults(document))
+    read = [d for d in report["kernels"]["documents"] if d["standing"] == FRESH]
+    held = {(r["device"], r["operator"], r["dtype"]) for d in read for r in d["rows"] if r["outcome"] == HOLDS}
+    for r in report["kernels"]["relies"]:
+        wanted = {(r["device"], *kernel) for kernel in kernels_of(r["operator"], r["dtype"])}
+        if r["state"] == HOLDS and (not wanted or wanted - held):
+            yield f"{r['check']} reads {r['operator']} on {r['device']} as conforming, and no row holds of it"
 
 
 def _met(report: Report) -> Iterator[str]:

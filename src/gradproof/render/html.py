@@ -9,8 +9,9 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gradproof.core import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
-from gradproof.render import errors, fmt, plot, views
+from gradproof.render import errors, fmt, plot, rounding, rounding_plot, traces, views
 from gradproof.render.consistency import Report, effect_of, require, required_ids
+from gradproof.timeline import as_svg
 
 HERE = Path(__file__).resolve().parent
 
@@ -65,7 +66,17 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.globals.update(views=views, fmt=fmt, link=_link, checks=_checks_links, to=_to, key=_key, effect_of=effect_of)
+    env.globals.update(
+        views=views,
+        traces_of=traces.traces,
+        fmt=fmt,
+        link=_link,
+        checks=_checks_links,
+        to=_to,
+        key=_key,
+        effect_of=effect_of,
+    )
+    env.globals.update(rounding=rounding, as_svg=as_svg)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
     return env
 
@@ -81,6 +92,7 @@ def _plot_section(report: Report) -> dict[str, Any]:
         "has_tolerance": any(r.get("tolerance") for r in rows),
         "has_bound": any(r.get("bound") is not None for r in rows),
         "end_to_end": errors.summaries(errors.column(report, "end_to_end")),
+        "studies": rounding_plot.panels(rounding.study(report) or {"series": []}),
         "outside": errors.summaries(errors.column(report, "outside_assumptions")),
     }
 

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from gradproof.core import Layer
-from gradproof.render import errors, views
+from gradproof.render import errors, rounding, rounding_plot, traces, views
 from gradproof.render.consistency import Report, effect_of, require
 from gradproof.render.fmt import compact, grouped, heads, one_line, plural, ratio, sci, seconds, when
+from gradproof.studies import FRESH
 
 _SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 
@@ -37,7 +38,8 @@ def render(report: Report) -> str:
     """The whole report. Raises GradproofError on a wrong shape or an inconsistency."""
     require(report)
     parts = [_head(report), _gate(report), _coverage(report), _attention(report), _checks(report), _mutants(report)]
-    parts += [_backing(report), _counterexamples(report), _reach(report), _errors(report), _setting(report)]
+    parts += [_backing(report), _counterexamples(report), _traces(report), _reach(report), _rounding(report)]
+    parts += [_kernels(report), _errors(report), _setting(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -149,6 +151,40 @@ def _shown(name: str, shown: Mapping[str, Any], replays: list[Mapping[str, Any]]
     found = shown.get("found_by") or found_by
     replayed = "; ".join(views.replay_words(replays)) or "not replayed"
     return [name, shown.get("clause"), views.values_words(shown, 6), found, replayed]
+
+
+def _traces(report: Report) -> str:
+    headers = ("Subject", "Check", "Run", "Events", "Wrong")
+    rows = []
+    for check, name, line in traces.traces(report):
+        events = " ".join(t.event if t.mark == "o" else f"{t.mark} {t.event}" for t in line.ticks)
+        wrong = "; ".join(f"{i} {t.event}: {t.words}" for i, t in line.faults)
+        rows.append((name, check, line.title, events, wrong))
+    head = "## Shortest runs of the mutants of the window table"
+    return f"{head}\n\n" + table(headers, rows)
+
+
+def _rounding(report: Report) -> str:
+    document = rounding.study(report)
+    parts = ["## Rounding", escape(rounding.standing(report))]
+    if document is not None:
+        parts += [escape(rounding.about(document)), table(rounding.TITLES, rounding.thresholds(report))]
+        parts += [bullets(panel.note for panel in rounding_plot.panels(document))]
+    return "\n\n".join(parts)
+
+
+def _kernels(report: Report) -> str:
+    parts = ["## The stub against the real kernel", bullets(rounding.devices(report))]
+    parts += [table(rounding.RELY_TITLES, rounding.relies(report))]
+    for document in report["kernels"]["documents"]:
+        if document["standing"] != FRESH:
+            parts.append(escape(document["reason"]))
+            continue
+        found = rounding.kernels(document)
+        parts += ["### Kernels", escape(rounding.ran(document))]
+        parts += [bullets(f"{section}: {rounding.section_words(rows)}" for section, rows in found)]
+        parts += [table(rounding.KERNEL_TITLES, [k.words for _, rows in found for k in rows])]
+    return "\n\n".join(parts)
 
 
 def _reach(report: Report) -> str:

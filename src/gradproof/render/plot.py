@@ -20,6 +20,7 @@ from gradproof.render.fmt import clean, ratio, sci
 
 WIDTH, HEIGHT = 360, 290
 DECADES = 10
+MOST_LABELS = 9
 LEFT, RIGHT, TOP, BOTTOM, STRIP = 62, 14, 14, 58, 24
 
 
@@ -102,7 +103,7 @@ def axes(rows: Sequence[Row]) -> Axes:
 
 def _svg(dtype: str, rows: Sequence[Row], found: Sequence[Group]) -> Markup:
     ax = axes(rows)
-    parts = [*_grid(ax), *_tolerances(ax, rows), *_bound(ax, found), *_faint(ax, rows), *_solid(ax, found)]
+    parts = [*grid(ax), *_tolerances(ax, rows), *_bound(ax, found), *_faint(ax, rows), *_solid(ax, found)]
     parts += _crosses(ax, [r for r in rows if exceeds(r)])
     head = Markup('<svg class="plot" role="img" viewBox="0 0 {} {}" aria-label="{}">').format(
         WIDTH, HEIGHT, f"Measured error and proven bound over N. {describe(dtype, found)}"
@@ -110,31 +111,34 @@ def _svg(dtype: str, rows: Sequence[Row], found: Sequence[Group]) -> Markup:
     return head + Markup("").join(parts) + Markup("</svg>")
 
 
-def _grid(ax: Axes) -> list[Markup]:
+def grid(ax: Axes, measure: str = "max |error| per element") -> list[Markup]:
+    """Decades, sizes and both axes; `measure` is what stands upright."""
     parts = []
     step = max(1, math.ceil((ax.high - ax.low) / 6))
     for power in range(ax.low, ax.high + 1):
         y = ax.y(10.0**power)
-        parts.append(_line("grid", LEFT, y, WIDTH - RIGHT, y))
+        parts.append(line("grid", LEFT, y, WIDTH - RIGHT, y))
         if (power - ax.low) % step == 0:
             label = Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">10<tspan dy="-4">{}</tspan></text>')
             parts.append(label.format(LEFT - 7, y + 4, str(power).replace("-", "−")))
-    for n in ax.sizes:
-        parts.append(_line("grid", ax.x(n), TOP, ax.x(n), HEIGHT - BOTTOM))
-        parts.append(_text("tick", ax.x(n), HEIGHT - BOTTOM + 16, str(n), "middle"))
+    apart = math.ceil(len(ax.sizes) / MOST_LABELS)
+    for place, n in enumerate(ax.sizes):
+        parts.append(line("grid", ax.x(n), TOP, ax.x(n), HEIGHT - BOTTOM))
+        if place % apart == 0:
+            parts.append(text("tick", ax.x(n), HEIGHT - BOTTOM + 16, str(n), "middle"))
     if ax.strip:
-        parts.append(_text("tick", LEFT - 7, ax.y(0) + 4, ax.strip, "end"))
-    parts.append(_line("axis", LEFT, TOP, LEFT, ax.floor))
-    parts.append(_line("axis", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM))
-    parts.append(_text("label", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 22, "N (micro-batches in a step)", "middle"))
+        parts.append(text("tick", LEFT - 7, ax.y(0) + 4, ax.strip, "end"))
+    parts.append(line("axis", LEFT, TOP, LEFT, ax.floor))
+    parts.append(line("axis", LEFT, HEIGHT - BOTTOM, WIDTH - RIGHT, HEIGHT - BOTTOM))
+    parts.append(text("label", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 22, "N (micro-batches in a step)", "middle"))
     turned = Markup('<text class="label" transform="translate(14 {:.1f}) rotate(-90)" text-anchor="middle">{}</text>')
-    parts.append(turned.format((TOP + HEIGHT - BOTTOM) / 2, "max |error| per element"))
+    parts.append(turned.format((TOP + HEIGHT - BOTTOM) / 2, measure))
     return parts
 
 
 def _tolerances(ax: Axes, rows: Sequence[Row]) -> list[Markup]:
     values = {float(r["tolerance"]) for r in rows if r.get("tolerance")}
-    return [_line("tolerance", LEFT, ax.y(v), WIDTH - RIGHT, ax.y(v)) for v in sorted(values)]
+    return [line("tolerance", LEFT, ax.y(v), WIDTH - RIGHT, ax.y(v)) for v in sorted(values)]
 
 
 def _bound(ax: Axes, found: Sequence[Group]) -> list[Markup]:
@@ -147,8 +151,8 @@ def _bound(ax: Axes, found: Sequence[Group]) -> list[Markup]:
         (ax.x(n), ax.y(float(tops[n].largest["bound"])), ax.under(tops[n].largest["bound"])) for n in sorted(tops)
     ]
     path = " ".join(f"{x:.1f},{y:.1f}" for x, y, low in points if not low)
-    line = Markup('<polyline class="bound" points="{}"/>').format(path) if path else Markup("")
-    return [line, *(_line("bound", x - 6, y, x + 6, y) for x, y, _ in points)]
+    joined = Markup('<polyline class="bound" points="{}"/>').format(path) if path else Markup("")
+    return [joined, *(line("bound", x - 6, y, x + 6, y) for x, y, _ in points)]
 
 
 def _faint(ax: Axes, rows: Sequence[Row]) -> list[Markup]:
@@ -183,14 +187,16 @@ def _crosses(ax: Axes, rows: Sequence[Row]) -> list[Markup]:
         tops = [ax.y(float(r["measured"])) for r in rows if r["n"] == n]
         x, y = ax.x(n), min(tops)
         where = "end" if x > WIDTH * 0.75 else "start" if x < LEFT + 50 else "middle"
-        parts.append(_text("above", x, y - 9 if y > TOP + 16 else y + 18, f"{len(tops)} above", where))
+        parts.append(text("above", x, y - 9 if y > TOP + 16 else y + 18, f"{len(tops)} above", where))
     return parts
 
 
-def _line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
-    line = Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>')
-    return line.format(kind, x1, y1, x2, y2)
+def line(kind: str, x1: float, y1: float, x2: float, y2: float) -> Markup:
+    """A straight line of a kind that the style sheet knows."""
+    made = Markup('<line class="{}" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>')
+    return made.format(kind, x1, y1, x2, y2)
 
 
-def _text(kind: str, x: float, y: float, text: str, where: str) -> Markup:
-    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(kind, x, y, where, text)
+def text(kind: str, x: float, y: float, words: str, where: str) -> Markup:
+    """Words at a place; `where` is start, middle or end."""
+    return Markup('<text class="{}" x="{:.1f}" y="{:.1f}" text-anchor="{}">{}</text>').format(kind, x, y, where, words)

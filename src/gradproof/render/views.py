@@ -14,6 +14,7 @@ from gradproof import backing
 from gradproof.core import EXIT_MEANING, MEANING, Effect, Exit, Expect, Layer, Outcome, Reach
 from gradproof.render.consistency import Report, effect_of, required_ids, worst
 from gradproof.render.fmt import counted, plural, value
+from gradproof.render.rounding import assumed
 
 SENTENCE = "Reals are not floats; sampled is not proved."
 LAYER_TITLE: Mapping[Layer, str] = {
@@ -357,6 +358,8 @@ def assumptions(report: Report) -> list[tuple[str, list[str]]]:
     for item in (*report["obligations"], *report["checks"]):
         for text in item.get("assumptions") or []:
             made.setdefault(str(text), []).append(item["id"])
+    for words, check in assumed(report):
+        made.setdefault(words, []).append(check)
     return list(made.items())
 
 

@@ -1,0 +1,49 @@
+"""Which source files the rounding study depends on, and their digests: a closure of imports, nothing is imported.
+
+Imports inside of functions count too, so a change anywhere that the study may reach makes its document stale.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+from gradproof.workspace import PACKAGE, sha256_of
+
+START = "gradproof.rounding.study"
+FOLDERS = ("gradproof.rounding", "gradproof.arith")
+
+
+def sources(root: Path = PACKAGE) -> dict[str, str]:
+    """sha256 in hex of every file of gradproof.rounding and gradproof.arith that the study imports, directly or not.
+
+    Keys are places below the package, with forward slashes. Raises OSError and SyntaxError.
+    """
+    found: dict[str, str] = {}
+    waiting = [START]
+    while waiting:
+        name = waiting.pop()
+        path = _file(root, name)
+        if path is None or (place := path.relative_to(root).as_posix()) in found:
+            continue
+        found[place] = sha256_of(path)
+        waiting += [n for n in _imports(path) if n.startswith(FOLDERS)]
+    return dict(sorted(found.items()))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    """Names of modules, and of what might be modules, that a file imports."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _file(root: Path, name: str) -> Path | None:
+    """The file of a module of this package; None where the name is none."""
+    inside = root.joinpath(*name.split(".")[1:])
+    places = (inside / "__init__.py", inside.with_suffix(".py"))
+    return next((p for p in places if p.is_file()), None)

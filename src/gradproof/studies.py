@@ -1,0 +1,93 @@
+"""What a report says of the documents beside the evidence: fresh, stale, rejected or absent, and never nothing.
+
+A document lies in the reports of the workspace, or comes with it: `reports/rounding.json`, `reports/kernels/*.json`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradproof.conforming import reliances
+
+if TYPE_CHECKING:
+    from gradproof.workspace import Workspace
+
+FRESH, STALE, REJECTED, ABSENT = "fresh", "stale", "rejected", "absent"
+ROUNDING_FILE, KERNELS_FOLDER = "rounding.json", "kernels"
+MAKE = "make it with: python -m gradproof.rounding.study --out reports/rounding.json"
+MOST_NAMED = 5
+
+
+def places(workspace: Workspace) -> list[Path]:
+    """Folders in which documents are looked for, the workspace's reports first."""
+    return list(dict.fromkeys([workspace.reports, workspace.root / "reports"]))
+
+
+def rounding(workspace: Workspace) -> dict[str, Any]:
+    """The rounding study with its standing, as JSON values."""
+    from gradproof.documents import Rounding, read
+    from gradproof.rounding.sources import sources
+
+    found = [folder / ROUNDING_FILE for folder in places(workspace) if (folder / ROUNDING_FILE).exists()]
+    if not found:
+        return no_rounding(f"there is no reports/{ROUNDING_FILE}; {MAKE}")
+    try:
+        document = read(found[0], Rounding).model_dump(mode="json", by_alias=True)
+    except ValueError as error:
+        return {"standing": REJECTED, "reason": f"{ROUNDING_FILE} is rejected: {error}", "document": None}
+    changed = differing(document["sources"], sources())
+    if changed:
+        return {"standing": STALE, "reason": f"{changed}; {MAKE}", "document": document}
+    return {
+        "standing": FRESH,
+        "reason": "no file that it was computed with has changed",
+        "document": document,
+    }
+
+
+def no_rounding(reason: str) -> dict[str, Any]:
+    """The section where there is no document."""
+    return {"standing": ABSENT, "reason": reason, "document": None}
+
+
+def differing(then: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Which source files differ from those of a document, in words; an empty text where none does."""
+    words = [f"{name} {_how(then.get(name), now.get(name))}" for name in sorted({*then, *now})]
+    words = [w for w in words if not w.endswith("same")]
+    more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
+    return ", ".join(words[:MOST_NAMED]) + more
+
+
+def _how(then: str | None, now: str | None) -> str:
+    if then == now:
+        return "is the same"
+    return "is gone" if now is None else "is new" if then is None else "changed"
+
+
+def kernels(workspace: Workspace, checks: Sequence[Mapping[str, Any]], here: Mapping[str, Any]) -> dict[str, Any]:
+    """Every document of kernel runs, and what the proofs of a report rely on, as JSON values."""
+    paths: dict[str, Path] = {}
+    for folder in places(workspace):
+        for path in sorted((folder / KERNELS_FOLDER).glob("*.json")):
+            paths.setdefault(path.name, path)
+    documents = [_kernels(path) for _, path in sorted(paths.items())]
+    read = [d for d in documents if d["standing"] == FRESH]
+    relies = reliances(checks, read, here)
+    for document in read:
+        document["rows"] = [{k: v for k, v in row.items() if k != "facts"} for row in document["rows"]]
+    return {"documents": documents, "relies": relies}
+
+
+def _kernels(path: Path) -> dict[str, Any]:
+    from gradproof.documents import Kernels, read
+
+    name = f"{KERNELS_FOLDER}/{path.name}"
+    base: dict[str, Any] = {"path": name, "standing": REJECTED, "mode": None, "environment": {}, "rows": []}
+    try:
+        found = read(path, Kernels)
+    except ValueError as error:
+        return base | {"reason": f"{name} is rejected: {error}"}
+    rows = [{"section": section, **row.model_dump()} for section, rows in found.sections.items() for row in rows]
+    return base | {"standing": FRESH, "reason": "", "mode": found.mode, "environment": found.environment, "rows": rows}
