@@ -22,7 +22,7 @@ CASES = {
     "symbolic.rounding_relative:relative": ("Means", "EmptyMeans", "MEANS", tuple(MEANS)),
     "symbolic.rounding_norm:norm": ("Layout", "EmptyLayout", "LAYOUTS", tuple(LAYOUTS)),
 }
-TINY = {"t3": Format("t3", 5, 3, -1, 3), "t2": Format("t2", 5, 2, -1, 3)}
+TINY = {"t3": Format("t3", 5, 3, -1, 3), "t2": Format("t2", 5, 2, -1, 2)}
 
 
 class Names:
