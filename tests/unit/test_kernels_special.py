@@ -21,7 +21,7 @@ from gradproof.kernels.elementwise import TORCH
 from gradproof.kernels.model import Machine
 from gradproof.kernels.reciprocal import DIVIDE, MULTIPLY, WIDE, worst
 from gradproof.kernels.report import HOLDS, NOT_RUN, REFUTED, Result, ratio_of, standing
-from gradproof.kernels.special import smallest_survivor
+from gradproof.rounding.survival import reach_of_orders, smallest_survivor
 
 
 def test_every_fact_holds_on_this_cpu() -> None:
@@ -75,7 +75,7 @@ def test_the_smallest_survivor_is_what_brute_force_finds(n: int) -> None:
 
 
 def test_dividing_first_loses_small_gradients_and_dividing_last_large_ones() -> None:
-    reach = special.reach_of_orders(1024, 8)
+    reach = reach_of_orders(1024, 8)
     assert reach["before: survives from"] > reach["after: survives from"]
     assert reach["before: overflows from"] == 8 * reach["after: overflows from"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,8 +13,12 @@ import click
 from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, digest_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gradproof.kernels.replay import Replay
     from gradproof.rounding.answer import Answer
+    from gradproof.rounding.scales import Norm
+    from gradproof.rounding.setting import Setting
 
 BUFFERS = ("fp32", "fp16", "bf16")
 CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: Exit.OPEN}
@@ -29,35 +34,38 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 )
 @click.option("--magnitude", default="1", show_default=True, help="Largest |g|, a decimal or a fraction.")
 @click.option("--tolerance", metavar="EPS", help="Also say whether the error stays within EPS; sets the exit code.")
+@click.option("--relative", metavar="EPS", help="As --tolerance, for |G - mean| / max |g|: EPS times the magnitude.")
+@click.option("--elements", type=int, metavar="D", help="Judge the Euclidean norm of the error over D elements.")
 @click.option("--thresholds", is_flag=True, help="For every N = 2^k: the largest within EPS, the first beyond it.")
+@click.option("--most", type=int, default=2**16, show_default=True, help="Largest N of --thresholds.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Write the certificate to this file.")
 @click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda (left to right only).")
 @click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
 def command(
-    magnitude: str, tolerance: str | None, thresholds: bool, certificate: Path | None, replay: str | None,
-    json_: bool, **given: Any,
+    magnitude: str, tolerance: str | None, relative: str | None, elements: int | None, thresholds: bool, most: int,
+    certificate: Path | None, replay: str | None, json_: bool, **given: Any,
 ) -> int:  # fmt: skip
     """Bound the error of accumulating N gradients in floating point, and show an input that comes near the bound.
 
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
     """
     from gradproof.arith.linear import NonLinear
-    from gradproof.rounding.answer import answer, as_json
-    from gradproof.rounding.answer import thresholds as table
+    from gradproof.rounding.answer import answer
     from gradproof.rounding.lemmas import LemmaRefused
+    from gradproof.rounding.scales import Norm
     from gradproof.rounding.setting import Setting
 
-    eps = None if tolerance is None else rational(tolerance, "--tolerance")
-    if thresholds and eps is None:
-        raise GradproofError("GP411", "--thresholds without --tolerance", "a tolerance", "add --tolerance EPS")
+    eps = allowed(tolerance, relative, rational(magnitude, "--magnitude"))
+    if thresholds and (eps is None or elements is not None):
+        raise GradproofError("GP411", "--thresholds", "a tolerance, for one element", "add --tolerance EPS alone")
     try:
         setting = Setting(magnitude=rational(magnitude, "--magnitude"), **given)
         if thresholds:
             assert eps is not None
-            found = table(setting, eps)
-            click.echo(json.dumps(found) if json_ else "\n".join(f"{k}: {v or 'none'}" for k, v in found.items()))
+            click.echo(ladder(setting, eps, most, json_))
             return EXIT_CODE[Exit.MET]
         made = answer(setting)
+        norm = None if elements is None else Norm(made, elements)
         seen = None if replay is None else replayed(made, replay)
     except LemmaRefused as error:
         click.echo(f"no answer: a step contract is not proved: {error}", err=True)
@@ -66,11 +74,31 @@ def command(
         raise GradproofError("GP411", str(error), "a setting with a bound", "see gradproof bound --help") from error
     if certificate is not None:
         write(certificate, made)
-    outcome = None if eps is None else made.outcome(eps)
-    more = {} if seen is None else {"replay": vars(seen) | {"error": str(seen.error), "model": str(seen.model)}}
-    click.echo(json.dumps(as_json(made) | {"outcome": outcome} | more) if json_ else told(made, eps, seen))
+    shown = Shown(made, eps, norm, seen, relative is not None)
+    click.echo(json.dumps(shown.as_json()) if json_ else shown.told())
     beyond = seen is not None and seen.error > made.bound
-    return EXIT_CODE[Exit.BROKEN if beyond else CODE[outcome] if outcome is not None else Exit.MET]
+    return EXIT_CODE[Exit.BROKEN if beyond else CODE[shown.outcome] if shown.outcome is not None else Exit.MET]
+
+
+def allowed(tolerance: str | None, relative: str | None, magnitude: Fraction) -> Fraction | None:
+    """The absolute tolerance, of either option. Raises GradproofError GP411 for both."""
+    if tolerance is not None and relative is not None:
+        raise GradproofError("GP411", "--tolerance and --relative", "one of them", "leave one out")
+    if relative is not None:
+        return rational(relative, "--relative") * magnitude
+    return None if tolerance is None else rational(tolerance, "--tolerance")
+
+
+def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
+    """The thresholds over N = 2^k up to `most`; raises ValueError where that is no power of two."""
+    from gradproof.rounding.answer import thresholds
+    from gradproof.rounding.scales import power
+
+    found = thresholds(setting, eps, power(most))
+    if json_:
+        return json.dumps(found)
+    lines = [f"{k}: {v or 'none'}" for k, v in found.items()]
+    return "\n".join(lines + ([f"(N = {most} is the largest that was asked)"] if found["true up to"] == most else []))
 
 
 def replayed(made: Answer, device: str) -> Replay:
@@ -104,22 +132,73 @@ def write(path: Path, made: Answer) -> None:
         raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
 
 
-def told(made: Answer, eps: Fraction | None, seen: Replay | None = None) -> str:
-    """An answer in words."""
-    ratio = "nothing attained" if made.ratio is None else f"ratio {float(made.ratio):.4f}"
-    lines = [
-        made.setting.describe(),
-        f"proved:   |G - mean| <= {float(made.bound):.6e} for every input",
-        f"attained: {float(made.attained):.6e} by a constructed input, evaluated exactly ({ratio})",
-    ]
-    if seen is not None:
-        same = "to the last digit" if seen.equal else f"the model of rounding says {float(seen.model):.6e}"
-        beyond = "; BEYOND THE BOUND: these kernels round otherwise" if seen.error > made.bound else ""
-        lines.append(f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}")
-    if made.certificate is not None:
-        rows = len(made.certificate["rows"])
-        lines.append(f"certificate: {rows} rows, accepted, sha256 {digest_of(made.certificate)[:16]}")
-    lines.append(f"rests on {len(made.contracts)} step contracts: {', '.join(made.contracts)}")
-    if eps is not None:
-        lines.append(f"within {float(eps):g}: {made.outcome(eps)}")
-    return "\n".join([*lines, *(f"assumes: {text}" for text in made.assumes)])
+@dataclass(frozen=True)
+class Shown:
+    """An answer, the tolerance it is judged by, the norm if there is one, and what torch did."""
+
+    made: Answer
+    eps: Fraction | None
+    norm: Norm | None
+    seen: Replay | None
+    relative: bool
+
+    @property
+    def outcome(self) -> Outcome | None:
+        """Of the norm where there is one, else of one element; None without a tolerance."""
+        return None if self.eps is None else (self.norm or self.made).outcome(self.eps)
+
+    def as_json(self) -> dict[str, Any]:
+        """As JSON values."""
+        from gradproof.rounding.answer import as_json
+
+        found = as_json(self.made) | {"outcome": self.outcome}
+        if self.norm is not None:
+            n = self.norm
+            found["norm"] = {"elements": n.elements, "bound": str(n.bound), "attained": str(n.attained)}
+        if self.seen is not None:
+            found["replay"] = vars(self.seen) | {"error": str(self.seen.error), "model": str(self.seen.model)}
+        return found
+
+    def told(self) -> str:
+        """In words."""
+        made = self.made
+        ratio = "nothing attained" if made.ratio is None else f"ratio {float(made.ratio):.4f}"
+        lines = [
+            made.setting.describe(),
+            f"proved:   |G - mean| <= {float(made.bound):.6e} for every input",
+            f"attained: {float(made.attained):.6e} by a constructed input, evaluated exactly ({ratio})",
+            *self._sizes(),
+        ]
+        if self.seen is not None:
+            lines.append(told_replay(self.seen, made.bound))
+        if made.certificate is not None:
+            rows = len(made.certificate["rows"])
+            lines.append(f"certificate: {rows} rows, accepted, sha256 {digest_of(made.certificate)[:16]}")
+        lines.append(f"rests on {len(made.contracts)} step contracts: {', '.join(made.contracts)}")
+        if self.eps is not None:
+            lines.append(f"within {float(self.eps):g}: {self.outcome}")
+        return "\n".join([*lines, *(f"assumes: {text}" for text in made.assumes)])
+
+    def _sizes(self) -> Iterator[str]:
+        from gradproof.rounding.scales import relative_bound
+
+        if self.norm is not None:
+            n = self.norm
+            yield f"norm:     ||G - mean||_2 <= {float(n.bound):.6e} over {n.elements} elements (KANI-GA-030)"
+            yield f"          {float(n.attained):.6e} attained, every element the witness"
+        if self.relative:
+            x = self.made.setting.magnitude
+            yield f"relative: {float(self.made.bound / x):.6e} of max |g|, {float(self.made.attained / x):.6e} attained"
+            try:
+                c, a = relative_bound(self.made.setting)
+            except ValueError as error:
+                yield f"          no form for every size: {error}"
+            else:
+                yield f"          |G - mean| <= {float(c):.6e} mean |g| + {float(a):.3e} at any size (KANI-GA-029)"
+
+
+def told_replay(seen: Replay, bound: Fraction) -> str:
+    """What torch did, in words."""
+    same = "to the last digit" if seen.equal else f"the model of rounding says {float(seen.model):.6e}"
+    beyond = "; BEYOND THE BOUND: these kernels round otherwise" if seen.error > bound else ""
+    return f"replayed: {float(seen.error):.6e} in torch {seen.torch} on {seen.device} ({same}){beyond}"

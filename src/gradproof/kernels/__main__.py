@@ -67,7 +67,7 @@ def _said(results: list[Result], say: Callable[[Result], Any]) -> list[Result]:
 def closed_forms() -> dict[str, Any]:
     """What needs no device: x / N against x * fl(1/N), and where fp16 gradients survive and overflow."""
     from gradproof.kernels.reciprocal import comparison
-    from gradproof.kernels.special import SCALES, WINDOWS, reach_of_orders
+    from gradproof.rounding.survival import SCALES, WINDOWS, reach_of_orders
 
     return {
         "reciprocal": [{**asdict(w), "share": w.share} for w in comparison(DIVISORS)],

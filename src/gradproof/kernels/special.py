@@ -1,10 +1,4 @@
-"""Cancelled and infinite things: what the kernels do at the edges, each with its inputs, against the model.
-
-Survival. With loss scale S, a power of two, the gradient that arrives in fp16 is h = fl(S g), and fl(h / N) goes into
-the buffer. It is not zero exactly when |h| > N 2^-25, half the smallest subnormal: a tie rounds to even, to zero. So h
-must reach the next fp16 number above N 2^-25, and S |g| the midpoint below that number, itself included if the number
-is the even one. Dividing after the accumulation asks only S |g| > 2^-25, and overflows N times earlier.
-"""
+"""Cancelled and infinite things: what the kernels do at the edges, each with its inputs, against the model."""
 
 from __future__ import annotations
 
@@ -24,10 +18,10 @@ from gradproof.kernels.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.kernels.full_runs import term_bound
 from gradproof.kernels.model import Bits, Machine, Values, decode, encode, known
 from gradproof.kernels.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run
+from gradproof.rounding.survival import SCALES, WINDOWS, smallest_survivor
 
 INF, NAN = math.inf, math.nan
 SWAMPED = {"fp16": (1024, 2048, 4096, 8192), "bf16": (128, 256, 512, 1024, 4096), "fp32": (1024, 8192)}
-SCALES, WINDOWS = (1, 128, 1024, 65536), (1, 2, 3, 4, 8, 64, 1024)
 
 
 def collect(
@@ -133,22 +127,6 @@ def swamping(device: str, counts: dict[str, tuple[int, ...]] | None = None) -> l
     ]
 
 
-def smallest_survivor(scale: int, n: int) -> tuple[Fraction, bool]:
-    """The threshold of |g| below which fl16(fl16(S g) / N) is zero, and whether the threshold itself survives.
-
-    Raises ValueError for a scale that is no power of two, and for n < 1.
-    """
-    if scale < 1 or scale & (scale - 1) or n < 1:
-        raise ValueError("the closed form is for loss scales that are powers of two and n >= 1")
-    f = FORMATS["fp16"]
-    limit = n * f.tiny / 2
-    step = f.spacing(limit)
-    reached = ((limit / step).__floor__() + 1) * step
-    below = reached - f.spacing(reached - step)
-    even = (reached / f.spacing(reached)).numerator % 2 == 0
-    return (reached + below) / 2 / scale, even
-
-
 def survival(device: str, threshold: Callable[[int, int], tuple[Fraction, bool]] = smallest_survivor) -> Result:
     """The closed form at its threshold and one fp32 neighbour to each side, replayed."""
 
@@ -166,18 +144,6 @@ def survival(device: str, threshold: Callable[[int, int], tuple[Fraction, bool]]
 
     thresholds = {f"S={s} N={n}": str(threshold(s, n)[0]) for s in SCALES for n in WINDOWS}
     return collect("smallest survivor", "fp16", device, "closed form", facts, thresholds=thresholds)
-
-
-def reach_of_orders(scale: int, n: int) -> dict[str, Fraction]:
-    """Where g starts to survive, and to overflow, for N equal gradients, by when the division is made."""
-    f = FORMATS["fp16"]
-    over = f.largest + f.spacing(f.largest) / 2
-    return {
-        "before: survives from": smallest_survivor(scale, n)[0],
-        "before: overflows from": over / scale,
-        "after: survives from": f.tiny / 2 / scale,
-        "after: overflows from": over / scale / n,
-    }
 
 
 def orders(device: str, n: int, dtype: str, elements: int = 2000, seed: int = 0) -> Result:
