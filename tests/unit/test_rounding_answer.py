@@ -72,6 +72,15 @@ def test_the_thresholds_of_the_contract() -> None:
     assert thresholds(Setting(1, buffer="bf16"), 100 * EPS)["false from"] == 2
 
 
+def test_a_rounded_gradient_errs_in_its_own_rounding_and_in_the_sum() -> None:
+    """Beyond what the rounding of the inputs can do alone, which is half an ulp of 1."""
+    made = answer(Setting(16, buffer="fp16", inputs="fp16"))
+    assert made.attained > 3 * FORMATS["fp16"].half_ulp(Fraction(1))
+    assert made.ratio is not None
+    assert made.ratio < Fraction(3, 2)
+    assert all(abs(g) <= 1 for g in made.witness)
+
+
 def test_the_certificate_is_a_file_that_the_checker_accepts(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = tmp_path / "made.json"
     assert run(capsys, "-n", "8", "--certificate", str(file))[0] == 0

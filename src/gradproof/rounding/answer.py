@@ -102,7 +102,10 @@ def witness(setting: Setting) -> list[Fraction]:
     """Gradients on which the setting errs far; no claim that nothing errs farther."""
     one = _replayed(setting)
     if one.inputs:
-        return _tied_inputs(one)
+        tried = [_tied_inputs(one)]
+        if one.scale == "divide" and one.order == "sequential" and one.n & (one.n - 1) == 0:
+            tried.append(_late_inputs(one))
+        return max(tried, key=lambda made: error_of(one, made))
     if one.scale == "multiply" or (one.order == "sequential" and one.scale == "divide"):
         found, edge = sequential_witness(one.n, one.buffer, one.magnitude), beyond(one)
         return list(edge.witness) if edge is not None and edge.worst > error_of(one, found) else found
@@ -118,6 +121,17 @@ def _tied_inputs(setting: Setting) -> list[Fraction]:
     top = (setting.magnitude / step).__floor__() * step
     below = top - f.spacing(top * (1 - f.u))
     return [(top + below) / 2] * setting.n
+
+
+def _late_inputs(setting: Setting) -> list[Fraction]:
+    """Numbers of the narrow format whose sum errs far, each almost half a spacing above its rounding."""
+    f = FORMATS[str(setting.inputs)]
+    step = f.spacing(setting.magnitude * (1 - f.u))
+    top = (setting.magnitude / step - Fraction(1, 2)).__floor__() * step  # half a step above it is still no more
+    if top <= 0:
+        return _tied_inputs(setting)
+    part = Fraction(1, 2) - Fraction(1, 2**20)
+    return [g + part * f.spacing(g) for g in sequential_witness(setting.n, setting.buffer, top, setting.inputs)]
 
 
 def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict[str, int | None]:

@@ -18,6 +18,7 @@ from gradproof.arith.formats import Format, format_named
 from gradproof.arith.units import Rounding
 
 DOWN, UP = 1, -1
+TRIED = 64
 
 
 @dataclass(frozen=True)
@@ -46,9 +47,10 @@ class Partial:
 
 
 class Search:
-    """Numbers are in units of 2^-bits, below half the smallest subnormal; |g| <= most."""
+    """Numbers are in units of 2^-bits, below half the smallest subnormal; |g| <= most, a number of `given` if named."""
 
-    def __init__(self, n: int, f: Format, magnitude: Fraction) -> None:
+    def __init__(self, n: int, f: Format, magnitude: Fraction, given: Format | None = None) -> None:
+        self.given = Rounding(given, f.p - f.emin + 2) if given else None
         self.n, self.f, self.whole, self.bits = n, f, n & (n - 1) == 0, f.p - f.emin + 2
         self.r = Rounding(f, self.bits)
         self.most = int(magnitude * 2**self.bits)
@@ -74,8 +76,8 @@ class Search:
 
     def _outermost(self, x: int, way: int) -> int | None:
         if self.whole:
-            g = x * self.n
-            return g if g <= self.most and g % self.spacing(g) == 0 else None
+            g, r = x * self.n, self.given or self.r
+            return g if g <= self.most and g == r.below(g) else None
         half = self.spacing(x) >> 1
         limit = min(self.n * (x + half), self.most) if way == DOWN else self.n * (x - half)
         step = self.spacing(limit)
@@ -107,14 +109,17 @@ class Search:
         """Terms to try: ties, or for the first one the numbers below the largest; at last the largest, which fits."""
         most = self.term
         if total:
-            held = (x for x in self.ties(total, way) if x % self.spacing(x) == 0)
-            yield from (x for x in islice(held, tries) if x > 0)
+            near = islice(self.ties(total, way), TRIED)
+            held = (x for x in near if x > 0 and x % self.spacing(x) == 0 and self.outermost(x, way) is not None)
+            yield from islice(held, tries)
         else:
             x = self.r.round(most - (most >> (self.r.p - 3))) if self.whole else most
             steps = range(1 if self.whole else tries)
             yield from (z for i in steps if (z := x - i * self.spacing(x)) > 0)
         yield most
         yield self.r.round(max(most - 2 * self.spacing(most), 0))
+        if self.given:
+            yield self.given.below(most * self.n) // self.n
 
     def run(self, way: int) -> Partial:
         """The partial sum of n terms that has lost most, of those that the beam met."""
@@ -135,14 +140,14 @@ class Search:
         return kept[0]
 
 
-def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1)) -> list[Fraction]:
+def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1), given: str | None = None) -> list[Fraction]:
     """n gradients 0 <= g_i <= magnitude of the format, for fl(g / n) summed from left to right.
 
-    Raises ValueError for n < 1.
+    `given`: a narrower format that the gradients are numbers of; then n is a power of two. Raises ValueError for n < 1.
     """
-    if n < 1:
-        raise ValueError("a window has at least one micro-batch")
-    search = Search(n, format_named(fmt), magnitude)
+    if n < 1 or (given and n & (n - 1)):
+        raise ValueError("a window has at least one micro-batch, and a power of two of them in a narrower format")
+    search = Search(n, format_named(fmt), magnitude, format_named(given) if given else None)
     made: list[Fraction] = []
     one = max((search.run(way) for way in ((DOWN,) if search.whole else (DOWN, UP))), key=lambda p: p.lost)
     while one.before is not None:
