@@ -17,7 +17,7 @@ from gradproof.rounding import edges, reciprocals, scales, survival
 from gradproof.rounding.answer import answer
 from gradproof.rounding.setting import Setting, error_of
 
-DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "rounding.md"
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "edges.md"
 EPS = Fraction(1, 10**5)
 
 
