@@ -72,6 +72,10 @@ def _exact_with_one_more_bit(c: Step) -> bool:
     return (2 * c.z / c.fmt.spacing(c.z)).denominator != 1 or c.t == c.z
 
 
+def _free_quotient(c: Step) -> bool:
+    return abs(c.x) < c.normal or 2 * c.error <= c.fmt.spacing(c.t)
+
+
 _ROWS: tuple[tuple[str, str, type[Contracts]], ...] = (
     ("half_the_error", "half the true error", _too_strong("half-ulp", "a quarter of an ulp", _half_the_error)),
     ("no_ties", "ties taken for impossible", _too_strong("half-ulp", "below half an ulp", _no_ties)),
@@ -95,6 +99,11 @@ _ROWS: tuple[tuple[str, str, type[Contracts]], ...] = (
         "one_more_bit",
         "p taken for p + 1",
         _too_strong("exact", "z a number with one more bit => e = 0", _exact_with_one_more_bit),
+    ),
+    (
+        "free_quotient",
+        "the rounding of g / N forgotten beside that of the sum",
+        _too_strong("joint", "half an ulp of the sum", _free_quotient),
     ),
 )
 

@@ -12,13 +12,13 @@ import pytest
 from gradproof.backends import contract_run, smt_run
 from gradproof.core import Bound, Check, Finding, GradproofError, Kind, Layer, Outcome, Reach
 from gradproof.rounding import lemmas as store
-from gradproof.rounding.contracts import ADD_FORMS, LEMMAS, ROUND_FORMS, Form
+from gradproof.rounding.contracts import ADD_FORMS, LEMMAS, QUOTIENT_FORMS, ROUND_FORMS, Form
 from gradproof.rounding.steps import altered, form_of, named, step, telling, tried
 from gradproof.workspace import Workspace
 from models.step_contracts import TOO_STRONG, Contracts
 
 ROOT = Path(__file__).parents[2]
-ALL = ["round/*", "add/*", "convert/*"]
+ALL = ["round/*", "add/*", "convert/*", "divide-add/*"]
 
 
 def claim(names: list[str], mutants: tuple[str, ...] = (), least: int = 32, **more: Any) -> Check:
@@ -79,7 +79,7 @@ def test_a_table_of_n_is_bounded() -> None:
 @pytest.mark.parametrize("name", TOO_STRONG)
 def test_a_contract_that_promises_too_much_is_refuted_by_a_step(name: str) -> None:
     """In every format that has the form, the refuting step is one that rounding makes."""
-    wrong, forms = TOO_STRONG[name].subject(), [*ROUND_FORMS.values(), *ADD_FORMS.values()]
+    wrong, forms = TOO_STRONG[name].subject(), [*ROUND_FORMS.values(), *ADD_FORMS.values(), *QUOTIENT_FORMS.values()]
     changed = [n for n in named(ALL) if wrong.of(n) not in forms and not n.endswith("-fp32/exact")]
     assert len(changed) >= 3
     for lemma in changed:

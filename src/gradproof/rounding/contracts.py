@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from gradproof.arith.formats import FORMATS, Format, binade
-from gradproof.arith.units import MOST_ODD
+from gradproof.arith.units import MOST_ODD, odd_part
 
 TABLE_N = tuple(sorted({*range(1, 65), *(2**k for k in range(13))}))
 DEFINITION = "IEEE 754-2019, 5.4.1: the operation returns the rounding of its exact result"
@@ -24,13 +24,14 @@ FINITE = "no overflow: operands and result are finite"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One rounded operation on rationals; s and x are the terms of an addition."""
+    """One rounded operation on rationals; s and x are the terms of an addition, n what a quotient is divided by."""
 
     fmt: Format
     z: Fraction
     t: Fraction
     s: Fraction = Fraction(0)
     x: Fraction = Fraction(0)
+    n: int = 1
 
     @property
     def error(self) -> Fraction:
@@ -195,13 +196,34 @@ def _power_of_two_lemma(operator: str, fmt: str) -> Lemma:
     return Lemma(f"{operator}/{fmt}/power-of-two", operator, fmt, words, (f"round/{fmt}/exact", DEFINITION, why))
 
 
-QUOTIENT_FORMS = {
-    "quotient": "|fl(g / N) - g / N| <= (m - 1) / (2 m) w",
-    "joint": (
+def _quotient(c: Step) -> bool:
+    m = odd_part(c.n)
+    return abs(c.z) < c.normal or 2 * m * c.error <= (m - 1) * c.fmt.spacing(c.z)
+
+
+def _joint(c: Step) -> bool:
+    m, w = odd_part(c.n), c.fmt.spacing(c.x)
+    k, h = c.fmt.spacing(c.t) / (2 * w), (m - 1) // 2
+    return abs(c.x) < c.normal or k < 1 or c.error <= (k + Fraction(h - h % int(k), m)) * w
+
+
+def _pair(c: Step) -> bool:
+    m, most = odd_part(c.n), max(abs(c.s), abs(c.x))
+    w = c.fmt.spacing(most)
+    low = w < c.normal or most < c.normal
+    return low or c.fmt.spacing(c.t) > 2 * w or c.error <= (1 + Fraction(m - 2, m)) * w
+
+
+QUOTIENT_FORMS: Mapping[str, Form] = {
+    "quotient": Form("|fl(g / N) - g / N| <= (m - 1) / (2 m) w", _quotient),
+    "joint": Form(
         "t = fl(s + fl(g / N)), half its spacing = k w, k a power of two => "
-        "|t - (s + g / N)| <= (k + D / m) w, D the largest multiple of k that is at most (m - 1) / 2"
+        "|t - (s + g / N)| <= (k + D / m) w, D the largest multiple of k that is at most (m - 1) / 2",
+        _joint,
     ),
-    "pair": "t = fl(fl(g / N) + fl(h / N)), spacing at most 2 w => |t - (g + h) / N| <= (1 + (m - 2) / m) w",
+    "pair": Form(
+        "t = fl(fl(g / N) + fl(h / N)), spacing at most 2 w => |t - (g + h) / N| <= (1 + (m - 2) / m) w", _pair
+    ),
 }
 FINER = (
     "a number s on a grid finer than half the spacing of t is smaller than fl(g / N), so t has at most twice the "
@@ -211,8 +233,8 @@ FINER = (
 
 def _quotient_lemmas(fmt: str) -> list[Lemma]:
     made = []
-    for form, words in QUOTIENT_FORMS.items():
-        said = f"N = m 2^j, m odd, 3 <= m <= {MOST_ODD}, g / N normal with spacing w: {words}"
+    for form, meaning in QUOTIENT_FORMS.items():
+        said = f"N = m 2^j, m odd, 3 <= m <= {MOST_ODD}, g / N normal with spacing w: {meaning.words}"
         extra = (FINITE, ODD, BINADES) if form == "quotient" else (FINITE, ODD, BINADES, FINER)
         made.append(Lemma(f"divide-add/{fmt}/{form}", "divide-add", fmt, said, extra))
     return made

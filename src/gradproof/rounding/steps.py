@@ -8,6 +8,7 @@ operands. A square root is cut 2^-240 below its last place, which no promise but
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from fractions import Fraction
 from functools import cache
@@ -15,10 +16,20 @@ from itertools import product
 
 from gradproof.arith.formats import FORMATS, Format, binade
 from gradproof.arith.soft import near_sqrt
-from gradproof.rounding.contracts import ADD_FORMS, LEMMAS, ROUND_FORMS, SQRT_FORMS, Form, Step, lemma_named
+from gradproof.rounding.contracts import (
+    ADD_FORMS,
+    LEMMAS,
+    QUOTIENT_FORMS,
+    ROUND_FORMS,
+    SQRT_FORMS,
+    Form,
+    Step,
+    lemma_named,
+)
 
 Operands = tuple[Fraction, ...]
 WEIGHTS = (1, 2, 3, 5, 6, 7, 8, 64)
+DIVISORS = (3, 6, 7, 20, 63)
 
 
 def named(patterns: Iterable[str]) -> list[str]:
@@ -35,6 +46,8 @@ def form_of(name: str) -> Form:
     lemma, last = lemma_named(name), name.rpartition("/")[2]
     if last == "table":
         return _table(lemma.operator)
+    if lemma.operator == "divide-add":
+        return QUOTIENT_FORMS[last]
     return POWER_OF_TWO if last == "power-of-two" else (ADD_FORMS if lemma.operator == "add" else ROUND_FORMS)[last]
 
 
@@ -49,8 +62,13 @@ def _table(operator: str) -> Form:
 
 def tried(name: str) -> tuple[tuple[Operands, Step], ...]:
     """The steps of the lemma's operator to try, none of which overflows, with their operands."""
-    lemma = lemma_named(name)
-    return _tried(lemma.operator, lemma.fmt, name.endswith("power-of-two"))
+    return _tried(_operation(name), lemma_named(name).fmt, name.endswith("power-of-two"))
+
+
+def _operation(name: str) -> str:
+    """The operator of a lemma; of quotients and their sums, which of them."""
+    operator = lemma_named(name).operator
+    return name.rpartition("/")[2] if operator == "divide-add" else operator
 
 
 @cache
@@ -62,7 +80,7 @@ def _tried(operator: str, fmt: str, powers: bool) -> tuple[tuple[Operands, Step]
 def step(name: str, given: Sequence[Fraction]) -> Step:
     """The rounded operation on these operands. Raises ValueError where it overflows, or they are none of its own."""
     lemma = lemma_named(name)
-    made = _step(lemma.operator, lemma.fmt, tuple(given))
+    made = _step(_operation(name), lemma.fmt, tuple(given))
     if made is None:
         raise ValueError(f"{name}: {', '.join(map(str, given))} are no operands")
     return made
@@ -73,10 +91,22 @@ def _step(operator: str, formats: str, given: Operands) -> Step | None:
     if operator != "round" and not all(own.representable(x) for x in given):
         return None
     try:
+        if operator in QUOTIENT_FORMS:
+            return _of_quotients(operator, fmt, given)
         z = _exact(operator, given)
-        return Step(fmt, z, fmt.round(z), *(given if operator == "add" else ()))
+        s, x = given if operator == "add" else (Fraction(0), Fraction(0))
+        return Step(fmt, z, fmt.round(z), s, x)
     except (OverflowError, ZeroDivisionError, ValueError):
         return None
+
+
+def _of_quotients(operator: str, f: Format, given: Operands) -> Step:
+    *terms, n = given
+    x = terms[-1] / n
+    if operator == "quotient":
+        return Step(f, x, f.round(x), n=int(n))
+    s, held = (terms[0], terms[0]) if operator == "joint" else (terms[0] / n, f.round(terms[0] / n))
+    return Step(f, s + x, f.round(held + f.round(x)), s, x, int(n))
 
 
 def _exact(operator: str, given: Operands) -> Fraction:
@@ -96,7 +126,7 @@ def altered(made: Step) -> Iterator[Step]:
     """The same step with a wrong result: four ulps too high, and nothing at all."""
     for t in (made.t + 4 * made.fmt.spacing(made.t), Fraction(0)):
         if t != made.t:
-            yield Step(made.fmt, made.z, t, made.s, made.x)
+            yield replace(made, t=t)
 
 
 def telling(name: str) -> tuple[Operands, Step]:
@@ -119,6 +149,9 @@ def _directed(operator: str, formats: str, powers: bool) -> Iterator[Operands]:
         yield from ((x,) for x in some)
     elif operator == "add":
         yield from _terms(f, some)
+    elif operator in QUOTIENT_FORMS:
+        terms = [some, *([some[::2]] if operator != "quotient" else [])]
+        yield from product(*terms, [Fraction(n) for n in DIVISORS])
     elif operator == "fma":
         ones = (Fraction(1), 1 + 2 * f.u, f.tiny, Fraction(2) ** f.emin)
         yield from product(some[::3], ones, (*some[::5], -some[-1]))
