@@ -17,6 +17,8 @@ from typing import Any
 
 from gradproof.audit import belongs
 from gradproof.core import Check, Kind
+from gradproof.rounding.contracts import LEMMAS, Lemma, premises
+from gradproof.rounding.lemma_jobs import method
 from gradproof.rounding.solve import FAMILIES
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -60,29 +62,37 @@ def _named(check: Check) -> list[str]:
     return named(check.params["lemmas"])
 
 
-def _unbacked(names: Sequence[str], stats: Row) -> Iterator[str]:
-    """Lemmas without a row, and rows that prove nothing; premises count alike."""
+def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator[str]:
+    """Lemmas without a row, and rows that prove nothing; premises count alike. `exact`: nothing may be rounded."""
     rows = {row["name"]: row for row in stats.get("lemmas", ())}
-    if not names:
+    if not names and not exact:
         yield "it names no lemma"
     for name in names:
         if name not in rows:
             yield f"its evidence has nothing of the lemma {name}"
     for name, row in rows.items():
-        if row["method"] == "exhaustion" and not (type(row["cases"]) is int and row["cases"] > 0):
+        lemma = LEMMAS.get(name)
+        if lemma is None or row["method"] != method(lemma):
+            yield f"there is no lemma {name} that is proved by {row['method']}"
+        elif row["method"] == "exhaustion" and not (type(row["cases"]) is int and row["cases"] > 0):
             yield f"the lemma {name} is enumerated over no case"
         elif row["method"] == "solvers" and not families(row["solvers"]):
             yield f"no solver answers the lemma {name}"
-        elif row["method"] == "derivation" and not (row["premises"] and set(row["premises"]) <= set(rows)):
+        elif row["method"] == "derivation" and not _follows(lemma, row, rows):
             yield f"the lemma {name} follows from premises that are not there"
         elif row["method"] not in ("exhaustion", "solvers", "derivation"):
             yield f"the lemma {name} has the unknown method {row['method']!r}"
 
 
+def _follows(lemma: Lemma, row: Row, rows: Row) -> bool:
+    """Whether the premises are those of the lemma, and are there."""
+    return list(row["premises"]) == list(premises(lemma)) and rows.keys() >= {*row["premises"]}
+
+
 def _unenumerated(finding: Mapping[str, Any], stats: Row) -> Iterator[str]:
     rows = stats.get("exhaustion", ())
     for clause in finding["clauses"]:
-        if not any(row["clause"] == clause and row["numbers"] > 0 for row in rows):
+        if not any(row["clause"] == clause and type(row["numbers"]) is int and row["numbers"] > 0 for row in rows):
             yield f"no enumeration stands behind {clause}"
     for row in rows:
         if Fraction(row["worst"]) > Fraction(row["claimed"]):
@@ -97,19 +107,21 @@ def _uncertified(check: Check, finding: Mapping[str, Any], stats: Row) -> Iterat
     for row in rows:
         if not _DIGEST.fullmatch(row["sha256"]) or Fraction(row["bound"]) > Fraction(row["claimed"]):
             yield f"the certificate of {row['label']} does not prove what is claimed"
-        yield from _unbacked(row["contracts"], stats)
+        yield from _unbacked(row["contracts"], stats, exact=Fraction(row["bound"]) == 0)
 
 
 def _alone(check: Check, stats: Row) -> Iterator[str]:
     rule = f"the gate requires two solvers of different families behind every {check.strategy} proof"
     lemmas = stats.get("lemmas", ())
     for row in stats.get("certificates", ()):
-        yield from _unbacked(row["contracts"], stats)
+        yield from _unbacked(row["contracts"], stats, exact=Fraction(row["bound"]) == 0)
+    own = stats.get("solvers", ())
+    if not (own or stats.get("certificates") or check.strategy == "step_contract"):
+        yield f"{rule}; nothing in its evidence says what this one rests on"
     for row in lemmas:
         if row["method"] == "solvers" and len(found := families(row["solvers"])) < 2:
             yield f"{rule}; the lemma {row['name']} has {' and '.join(found) or 'none'}"
-    own = stats.get("solvers", ())
-    if (own or not lemmas) and len(found := families(own)) < 2:
+    if own and len(found := families(own)) < 2:
         yield f"{rule}; this one has {' and '.join(found) or 'none'}"
 
 

@@ -97,6 +97,7 @@ class Explorer:
         self._path = Path(())
         self._rounder: Rounder | None = None
         self._founded = Founded(limits.query_seconds)
+        self.refusal = ""
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
@@ -105,12 +106,18 @@ class Explorer:
                 self._one(body, self._queue.pop())
         if self._rounder is not None and self._rounder.refusal:
             self.result.stopped = Stopped("UNKNOWN", self._rounder.refusal)
+        if self.refusal and self.result.stopped is None:
+            self.result.stopped = Stopped("UNKNOWN", self.refusal)
         return self.result
+
+    def refuse(self, reason: str) -> None:
+        """Remember that a number was asked for what it does not have: nothing shown on this run counts."""
+        self.refusal = self.refusal or reason
 
     def _ended(self) -> bool:
         """Whether something was raised that ends the exploration, even if the subject caught it."""
         refused = self._rounder is not None and bool(self._rounder.refusal)
-        return refused or self.result.stopped is not None or self.result.violation is not None
+        return refused or bool(self.refusal) or self.result.stopped is not None or self.result.violation is not None
 
     def _stop(self, outcome: str, reason: str) -> Stopped:
         self.result.stopped = Stopped(outcome, reason)

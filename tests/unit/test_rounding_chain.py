@@ -67,6 +67,17 @@ def test_the_bound_of_a_16_bit_gradient_counts_its_rounding() -> None:
     assert made == FORMATS["fp16"].half_ulp(ONE) + certify(difference(Setting(4))).bound - 4 * FORMATS["fp32"].tiny / 2
 
 
+def test_a_factor_of_zero_and_a_residual_turned_round_have_certificates() -> None:
+    s, y = Linear.input("s", "bf16", Fraction(81469, 118)), Linear.input("y", "bf16", Fraction(40347, 14786))
+    late = -residual(s + y, s, y)
+    for made in (certify(late.exact()), certify((s * 0).exact())):
+        assert check(made.text()) == made.bound
+    text = text_of()
+    for unit in (300.0, True, -1, 10**9):
+        with pytest.raises(Refused):
+            check(text | {"unit": unit})
+
+
 def test_a_sum_in_fp64_has_a_certificate() -> None:
     text = certify(difference(Setting(8, buffer="fp64"))).text()
     assert check(text) == closed_form("fp64", 8) + scaling_bound("fp64", 8, ONE)

@@ -72,6 +72,43 @@ def test_a_lie_about_a_joint_row_is_refused(name: str) -> None:
         check(text)
 
 
+@pytest.mark.parametrize("n", [4, 65, 2 * 127])
+def test_a_quotient_of_which_no_lemma_speaks_is_refused(n: int) -> None:
+    """By a power of two it ties where it is subnormal; by 65 or 254 nobody enumerated it."""
+    given, half = Fraction(1, 8) + Fraction(1, 16), Fraction(1, 2**14)
+    top = given + Fraction(1, 2**12) / n
+
+    def units_of(x: Fraction) -> str:
+        return f"{-(-x * 2**200 // 1):x}"
+
+    rows: list[Any] = [
+        ["input", "fp16", [], units_of(given), "0"],
+        ["input", "fp16", [], units_of(Fraction(1, 2**12)), "0"],
+    ]
+    rows += [["joint", "fp16", [["1", 0], [f"1/{n}", 1]], units_of(top * 2), units_of(2 * half)]]
+    rows += [["exact", "", [["1", 2], ["-1", 0], [f"-1/{n}", 1]], units_of(8 * top), "0"]]
+    text = {"unit": 200, "bound": "1", "rows": rows, "multipliers": ["0", "0", "1", "1"]}
+    with pytest.raises(Refused, match="no lemma speaks"):
+        check(text)
+    rows[2][2][1][0] = rows[3][2][2][0] = "1/3"
+    rows[3][2][2][0] = "-1/3"
+    assert check(text) == 1
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(5, "fp16", magnitude=Fraction(1, 2**14)), Setting(7, "fp32", magnitude=Fraction(1, 2**126)),
+        Setting(3, "fp16", magnitude=Fraction(1, 2**30)), Setting(9, "fp16", None, Fraction(9, 8), "none", "pairwise"),
+        Setting(65), Setting(254, "bf16"),
+    ],
+)  # fmt: skip
+def test_small_gradients_and_large_odd_parts_have_an_answer(setting: Setting) -> None:
+    made = answer(setting)
+    assert made.attained <= made.bound
+    assert made.bound > 0 or setting.magnitude < FORMATS[setting.buffer].tiny * setting.n
+
+
 def test_the_divisor_of_a_sum_over_reals_is_no_reason() -> None:
     text = text_of(6)
     given = row_of(text, "joint")[2][1][1]

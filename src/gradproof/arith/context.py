@@ -25,6 +25,10 @@ class Run(Protocol):
         """The square root of a symbolic number."""
         ...
 
+    def refuse(self, reason: str) -> None:
+        """Remember that a number was asked for what it does not have, even if the subject catches the exception."""
+        ...
+
 
 _RUN: ContextVar[Run] = ContextVar("gradproof_run")
 
@@ -35,6 +39,13 @@ def current() -> Run:
         return _RUN.get()
     except LookupError:
         raise RuntimeError("symbolic numbers exist only inside a harness run") from None
+
+
+def refused(reason: str) -> None:
+    """Tell the run in progress, if there is one, that a number was asked for what it does not have."""
+    run = _RUN.get(None)
+    if run is not None:
+        run.refuse(reason)
 
 
 @contextmanager

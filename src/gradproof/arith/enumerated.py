@@ -14,7 +14,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.linear import NonLinear
+from gradproof.arith.linear import Claimed, NonLinear
+from gradproof.arith.refusal import ManyValued, noted
 from gradproof.arith.soft import Soft
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 ONE = Fraction(1)
 
 
-class Enumerated:
+class Enumerated(ManyValued):
     """A node: an input (no terms), a rounded sum of two nodes, or a rounded product of one with `factor`.
 
     `inputs` are the names of the inputs, in the order in which they are summed.
@@ -78,7 +79,7 @@ class Enumerated:
             raise NonLinear(f"a sum of {self.fmt} and {other.fmt} is not enumerated")
         if twice := set(self.inputs) & set(other.inputs):
             raise NonLinear(f"a sum of numbers that both rest on {min(twice)}")
-        reach = FORMATS[self.fmt].round(self.reach + other.reach)
+        reach = self._reach(self.reach + other.reach)
         return Enumerated(self.fmt, self.inputs + other.inputs, reach, (self, other))
 
     __radd__ = __add__
@@ -98,7 +99,10 @@ class Enumerated:
     __rmul__ = __mul__
 
     def __truediv__(self, other: Any) -> Enumerated:
-        return self._times(1 / self._held(other))
+        c = self._held(other)
+        if c == 0:
+            raise noted(ZeroDivisionError("a division by the constant zero"))
+        return self._times(1 / c)
 
     def _held(self, c: Any) -> Fraction:
         exactly, f = _constant(c), FORMATS[self.fmt]
@@ -109,13 +113,19 @@ class Enumerated:
     def _times(self, factor: Fraction) -> Enumerated:
         if factor == 1:
             return self
-        reach = FORMATS[self.fmt].round(abs(factor) * self.reach)
+        reach = self._reach(abs(factor) * self.reach)
         return Enumerated(self.fmt, self.inputs, reach, (self,), factor)
+
+    def _reach(self, exact: Fraction) -> Fraction:
+        try:
+            return FORMATS[self.fmt].round(exact)
+        except OverflowError as error:
+            raise noted(error) from None
 
     def _undecided(self, *_: Any) -> NoReturn:
         raise NonLinear("a decision on a number that is not known")
 
-    __bool__ = __float__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = _undecided
+    __bool__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _undecided
 
     def __hash__(self) -> int:
         return id(self)
@@ -134,7 +144,7 @@ def _constant(x: Any) -> Fraction:
     return Fraction(x)
 
 
-class Difference:
+class Difference(ManyValued):
     """A linear combination of nodes over the reals: (coefficient, node) by the node's identity."""
 
     def __init__(self, parts: Mapping[int, tuple[Fraction, Enumerated]]) -> None:
@@ -157,6 +167,19 @@ class Difference:
 
     def __sub__(self, other: Any) -> Difference:
         return self.__add__(-other)
+
+    def __rsub__(self, other: Any) -> Difference:
+        return self.__neg__().__add__(other)
+
+    def _undecided(self, *_: Any) -> NoReturn:
+        raise NonLinear("a decision on a number that is not known")
+
+    __lt__ = __le__ = __gt__ = __ge__ = __ne__ = _undecided
+
+    def __eq__(self, other: object) -> Any:
+        return AtMost(self - other, Fraction(0))
+
+    __hash__ = object.__hash__
 
     def __mul__(self, other: Any) -> Difference:
         factor = _constant(other)
@@ -199,6 +222,7 @@ class Difference:
         if len(made) > 1:
             raise NonLinear("the difference of two results is not enumerated")
         largest, values, visited = _of_result(*made[0], weights) if made else (Fraction(0), {}, 0)
+        visited += len(weights)
         for name, node in self.every_input().items():
             if name not in values:
                 top = node.sums.reach()
@@ -224,7 +248,7 @@ def _of_result(
     return abs(c) * best * tiny / k.denominator, dict(zip(node.inputs, found, strict=True)), sums.numbers()
 
 
-class Size:
+class Size(Claimed):
     """|difference|, which can be compared with a constant only."""
 
     def __init__(self, of: Difference) -> None:
@@ -234,11 +258,8 @@ class Size:
         return AtMost(self.of, _constant(other))
 
 
-class AtMost:
+class AtMost(Claimed):
     """The claim |difference| <= bound, for the enumeration to decide."""
 
     def __init__(self, of: Difference, bound: Fraction) -> None:
         self.of, self.bound = of, bound
-
-    def __bool__(self) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")

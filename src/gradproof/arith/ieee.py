@@ -7,10 +7,11 @@ from typing import Any
 
 from gradproof import smt
 from gradproof.arith.formats import FORMATS, widest
+from gradproof.arith.refusal import ManyValued, Refusal
 from gradproof.arith.symbolic import SymBool
 
 
-class Ieee:
+class Ieee(ManyValued):
     """A symbolic number of an IEEE format; every operation rounds to nearest even."""
 
     __slots__ = ("fmt", "term")
@@ -54,7 +55,7 @@ class Ieee:
         """The number of this format that decides a comparison with c as c itself would; None where nothing equals c."""
         f = FORMATS[self.fmt]
         if abs(c) > f.largest:
-            raise TypeError(f"{c} is beyond the range of {self.fmt}")
+            raise Refusal(f"{c} is beyond the range of {self.fmt}")
         if f.representable(c):
             return Ieee(smt.ieee_number(c, f.p, f.bits), self.fmt)
         if op == "==":
@@ -112,7 +113,7 @@ class Ieee:
         return not bool(self == 0)
 
     def __hash__(self) -> int:
-        raise TypeError("a symbolic number has no hash: equal values would have to share it")
+        raise Refusal("a symbolic number has no hash: equal values would have to share it")
 
     def sqrt(self) -> Ieee:
         """Correctly rounded square root."""

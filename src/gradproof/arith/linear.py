@@ -20,17 +20,18 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from gradproof.arith.formats import FORMATS, Format, widest
-from gradproof.arith.units import Rounding, rational, rounding, short, units
+from gradproof.arith.refusal import ManyValued, Refusal, noted
+from gradproof.arith.units import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 
 ONE, MINUS = Fraction(1), Fraction(-1)
 Terms = Sequence[tuple[Fraction, "Linear"]]
 
 
-class NonLinear(TypeError):
-    """An operation that is not linear in the inputs."""
+class NonLinear(Refusal):
+    """An operation that is not linear in the inputs; the run in progress is told."""
 
 
-class Linear:
+class Linear(ManyValued):
     """A node. `kind` is how its error is justified: input, constant, exact, widen, fits, shift, round, quotient,
     residual or ordered (a residual of the larger operand).
 
@@ -39,6 +40,7 @@ class Linear:
     all in units. `alone`: a residual refers to the error of this addition, so it stays an addition.
     """
 
+    _refusal = NonLinear
     __slots__ = ("alone", "fmt", "grid", "kind", "name", "of_error", "slack", "terms", "top")
 
     def __init__(
@@ -117,6 +119,9 @@ class Linear:
     def __eq__(self, other: object) -> Any:
         return Within(self - other, Fraction(0))
 
+    def __ne__(self, other: object) -> Any:
+        raise NonLinear("a decision on a number that is not known")
+
     def __hash__(self) -> int:
         return id(self)
 
@@ -124,11 +129,19 @@ class Linear:
         """Raises NonLinear."""
         raise NonLinear("a square root")
 
-    def __float__(self) -> NoReturn:
-        raise NonLinear("a linear number has no value")
+
+class Claimed:
+    """What is no number: it has no truth value, and equals nothing."""
+
+    def _no_truth(self, *_: object) -> NoReturn:
+        raise NonLinear("a decision on a number that is not known")
+
+    __bool__ = __lt__ = __gt__ = __ge__ = _no_truth
+    __eq__ = __ne__ = _no_truth
+    __hash__ = object.__hash__
 
 
-class Magnitude:
+class Magnitude(Claimed):
     """|x|, which can be compared with a constant only."""
 
     def __init__(self, of: Linear) -> None:
@@ -138,14 +151,11 @@ class Magnitude:
         return Within(self.of, _constant(other))
 
 
-class Within:
+class Within(Claimed):
     """The claim |x| <= bound, for a certificate to decide."""
 
     def __init__(self, of: Linear, bound: Fraction) -> None:
         self.of, self.bound = of, bound
-
-    def __bool__(self) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
 
 
 def settle(fmt: str, terms: Terms, top: int, grid: int) -> Linear:
@@ -159,7 +169,7 @@ def settle(fmt: str, terms: Terms, top: int, grid: int) -> Linear:
 
 def _top(r: Rounding, top: int) -> int:
     if top > r.largest:
-        raise OverflowError(f"a {r.fmt.name} result may exceed {float(r.fmt.largest):.6g}")
+        raise noted(OverflowError(f"a {r.fmt.name} result may exceed {float(r.fmt.largest):.6g}"))
     return r.round(top)
 
 
@@ -174,7 +184,7 @@ def residual(t: Linear, s: Linear, y: Linear, ordered: bool = False) -> Linear:
     r, kind = rounding(FORMATS[str(t.fmt)]), "ordered" if ordered else "residual"
     error = 0 if ordered else r.residual_error(y.top)
     t.alone = True
-    return Linear(kind, t.fmt, ((ONE, t),), t.slack + error, error, r.tiny, of_error=True)
+    return Linear(kind, t.fmt, ((ONE, t),), r.round(t.slack + error), error, r.tiny, of_error=True)
 
 
 def joined(t: Linear) -> tuple[str, Terms, int]:
@@ -219,7 +229,7 @@ def _factor(c: Fraction | int | float, r: Rounding | None, divide: bool) -> tupl
     """What a number is multiplied by, and whether that is a power of two."""
     of = _constant(c) if r is None else _representable(_constant(c), r.fmt)
     if divide and of == 0:
-        raise ZeroDivisionError("a division by the constant zero")
+        raise noted(ZeroDivisionError("a division by the constant zero"))
     factor = 1 / of if divide else of
     return factor, power_of_two(abs(factor))
 
@@ -235,7 +245,7 @@ def _scaled(x: Linear, c: Any, divide: bool = False) -> Linear:
     grid = times(x.grid, factor) if power and _whole(x.grid, factor) else 0
     if r is None:
         return Linear("exact", None, terms, short(top), 0, grid)
-    if divide and not power and abs(factor.numerator) == 1:
+    if divide and abs(factor.numerator) == 1 and 3 <= odd_part(factor.denominator) <= MOST_ODD:
         return Linear("quotient", x.fmt, terms, _top(r, top), short(r.quotient_error(top, factor.denominator)), r.tiny)
     if not power:
         return settle(r.fmt.name, terms, top, grid)
@@ -260,5 +270,5 @@ def _representable(c: Fraction, f: Format) -> Fraction:
 
 
 def power_of_two(c: Fraction) -> bool:
-    """Whether a positive rational is a power of two."""
-    return c.numerator & (c.numerator - 1) == 0 and c.denominator & (c.denominator - 1) == 0
+    """Whether a rational is a power of two."""
+    return c.numerator > 0 and c.numerator & (c.numerator - 1) == 0 and c.denominator & (c.denominator - 1) == 0

@@ -13,6 +13,7 @@ from typing import Any
 from gradproof import smt
 from gradproof.arith.context import current
 from gradproof.arith.formats import FORMATS, widest
+from gradproof.arith.refusal import ManyValued, Refusal
 
 Interval = tuple[Fraction, Fraction]
 OPERATORS = {"+": "add", "-": "add", "*": "multiply", "/": "divide"}
@@ -48,10 +49,10 @@ def as_bool(x: Any) -> smt.Term:
         return x.term
     if isinstance(x, bool):
         return smt.truth(x)
-    raise TypeError(f"a condition is a truth value, not {type(x).__name__}")
+    raise Refusal(f"a condition is a truth value, not {type(x).__name__}")
 
 
-class Sym:
+class Sym(ManyValued):
     """A symbolic number; see the module's text for its fields."""
 
     __slots__ = ("fmt", "grid", "hi", "lo", "term")
@@ -129,15 +130,12 @@ class Sym:
         return bool(self != 0)
 
     def __hash__(self) -> int:
-        raise TypeError("a symbolic number has no hash: equal values would have to share it")
-
-    def __index__(self) -> int:
-        raise TypeError("a symbolic number has no concrete value; use a named bound for loop counts")
+        raise Refusal("a symbolic number has no hash: equal values would have to share it")
 
 
 def _whole(x: Sym, other: int) -> smt.Term:
     if not smt.is_int(x.term) or not isinstance(other, int) or other <= 0:
-        raise TypeError("% and // are for symbolic integers and positive constants")
+        raise Refusal("% and // are for symbolic integers and positive constants")
     return smt.whole(other)
 
 
@@ -146,7 +144,7 @@ def lift(x: Any) -> Sym:
     if isinstance(x, Sym):
         return x
     if isinstance(x, bool) or not isinstance(x, int | Fraction | float):
-        raise TypeError(f"no symbolic number can be made of {type(x).__name__}")
+        raise Refusal(f"no symbolic number can be made of {type(x).__name__}")
     f = Fraction(x)
     return Sym(smt.number(f), f, f, None, _dyadic(f))
 

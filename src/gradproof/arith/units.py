@@ -89,15 +89,13 @@ class Rounding:
     def quotient_error(self, bound: int, n: int) -> int:
         """max |fl(g / n) - g / n| over numbers g of the format with |g / n| <= bound."""
         m = odd_part(n)
-        if m > MOST_ODD:
-            return self.worst_error(bound)
         return max(-(-2 * self.half_ulp(bound) * (m - 1) // (2 * m)), 1 << self.low)
 
     def sum_error(self, bound: int, quotient: int, n: int) -> int:
         """max |fl(s + fl(g / n)) - (s + g / n)| with |s + fl(g / n)| <= bound and |g / n| <= quotient."""
         m, w = odd_part(n), 2 * self.half_ulp(quotient)
         most = -(-((m - 1) // 2) * w // m)
-        if m > MOST_ODD or quotient < 1 << self.normal:
+        if quotient < 1 << self.normal:
             return self.worst_error(bound) + self.quotient_error(quotient, n)
         edge = 1 << (bound.bit_length() - 1)
         low = self._tie(self.half_ulp(edge), w, m)
@@ -112,7 +110,7 @@ class Rounding:
         """max |fl(fl(g / n) + fl(h / n)) - (g + h) / n|; `quotient` bounds both quotients, `bound` their sum."""
         m, w = odd_part(n), 2 * self.half_ulp(quotient)
         apart = self.sum_error(bound, quotient, n) + self.quotient_error(quotient, n)
-        if m > MOST_ODD or m == 1 or w < 1 << self.normal or self.half_ulp(bound) != w:
+        if w < 1 << self.normal or self.half_ulp(bound) != w:
             return apart
         return min(apart, w + -(-(m - 2) * w // m))
 
@@ -120,8 +118,10 @@ class Rounding:
         """Bounds on what is rounded last and on the error of a row whose terms are at most `tops`; see `Linear`.
 
         round: the terms are added; quotient: g / n; joint: s + fl(g / n); pair: fl(g / n) + fl(h / n). `edge`: the case
-        that what is rounded last is no larger.
+        that what is rounded last is no larger. Raises ValueError for a quotient that the lemmas do not speak of.
         """
+        if kind != "round" and not 3 <= odd_part(n) <= MOST_ODD:
+            raise ValueError(f"a quotient by {n}, of which no lemma speaks")
         first = self.round(tops[0]) if kind == "pair" else tops[0]
         most = first + self.round(tops[1]) if kind in ("joint", "pair") else sum(tops)
         most = most if edge is None else min(most, edge)

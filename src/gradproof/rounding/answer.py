@@ -71,10 +71,10 @@ def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[Ro
         return bound, None, rows
     rows = rows_of(difference(setting))
     edge, more = edge_of(setting), beyond(setting)
-    if edge is None or more is None:
+    last = max((k for k, r in enumerate(rows) if r.kind == "joint"), default=None)
+    if edge is None or more is None or last is None:
         text = from_rows(rows).text()
         return check(text), text, rows
-    last = max(k for k, r in enumerate(rows) if r.kind == "joint")
     text = from_rows(limited(rows, last, edge), (last, units(edge))).text()
     return max(check(text, (last, edge)), more.worst), text, rows
 
@@ -111,7 +111,19 @@ def witness(setting: Setting) -> list[Fraction]:
         return list(edge.witness) if edge is not None and edge.worst > error_of(one, found) else found
     from gradproof.rounding.compensated_witness import witness_for
 
+    if one.order == "pairwise" and (one.scale != "divide" or one.magnitude != 1):
+        return _plain_sums(one)
     return witness_for(one)
+
+
+def _plain_sums(setting: Setting) -> list[Fraction]:
+    """The worst of a few gradients, for an order without a search of its own."""
+    f = FORMATS[setting.buffer]
+    last = f.round(setting.reach)
+    last = last if last <= setting.reach else last - f.spacing(last)
+    tried = [sequential_witness(setting.n, setting.buffer, setting.magnitude)] if setting.scale == "divide" else []
+    tried += [[last] * setting.n, [last - k % 2 * f.spacing(last) for k in range(setting.n)]]
+    return max(tried, key=lambda made: error_of(setting, made))
 
 
 def _tied_inputs(setting: Setting) -> list[Fraction]:

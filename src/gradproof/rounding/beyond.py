@@ -60,6 +60,8 @@ def edge_of(setting: Setting) -> Fraction | None:
     if not plain or n < 3 or n & (n - 1) == 0:
         return None
     most = _highest(setting, f)[-1]
+    if most == 0:
+        return None
     edge = Fraction(2) ** binade(most)
     return edge if 0 < most - edge <= 8 * f.u * edge and most <= f.largest else None
 

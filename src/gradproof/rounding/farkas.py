@@ -26,7 +26,7 @@ def check(certificate: Mapping[str, Any], case: tuple[int, Fraction] | None = No
     try:
         unit, claimed, given = certificate["unit"], Fraction(certificate["bound"]), certificate.get("case")
         edge = None if given is None else (given["row"], int(given["edge"], 16))
-        if not 0 <= unit <= BITS or (edge and (edge[0], Fraction(edge[1], 2**unit))) != case:
+        if type(unit) is not int or not 0 <= unit <= BITS or (edge and (edge[0], Fraction(edge[1], 2**unit))) != case:
             raise Refused(f"a unit of 2^-{unit}, or another case than the one asked for")
         words = {c for row in certificate["rows"] for c, _ in row[2]} | {*certificate["multipliers"]}
         over = lcm(*(Fraction(word).denominator for word in words))
@@ -87,7 +87,7 @@ def _justified(k: int, rows: list[Any], grids: list[int], over: int, unit: int, 
         need, least, held = 0, most, grid
     elif kind in ("residual", "ordered") and (count, c, source, added) == (1, over, fmt, [(over, fmt)] * 2):
         need = 0 if kind == "ordered" else f.residual_error(rows[rows[j][2][1][1]][3])
-        least, most = rows[j][4] + error, 0
+        least, most = f.round(rows[j][4] + error), 0
     if need < 0 or error < need or reach < least or most > f.largest:
         raise Refused(f"row {k} ({kind}, {fmt or 'reals'}) does not follow from the rows before it")
     return held

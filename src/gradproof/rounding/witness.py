@@ -148,6 +148,8 @@ def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1), give
     if n < 1 or (given and n & (n - 1)):
         raise ValueError("a window has at least one micro-batch, and a power of two of them in a narrower format")
     search = Search(n, format_named(fmt), magnitude, format_named(given) if given else None)
+    if not search.term:
+        return [Fraction(search.r.below(search.most), 1 << search.bits)] * n
     made: list[Fraction] = []
     one = max((search.run(way) for way in ((DOWN,) if search.whole else (DOWN, UP))), key=lambda p: p.lost)
     while one.before is not None:
