@@ -1,4 +1,4 @@
-"""The bench of FALSIFY-GT-101 to -105: a small training run under observation.
+"""The bench of FALSIFY-GT-101 to -106: a small training run under observation.
 
 What is judged was seen from outside: the inputs of the model by a hook on its forward, the losses at the criterion, the
 steps at the optimizer's. The expected samples are drawn here, by a generator of the bench's own.
