@@ -111,6 +111,27 @@ def test_a_mutant_is_refuted_on_its_clause_and_is_its_models_twin(name: str) -> 
         PROPERTIES[mutant.obligation].test(mutant.subject, CASE, CPU)
 
 
+@pytest.mark.parametrize("name", ["drawn_apart", "inputs_reused", "empty"])
+def test_parity_of_training_needs_the_same_samples(name: str) -> None:
+    [case] = falsify.trains_alike.examples(Cell(NET, 4), CPU, 0, 3)
+    seen = falsify.trains_alike.test(CharTraining, case, CPU)
+    assert seen.covers >= set(falsify.trains_alike.covers(CPU))
+    assert [row["measured"] < falsify.PARITY.value / 10**6 for row in seen.rows] == [True, True]
+    subject = EmptyTraining if name == "empty" else MUTANTS[name].subject
+    with pytest.raises(Refutation) as caught:
+        falsify.trains_alike.test(subject, case, CPU)
+    assert caught.value.clause == "GA-DATA-001"
+
+
+def test_parity_refuses_a_validation_loss_that_is_no_number() -> None:
+    class Unmeasured(CharTraining):
+        def validate(self, job: Job, model: nn.Module, generator: torch.Generator) -> float:
+            return float("nan")
+
+    with pytest.raises(Refutation, match="validation loss"):
+        falsify.trains_alike.test(Unmeasured, CASE, CPU)
+
+
 def test_every_mutant_of_the_model_has_a_twin() -> None:
     assert set(MODELS) == set(MUTANTS)
     assert TORCH_ONLY == {}
