@@ -304,4 +304,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "that is not known, or a range in which the sum may overflow.",
         "Give a magnitude and a tolerance as decimals or fractions, and see `gradproof bound --help`.",
     ),
+    "GP412": Explanation(
+        "gradproof doctor was told to look in a folder that is not there or that it may not read.",
+        "Name a folder that you can list.",
+    ),
 }

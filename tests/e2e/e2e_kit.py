@@ -48,9 +48,12 @@ def decoys(folder: Path, *names: str) -> tuple[Path, Path]:
 
 
 def reference_workspace(folder: Path) -> Path:
-    """A copy of the repository's workspace, without evidence."""
+    """A copy of the repository's workspace, without evidence, and with its first contract alone."""
     for name in CONTENT:
         shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for contract in (folder / "proofs").iterdir():
+        if contract != (folder / REFERENCE_CONTRACT).parent:
+            shutil.rmtree(contract)
     return folder
 
 

@@ -28,6 +28,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
     "watch": ("watch", "Run a training script and verify what one run can decide."),
     "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
+    "doctor": ("doctor", "Print versions and devices; warn of folders that shadow packages."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 

@@ -1,0 +1,149 @@
+"""The measured comparison of deterministic accumulation: its runs, its document, its command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gradproof.core import GradproofError
+from gradproof.documents import read, schemas
+from gradproof.subjects import deterministic
+from gradproof.subjects.document import PUBLISHED, Compared, Deterministic, Run, Sizes, compared
+from models.char_bugs import MUTANTS
+from models.char_measure import measured
+
+Json = dict[str, Any]
+SHAPES = {"width": 32, "layers": 2, "heads": 4, "block": 32, "characters": 25, "text": 100, "validation": 8}
+
+
+def run(size: int, n: int, **changed: Any) -> Run:
+    """A run, as if it had been measured."""
+    values: Json = {"size": size, "n": n, "steps": 5, "train_loss": 2.5, "validation_loss": 2.25}
+    return Run(**{**values, "steps_per_second": 16.0, "weights": "0" * 64, "repeats": True, **changed})
+
+
+def made(*runs: Run) -> Deterministic:
+    """A document of two runs. Raises ValueError where they do not belong together."""
+    one, two = runs
+    return Deterministic(
+        schema="gradproof-deterministic/1", gradproof="0", made_at="2026-11-21T00:00:00Z", seconds=1.0, device="cpu",
+        device_name="cpu", torch="2", threads=1, sizes=Sizes(**SHAPES, learning_rate=0.5, seed=1, data_seed=2),
+        runs=(one, two), compared=compared(one, two), published=PUBLISHED,
+    )  # fmt: skip
+
+
+PAIR = (run(64, 1), run(16, 4, validation_loss=2.5, steps_per_second=8.0, weights="1" * 64))
+
+
+def test_the_comparison_is_the_second_run_less_the_first() -> None:
+    assert compared(*PAIR) == Compared(
+        train_loss=0.0, validation_loss=0.25, train_equal=True, validation_equal=False, weights_equal=False, slower=2.0
+    )
+
+
+def test_the_published_row_is_the_documents() -> None:
+    """And its own figures say 1.5 times as long a step, not 3 to 4 times."""
+    one, two = PUBLISHED.validation_loss
+    assert (two - one, PUBLISHED.train_loss[0] - PUBLISHED.train_loss[1]) == (pytest.approx(2.4e-7, rel=1e-3), 0.0)
+    fast, slow = PUBLISHED.steps_per_second
+    assert fast / slow == 1.5
+    assert "1.50x by its own figures, told as: bit-identical train loss; 3-4x slower per step" in deterministic.told(
+        made(*PAIR)
+    )
+
+
+def test_what_is_told_has_every_number() -> None:
+    text = deterministic.told(made(PAIR[0], run(16, 4, repeats=False)))
+    for piece in (
+        "64 x 1",
+        "16 x 4",
+        "2.500000000000",
+        "2.434814453125",
+        "2.47094028",
+        "bit for bit",
+        "NO",
+        "one thread",
+    ):
+        assert piece in text, piece
+
+
+@pytest.mark.parametrize("second", [run(16, 2), run(16, 4, steps=6)])
+def test_runs_that_do_not_belong_together_are_no_document(second: Run) -> None:
+    with pytest.raises(ValueError, match="effective batch"):
+        made(PAIR[0], second)
+
+
+FORGED: dict[str, Callable[[Json], Any]] = {
+    "another difference": lambda d: d["compared"].update(validation_loss=0.0),
+    "equal weights that are not": lambda d: d["compared"].update(weights_equal=True),
+    "a loss that is none": lambda d: d["runs"][0].update(train_loss=-1.0),
+    "an unknown key": lambda d: d.update(more=1),
+    "another version": lambda d: d.update(schema="gradproof-deterministic/2"),
+    "no digest": lambda d: d["runs"][1].update(weights="abc"),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_forged_document_is_refused(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "d.json"
+    deterministic.write(path, made(*PAIR))
+    data = json.loads(path.read_text(encoding="utf-8"))
+    assert read(path, Deterministic) == made(*PAIR)
+    jsonschema.validate(data, schemas()["deterministic.schema.json"])
+    FORGED[name](data)
+    path.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"."):
+        read(path, Deterministic)
+
+
+def test_a_document_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("gradproof.files.os.replace", full)
+    with pytest.raises(GradproofError, match="GP407"):
+        deterministic.write(tmp_path / "d.json", made(*PAIR))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deterministic, "SPLITS", ((4, 1), (2, 2)))
+    monkeypatch.setattr(deterministic, "QUICK", 2)
+    path = tmp_path / "d.json"
+    assert deterministic.main(["--quick", "--out", str(path)]) == 0
+    found = read(path, Deterministic)
+    assert [(r.size, r.n, r.steps, r.repeats) for r in found.runs] == [(4, 1, 2, True), (2, 2, 2, True)]
+    assert abs(found.compared.train_loss) < 1e-4
+    assert deterministic.told(found) == capsys.readouterr().out.rstrip("\n")
+
+
+@pytest.mark.parametrize("arguments", [["--out", "no/such/folder/d.json"], ["--device", "cuda"]])
+def test_a_mistake_in_the_call_is_told_before_anything_runs(
+    arguments: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gradproof.environment.cuda_absent", lambda: "no CUDA driver on this machine")
+    monkeypatch.setattr(deterministic, "document", lambda *_: pytest.fail("it ran"))
+    assert deterministic.main(arguments) == 2
+    assert capsys.readouterr().err.splitlines()[0].split()[-1] in ("GP407", "GP406")
+
+
+def test_a_run_that_does_not_repeat_is_told_and_is_not_met(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deterministic, "document", lambda *_: made(PAIR[0], run(16, 4, repeats=False)))
+    assert deterministic.main([]) == 1
+    assert "NO" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("mutant", "repeats"), [("unseeded", False), ("seeded_by_clock", False), ("logged_sum", True)])
+def test_repeats_is_measured(mutant: str, repeats: bool) -> None:
+    assert measured(2, 2, 2, "cpu", MUTANTS[mutant].subject).repeats is repeats
+
+
+def test_one_step_cannot_be_timed() -> None:
+    with pytest.raises(ValueError, match="two are needed"):
+        measured(2, 1, 1, "cpu")
