@@ -1,0 +1,11 @@
+"""Every mutant of the training contract that a harness over a Python model must kill, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from models.registry import Mutant
+from models.token_bias import BIAS_MUTANTS
+from models.token_mutants import TOKEN_MUTANTS
+
+MUTANTS: Mapping[str, Mutant] = dict(TOKEN_MUTANTS) | dict(BIAS_MUTANTS)
