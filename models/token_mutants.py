@@ -89,7 +89,7 @@ _ROWS = [
     ("fixed_constant", "GA-TOK-001", "torchtune#1875", FixedConstant),
     ("first_count", "GA-TOK-001", "LlamaFactory#6639", FirstCount),
     ("counts_ignored", "GA-TOK-001", "composer#3273", CountsIgnored),
-    ("no_guard", "GA-TOK-001", "transformers#34373", NoGuard),
+    ("no_guard", "GA-TOK-001", "pytorch#116349", NoGuard),
     ("steps_on_nothing", "GA-TOK-001", "mlx-lm#1413", StepsOnNothing),
     ("missing_scale", "GA-TOK-002", "nanoGPT#206", MissingScale),
     ("divided_twice", "GA-TOK-002", "Megatron-LM#4590", DividedTwice),
