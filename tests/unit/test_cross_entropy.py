@@ -1,4 +1,4 @@
-"""Cross-entropy at the logits: the derivative rules against fp64 autograd, and what PyTorch does where all is ignored."""
+"""Cross-entropy at the logits: derivative rules against fp64 autograd, and what PyTorch does where all is ignored."""
 
 from __future__ import annotations
 
