@@ -44,6 +44,15 @@ class TorchScaling:
         return losses
 
 
+class Documented(TorchScaling):
+    """The optimizers as they come: plain SGD, and AdamW with torch's default eps and decay."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """`SGD` without momentum, or `AdamW` with its defaults."""
+        made: type[torch.optim.Optimizer] = torch.optim.SGD if name == "SGD" else torch.optim.AdamW
+        return made(parameters, lr=rate)  # type: ignore[call-arg]
+
+
 class EmptyScaling(TorchScaling):
     """The empty body: trains nothing."""
 
