@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import product
 from math import isqrt
 
 import pytest
-from training_checks import found
+from training_checks import CONTRACT, ROOT, found
 
+from gradproof.contract import load
 from gradproof.core import Outcome, Reach
+from gradproof.plan import policy_of
 from models.token_bias import Bias, HalfAndHalf, OneOutlier
 from models.tokens import FixedConstant, TokenBatch, TokenWindow, WeightedMeans
 from symbolic.token_bias import bias_of, example
@@ -102,3 +105,22 @@ def test_a_claim_that_is_a_little_too_small_is_refuted(monkeypatch: pytest.Monke
     monkeypatch.setattr(Bias, "at_most", lambda self, s: exact(self, s) * Fraction(99, 100))
     assert found("KANI-GT-207", "models.token_bias:Bias").outcome is not Outcome.HOLDS
     assert found("KANI-GT-209", "models.token_bias:Bias").outcome is Outcome.REFUTED
+
+
+def test_each_obligation_names_the_model_that_it_is_about() -> None:
+    about = {c.id: c.subjects["model"] for c in policy_of(load(CONTRACT), "ci").clauses if c.subjects}
+    assert about["GA-TOK-001"] == "models.tokens:TokenWindow"
+    assert about["GA-CE-001"] == "models.cross_entropy:CrossEntropy"
+    assert about["GA-LR-001"] == "models.adam_scaling:AdamW"
+
+
+def test_the_page_tells_the_figures_of_the_document() -> None:
+    page = (ROOT / "docs" / "tokens.md").read_text(encoding="utf-8")
+    data = json.loads((ROOT / "reports" / "tokens.json").read_text(encoding="utf-8"))
+    for row in data["effective_tokens"]:
+        assert f"| {row['tokens']} | {row['micro_batches']} | {row['counted']} | {row['weight_of_each']} |" in page
+    for row in data["parity"]["runs"]:
+        scaled = "no" if row["run"].startswith("without") else "yes"
+        told = f"| {row['optimizer']} | {row['rate']:.0e}".replace("e-03", "e-3")
+        assert f"{told} | {scaled} | {row['losses'][-1]:.4f} |" in page
+    assert f"up to {data['after_switch']['largest']:.2f} rates, at the {data['after_switch']['at']}th step" in page
