@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench sweep lemmas rounding gpu clean
+.PHONY: verify test check bench sweep lemmas rounding tokens gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -33,6 +33,10 @@ lemmas: $(READY)
 # What accumulation in floating point can lose, for the report: reports/rounding.json, which is committed. Minutes.
 rounding: $(READY)
 	$(BIN)/python -m gradproof.rounding.study --out reports/rounding.json
+
+# Windows on token counts and a missing 1/K: tables and drawings, docs/tokens.md. Seconds.
+tokens: $(READY)
+	$(BIN)/python -m symbolic.token_study --out reports/tokens.json --plots docs
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)

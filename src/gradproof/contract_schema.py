@@ -192,8 +192,16 @@ class FieldObligation(_Obligation):
     tolerance: Number | None = None
 
 
+class AboutShape(Shape):
+    """What an obligation is about, where that is not the contract's own model or PyTorch step."""
+
+    model: Reference | None = None
+    torch: Reference | None = None
+
+
 class OursObligation(_Obligation):
     id: Ident
+    subjects: AboutShape = AboutShape()
     formal: Text
     tolerance: list[ToleranceShape] = []
     assumptions: list[Text] = []

@@ -535,6 +535,12 @@ TREES = st.recursive(
 )
 
 
+def test_a_mutant_that_is_no_name_is_told(write: Callable[[str], Path]) -> None:
+    """Beside a gate that asks whether anybody must kill its seeded bug."""
+    assert "mutants: [zero_skipped]" in SMALL
+    assert broken(write(SMALL.replace("mutants: [zero_skipped]", "mutants: [{a: b}]")))
+
+
 @QUICK
 @given(tree=TREES, index=st.integers(0, 200))
 def test_any_tree_in_place_of_any_value(write: Callable[[str], Path], tree: object, index: int) -> None:

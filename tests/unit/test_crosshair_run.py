@@ -317,6 +317,17 @@ def test_names_that_do_not_resolve_are_the_users_mistakes() -> None:
     assert unnamed.value.code == "GP303"
 
 
+def test_a_check_may_name_its_own_empty_body_and_mutants() -> None:
+    """A contract of several models has one registry and one empty body of its own."""
+    own = {"empty": "models.accumulation:Empty", "mutants": "models.mutants:MUTANTS"}
+    other = {"subjects": {"empty": "models.tokens:Empty", "mutants": "models.token_mutants:TOKEN_MUTANTS"}}
+    check = claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params={**other, **own})
+    rows = crosshair_run.controls_of(check, Place())
+    assert [subject for _, subject in rows] == [Empty, MUTANTS["loss_sum"].subject]
+    with pytest.raises(GradproofError, match=r"token_mutants"):
+        crosshair_run.controls_of(claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params=other), Place())
+
+
 def test_time_is_shared_out_and_none_left_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = SimpleNamespace(monotonic=lambda: 1e9)
     monkeypatch.setattr(crosshair_run, "time", clock)

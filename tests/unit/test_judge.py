@@ -318,6 +318,18 @@ def test_each_layer_has_its_own_model(layer: Layer) -> None:
         assert verdict((one, stands(one)), policy=policy).exit is exit_
 
 
+@pytest.mark.parametrize("layer", list(Layer))
+def test_an_obligation_may_be_about_a_model_of_its_own(layer: Layer) -> None:
+    """Then the contract's own model does not discharge it."""
+    about = {"model": "models.tokens:Tokens", "torch": "models.torch_tokens:Tokens"}
+    policy = replace(POLICY, clauses=(Clause("T-1", (layer,), about),))
+    params = {"subjects": {"model": "models.loop:Loop", "torch": "models.step:Step"}}
+    key = "torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model"
+    for name, exit_ in ((about[key], Exit.MET), (params["subjects"][key], Exit.OPEN)):
+        one = check(layer=layer, params=params, subject=name)
+        assert verdict((one, stands(one)), policy=policy).exit is exit_
+
+
 @pytest.mark.parametrize("params", [{}, {"subjects": {}}, {"subjects": {"model": ""}}])
 def test_a_contract_that_names_no_model_discharges_nothing(params: dict[str, Any]) -> None:
     for subject in ("", "models.a:VALUE"):

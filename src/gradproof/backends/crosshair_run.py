@@ -190,6 +190,7 @@ def torch_replay(trial: Trial, workspace: Workspace, values: Mapping[str, Any]) 
 def controls_of(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
     """The empty body and the named mutants. Raises GradproofError: GP301 unknown mutant, GP303 no empty body."""
     subjects: Mapping[str, str] = check.params.get("subjects", {})
+    subjects = {**subjects, **{k: check.params[k] for k in ("empty", "mutants") if k in check.params}}
     if "empty" not in subjects:
         raise GradproofError(
             "GP303",

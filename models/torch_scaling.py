@@ -1,0 +1,110 @@
+"""Training with and without the 1/K on real PyTorch: SGD with momentum and AdamW, and what breaks the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from models.registry import Mutant
+
+MOMENTUM, DECAY = 0.9, 0.1
+TINY_EPS, LARGE_EPS, CLIP = 1e-15, 1e-2, 1.0
+Stream = Sequence[tuple[Tensor, Tensor]]
+
+
+class TorchScaling:
+    """The reference: no clip, no coupled decay, and an eps far below every second moment."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """`SGD` or `AdamW` at a rate."""
+        if name == "SGD":
+            return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM)
+        return torch.optim.AdamW(parameters, lr=rate, eps=TINY_EPS, weight_decay=DECAY)
+
+    def before_step(self, parameters: list[nn.Parameter]) -> None:
+        """Nothing stands between the gradient and the step."""
+
+    def train(self, name: str, model: nn.Module, stream: Stream, k: int, rate: float, scaled: bool) -> list[float]:
+        """Windows of k micro-batches of the stream, in order; the mean loss of each window before its step."""
+        parameters, losses = list(model.parameters()), []
+        optimizer = self.optimizer(name, parameters, rate)
+        for start in range(0, len(stream) - k + 1, k):
+            optimizer.zero_grad()
+            told = 0.0
+            for inputs, targets in stream[start : start + k]:
+                loss = functional.cross_entropy(model(inputs), targets)
+                (loss / k if scaled else loss).backward()  # type: ignore[no-untyped-call]
+                told += float(loss.detach()) / k
+            self.before_step(parameters)
+            optimizer.step()
+            losses.append(told)
+        return losses
+
+
+class Documented(TorchScaling):
+    """The optimizers as they come: plain SGD, and AdamW with torch's default eps and decay."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """`SGD` without momentum, or `AdamW` with its defaults."""
+        made: type[torch.optim.Optimizer] = torch.optim.SGD if name == "SGD" else torch.optim.AdamW
+        return made(parameters, lr=rate)  # type: ignore[call-arg]
+
+
+class EmptyScaling(TorchScaling):
+    """The empty body: trains nothing."""
+
+    def train(self, name: str, model: nn.Module, stream: Stream, k: int, rate: float, scaled: bool) -> list[float]:
+        """Return at once."""
+        return []
+
+
+class TorchSgdDecay(TorchScaling):
+    """SGD with coupled weight decay."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """torch's own `weight_decay` of SGD."""
+        if name == "SGD":
+            return torch.optim.SGD(parameters, lr=rate, momentum=MOMENTUM, weight_decay=DECAY)
+        return super().optimizer(name, parameters, rate)
+
+
+class TorchCoupledDecay(TorchScaling):
+    """Adam with L2 in place of AdamW."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """torch's own `weight_decay` of Adam."""
+        if name == "AdamW":
+            return torch.optim.Adam(parameters, lr=rate, eps=TINY_EPS, weight_decay=DECAY)
+        return super().optimizer(name, parameters, rate)
+
+
+class TorchClipped(TorchScaling):
+    """The gradient is clipped before the step."""
+
+    def before_step(self, parameters: list[nn.Parameter]) -> None:
+        """By its norm."""
+        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+
+
+class TorchKeepsEps(TorchScaling):
+    """An eps as large as the second moments' roots."""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """AdamW with it."""
+        if name == "AdamW":
+            return torch.optim.AdamW(parameters, lr=rate, eps=LARGE_EPS, weight_decay=DECAY)
+        return super().optimizer(name, parameters, rate)
+
+
+_ROWS = [
+    ("sgd_decay", "GA-LR-001", "keras#19990", TorchSgdDecay),
+    ("sgd_clipped", "GA-LR-001", "nanoGPT#168", TorchClipped),
+    ("coupled_decay", "GA-LR-001", "pytorch#41679", TorchCoupledDecay),
+    ("adam_clipped", "GA-LR-001", "nanoGPT#168", TorchClipped),
+    ("keeps_eps", "GA-LR-001", "nanochat#304", TorchKeepsEps),
+]
+
+SCALING_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}

@@ -1,0 +1,107 @@
+"""The study of token windows: its tables, what makes it refuse to write, and the drawings."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradproof.core import GradproofError
+from gradproof.render.curves import Curve, Frame, svg
+from models.adam_scaling import SCALING_MUTANTS
+from symbolic import token_study
+from symbolic.token_study import after_switch, document, effective_tokens, failures, main, plots
+
+FRAME = Frame("a <title>", "x", "y", log=True)
+
+
+@cache
+def small() -> dict[str, Any]:
+    """The study on few windows."""
+    return document(20)
+
+
+def test_the_effective_tokens_are_as_documented() -> None:
+    rows = effective_tokens()
+    assert [(r["tokens"], r["micro_batches"], r["counted"], r["weight_of_each"]) for r in rows] == [
+        (8, 4, 32, "1/32"),
+        (8, 8, 64, "1/64"),
+        (16, 8, 128, "1/128"),
+    ]
+    assert [r["ok"] for r in effective_tokens([(8, 4, 32), (8, 4, 64)])] == [True, False]
+
+
+def test_nothing_fails_and_the_document_is_plain_json() -> None:
+    assert failures(small()) == []
+    assert json.loads(json.dumps(small(), allow_nan=False))["schema"] == "gradproof-tokens/1"
+
+
+def test_sgd_without_the_scale_ends_bit_for_bit_where_eight_times_the_rate_does() -> None:
+    far = {(r["optimizer"], r["run"]): r for r in small()["parity"]["runs"]}
+    assert far["SGD", "with 1/K, K times the rate"]["from_without"] == 0
+    assert far["SGD", "with 1/K"]["from_without"] > 0.5 * far["SGD", "without 1/K"]["way"]
+    assert far["AdamW", "with 1/K"]["from_without"] < 1e-2 * far["AdamW", "without 1/K"]["way"]
+    assert far["AdamW", "with 1/K, K times the rate"]["from_without"] > far["AdamW", "without 1/K"]["way"]
+
+
+def test_the_steps_after_a_switch_rise_and_fall_back() -> None:
+    found = after_switch()
+    assert found["steps"][0] == pytest.approx(1.7 / 1.063**0.5)
+    assert (found["at"], round(found["largest"], 2)) == (19, 4.77)
+    assert found["steps"][-1] < found["largest"] / 1.5
+
+
+def test_a_table_that_is_not_as_stated_is_not_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wrong = {**small(), "effective_tokens": effective_tokens([(8, 4, 64)])}
+    monkeypatch.setattr(token_study, "document", lambda windows: wrong)
+    assert main(["--out", str(tmp_path / "tokens.json")]) == 1
+    assert "effective tokens 8 x 4" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_study_whose_optimizer_clips_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    import models.torch_scaling
+
+    assert "sgd_clipped" in SCALING_MUTANTS
+    clip = models.torch_scaling.SCALING_MUTANTS["sgd_clipped"].subject.before_step
+    monkeypatch.setattr(models.torch_scaling.Documented, "before_step", clip)
+    monkeypatch.setattr(models.torch_scaling, "CLIP", 0.01)
+    assert token_study.parity(10)["ok"] is False
+
+
+def test_the_files_are_written_whole(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(token_study, "document", lambda windows: small())
+    assert main(["--out", str(tmp_path / "tokens.json"), "--plots", str(tmp_path)]) == 0
+    names = sorted(p.name for p in tmp_path.iterdir())
+    assert names == ["parity_adamw.svg", "parity_sgd.svg", "token_bias.svg", "tokens.json"]
+    assert main(["--out", str(tmp_path / "no" / "tokens.json")]) == 2
+    assert "GP407" in capsys.readouterr().err
+
+
+def test_too_few_windows_are_a_mistake_in_the_call() -> None:
+    with pytest.raises(GradproofError, match="GP411"):
+        document(3)
+
+
+def test_the_drawings_are_xml_with_every_curve() -> None:
+    for name, drawing in plots(small()).items():
+        root = ElementTree.fromstring(drawing)
+        lines = [e for e in root.iter() if e.tag.endswith("polyline")]
+        assert len(lines) == 2 * (4 if name == "token_bias.svg" else 3), name
+
+
+def test_a_drawing_escapes_its_words_and_refuses_what_it_cannot_draw() -> None:
+    drawing = svg([Curve("a & b", ((1, 0), (4, 2)))], FRAME)
+    assert "a &lt;title&gt;" in drawing
+    assert "a &amp; b" in drawing
+    for points in ((), ((1.0, float("nan")),), ((float("inf"), 1.0),)):
+        with pytest.raises(ValueError, match="finite"):
+            svg([Curve("a", points)], FRAME)
