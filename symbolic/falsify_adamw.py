@@ -53,7 +53,7 @@ def size(*xs: Tensor) -> Tensor:
 class Decoupled(AdamWGrid):
     """FALSIFY-AW-001: the decay takes rate decay theta from the weight and leaves both moments alone.
 
-    Both runs make the last step from the same weight and the same moments. Roundings of numbers up to the larger weight:
+    Both runs make the last step from one weight and the same moments. Roundings of numbers up to the larger weight:
     the factor 1 - l d, the product with it, and the sum of each run: 4 u; the update is the same number in both.
     """
 
