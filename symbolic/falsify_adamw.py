@@ -146,7 +146,7 @@ class Corrected(AdamWGrid):
         for beta in settings.betas:
             power = beta**case.n
             factor = 1 / (1 - power)
-            if not (factor > 1 or (factor == 1 and power < 2.0**-53)):
+            if not (factor > 1 or (factor == 1 and power <= 2.0**-54)):
                 raise Refutation(self.clause, f"1 / (1 - {beta}^{case.n}) = {factor}", {"factor": factor})
         grad, weight = self.gradient(case, place), torch.zeros(WIDTH, dtype=DTYPES[place.dtype])
         before = [1 - b ** (case.n - 1) for b in settings.betas]
