@@ -1,4 +1,8 @@
-"""Bugs of AdamW that shipped, as small changes of the reference, each named after the obligation that it breaks."""
+"""Bugs of AdamW that shipped or were reported, as small changes of the reference.
+
+Each names the obligation that it breaks and the nearest public thread. Of `decay_rate_twice`, `decay_after_update`,
+`decay_first_element_only` and `betas_swapped` the thread reports the confusion, and not that very line.
+"""
 
 from __future__ import annotations
 
@@ -77,6 +81,14 @@ class VarianceSubtracts(AdamW):
         return v * hyper.beta2 - abs(g) * abs(g) * (1 - hyper.beta2)
 
 
+class VarianceSums(AdamW):
+    """The second moment adds the whole square: the factor 1 - b2 is missing."""
+
+    def second(self, v: Number, g: Number, hyper: Hyper) -> Number:
+        """b2 v + g^2."""
+        return v * hyper.beta2 + abs(g) * abs(g)
+
+
 class MissingCorrection(AdamW):
     """The moments are used as they are."""
 
@@ -121,6 +133,18 @@ class BetasSwapped(AdamW):
         return v * hyper.beta1 + abs(g) * abs(g) * (1 - hyper.beta1)
 
 
+class BetasBackwards(AdamW):
+    """The averages take 1 - beta where they should take beta; the corrections do not."""
+
+    def first(self, m: Number, g: Number, hyper: Hyper) -> Number:
+        """(1 - b1) m + b1 g."""
+        return m * (1 - hyper.beta1) + g * hyper.beta1
+
+    def second(self, v: Number, g: Number, hyper: Hyper) -> Number:
+        """(1 - b2) v + b2 g^2."""
+        return v * (1 - hyper.beta2) + abs(g) * abs(g) * hyper.beta2
+
+
 class MomentSums(AdamW):
     """The first moment adds the whole gradient: the factor 1 - b1 is missing, as in momentum SGD."""
 
@@ -159,22 +183,24 @@ def _mutant(name: str, obligation: str, reference: str, subject: type[AdamW]) ->
 
 MUTANTS: Mapping[str, Mutant] = dict(
     (
-        _mutant("decay_in_gradient", "AW-INV-001", "Loshchilov and Hutter 2019, section 2", DecayInGradient),
-        _mutant("decay_missing", "AW-INV-001", "", DecayMissing),
-        _mutant("decay_unscaled", "AW-INV-001", "", DecayUnscaled),
-        _mutant("decay_rate_twice", "AW-INV-001", "", DecayRateTwice),
-        _mutant("decay_after_update", "AW-INV-001", "", DecayAfterUpdate),
-        _mutant("decay_first_element_only", "AW-INV-001", "", DecayFirstElementOnly),
-        _mutant("variance_without_square", "AW-BND-001", "", VarianceWithoutSquare),
-        _mutant("variance_subtracts", "AW-BND-001", "", VarianceSubtracts),
-        _mutant("missing_correction", "AW-INV-002", "BERT's AdamWeightDecayOptimizer", MissingCorrection),
-        _mutant("correction_one_step_late", "AW-INV-002", "", CorrectionOneStepLate),
-        _mutant("correction_of_first_step", "AW-INV-002", "", CorrectionOfFirstStep),
-        _mutant("correction_multiplies", "AW-INV-002", "", CorrectionMultiplies),
-        _mutant("betas_swapped", "AW-BND-002", "", BetasSwapped),
-        _mutant("moment_sums", "AW-BND-002", "", MomentSums),
-        _mutant("eps_inside_root", "AW-EQ-001", "", EpsInsideRoot),
-        _mutant("eps_before_correction", "AW-EQ-001", "Kingma and Ba 2015, section 2", EpsBeforeCorrection),
-        _mutant("eps_missing", "AW-EQ-001", "", EpsMissing),
+        _mutant("decay_in_gradient", "AW-INV-001", "nntrainer#3565", DecayInGradient),
+        _mutant("decay_missing", "AW-INV-001", "fastai2#246", DecayMissing),
+        _mutant("decay_unscaled", "AW-INV-001", "addons#2282", DecayUnscaled),
+        _mutant("decay_rate_twice", "AW-INV-001", "AdamW-pytorch#1", DecayRateTwice),
+        _mutant("decay_after_update", "AW-INV-001", "optax#292", DecayAfterUpdate),
+        _mutant("decay_first_element_only", "AW-INV-001", "PointNeXt#69", DecayFirstElementOnly),
+        _mutant("variance_without_square", "AW-BND-001", "tensorflow#74879", VarianceWithoutSquare),
+        _mutant("variance_subtracts", "AW-BND-001", "pytorch#108493", VarianceSubtracts),
+        _mutant("variance_sums", "AW-BND-001", "fastbook#342", VarianceSums),
+        _mutant("missing_correction", "AW-INV-002", "bert#153", MissingCorrection),
+        _mutant("correction_one_step_late", "AW-INV-002", "oneflow#5960", CorrectionOneStepLate),
+        _mutant("correction_of_first_step", "AW-INV-002", "ML-From-Scratch#35", CorrectionOfFirstStep),
+        _mutant("correction_multiplies", "AW-INV-002", "convnetjs#70", CorrectionMultiplies),
+        _mutant("betas_swapped", "AW-BND-002", "CNTK#2421", BetasSwapped),
+        _mutant("betas_backwards", "AW-BND-002", "skip-thoughts#82", BetasBackwards),
+        _mutant("moment_sums", "AW-BND-002", "pennylane#1929", MomentSums),
+        _mutant("eps_inside_root", "AW-EQ-001", "Flux.jl#448", EpsInsideRoot),
+        _mutant("eps_before_correction", "AW-EQ-001", "nanochat#304", EpsBeforeCorrection),
+        _mutant("eps_missing", "AW-EQ-001", "apex#799", EpsMissing),
     )
 )

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.adamw_mutants import MUTANTS as TWINS
 from models.registry import Mutant
 
 FORMS: Mapping[str, Mapping[str, bool]] = {
@@ -115,6 +116,34 @@ class CorrectionOneStepLate(Written):
         return super().corrections(t + 1)
 
 
+class CorrectionOfFirstStep(Written):
+    """The step counter is not advanced: every step is corrected as the first."""
+
+    def corrections(self, t: int) -> tuple[float, float]:
+        """b1 and b2."""
+        return super().corrections(1)
+
+
+class VarianceSums(Written):
+    """The factor 1 - b2 of the square is missing."""
+
+    def moments(self, state: dict[str, Any], grad: Tensor) -> None:
+        """b2 v + g^2."""
+        one, two = self.settings.betas
+        state["exp_avg"].lerp_(grad, 1 - one)
+        state["exp_avg_sq"].mul_(two).addcmul_(grad, grad)
+
+
+class BetasBackwards(Written):
+    """The averages take 1 - beta where they should take beta."""
+
+    def moments(self, state: dict[str, Any], grad: Tensor) -> None:
+        """(1 - b) x + b y."""
+        one, two = self.settings.betas
+        state["exp_avg"].lerp_(grad, one)
+        state["exp_avg_sq"].mul_(1 - two).addcmul_(grad, grad, value=two)
+
+
 class VarianceWithoutSquare(Written):
     """The second moment averages the gradient and not its square."""
 
@@ -145,11 +174,21 @@ class MomentSums(Written):
         state["exp_avg_sq"].mul_(two).addcmul_(grad, grad, value=1 - two)
 
 
-class EpsMissing(Written):
+class EpsAbsent(Written):
     """eps is left out: no gradient yet is 0 / 0."""
 
     def below(self, square: Tensor, correction: float) -> Tensor:
         """The root alone."""
+        return square.sqrt() / math.sqrt(correction)
+
+
+class EpsMissing(Written):
+    """eps is left out, in the vectorised forms alone."""
+
+    def below(self, square: Tensor, correction: float) -> Tensor:
+        """The root alone."""
+        if self.settings.form == "single":
+            return super().below(square, correction)
         return square.sqrt() / math.sqrt(correction)
 
 
@@ -223,22 +262,28 @@ class DecayRateTwice(TorchAdamW):
         return super().optimizer(weight, replace(settings, decay=settings.decay * settings.rate))
 
 
-_SUBJECTS: Mapping[str, tuple[str, Any]] = {
-    "decay_in_gradient": ("AW-INV-001", DecayInGradient()),
-    "decay_missing": ("AW-INV-001", DecayMissing()),
-    "decay_unscaled": ("AW-INV-001", DecayUnscaled()),
-    "decay_rate_twice": ("AW-INV-001", DecayRateTwice()),
-    "variance_without_square": ("AW-BND-001", Made(VarianceWithoutSquare)),
-    "variance_subtracts": ("AW-BND-001", Made(VarianceSubtracts)),
-    "missing_correction": ("AW-INV-002", Made(MissingCorrection)),
-    "correction_one_step_late": ("AW-INV-002", Made(CorrectionOneStepLate)),
-    "moment_sums": ("AW-BND-002", Made(MomentSums)),
-    "eps_absent": ("AW-BND-002", Made(EpsMissing)),
-    "eps_inside_root": ("AW-EQ-001", Made(EpsInsideRoot)),
-    "eps_before_correction": ("AW-EQ-001", Made(EpsBeforeCorrection)),
+TORCH_ONLY: Mapping[str, str] = {
+    "eps_absent": "0 / 0 is no number in floats, which is what it breaks; the model would divide by zero",
 }
-MUTANTS: Mapping[str, Mutant] = {
-    name: Mutant(name, clause, "", subject) for name, (clause, subject) in _SUBJECTS.items()
+_TWINS: Mapping[str, Any] = {
+    "decay_in_gradient": DecayInGradient(),
+    "decay_missing": DecayMissing(),
+    "decay_unscaled": DecayUnscaled(),
+    "decay_rate_twice": DecayRateTwice(),
+    "variance_without_square": Made(VarianceWithoutSquare),
+    "variance_subtracts": Made(VarianceSubtracts),
+    "variance_sums": Made(VarianceSums),
+    "missing_correction": Made(MissingCorrection),
+    "correction_one_step_late": Made(CorrectionOneStepLate),
+    "correction_of_first_step": Made(CorrectionOfFirstStep),
+    "moment_sums": Made(MomentSums),
+    "betas_backwards": Made(BetasBackwards),
+    "eps_inside_root": Made(EpsInsideRoot),
+    "eps_before_correction": Made(EpsBeforeCorrection),
+    "eps_missing": Made(EpsMissing),
+}
+MUTANTS: Mapping[str, Mutant] = {name: replace(TWINS[name], subject=subject) for name, subject in _TWINS.items()} | {
+    "eps_absent": Mutant("eps_absent", "AW-BND-002", "chainer#6299", Made(EpsAbsent))
 }
 REFERENCE = TorchAdamW()
 EMPTY = EmptyAdamW()

@@ -18,7 +18,7 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.backends.torch_property import Case, Cell, NoKernel, Observed, Place
+from gradproof.backends.torch_property import Case, Cell, NoKernel, Place
 from gradproof.core import Bound
 from models.torch_adamw import FORMS, Settings
 
@@ -152,7 +152,3 @@ class AdamWGrid:
     def outside(self, subject: Any, place: Place, params: Mapping[str, Any]) -> list[dict[str, Any]]:
         """No rows outside the assumptions."""
         return []
-
-    def test(self, subject: Any, case: Case, place: Place) -> Observed:
-        """Run a subject on one case. Raises Refutation when the clause is broken."""
-        raise NotImplementedError
