@@ -40,7 +40,7 @@ def _leaves(checks: Sequence[Mapping[str, Any]]) -> list[Tree]:
 
 
 def _told(row: Mapping[str, Any]) -> str:
-    words = [f"{row['state']:<9}", row["id"], row["outcome"]]
+    words = [f"{row['state']:<10}", row["id"], row["outcome"]]
     words += ["as expected"] if row["expect"] == "refuted" and row["state"] == "DISCHARGED" else []
     words += [f"rests on {', '.join(row['depends_on'])}"] if row["depends_on"] else []
     return "  ".join([*words, "not required"] if optional(row) else words)
