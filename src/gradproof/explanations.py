@@ -108,7 +108,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Write the name in the form that the error states.",
     ),
     "GP123": Explanation(
-        "Warning: the contract builds on one that is not beside it, so the claims of that one are checked nowhere.",
+        "Warning: the contract builds on one that is not beside it, which counts as not discharged and keeps it open.",
         "Add the other contract's folder under proofs/, or remove it from depends_on.",
     ),
     "GP124": Explanation(
@@ -238,6 +238,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP219": Explanation(
         "A file that the rounding study depends on was edited while it ran, so its numbers belong to no one text.",
         "Run it again, and leave src/gradproof/rounding and src/gradproof/arith alone meanwhile.",
+    ),
+    "GP220": Explanation(
+        "Contracts build on each other in a circle, so none of them could ever be discharged.",
+        "Take one of the names out of depends_on; the error names the circle and the entry that closes it.",
     ),
     "GP301": Explanation(
         "A check names a mutant that the workspace's registry does not have, so nobody could watch the check fail.",

@@ -13,11 +13,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from gradproof import smt
 from gradproof.arith.context import running
 from gradproof.arith.rounding import Founded, OutOfRange, Rounder, Stub
+from gradproof.arith.soft import near_sqrt
 from gradproof.arith.symbolic import Sym, as_bool
 from gradproof.smt import Answer
 
@@ -223,7 +225,7 @@ class Explorer:
             raise ValueError("square root of a negative number")
         key = smt.key(x.term)
         if key not in self._path.roots:
-            r = Sym(smt.real(f"root{len(self._path.roots)}"))
+            r = Sym(smt.real(f"root{len(self._path.roots)}"), *_root_range(x))
             self._path.conditions += [r.term >= 0, r.term * r.term == smt.to_real(x.term)]
             self._path.roots[key] = r
         r = self._path.roots[key]
@@ -262,3 +264,12 @@ class Explorer:
         if reply.answer is Answer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
+
+
+def _root_range(x: Sym) -> tuple[Fraction | None, Fraction | None]:
+    """What the interval pass knows of the square root of x: rationals just below and above the ends' roots."""
+    if x.lo is None or x.hi is None or x.hi < 0:
+        return None, None
+    low, high = near_sqrt(max(x.lo, Fraction(0))), near_sqrt(x.hi)
+    step = Fraction(1, 2**200)
+    return max(low - step, Fraction(0)), high + step

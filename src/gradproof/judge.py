@@ -1,7 +1,8 @@
 """Evidence -> verdict. Pure: what it is given decides what it says.
 
 Coverage is counted per obligation and layer, from evidence that ran, is fresh and was not vacuous. A required layer
-with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, unless it is refuted anyway.
+with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, unless it is refuted anyway; a contract
+that depends on one that is not discharged is OPEN, unless it is BROKEN anyway.
 """
 
 from __future__ import annotations
@@ -37,10 +38,20 @@ class Criterion:
 
 
 @dataclass(frozen=True)
+class Premise:
+    """A contract that this one builds on: whether it is discharged, and how it stands."""
+
+    contract: str
+    discharged: bool
+    why: str
+
+
+@dataclass(frozen=True)
 class Policy:
     """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`.
 
-    `backing`: what must stand behind the proofs of some strategies.
+    `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
+    one that is not discharged keeps the gate open.
     """
 
     profile: str
@@ -50,6 +61,7 @@ class Policy:
     restricted: bool = False
     demanded: frozenset[Layer] = frozenset(Layer)
     backing: Required = NOTHING
+    premises: tuple[Premise, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -288,6 +300,8 @@ def _uncovered(
 ) -> list[str]:
     """What keeps the gate open beyond single checks."""
     reasons = [] if obligations else ["the contract has no obligation"]
+    loose = [p for p in policy.premises if not p.discharged]
+    reasons += [f"it depends on {p.contract}, which is not discharged: {p.why}" for p in loose]
     for row in obligations.values():
         if row.required == 0:
             reasons.append(f"{row.id}: the contract names no layer that must discharge it")

@@ -67,7 +67,8 @@ class Session:
         self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
         self.contracts: list[Contract] = self._load()
         self._one_of_a_name()
-        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self.contracts}
+        self.known: dict[str, Contract] = self._known()
+        self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self._asked_first()}
         self._distinct()
 
     def _load(self) -> list[Contract]:
@@ -83,6 +84,16 @@ class Session:
         if problems:
             raise ContractErrors(problems)
         return loaded
+
+    def _known(self) -> dict[str, Contract]:
+        """The contracts and those that they build on, dependencies first."""
+        from gradproof.contract import load
+        from gradproof.dependencies import closure
+
+        return closure(self.contracts, load)
+
+    def _asked_first(self) -> list[Contract]:
+        return [*self.contracts, *(c for c in self.known.values() if c not in self.contracts)]
 
     def _paths(self) -> list[Path]:
         """The contracts asked for, by id or by file, each once; all of the workspace's by default."""
@@ -120,8 +131,8 @@ class Session:
 
     @property
     def checks(self) -> list[Check]:
-        """Every planned check of every contract."""
-        return [check for checks in self.plans.values() for check in checks]
+        """Every planned check of every contract that was asked for; what these build on is judged and not run."""
+        return [check for contract in self.contracts for check in self.plans[contract.path]]
 
     def selected(self, kinds: Iterable[Kind] = tuple(Kind), layers: Iterable[Layer] = tuple(Layer)) -> list[Check]:
         """Checks of these kinds and layers that match the options' patterns, and the stubs that they rest on."""
@@ -164,8 +175,24 @@ class Session:
         return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
 
     def judged(self, contract: Contract, standings: Mapping[str, Standing]) -> Verdict:
-        """Verdict on everything a contract plans."""
-        return judge(self.plans[contract.path], standings, policy_of(contract, self.options.profile))
+        """Verdict on everything a contract plans, and on what it builds on: that on the evidence at hand."""
+        return self.verdicts(standings, contract)[contract.id]
+
+    def verdicts(self, standings: Mapping[str, Standing], *wanted: Contract) -> dict[str, Verdict]:
+        """Verdicts on these contracts (all by default) and on what they build on, by id, dependencies first."""
+        from gradproof.dependencies import closure, premises
+
+        made: dict[str, Verdict] = {}
+        for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
+            checks = self.plans[contract.path]
+            missing = self.standings(c for c in checks if c.id not in standings)
+            policy = policy_of(contract, self.options.profile)
+            policy = replace(policy, premises=premises(contract, {name: v.exit for name, v in made.items()}))
+            made[contract.id] = judge(checks, {**missing, **standings}, policy)
+        return made
+
+    def _at(self, path: Path) -> Contract:
+        return next(c for c in self.known.values() if c.path.resolve() == path.resolve())
 
     def judged_only(
         self, checks: Sequence[Check], standings: Mapping[str, Standing], layers: Iterable[Layer]

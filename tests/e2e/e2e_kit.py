@@ -48,12 +48,10 @@ def decoys(folder: Path, *names: str) -> tuple[Path, Path]:
 
 
 def reference_workspace(folder: Path) -> Path:
-    """A copy of the repository's workspace, without evidence, and with its first contract alone."""
+    """A copy of the repository's workspace with its main contract alone, without evidence."""
+    others = {p.parent.name for p in REPOSITORY.glob("proofs/*/contract.yaml")} - {REFERENCE_CONTRACT.split("/")[1]}
     for name in CONTENT:
-        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for contract in (folder / "proofs").iterdir():
-        if contract != (folder / REFERENCE_CONTRACT).parent:
-            shutil.rmtree(contract)
+        shutil.copytree(REPOSITORY / name, folder / name, ignore=shutil.ignore_patterns("__pycache__", *others))
     return folder
 
 

@@ -77,7 +77,8 @@ def test_the_wheel_has_the_whole_verifier(names: set[str]) -> None:
 
 def test_the_wheel_has_the_whole_reference_workspace(names: set[str]) -> None:
     wanted = {f"gradproof/_reference/{name}" for folder in CONTENT for name in below(folder, ".py", ".yaml", ".json")}
-    assert "gradproof/_reference/proofs/gradient-accumulation-kernel-v1/contract.yaml" in wanted
+    for contract in ("gradient-accumulation-kernel-v1", "adamw-kernel-v1"):
+        assert f"gradproof/_reference/proofs/{contract}/contract.yaml" in wanted
     assert wanted - names == set()
 
 

@@ -68,13 +68,12 @@ def write(tmp_path: Path) -> Callable[[str | bytes], Path]:
 # The contracts of this repository
 
 
-def test_main_contract_loads_with_the_absent_dependency_as_its_only_warning() -> None:
+def test_main_contract_loads_without_a_warning_now_that_its_dependency_is_there() -> None:
     loaded = load(MAIN)
     assert loaded.id == "gradient-accumulation-kernel-v1"
     assert loaded.dialect == "gradproof"
     assert loaded.digest == hashlib.sha256(MAIN.read_bytes()).hexdigest()
-    assert [w.code for w in loaded.warnings] == ["GP123"]
-    assert "adamw-kernel-v1" in loaded.warnings[0].found
+    assert loaded.warnings == []
     assert loaded.metadata.version == "1.0.0"
     assert loaded.metadata.depends_on == ("adamw-kernel-v1",)
 

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("report", "Render the report again from the evidence at hand."),
     "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
     "list": ("list_checks", "List the planned checks with their bounds."),
+    "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
     "watch": ("watch", "Run a training script and verify what one run can decide."),
