@@ -8,7 +8,7 @@ rule is a wrong loop too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -45,8 +45,8 @@ class EpochJob:
 class EpochStep:
     """A training loop that follows these rules."""
 
-    plan: Epochs = Epochs()
-    tail: Tail = Tail()
+    plan: Epochs = field(default_factory=Epochs)
+    tail: Tail = field(default_factory=Tail)
 
     def run(self, job: EpochJob) -> None:
         """Train. Raises what the scheduler raises."""
@@ -92,7 +92,10 @@ class EpochStep:
 EMPTY = partial(EpochStep, EmptyEpochs(), EmptyTail())
 
 MUTANTS: Mapping[str, Mutant] = {
-    **{name: Mutant(name, m.obligation, m.reference, partial(EpochStep, m.subject())) for name, m in epochs.MUTANTS.items()},
+    **{
+        name: Mutant(name, m.obligation, m.reference, partial(EpochStep, m.subject()))
+        for name, m in epochs.MUTANTS.items()
+    },
     **{
         name: Mutant(name, m.obligation, m.reference, partial(EpochStep, Epochs(), m.subject()))
         for name, m in tails.MUTANTS.items()

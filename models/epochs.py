@@ -1,4 +1,4 @@
-"""An epoch of accumulation windows as whole numbers: when a step falls due, how many there are, how far a schedule goes.
+"""An epoch of accumulation windows as whole numbers: when a step falls due, how many there are, how far schedules go.
 
 Micro-batch number b of B (from 1) closes its window when the window holds N of them, or when the epoch ends. A window
 never crosses the end of an epoch, so E epochs make E ceil(B/N) steps and not ceil(E B / N).

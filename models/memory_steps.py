@@ -1,7 +1,7 @@
 """Windows whose memory is measured: a loop that keeps one micro-batch alive at a time, and loops that keep more.
 
-Sources: bug class OTHER; the thread of each row. A loop is handed `fetch(i)`, which makes micro-batch i, so that what is
-alive is what the loop keeps.
+Sources: PyTorch's FAQ ("don't accumulate history across your training loop"); the thread of each row.
+A loop is handed `fetch(i)`, which makes micro-batch i, so that what is alive is what the loop keeps.
 """
 
 from __future__ import annotations
@@ -105,9 +105,9 @@ class FetchesTheWindow(OneAtATime):
 
 
 _ROWS = (
-    ("backward_at_the_end", "pytorch#18011", BackwardAtTheEnd),
-    ("keeps_graphs", "transformers#3989", KeepsGraphs),
-    ("keeps_outputs", "transformers#7232", KeepsOutputs),
-    ("fetches_the_window", "transformers#34242", FetchesTheWindow),
+    ("backward_at_the_end", "labelmodels#4", BackwardAtTheEnd),
+    ("keeps_graphs", "brax#152", KeepsGraphs),
+    ("keeps_outputs", "pytorch-lightning#15514", KeepsOutputs),
+    ("fetches_the_window", "open_clip#267", FetchesTheWindow),
 )
 MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-MEM-001", thread, cls) for name, thread, cls in _ROWS}

@@ -2,7 +2,7 @@
 
 A window holds r <= N micro-batches, with `total` samples (or tokens that carry loss) between them. The share of a
 micro-batch with gradient g (of its mean loss) and `count` samples is count g / total, and g / r where all counts are
-equal. The documented form divides by the configured N in every window, so that a tail's gradient is r/N of the right one.
+equal. The documented form divides by the configured N in every window, so a tail's gradient is r/N of the right one.
 
 Sources: minimind#691 and transformers#34198 (tail scaled by N); bug class EQ.
 """

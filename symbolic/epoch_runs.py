@@ -1,8 +1,8 @@
 """Epochs on real PyTorch under OneCycleLR: FALSIFY-GT-401 to -403 of the training contract.
 
 What happened is observed by hooks: where a step was attempted, which gradient it applied, how often the scheduler was
-stepped. With the net `linear` a micro-batch's gradient is the mean of its inputs, so a window's is known exactly, and an
-applied one may differ by the roundings it went through; with `mlp` it is compared with the whole window in fp64.
+stepped. With the net `linear` a micro-batch's gradient is the mean of its inputs, so a window's is known exactly, and
+an applied one may differ by the roundings it went through; with `mlp` it is compared with the whole window in fp64.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ def observe(subject: Any, case: Case, place: Place) -> tuple[Seen, list[Pair]]:
 
     def before_step(*_: Any) -> None:
         nonlocal steps
-        seen.applied[len(seen.rows)] = torch.cat([p.grad.flatten().clone() for p in model.parameters() if p.grad is not None])
+        seen.applied[len(seen.rows)] = torch.cat(
+            [p.grad.flatten().clone() for p in model.parameters() if p.grad is not None]
+        )
         seen.weights[len(seen.rows)] = copy.deepcopy(model.state_dict())
         steps += 1
 
@@ -220,7 +222,9 @@ class TailHolds(Epoch):
             rows.append(row_of(case, place, column, error, bound))
             short = len(window) < case.n
             reached |= {"a tail"} if short else set()
-            reached |= {"a tail with a short last micro-batch"} if short and len({len(x) for x, _ in window}) > 1 else set()
+            reached |= (
+                {"a tail with a short last micro-batch"} if short and len({len(x) for x, _ in window}) > 1 else set()
+            )
         if not seen.applied:
             raise Refutation(self.clause, "no gradient was applied")
         return Observed(reached, rows)
@@ -238,7 +242,6 @@ def difference(
     case: Case, weights: Mapping[str, Tensor], window: Sequence[Pair], got: Tensor, place: Place
 ) -> tuple[float, float]:
     """Largest difference from the window's own mean gradient, and what is allowed."""
-    scale = 1.0
     if case.net == "linear":
         xs = torch.cat([x for x, _ in window]).cpu()
         error = Fraction(0)
@@ -254,4 +257,9 @@ def difference(
     inputs, targets = (torch.cat([pair[i] for pair in window]).cpu().double() for i in (0, 1))
     loss(model(inputs), targets).backward()
     full = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
-    return float((got.cpu().double() - full).abs().max()) * scale, place.tolerances[TOLERANCE_CLAUSE]
+    return float((got.cpu().double() - full).abs().max()), place.tolerances[TOLERANCE_CLAUSE]
+
+
+steps_in_an_epoch = StepsPerEpoch()
+schedule_in_a_training = ScheduleWithinTotal()
+tail_in_an_epoch = TailHolds()

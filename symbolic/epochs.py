@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from symbolic.window_all import prove
-from symbolic.window_facts import ONE_STEP_A_WINDOW
+from symbolic.window_facts import ONE_STEP_A_WINDOW, Counts
 
 STEPS, SCHEDULE, WINDOWS = "GA-STEP-002", "GA-SCHED-001", "GA-SCHED-002"
 
@@ -23,6 +23,8 @@ def division(k: Any, at: str) -> Callable[[Any, Any], tuple[Any, Any]]:
 
     def divide(a: Any, b: Any) -> tuple[Any, Any]:
         nonlocal made
+        if isinstance(a, int) and isinstance(b, int):
+            return divmod(a, b)
         made += 1
         q, r = k.int(f"quotient {made} {at}"), k.int(f"rest {made} {at}")
         k.assume((a == b * q + r) & (r >= 0) & (r < b))
@@ -48,22 +50,21 @@ def within_epoch(batch: Any, steps: Any, held: Any, n: Any) -> Any:
 
 def steps_per_epoch(k: Any, loop: Any) -> None:
     """GA-STEP-002: an epoch of B micro-batches at N a window makes ceil(B/N) steps, and so many were planned."""
-    k.inductive(lambda: _planned(k, loop), lambda: _micro_batch(k, loop))
+    planned, data = positive(k, "B planned", "N planned"), positive(k, "B", "N")
+    done = [k.int(name, 0) for name in ("batch", "steps", "held")]
+    k.inductive(lambda: _planned(k, loop, *planned), lambda: _micro_batch(k, loop, *data, *done))
 
 
-def _planned(k: Any, loop: Any) -> None:
+def _planned(k: Any, loop: Any, batches: Any, n: Any) -> None:
     """The fresh epoch, and the plan."""
-    batches, n = positive(k, "B planned", "N planned")
     k.check(STEPS, within_epoch(0, 0, 0, n), "a fresh epoch")
     planned = loop.steps(batches, n, division(k, "planned"))
     k.cover("a plan with a tail", n * planned != batches)
     k.check(STEPS, is_ceiling(planned, batches, n), "the plan is ceil(B/N)")
 
 
-def _micro_batch(k: Any, loop: Any) -> None:
+def _micro_batch(k: Any, loop: Any, batches: Any, n: Any, batch: Any, steps: Any, held: Any) -> None:
     """One more micro-batch."""
-    batches, n = positive(k, "B", "N")
-    batch, steps, held = k.int("batch", 0), k.int("steps", 0), k.int("held", 0)
     k.assume(batch < batches)
     k.assume(within_epoch(batch, steps, held, n))
     batch, held = batch + 1, held + 1
@@ -81,26 +82,29 @@ def _micro_batch(k: Any, loop: Any) -> None:
 
 def schedule_within_total(k: Any, loop: Any) -> None:
     """GA-SCHED-001: scheduler steps = performed steps at every micro-batch, never above epochs x ceil(B/N)."""
-    k.inductive(lambda: _fresh(k, loop), lambda: _scheduled(k, loop))
+    planned = positive(k, "E planned", "B planned", "N planned", "ceil(B/N) planned")
+    g = Counts(**dict(zip(("batches", "n", "c"), positive(k, "B", "N", "ceil(B/N)"), strict=True)))
+    for name in ("before", "left", "steps", "more", "batch", "held", "skipped", "schedules"):
+        setattr(g, name, k.int(name, 0))
+    k.inductive(lambda: _fresh(k, loop, *planned), lambda: _scheduled(k, loop, g))
 
 
-def _fresh(k: Any, loop: Any) -> None:
+def _fresh(k: Any, loop: Any, epochs: Any, batches: Any, n: Any, c: Any) -> None:
     """Nothing is scheduled yet, and the plan is what E epochs attempt."""
-    epochs, batches, n, c = positive(k, "E planned", "B planned", "N planned", "c planned")
     k.assume(is_ceiling(c, batches, n))
     total = loop.total(epochs, batches, n, division(k, "planned"))
     k.cover("more than one epoch with a tail", (epochs > 1) & (n * c != batches))
     k.check(SCHEDULE, total == epochs * c, "total_steps = epochs x ceil(B/N)")
 
 
-def _scheduled(k: Any, loop: Any) -> None:
-    """One more micro-batch of epoch e (from 0): `before` = e c attempts were made in the epochs before.
+def _scheduled(k: Any, loop: Any, g: Any) -> None:
+    """One more micro-batch of an epoch: `before` attempts were made in the epochs before it, ceil(B/N) in each.
 
-    `left` more epochs follow this one, and `more` windows of this one are still to close.
+    `left` epochs follow this one, so that total_steps is before + ceil(B/N) + left ceil(B/N); `more` windows of this
+    one are still to close.
     """
-    batches, n, c = positive(k, "B", "N", "c")
-    before, left, steps, more = (k.int(name, 0) for name in ("before", "left", "steps", "more"))
-    batch, held, skipped, schedules = (k.int(name, 0) for name in ("batch", "held", "skipped steps", "schedules"))
+    batches, n, c, before, left, steps, more = g.batches, g.n, g.c, g.before, g.left, g.steps, g.more
+    batch, held, skipped, schedules = g.batch, g.held, g.skipped, g.schedules
     k.assume((batch < batches) & (c == steps + more) & (more >= 1))
     k.assume(is_ceiling(c, batches, n) & within_epoch(batch, steps, held, n))
     k.assume(schedules + skipped == before + steps)
@@ -140,7 +144,9 @@ def _shares(k: Any, loop: Any) -> None:
     k.check(WINDOWS, length >= 1, "a window has a micro-batch")
     if part == "where it ends":
         closes = bool(held == length)
-        k.check(WINDOWS, (held == opened) if closes else (held < opened), "it closes when it holds the N it opened with")
+        k.check(
+            WINDOWS, (held == opened) if closes else (held < opened), "it closes when it holds the N it opened with"
+        )
         return
     filled = k.real("filled")
     k.assume(filled * opened == held - 1)

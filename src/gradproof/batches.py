@@ -3,7 +3,7 @@
     effective = micro_batch x accum_steps x world_size        steps an epoch = ceil(batches / N)
 
 Whole positive numbers throughout. A division is made by `divide`, which gives quotient and remainder (floor); a proof
-passes one over symbolic integers, so that the text that is proved (KANI-GT-301, -302, -402, -403) is the text that runs.
+passes one over symbolic integers, so that the text that is proved (KANI-GT-301, -401, -402) is the text that runs.
 """
 
 from __future__ import annotations

@@ -192,8 +192,16 @@ class FieldObligation(_Obligation):
     tolerance: Number | None = None
 
 
+class OwnSubjects(Shape):
+    """The model and the PyTorch subject of one obligation, where they are not the contract's."""
+
+    model: Reference | None = None
+    torch: Reference | None = None
+
+
 class OursObligation(_Obligation):
     id: Ident
+    subjects: OwnSubjects | None = None
     formal: Text
     tolerance: list[ToleranceShape] = []
     assumptions: list[Text] = []

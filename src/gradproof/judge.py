@@ -192,14 +192,15 @@ def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
     return str(subjects.get("torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model", ""))
 
 
-def _of_model(check: Check) -> bool:
-    """Whether a check is about the contract's own model; never, when the contract names none."""
-    own = subject_of(check.params.get("subjects", {}), check.layer)
+def _of_model(check: Check, clause: str) -> bool:
+    """Whether a check is about the model of the clause, or else of the contract; never, when neither names one."""
+    rows = (row.get("subjects") or {} for row in check.text.get("obligations", ()) if row["id"] == clause)
+    own = subject_of({**check.params.get("subjects", {}), **next(rows, {})}, check.layer)
     return own != "" and check.subject == own
 
 
 def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
-    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
+    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the model."""
     counted = [
         r
         for r in rulings.values()
@@ -207,7 +208,7 @@ def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
     ]
     effects = [r.effect for r in counted]
     shown = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
-    proofs = [r for r in shown if _of_model(r.check)]
+    proofs = [r for r in shown if _of_model(r.check, clause.id)]
     reaches = [r.reach for r in proofs]
     wanted = layer in clause.layers
     reason = ""
