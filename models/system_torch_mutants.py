@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models import epoch_steps, memory_steps
+from models import ddp_steps, epoch_steps, memory_steps, state_steps
 from models.registry import Mutant
 
-MUTANTS: Mapping[str, Mutant] = {**epoch_steps.MUTANTS, **memory_steps.MUTANTS}
+MUTANTS: Mapping[str, Mutant] = {
+    **state_steps.MUTANTS,
+    **ddp_steps.MUTANTS,
+    **epoch_steps.MUTANTS,
+    **memory_steps.MUTANTS,
+}

@@ -22,13 +22,13 @@ def effective(micro: Any, accum: Any, world: Any) -> Any:
 def accumulation(target: Any, micro: Any, world: Any, divide: Divide = divmod) -> Any:
     """Micro-batches a window that make `target` samples a step; None where micro x world does not divide it."""
     n, rest = divide(target, micro * world)
-    return None if rest > 0 else n
+    return n if rest == 0 else None
 
 
 def micro_batch(target: Any, accum: Any, world: Any, divide: Divide = divmod) -> Any:
     """Samples a micro-batch that make `target` a step; None where accum x world does not divide it."""
     size, rest = divide(target, accum * world)
-    return None if rest > 0 else size
+    return size if rest == 0 else None
 
 
 def steps_per_epoch(batches: Any, n: Any, divide: Divide = divmod) -> Any:
