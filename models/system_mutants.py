@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from models import batch_plans, epochs, optimizer_state, tails
 from models.registry import Mutant
+from models.window_bugs import BROKEN, WINDOW_BUGS
+
+SYNCHRONISING: Mapping[str, Mutant] = {
+    name: replace(WINDOW_BUGS[name], obligation="GA-SYNC-001") for name, _, _ in BROKEN["one_sync_a_window"][1]
+}
 
 MUTANTS: Mapping[str, Mutant] = {
     **batch_plans.MUTANTS,
@@ -13,4 +19,5 @@ MUTANTS: Mapping[str, Mutant] = {
     **epochs.MUTANTS,
     **epochs.CHANGING,
     **tails.MUTANTS,
+    **SYNCHRONISING,
 }

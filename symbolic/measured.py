@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -14,7 +15,7 @@ from gradproof.backends.torch_property import Case, Cell, NoKernel, Place
 from gradproof.core import Bound
 
 
-class Measured:
+class Measured(ABC):
     """A property over `nets` x `n` of the claim; more cases are drawn from `cases`."""
 
     clause = ""
@@ -28,9 +29,9 @@ class Measured:
         """Every net of the claim at every N of the claim."""
         return [Cell(net, int(n)) for net in params["nets"] for n in params["n"]]
 
+    @abstractmethod
     def cases(self, cell: Cell, place: Place) -> Sequence[Case]:
         """The fixed cases of a cell."""
-        raise NotImplementedError
 
     def examples(self, cell: Cell, place: Place, turn: int, turns: int) -> Sequence[Case]:
         """All of them, in every walk."""

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from models.registry import Mutant
-from models.window_bugs import BROKEN, WINDOW_BUGS
 from symbolic.window_all import prove
 from symbolic.window_facts import ONE_SYNC_A_WINDOW
 
 CLAUSE = "GA-SYNC-001"
-MUTANTS: Mapping[str, Mutant] = {
-    name: replace(WINDOW_BUGS[name], obligation=CLAUSE) for name, _, _ in BROKEN["one_sync_a_window"][1]
-}
 
 
 def one_sync_a_window(k: Any, loop: Any) -> None:

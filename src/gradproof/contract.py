@@ -69,7 +69,10 @@ class Equation:
 
 @dataclass(frozen=True)
 class Obligation:
-    """One clause. `layers` gives, for each gate profile, the layers that must discharge it."""
+    """One clause. `layers` gives, for each gate profile, the layers that must discharge it.
+
+    `subjects` names the model and the PyTorch step that it is about, where they are not the contract's own.
+    """
 
     id: str
     type: str
@@ -80,6 +83,7 @@ class Obligation:
     assumptions: tuple[str, ...] = ()
     layers: Mapping[str, tuple[Layer, ...]] = field(default_factory=dict)
     raw: Raw = field(default_factory=dict)
+    subjects: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -308,6 +312,7 @@ def _obligation(shaped: OursObligation | FieldObligation, node: Node, index: int
         tuple(shaped.assumptions),
         layers,
         raw,
+        {k: v for k, v in shaped.subjects.model_dump().items() if v is not None},
     )
 
 

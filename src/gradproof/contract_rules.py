@@ -278,7 +278,7 @@ def _gate(r: Rules) -> None:
                 "a name in checks",
                 "add it to checks, or remove it",
             )
-    named = {m.value for clause in r.claims for m in clause.items("mutants")}
+    named = {m.value for clause in r.claims for m in clause.items("mutants") if isinstance(m.value, str)}
     seeded = gate.get("seeded_bug")
     if seeded is not None and isinstance(seeded.value, str) and seeded.value not in named:
         r.error(

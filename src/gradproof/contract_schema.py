@@ -192,8 +192,8 @@ class FieldObligation(_Obligation):
     tolerance: Number | None = None
 
 
-class OwnSubjects(Shape):
-    """The model and the PyTorch subject of one obligation, where they are not the contract's."""
+class AboutShape(Shape):
+    """What an obligation is about, where that is not the contract's own model or PyTorch step."""
 
     model: Reference | None = None
     torch: Reference | None = None
@@ -201,7 +201,7 @@ class OwnSubjects(Shape):
 
 class OursObligation(_Obligation):
     id: Ident
-    subjects: OwnSubjects | None = None
+    subjects: AboutShape = AboutShape()
     formal: Text
     tolerance: list[ToleranceShape] = []
     assumptions: list[Text] = []

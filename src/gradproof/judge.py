@@ -7,7 +7,7 @@ with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, u
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gradproof.audit import audit
 from gradproof.backing import NOTHING, Required, shortfall
@@ -21,10 +21,11 @@ NO_MODEL = "no check of the contract's model in this cell"
 
 @dataclass(frozen=True)
 class Clause:
-    """An obligation and the layers that must discharge it."""
+    """An obligation, the layers that must discharge it, and the subjects that it is about beside the contract's."""
 
     id: str
     layers: tuple[Layer, ...]
+    subjects: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -192,15 +193,14 @@ def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
     return str(subjects.get("torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model", ""))
 
 
-def _of_model(check: Check, clause: str) -> bool:
-    """Whether a check is about the model of the clause, or else of the contract; never, when neither names one."""
-    rows = (row.get("subjects") or {} for row in check.text.get("obligations", ()) if row["id"] == clause)
-    own = subject_of({**check.params.get("subjects", {}), **next(rows, {})}, check.layer)
+def _of_model(check: Check, clause: Clause) -> bool:
+    """Whether a check is about the clause's model, or else the contract's; never, when neither names one."""
+    own = subject_of({**check.params.get("subjects", {}), **clause.subjects}, check.layer)
     return own != "" and check.subject == own
 
 
 def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
-    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the model."""
+    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
     counted = [
         r
         for r in rulings.values()
@@ -208,7 +208,7 @@ def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
     ]
     effects = [r.effect for r in counted]
     shown = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
-    proofs = [r for r in shown if _of_model(r.check, clause.id)]
+    proofs = [r for r in shown if _of_model(r.check, clause)]
     reaches = [r.reach for r in proofs]
     wanted = layer in clause.layers
     reason = ""

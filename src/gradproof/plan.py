@@ -42,7 +42,7 @@ def plan(contract: Contract, *, devices: Sequence[Layer] = DEVICES) -> list[Chec
 def policy_of(contract: Contract, profile: str) -> Policy:
     """What the contract's gate demands in a profile, `ci` or `release`."""
     gate = contract.gate
-    clauses = tuple(Clause(o.id, tuple(o.layers.get(profile, ()))) for o in contract.obligations)
+    clauses = tuple(Clause(o.id, tuple(o.layers.get(profile, ())), o.subjects) for o in contract.obligations)
     if gate is None:
         return Policy(profile, clauses)
     names = dict.fromkeys([*gate.checks, *gate.criteria])

@@ -136,7 +136,7 @@ def _gate(contract: Contract, verdict: Verdict) -> dict[str, Any] | None:
 
 def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
     source = contract.obligation(row.id)
-    subjects = {**contract.subjects, **(source.raw.get("subjects") or {})}
+    about = {**contract.subjects, **source.subjects}
     return {
         "id": row.id,
         "type": source.type,
@@ -146,7 +146,7 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
         "assumptions": list(source.assumptions),
         "effect": str(row.effect),
         "counts": {"discharged": row.discharged, "required": row.required},
-        "cells": {str(layer): _cell(row.cells[layer], subject_of(subjects, layer)) for layer in Layer},
+        "cells": {str(layer): _cell(row.cells[layer], subject_of(about, layer)) for layer in Layer},
     }
 
 

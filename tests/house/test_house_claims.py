@@ -25,7 +25,7 @@ from house_rules import (
 )
 
 from gradproof.cli import COMMANDS, cli
-from gradproof.contract import Contract, load
+from gradproof.contract import Contract, Obligation, load
 from gradproof.core import Check, Expect, Kind, Layer
 from gradproof.explanations import EXPLANATIONS
 from gradproof.plan import plan
@@ -51,11 +51,22 @@ def registry(contract: Contract, name: str) -> Mapping[str, Any]:
     return found
 
 
-def missing_methods(obligations: Iterable[str], checks: Iterable[Check]) -> list[str]:
-    """Obligations without a Z3 harness, a CrossHair harness or a falsification test that expects them to hold."""
-    wanted = (("Z3", Kind.SMT), ("CrossHair", Kind.CROSSHAIR), ("falsification", Kind.TORCH))
+METHODS = (
+    ("Z3", Kind.SMT, Layer.SMT),
+    ("CrossHair", Kind.CROSSHAIR, Layer.CROSSHAIR),
+    ("falsification", Kind.TORCH, Layer.CPU),
+)
+
+
+def missing_methods(obligations: Iterable[Obligation], checks: Iterable[Check]) -> list[str]:
+    """Obligations without a Z3 harness, a CrossHair harness or a falsification test, where their layers ask it."""
     have = {(name, c.kind) for c in checks if c.expect is Expect.HOLDS for name in c.obligations}
-    return [f"{name}: no {method}" for name in obligations for method, kind in wanted if (name, kind) not in have]
+    return [
+        f"{o.id}: no {method}"
+        for o in obligations
+        for method, kind, layer in METHODS
+        if layer in o.layers["ci"] and (o.id, kind) not in have
+    ]
 
 
 def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iterator[str]:
@@ -72,6 +83,12 @@ def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iter
         count = sum(mutant.obligation == name for mutant in mutants.values())
         if count < FEWEST_MUTANTS:
             yield f"{name} has {count} mutants"
+
+
+def needed(contract: Contract, name: str) -> list[str]:
+    """Obligations that must have mutants in a registry: those that a layer of its checks must discharge."""
+    layers = {"mutants": {Layer.SMT, Layer.CROSSHAIR}, "torch_mutants": {Layer.STEP, Layer.CPU, Layer.CUDA}}[name]
+    return [o.id for o in contract.obligations if layers & set(o.layers["ci"])]
 
 
 def unclaimed_mutants(mutants: Iterable[str], twins: Iterable[str], checks: Iterable[Check]) -> list[str]:
@@ -105,33 +122,40 @@ def unknown_commands(text: str) -> list[str]:
 @each_contract
 def test_every_obligation_has_every_method(path: Path) -> None:
     contract = contract_at(path)
-    assert missing_methods([o.id for o in contract.obligations], plan(contract)) == []
+    assert missing_methods(contract.obligations, plan(contract)) == []
+    assert all(o.layers["ci"] for o in contract.obligations)
+
+
+def test_the_kernel_contract_asks_for_every_method() -> None:
+    kernel = next(c for c in map(contract_at, CONTRACTS) if c.id == "gradient-accumulation-kernel-v1")
+    assert all({layer for _, _, layer in METHODS} <= set(o.layers["ci"]) for o in kernel.obligations)
 
 
 @each_contract
 def test_a_missing_method_is_seen(path: Path) -> None:
     contract = contract_at(path)
-    names, checks = [o.id for o in contract.obligations], plan(contract)
-    for kind in (Kind.SMT, Kind.CROSSHAIR, Kind.TORCH):
-        assert len(missing_methods(names, [c for c in checks if c.kind is not kind])) == len(names)
+    rows, checks = contract.obligations, plan(contract)
+    asked = {layer: sum(layer in o.layers["ci"] for o in rows) for _, _, layer in METHODS}
+    for _, kind, layer in METHODS:
+        assert len(missing_methods(rows, [c for c in checks if c.kind is not kind])) == asked[layer]
     refuting = [replace(c, expect=Expect.REFUTED) for c in checks]
-    assert len(missing_methods(names, refuting)) == 3 * len(names)
+    assert len(missing_methods(rows, refuting)) == sum(asked.values())
 
 
 @each_contract
 @pytest.mark.parametrize("name", REGISTRIES)
 def test_every_mutant_names_its_obligation_and_its_thread(path: Path, name: str) -> None:
     contract = contract_at(path)
-    assert list(poor_mutants(registry(contract, name), [o.id for o in contract.obligations])) == []
+    assert list(poor_mutants(registry(contract, name), needed(contract, name))) == []
 
 
 @each_contract
 def test_poor_mutants_are_seen(path: Path) -> None:
     contract = contract_at(path)
-    names, mutants = [o.id for o in contract.obligations], registry(contract, "mutants")
-    one = mutants["missing_scale"]
+    names, mutants = needed(contract, "mutants"), registry(contract, "mutants")
+    key, one = next(iter(mutants.items()))
     for changed in ({"obligation": "GA-EQ-999"}, {"reference": "a colleague"}, {"reference": ""}, {"name": "other"}):
-        assert list(poor_mutants({**mutants, "missing_scale": replace(one, **changed)}, names)) != [], changed
+        assert list(poor_mutants({**mutants, key: replace(one, **changed)}, names)) != [], changed
     few = {k: m for i, (k, m) in enumerate(mutants.items()) if m.obligation != names[0] or i < 2}
     assert list(poor_mutants(few, names)) == [f"{names[0]} has 2 mutants"]
 
@@ -186,9 +210,11 @@ def test_poor_reasons_are_seen() -> None:
 
 @each_contract
 def test_the_gates_own_falsification_reaches_proofs_and_runs(path: Path) -> None:
-    gate = next(c for c in plan(contract_at(path)) if c.kind is Kind.GATE)
+    contract = contract_at(path)
+    gate = next(c for c in plan(contract) if c.kind is Kind.GATE)
     layers = {check["layer"] for check in gate.params["subchecks"]}
-    assert layers == {Layer.SMT, Layer.STEP, Layer.CPU}
+    recorded = {Layer.STEP} if contract.step_proofs else set()
+    assert layers == {Layer.SMT, Layer.CPU} | recorded
 
 
 def test_every_code_is_explained_and_every_explanation_is_used() -> None:

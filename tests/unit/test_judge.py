@@ -309,12 +309,10 @@ def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:
 
 def test_an_obligation_may_have_a_model_of_its_own() -> None:
     """Then a proof about that model fills its cell, and one about the contract's no longer does."""
-    text = {"obligations": [{"id": "T-1", "subjects": {"model": TABLE}}]}
-    of_table, of_contract = check(subject=TABLE, text=text), check(text=text)
-    assert verdict((of_table, stands(of_table))).obligations["T-1"].effect is Effect.DISCHARGED
-    assert verdict((of_contract, stands(of_contract))).obligations["T-1"].effect is Effect.OPEN
-    other = check(subject=TABLE, text={"obligations": [{"id": "T-2", "subjects": {"model": TABLE}}]})
-    assert verdict((other, stands(other))).obligations["T-1"].effect is Effect.OPEN
+    own = replace(POLICY, clauses=(Clause("T-1", (Layer.SMT,), {"model": TABLE}),))
+    of_table, of_contract = check(subject=TABLE), check()
+    assert verdict((of_table, stands(of_table)), policy=own).obligations["T-1"].effect is Effect.DISCHARGED
+    assert verdict((of_contract, stands(of_contract)), policy=own).obligations["T-1"].effect is Effect.OPEN
 
 
 @pytest.mark.parametrize("layer", list(Layer))

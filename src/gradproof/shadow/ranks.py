@@ -52,12 +52,14 @@ def record_ranks(
 
 
 def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
 def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What a launcher would put into the environment of a rank."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
