@@ -77,3 +77,9 @@ _ROWS = (
     ("layout_last_only", "torchtitan#3575", LastOnly),
 )
 MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-LAYOUT-001", thread, cls) for name, thread, cls in _ROWS}
+
+# The same loops with another feature of the training around them.
+FEATURED: Mapping[str, Mutant] = {
+    name.replace("layout", "featured"): Mutant(name.replace("layout", "featured"), "GA-COMPAT-001", thread, cls)
+    for name, thread, cls in _ROWS
+}

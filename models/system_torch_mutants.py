@@ -12,6 +12,7 @@ MUTANTS: Mapping[str, Mutant] = {
     **ddp_steps.MUTANTS,
     **resume_steps.MUTANTS,
     **layouts.MUTANTS,
+    **layouts.FEATURED,
     **epoch_steps.MUTANTS,
     **memory_steps.MUTANTS,
 }
@@ -20,6 +21,6 @@ _ALONE = {
     "what an allocator holds is measured, and no model stands for it": memory_steps.MUTANTS,
     "where no_sync stands is a matter of DDP; the model has bugs of the window table": ddp_steps.MUTANTS,
     "what a file must hold is measured, and no model stands for it": resume_steps.MUTANTS,
-    "its proofs are those of the kernel contract, with mutants of their own": layouts.MUTANTS,
+    "its proofs are those of the kernel contract, with mutants of their own": {**layouts.MUTANTS, **layouts.FEATURED},
 }
 TORCH_ONLY: Mapping[str, str] = {name: reason for reason, mutants in _ALONE.items() for name in mutants}
