@@ -58,7 +58,9 @@ def stepped(subject: Any, n: int, seed: int, place: Place) -> Stepped:
 
 
 def own_gradients(n: int, seed: int, place: Place) -> list[list[Fraction]]:
-    """The gradient of each micro-batch by itself, times n: scaling by a power of two is exact."""
+    """The gradient of each micro-batch by itself, times n: exact by a power of two. Raises ValueError for another n."""
+    if n & (n - 1):
+        raise ValueError(f"{n} is no power of two: the scaled gradients are not those of the micro-batches")
     job, found = job_of(seed, place), []
     for inputs, targets in zip(job.inputs.chunk(n), job.targets.chunk(n), strict=True):
         job.model.zero_grad()

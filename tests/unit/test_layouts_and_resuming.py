@@ -34,6 +34,11 @@ def test_a_buffer_off_by_a_little_is_beyond_what_is_proved() -> None:
     assert more > bound > Fraction(0)
 
 
+def test_a_cut_that_is_no_power_of_two_has_no_exact_gradients() -> None:
+    with pytest.raises(ValueError, match="3 is no power of two"):
+        own_gradients(3, 0, PLACE)
+
+
 @pytest.mark.parametrize("name", layouts.MUTANTS)
 @pytest.mark.parametrize("n", [2, 4])
 def test_a_wrong_scaling_shows_its_parameters(name: str, n: int) -> None:

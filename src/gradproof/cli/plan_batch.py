@@ -64,7 +64,9 @@ def told(plan: BatchPlan) -> list[str]:
             f"optimizer steps: {plan.steps:,} an epoch for {plan.batches:,} micro-batches, "
             f"{float(100 * plan.fewer):.2f} % fewer than one a micro-batch"
         )
-        lines.append(f"total_steps of a schedule: {plan.total:,} over {plan.epochs} epochs")
+        lines.append(
+            f"total_steps of a schedule: {plan.total:,} over {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
+        )
     return lines
 
 
