@@ -307,7 +307,7 @@ def test_without_a_workspace_the_reference_is_planned_and_reports_go_here(
     assert gradproof("list") == 0
     assert "KANI-GA-001" in capsys.readouterr().out
     assert gradproof("report") == EXIT_CODE[Exit.OPEN]
-    assert (tmp_path / "reports/report.html").exists()
+    assert len(list((tmp_path / "reports").rglob("report.html"))) > 0
 
 
 def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
