@@ -60,12 +60,12 @@ def planned(
 ) -> BatchPlan:
     """The plan from two of micro-batch, accumulation and effective batch, or from all three where they agree.
 
-    Raises GradproofError GP412 for fewer than two, for numbers that are not positive, disagree or do not divide.
+    Raises GradproofError GP413 for fewer than two, for numbers that are not positive, disagree or do not divide.
     """
     given = {"--micro": micro, "--accum": accum, "--effective": target, "--world": world, "--epochs": epochs}
     for name, value in {**given, "--batches": batches}.items():
         if value is not None and not 1 <= value <= LARGEST:
-            raise GradproofError("GP412", f"{name} {value}", f"a whole number from 1 to {LARGEST}", f"correct {name}")
+            raise GradproofError("GP413", f"{name} {value}", f"a whole number from 1 to {LARGEST}", f"correct {name}")
     if micro is None and accum is not None and target is not None:
         micro = micro_batch(target, accum, world)
         if micro is None:
@@ -76,12 +76,12 @@ def planned(
             raise _indivisible(target, "--micro", micro, world)
     if micro is None or accum is None:
         raise GradproofError(
-            "GP412", "one size of three", "two of --micro, --accum and --effective", "add one; the third follows"
+            "GP413", "one size of three", "two of --micro, --accum and --effective", "add one; the third follows"
         )
     plan = BatchPlan(micro, accum, world, batches, epochs)
     if target is not None and plan.effective != target:
         found = f"--effective {target}, and {micro} x {accum} x {world} is {plan.effective}"
-        raise GradproofError("GP412", found, "numbers that agree", "leave one of the three out")
+        raise GradproofError("GP413", found, "numbers that agree", "leave one of the three out")
     return plan
 
 
@@ -90,18 +90,18 @@ def _indivisible(target: int, name: str, value: int, world: int) -> GradproofErr
     below = target // each * each
     near = f"{below} or {below + each}" if below else f"{each}"
     found = f"an effective batch of {target}, which {name} {value} x {world} ranks = {each} does not divide"
-    return GradproofError("GP412", found, f"a multiple of {each}", f"the nearest are {near}")
+    return GradproofError("GP413", found, f"a multiple of {each}", f"the nearest are {near}")
 
 
 def compared(plan: BatchPlan, values: Sequence[int], fixed: bool) -> Iterator[tuple[int, BatchPlan | None]]:
     """Plans at other accumulations: of the same micro-batch, or, with `fixed`, of the same effective batch.
 
     None where the effective batch cannot be kept. An epoch keeps its samples: a fixed effective batch with smaller
-    micro-batches has more of them. Raises GradproofError GP412 for a value that is not positive.
+    micro-batches has more of them. Raises GradproofError GP413 for a value that is not positive.
     """
     for n in values:
         if not 1 <= n <= LARGEST:
-            raise GradproofError("GP412", f"--compare {n}", f"whole numbers from 1 to {LARGEST}", "correct the list")
+            raise GradproofError("GP413", f"--compare {n}", f"whole numbers from 1 to {LARGEST}", "correct the list")
         if not fixed:
             yield n, BatchPlan(plan.micro, n, plan.world, plan.batches, plan.epochs)
             continue

@@ -304,7 +304,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "that is not known, or a range in which the sum may overflow.",
         "Give a magnitude and a tolerance as decimals or fractions, and see `gradproof bound --help`.",
     ),
-    "GP412": Explanation(
+    "GP413": Explanation(
         "`gradproof plan-batch` was given sizes that make no plan: fewer than two of micro-batch, accumulation and "
         "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
         "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",

@@ -75,7 +75,7 @@ def test_any_two_sizes_give_the_third(given: tuple[int, int, int, int], found: t
 def test_sizes_that_make_no_plan(given: tuple[int, int, int, int, None, int], words: str) -> None:
     with pytest.raises(GradproofError) as refused:
         planned(*given)
-    assert refused.value.code == "GP412"
+    assert refused.value.code == "GP413"
     assert words in str(refused.value)
 
 

@@ -50,7 +50,7 @@ def _values(text: str | None) -> Sequence[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
-        raise GradproofError("GP412", f"--compare {text!r}", "whole numbers", "such as 1,2,4") from error
+        raise GradproofError("GP413", f"--compare {text!r}", "whole numbers", "such as 1,2,4") from error
 
 
 def told(plan: BatchPlan) -> list[str]:
