@@ -312,4 +312,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "gradproof doctor was told to look in a folder that is not there or that it may not read.",
         "Name a folder that you can list.",
     ),
+    "GP413": Explanation(
+        "`gradproof plan-batch` was given sizes that make no plan: fewer than two of micro-batch, accumulation and "
+        "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
+        "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
+    ),
 }

@@ -51,16 +51,22 @@ def registry(contract: Contract, name: str) -> Mapping[str, Any]:
     return found
 
 
-def methods_of(obligation: Obligation) -> list[tuple[str, Kind]]:
-    """Z3 and a falsification test always; CrossHair where the obligation requires its layer."""
-    crosshair = [("CrossHair", Kind.CROSSHAIR)] if Layer.CROSSHAIR in obligation.layers["ci"] else []
-    return [("Z3", Kind.SMT), *crosshair, ("falsification", Kind.TORCH)]
+METHODS = (
+    ("Z3", Kind.SMT, Layer.SMT),
+    ("CrossHair", Kind.CROSSHAIR, Layer.CROSSHAIR),
+    ("falsification", Kind.TORCH, Layer.CPU),
+)
 
 
 def missing_methods(obligations: Iterable[Obligation], checks: Iterable[Check]) -> list[str]:
-    """Obligations without a harness or a falsification test of each of their methods that expects them to hold."""
+    """Obligations without a Z3 harness, a CrossHair harness or a falsification test, where their layers ask it."""
     have = {(name, c.kind) for c in checks if c.expect is Expect.HOLDS for name in c.obligations}
-    return [f"{o.id}: no {method}" for o in obligations for method, kind in methods_of(o) if (o.id, kind) not in have]
+    return [
+        f"{o.id}: no {method}"
+        for o in obligations
+        for method, kind, layer in METHODS
+        if layer in o.layers["ci"] and (o.id, kind) not in have
+    ]
 
 
 def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iterator[str]:
@@ -77,6 +83,12 @@ def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iter
         count = sum(mutant.obligation == name for mutant in mutants.values())
         if count < FEWEST_MUTANTS:
             yield f"{name} has {count} mutants"
+
+
+def needed(contract: Contract, name: str) -> list[str]:
+    """Obligations that must have mutants in a registry: those that a layer of its checks must discharge."""
+    layers = {"mutants": {Layer.SMT, Layer.CROSSHAIR}, "torch_mutants": {Layer.STEP, Layer.CPU, Layer.CUDA}}[name]
+    return [o.id for o in contract.obligations if layers & set(o.layers["ci"])]
 
 
 def unclaimed_mutants(mutants: Iterable[str], twins: Iterable[str], checks: Iterable[Check]) -> list[str]:
@@ -111,35 +123,36 @@ def unknown_commands(text: str) -> list[str]:
 def test_every_obligation_has_every_method(path: Path) -> None:
     contract = contract_at(path)
     assert missing_methods(contract.obligations, plan(contract)) == []
+    assert all(o.layers["ci"] for o in contract.obligations)
+
+
+def test_the_kernel_contract_asks_for_every_method() -> None:
+    kernel = next(c for c in map(contract_at, CONTRACTS) if c.id == "gradient-accumulation-kernel-v1")
+    assert all({layer for _, _, layer in METHODS} <= set(o.layers["ci"]) for o in kernel.obligations)
 
 
 @each_contract
 def test_a_missing_method_is_seen(path: Path) -> None:
     contract = contract_at(path)
     rows, checks = contract.obligations, plan(contract)
-    wanted = [kind for o in rows for _, kind in methods_of(o)]
-    for kind in (Kind.SMT, Kind.CROSSHAIR, Kind.TORCH):
-        assert len(missing_methods(rows, [c for c in checks if c.kind is not kind])) == wanted.count(kind)
+    asked = {layer: sum(layer in o.layers["ci"] for o in rows) for _, _, layer in METHODS}
+    for _, kind, layer in METHODS:
+        assert len(missing_methods(rows, [c for c in checks if c.kind is not kind])) == asked[layer]
     refuting = [replace(c, expect=Expect.REFUTED) for c in checks]
-    assert len(missing_methods(rows, refuting)) == len(wanted)
-
-
-def test_crosshair_is_asked_for_by_the_main_contract() -> None:
-    main = next(path for path in CONTRACTS if path.parent.name == "gradient-accumulation-kernel-v1")
-    assert all(len(methods_of(o)) == 3 for o in contract_at(main).obligations)
+    assert len(missing_methods(rows, refuting)) == sum(asked.values())
 
 
 @each_contract
 @pytest.mark.parametrize("name", REGISTRIES)
 def test_every_mutant_names_its_obligation_and_its_thread(path: Path, name: str) -> None:
     contract = contract_at(path)
-    assert list(poor_mutants(registry(contract, name), [o.id for o in contract.obligations])) == []
+    assert list(poor_mutants(registry(contract, name), needed(contract, name))) == []
 
 
 @each_contract
 def test_poor_mutants_are_seen(path: Path) -> None:
     contract = contract_at(path)
-    names, mutants = [o.id for o in contract.obligations], registry(contract, "mutants")
+    names, mutants = needed(contract, "mutants"), registry(contract, "mutants")
     key, one = next(iter(mutants.items()))
     for changed in ({"obligation": "GA-EQ-999"}, {"reference": "a colleague"}, {"reference": ""}, {"name": "other"}):
         assert list(poor_mutants({**mutants, key: replace(one, **changed)}, names)) != [], changed

@@ -307,6 +307,14 @@ def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:
     assert made.criteria[0].met is False
 
 
+def test_an_obligation_may_have_a_model_of_its_own() -> None:
+    """Then a proof about that model fills its cell, and one about the contract's no longer does."""
+    own = replace(POLICY, clauses=(Clause("T-1", (Layer.SMT,), {"model": TABLE}),))
+    of_table, of_contract = check(subject=TABLE), check()
+    assert verdict((of_table, stands(of_table)), policy=own).obligations["T-1"].effect is Effect.DISCHARGED
+    assert verdict((of_contract, stands(of_contract)), policy=own).obligations["T-1"].effect is Effect.OPEN
+
+
 @pytest.mark.parametrize("layer", list(Layer))
 def test_each_layer_has_its_own_model(layer: Layer) -> None:
     """The PyTorch step discharges no proof's cell, and the Python model no run's."""

@@ -89,6 +89,8 @@ class Case:
     poison: float | None = None
     swap: int | None = None
     gradients: tuple[float, ...] = ()
+    epochs: int = 1
+    ranks: int = 1
 
     def to_json(self) -> str:
         """One line of JSON with the fields that differ from their defaults."""

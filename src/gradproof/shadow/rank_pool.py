@@ -18,10 +18,12 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 POLL = 0.005
+MAIN = "gradproof.shadow.ranks:main"
 PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -31,8 +33,13 @@ class Pool:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, folder: Path, environments: Sequence[Mapping[str, str]], seconds: float) -> list[int]:
-        """Exit codes of all ranks; a single -1 when they did not end in time, or the pool itself ended."""
+    def run(
+        self, folder: Path, environments: Sequence[Mapping[str, str]], seconds: float, main: str = MAIN
+    ) -> list[int]:
+        """Exit codes of all ranks; a single -1 when they did not end in time, or the pool itself ended.
+
+        Each rank calls `main` (module:function) with the folder and its number.
+        """
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -40,7 +47,7 @@ class Pool:
         assert process.stdin is not None
         assert process.stdout is not None
         ranks = [dict(e) for e in environments]
-        job = {"folder": str(folder), "ranks": ranks, "cwd": str(Path.cwd()), "path": sys.path}
+        job = {"folder": str(folder), "ranks": ranks, "cwd": str(Path.cwd()), "path": sys.path, "main": main}
         late = threading.Timer(seconds, process.stdin.close)
         late.start()
         try:
@@ -93,16 +100,16 @@ def serve() -> None:
     """Fork for every job until stdin ends."""
     import torch._dynamo  # noqa: F401 - the first optimizer of a process imports it
 
+    import gradproof.shadow.ranks
     import gradproof.shadow.run  # noqa: F401
-    from gradproof.shadow import ranks
 
     while line := sys.stdin.readline():
         job = json.loads(line)
-        children = [_fork(job, rank, environment, ranks.main) for rank, environment in enumerate(job["ranks"])]
+        children = [_fork(job, rank, environment) for rank, environment in enumerate(job["ranks"])]
         print(json.dumps(_codes(children)), flush=True)
 
 
-def _fork(job: Mapping[str, Any], rank: int, environment: Mapping[str, str], main: Any) -> int:
+def _fork(job: Mapping[str, Any], rank: int, environment: Mapping[str, str]) -> int:
     child = os.fork()
     if child:
         return child
@@ -115,7 +122,8 @@ def _fork(job: Mapping[str, Any], rank: int, environment: Mapping[str, str], mai
         os.environ.update(environment)
         os.chdir(job["cwd"])
         sys.path[:] = job["path"]
-        main(job["folder"], str(rank))
+        module, _, name = str(job["main"]).partition(":")
+        getattr(import_module(module), name)(job["folder"], str(rank))
         code = 0
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)

@@ -36,12 +36,12 @@ def record_ranks(
 
     Raises GradproofError GP410 when a rank ends without a recording.
     """
-    port = _free_port()
+    port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(ranks):
             job = {"file": file, "name": name, "run": run, "values": None if values is None else values[rank]}
             Path(folder, f"{rank}.in").write_bytes(pickle.dumps(job))
-        codes = POOL.run(Path(folder), [_environment(rank, ranks, port) for rank in range(ranks)], SECONDS)
+        codes = POOL.run(Path(folder), [environment_of(rank, ranks, port) for rank in range(ranks)], SECONDS)
         made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
         if any(codes) or not all(path.exists() for path in made):
             raise GradproofError(
@@ -51,13 +51,15 @@ def record_ranks(
         return [pickle.loads(path.read_bytes()) for path in made]
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])
 
 
-def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
+def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What a launcher would put into the environment of a rank."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",

@@ -1,0 +1,86 @@
+"""`gradproof plan-batch`: effective batch, its inverse, and what several accumulations cost and save."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+
+from gradproof.batch_plan import COMPARED, BatchPlan, compared, planned
+from gradproof.cli.options import as_json
+from gradproof.core import EXIT_CODE, Exit, GradproofError
+
+HEAD = ("N", "micro", "effective", "in memory", "steps/epoch", "fewer", "total steps")
+
+
+@click.command("plan-batch")
+@click.option("--micro", "-b", type=int, metavar="B", help="Samples of a micro-batch, on one rank.")
+@click.option("--accum", "-n", type=int, metavar="N", help="Micro-batches of a window.")
+@click.option("--effective", "target", type=int, metavar="E", help="Samples of one optimizer step, over all ranks.")
+@click.option("--world", type=int, default=1, show_default=True, help="Ranks.")
+@click.option("--batches", type=int, metavar="M", help="Micro-batches of an epoch, on one rank.")
+@click.option("--epochs", type=int, default=1, show_default=True, help="Epochs of the training.")
+@click.option("--compare", metavar="N,N,...", help="Accumulations to compare.  [default: 1,2,4,8,16,32]")
+@click.option(
+    "--keep-effective", is_flag=True, help="Compare at the same effective batch, not at the same micro-batch."
+)
+@as_json
+def command(
+    micro: int | None, accum: int | None, target: int | None, world: int, batches: int | None, epochs: int,
+    compare: str | None, keep_effective: bool, json_: bool,
+) -> int:  # fmt: skip
+    """Plan batch sizes: effective = micro x accum x world, from any two of the three sizes.
+
+    What does not divide is an error that names the nearest sizes. Steps are counted with the tail stepped.
+    """
+    plan = planned(micro, accum, target, world, batches, epochs)
+    rows = list(compared(plan, _values(compare), keep_effective))
+    if json_:
+        found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
+        click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
+    else:
+        click.echo("\n".join([*told(plan), "", *table(rows)]))
+    return EXIT_CODE[Exit.MET]
+
+
+def _values(text: str | None) -> Sequence[int]:
+    if text is None:
+        return COMPARED
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as error:
+        raise GradproofError("GP413", f"--compare {text!r}", "whole numbers", "such as 1,2,4") from error
+
+
+def told(plan: BatchPlan) -> list[str]:
+    """A plan in words."""
+    lines = [
+        f"effective batch: {plan.micro} x {plan.accum} x {plan.world} = {plan.effective} samples a step",
+        f"in memory: {plan.micro} samples a rank at a time; {plan.micro * plan.accum} without accumulation",
+    ]
+    if plan.steps is not None and plan.fewer is not None:
+        lines.append(
+            f"optimizer steps: {plan.steps:,} an epoch for {plan.batches:,} micro-batches, "
+            f"{float(100 * plan.fewer):.2f} % fewer than one a micro-batch"
+        )
+        lines.append(
+            f"total_steps of a schedule: {plan.total:,} over {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
+        )
+    return lines
+
+
+def table(rows: Iterable[tuple[int, BatchPlan | None]]) -> list[str]:
+    """The compared plans, one a line."""
+    cells = [HEAD, *(_cells(n, plan) for n, plan in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(HEAD))]
+    return ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
+
+
+def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
+    if plan is None:
+        return (str(n), "does not divide", *["-"] * 5)
+    steps = ("-", "-", "-")
+    if plan.steps is not None and plan.fewer is not None:
+        steps = (f"{plan.steps:,}", f"{float(100 * plan.fewer):.2f} %", f"{plan.total:,}")
+    return (str(n), str(plan.micro), str(plan.effective), f"{plan.micro} samples", *steps)
