@@ -100,8 +100,8 @@ MEANS: Mapping[str, Mutant] = {
     name: Mutant(name, "GA-EQ-001", thread, subject)
     for name, thread, subject in (
         ("rounds_twice", "DeepSpeed#2768", MeansRoundTwice),
-        ("missing_scale", "nanoGPT#206", MeansUnscaled),
-        ("divided_twice", "Megatron-DeepSpeed#42", MeansDividedTwice),
+        ("unscaled_terms", "nanoGPT#206", MeansUnscaled),
+        ("terms_divided_twice", "Megatron-DeepSpeed#42", MeansDividedTwice),
     )
 }
 

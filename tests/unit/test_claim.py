@@ -171,6 +171,7 @@ def test_a_worker_has_a_fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     for name in ("LOSS_FACTOR", "CUDA_VISIBLE_DEVICES", "PYTHONOPTIMIZE", "TORCH_LOGS", "OMP_NUM_THREADS"):
         monkeypatch.setenv(name, "7")
     monkeypatch.setenv("PYTHONPATH", f"src{os.pathsep}{os.pathsep}/abs")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     cpu, cuda = (environment.worker_environ(layer, "/scratch") for layer in ("cpu", "cuda"))
     assert set(cuda) - set(cpu) == {"CUDA_VISIBLE_DEVICES"}

@@ -62,7 +62,7 @@ def test_every_form_order_and_tolerance_is_asked() -> None:
         (asked("fp32", "sequential", "1e-5"), 512, (256, "certificate"), [], (512, "witness")),
         (asked("fp16", "sequential", "1e-3"), 16, (4, "certificate"), [], (8, "witness")),
         (asked("bf16", "any", "2e-3"), 8, (2, "every order"), [], (4, "witness")),
-        (asked("fp16", "kahan", "1e-3"), 8, (4, "certificate"), [8], None),
+        (asked("fp16", "kahan", "1e-3"), 16, (8, "certificate"), [16], None),
         (asked("fp32", "any", "1e-3", "fp16"), 4, (4, "every order"), [], None),
         (asked("fp16", "sequential", "1e-9"), 4, (1, "certificate"), [], (2, "witness")),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -114,6 +115,7 @@ def test_a_strangers_models_on_the_path_is_refused(
     (toy.root / "models/__init__.py").unlink()
     (toy.root / "models/a.py").unlink()
     monkeypatch.syspath_prepend(str(other.root))
+    importlib.invalidate_caches()
     assert code_of(toy, "models.a:VALUE") in ("GP206", "GP207")
 
 
