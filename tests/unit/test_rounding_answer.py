@@ -149,7 +149,9 @@ def test_bits() -> None:
 @pytest.mark.parametrize(
     "options",
     [{"n": 512}, {"n": 8, "buffer": "fp16"}, {"n": 4, "buffer": "bf16"}, {"n": 7}, {"n": 16, "inputs": "fp16"},
-     {"n": 5, "scale": "multiply"}, {"n": 6, "scale": "after"}],
+     {"n": 5, "scale": "multiply"}, {"n": 6, "scale": "after"}, {"n": 16, "order": "pairwise"},
+     {"n": 16, "buffer": "fp16", "order": "kahan"}, {"n": 9, "order": "neumaier"}, {"n": 12, "order": "blocked:4"},
+     {"n": 8, "order": "any"}, {"n": 2, "scale": "multiply", "weights": (Fraction(1, 3), Fraction(2, 3))}],
 )  # fmt: skip
 def test_torch_does_what_the_model_says(options: dict[str, Any]) -> None:
     made = answer(Setting(**options))
@@ -167,7 +169,7 @@ def test_a_kernel_that_rounds_otherwise_is_seen(
     assert (code, "BEYOND THE BOUND" in out) == (1, True)
 
 
-@pytest.mark.parametrize("wrong", [["--order", "pairwise"], ["--replay", "tpu"]])
+@pytest.mark.parametrize("wrong", [["--order", "random"], ["--replay", "tpu"]])
 def test_what_torch_is_not_asked(capsys: pytest.CaptureFixture[str], wrong: list[str]) -> None:
     code, out = run(capsys, "-n", "4", "--replay", "cpu", *wrong)
     assert (code, "GP411" in out) == (2, True)

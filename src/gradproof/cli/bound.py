@@ -39,7 +39,7 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 @click.option("--thresholds", is_flag=True, help="For every N = 2^k: the largest within EPS, the first beyond it.")
 @click.option("--most", type=int, default=2**16, show_default=True, help="Largest N of --thresholds.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Write the certificate to this file.")
-@click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda (left to right only).")
+@click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
 def command(
     magnitude: str, tolerance: str | None, relative: str | None, elements: int | None, thresholds: bool, most: int,

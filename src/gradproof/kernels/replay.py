@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
+from gradproof.arith.formats import FORMATS
 from gradproof.rounding.setting import Setting, error_of, exact_mean
+from gradproof.rounding.sums import ordered_sum
 
 TORCH = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 
@@ -35,14 +37,13 @@ def number(value: Fraction, fmt: str) -> Any:
 
 
 def replay(setting: Setting, gradients: Sequence[Fraction], device: str = "cpu") -> Replay:
-    """Accumulate the gradients in torch, left to right, into a buffer of the setting's format.
+    """Accumulate the gradients in torch, in the setting's order (left to right for `any`), in the buffer's format.
 
-    Raises ValueError for other orders, for weights, and for gradients that float64 does not hold.
+    Left to right adds in place, as a buffer does; every other order adds the terms as its text says, one kernel call an
+    operation. Raises ValueError for gradients that float64 does not hold.
     """
     import torch
 
-    if setting.order != "sequential" or setting.weights:
-        raise ValueError("torch is given the gradients one by one: only left to right is replayed")
     values = [float(g) for g in gradients]
     if any(Fraction(v) != g for v, g in zip(values, gradients, strict=True)):
         raise ValueError("a gradient is no float64")
@@ -52,10 +53,19 @@ def replay(setting: Setting, gradients: Sequence[Fraction], device: str = "cpu")
     if setting.scale == "divide":
         made = made / setting.n
     elif setting.scale == "multiply":
-        made = made * torch.tensor(1 / setting.n, dtype=made.dtype, device=device)
+        shares = [float(FORMATS[setting.buffer].round(w)) for w in setting.shares()]
+        made = made * torch.tensor(shares, dtype=made.dtype, device=device)
+    total = _summed(setting.order, made)
+    total = total / setting.n if setting.scale == "after" else total
+    error = abs(Fraction(total.item()) - exact_mean(setting, gradients))
+    order = "sequential" if setting.order == "any" else setting.order
+    return Replay(device, torch.__version__, error, error_of(replace(setting, order=order), gradients))
+
+
+def _summed(order: str, made: Any) -> Any:
+    if order not in ("sequential", "any"):
+        return ordered_sum(order)(list(made))
     total = made[0].clone()
     for term in made[1:]:
         total += term
-    total = total / setting.n if setting.scale == "after" else total
-    error = abs(Fraction(total.item()) - exact_mean(setting, gradients))
-    return Replay(device, torch.__version__, error, error_of(setting, gradients))
+    return total
