@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradproof.arith import sqrt
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 Number = Any
 
@@ -173,4 +173,4 @@ _ROWS = [
     ("not_squared", "GA-LR-001", "tensorflow#9047", NotSquared),
 ]
 
-SCALING_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+SCALING_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

@@ -10,7 +10,7 @@ from typing import Any
 
 from gradproof import batches
 from gradproof.batches import Divide
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 class BatchPlan:
@@ -71,4 +71,4 @@ _ROWS = (
     ("accumulation_rounded_down", "diffusers#2632", RoundedDown),
     ("world_not_divided", "diffusers#3467", WorldNotDivided),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-BATCH-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-BATCH-001", _ROWS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 Number = Any
 Rows = list[tuple[Any, ...]]
@@ -88,4 +88,4 @@ _ROWS = [
     ("ignored_is_first_class", "GA-CE-001", "pytorch#63004", IgnoredIsFirstClass),
 ]
 
-CE_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+CE_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

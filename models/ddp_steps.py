@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 @dataclass
@@ -98,4 +98,4 @@ _ROWS = (
     ("no_sync_on_last", "FunASR#3472", NoSyncOnLast),
     ("never_synced", "build-nanogpt#30", NeverSynced),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-SYNC-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-SYNC-001", _ROWS)

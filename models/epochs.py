@@ -15,7 +15,7 @@ from typing import Any
 
 from gradproof import batches as arithmetic
 from gradproof.batches import Divide
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.window_bugs import WINDOW_BUGS
 
 
@@ -151,7 +151,7 @@ _ROWS = (
     ("schedule_twice", "GA-SCHED-001", "diffusion-nbs#49", ScheduleTwice),
     ("length_read_anew", "GA-SCHED-002", "mmcv#2093", LengthNow),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, clause, thread, cls) for name, clause, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
 
 # The bugs of the window table that break a window whose length is its own, under the clause of the training contract.
 CHANGING: Mapping[str, Mutant] = {

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 @dataclass
@@ -76,7 +76,7 @@ _ROWS = (
     ("layout_divided_twice", "transformers#34198", DividedTwice),
     ("layout_last_only", "torchtitan#3575", LastOnly),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-LAYOUT-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-LAYOUT-001", _ROWS)
 
 # The same loops with another feature of the training around them.
 FEATURED: Mapping[str, Mutant] = {

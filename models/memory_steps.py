@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -110,4 +110,4 @@ _ROWS = (
     ("keeps_outputs", "pytorch-lightning#15514", KeepsOutputs),
     ("fetches_the_window", "open_clip#267", FetchesTheWindow),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-MEM-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-MEM-001", _ROWS)

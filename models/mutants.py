@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from gradproof.arith import round_to
 from models.accumulation import Accumulation, Config, MicroBatch, Number, Record, Vector
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.window import Event
 from models.window_mutants import TABLE_MUTANTS
 
@@ -307,4 +307,4 @@ _ROWS = [
     ("clip_before_last", "GA-INV-005", "nano-world-model#22", ClipBeforeLast),
 ]
 
-MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS} | dict(TABLE_MUTANTS)
+MUTANTS: Mapping[str, Mutant] = {**registered(_ROWS), **TABLE_MUTANTS}

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 from models.window import Event
 
 
@@ -87,4 +87,4 @@ _ROWS = (
     ("counts_skipped_steps", "Speech#3293", CountsSkippedSteps),
     ("decays_on_skip", "keras#19990", DecaysOnSkip),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-STATE-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-STATE-001", _ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,3 +15,18 @@ class Mutant:
     obligation: str
     reference: str
     subject: Any
+
+
+def registered(rows: Iterable[tuple[str, str, str, Any]]) -> Mapping[str, Mutant]:
+    """Mutants by name, from rows of name, obligation, thread and subject. Raises ValueError for a name used twice."""
+    made: dict[str, Mutant] = {}
+    for name, obligation, reference, subject in rows:
+        if name in made:
+            raise ValueError(f"two mutants are called {name!r}")
+        made[name] = Mutant(name, obligation, reference, subject)
+    return made
+
+
+def registered_for(obligation: str, rows: Iterable[tuple[str, str, Any]]) -> Mapping[str, Mutant]:
+    """Mutants of one obligation, from rows of name, thread and subject. Raises ValueError for a name used twice."""
+    return registered((name, obligation, reference, subject) for name, reference, subject in rows)

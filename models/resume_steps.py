@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 @dataclass
@@ -141,4 +141,4 @@ _ROWS = (
     ("resume_loses_scaler", "mmcv#2093", LosesScaler),
     ("resume_loses_optimizer", "mmcv#2093", LosesOptimizer),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-RESUME-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-RESUME-001", _ROWS)

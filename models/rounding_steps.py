@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 Round = Callable[[Any], Any]
 Divide = Callable[[Any, Any], Any]
@@ -54,14 +54,14 @@ class Unscaled(Step):
         return fl(s + 2 * x)
 
 
-STEPS: Mapping[str, Mutant] = {
-    name: Mutant(name, "GA-EQ-001", thread, subject)
-    for name, thread, subject in (
+STEPS: Mapping[str, Mutant] = registered_for(
+    "GA-EQ-001",
+    (
         ("rounds_twice", "microsoft/DeepSpeed#2768", RoundsTwice),
         ("adds_twice", "", AddsTwice),
         ("unscaled", "huggingface/transformers#35207", Unscaled),
-    )
-}
+    ),
+)
 
 
 class Means(Step):
@@ -96,14 +96,14 @@ class MeansDividedTwice(Means):
         return divide(divide(g, n), n)
 
 
-MEANS: Mapping[str, Mutant] = {
-    name: Mutant(name, "GA-EQ-001", thread, subject)
-    for name, thread, subject in (
+MEANS: Mapping[str, Mutant] = registered_for(
+    "GA-EQ-001",
+    (
         ("rounds_twice", "DeepSpeed#2768", MeansRoundTwice),
         ("unscaled_terms", "nanoGPT#206", MeansUnscaled),
         ("terms_divided_twice", "Megatron-DeepSpeed#42", MeansDividedTwice),
-    )
-}
+    ),
+)
 
 
 class Layout:
@@ -138,10 +138,10 @@ class OtherElementsRescaled(Layout):
         return 2 * own
 
 
-LAYOUTS: Mapping[str, Mutant] = {
-    name: Mutant(name, "GA-EQ-001", thread, subject)
-    for name, thread, subject in (
+LAYOUTS: Mapping[str, Mutant] = registered_for(
+    "GA-EQ-001",
+    (
         ("scale_first_element_only", "keras#19534", OtherElementsRescaled),
         ("leaks", "", Leaks),
-    )
-}
+    ),
+)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.sampling import Number, Plan, Samples, Sampling, World
 
 
@@ -162,4 +162,4 @@ _ROWS = [
     ("arrival_order", "GA-DET-001", "DIGITS#883", ArrivalOrder),
 ]
 
-MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

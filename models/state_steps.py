@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 Pair = tuple[Tensor, Tensor]
 
@@ -97,4 +97,4 @@ _ROWS = (
     ("counts_skipped_steps", "Speech#3293", CountsSkipped),
     ("decays_on_skip", "keras#19990", StepsWithZeros),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-STATE-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-STATE-001", _ROWS)

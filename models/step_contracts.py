@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from gradproof.rounding.contracts import Form, Step
 from gradproof.rounding.steps import form_of
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 class Contracts:
@@ -107,4 +107,4 @@ _ROWS: tuple[tuple[str, str, type[Contracts]], ...] = (
     ),
 )
 
-TOO_STRONG: Mapping[str, Mutant] = {name: Mutant(name, "GA-EQ-001", why, made) for name, why, made in _ROWS}
+TOO_STRONG: Mapping[str, Mutant] = registered_for("GA-EQ-001", _ROWS)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from models.registry import Mutant
+from models.registry import Mutant, registered_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ _ROWS = (
     ("tail_by_full_window", "torchseq#8", ByFullWindow),
     ("tail_mean_of_means", "transformers#34191", MeanOfMeans),
 )
-MUTANTS: Mapping[str, Mutant] = {name: Mutant(name, "GA-TAIL-001", thread, cls) for name, thread, cls in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered_for("GA-TAIL-001", _ROWS)
 
 # Forms whose tail is not r/N of the right one: what the claim about the documented form's scale must tell apart.
 OTHERS: Mapping[str, Mutant] = {

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 Number = Any
 
@@ -91,4 +91,4 @@ _ROWS = [
     ("sum_of_means", "GA-TOK-002", "mlx-lm#1413", SumOfMeans),
 ]
 
-BIAS_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+BIAS_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

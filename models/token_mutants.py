@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.tokens import FixedConstant, Number, TokenBatch, TokenStep, TokenWindow, Vector, Window
 
 
@@ -96,4 +96,4 @@ _ROWS = [
     ("summed_tokens", "GA-TOK-002", "torchtune#1917", SummedTokens),
 ]
 
-TOKEN_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+TOKEN_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

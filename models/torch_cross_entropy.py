@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from models.cross_entropy import IGNORED
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 
 class TorchCrossEntropy:
@@ -76,4 +76,4 @@ _ROWS = [
     ("ignored_is_first_class", "GA-CE-001", "pytorch#63004", TorchIgnoredIsFirstClass),
 ]
 
-CE_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+CE_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

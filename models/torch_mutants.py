@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gradproof.backends.torch_job import Batch, Job, Report
-from models.registry import Mutant
+from models.registry import Mutant, registered
 from models.torch_steps import TorchStep
 
 
@@ -324,7 +324,7 @@ _ROWS = [
     ("clip_not_for_adamw", "GA-INV-005", "transformers#887", ClipNotForAdamW),
 ]
 
-MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
 
 TORCH_ONLY: Mapping[str, str] = {
     "fused_forgets_scale": "the model has no optimizer forms; in the thread the fused form alone trains worse, in fp16",

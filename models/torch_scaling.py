@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 MOMENTUM, DECAY = 0.9, 0.1
 TINY_EPS, LARGE_EPS, CLIP = 1e-15, 1e-2, 1.0
@@ -107,4 +107,4 @@ _ROWS = [
     ("keeps_eps", "GA-LR-001", "nanochat#304", TorchKeepsEps),
 ]
 
-SCALING_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+SCALING_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from models.cross_entropy import IGNORED
-from models.registry import Mutant
+from models.registry import Mutant, registered
 
 Window = Sequence[tuple[Tensor, Tensor]]
 
@@ -163,4 +163,4 @@ _ROWS = [
     ("summed_tokens", "GA-TOK-002", "torchtune#1917", TorchSummedTokens),
 ]
 
-TOKEN_MUTANTS: Mapping[str, Mutant] = {row[0]: Mutant(*row) for row in _ROWS}
+TOKEN_MUTANTS: Mapping[str, Mutant] = registered(_ROWS)
