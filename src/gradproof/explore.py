@@ -106,8 +106,6 @@ class Explorer:
         with suppress(Stopped, Violated, OutOfRange):
             while self._queue and not self._ended():
                 self._one(body, self._queue.pop())
-        if self._rounder is not None and self._rounder.refusal:
-            self.result.stopped = Stopped("UNKNOWN", self._rounder.refusal)
         if self.refusal and self.result.stopped is None:
             self.result.stopped = Stopped("UNKNOWN", self.refusal)
         return self.result
@@ -118,8 +116,7 @@ class Explorer:
 
     def _ended(self) -> bool:
         """Whether something was raised that ends the exploration, even if the subject caught it."""
-        refused = self._rounder is not None and bool(self._rounder.refusal)
-        return refused or bool(self.refusal) or self.result.stopped is not None or self.result.violation is not None
+        return bool(self.refusal) or self.result.stopped is not None or self.result.violation is not None
 
     def _stop(self, outcome: str, reason: str) -> Stopped:
         self.result.stopped = Stopped(outcome, reason)

@@ -76,6 +76,14 @@ def test_a_swallowed_refusal_proves_nothing(run: Callable[[Any], Result], name: 
     assert result.stopped.outcome == "UNKNOWN"
 
 
+@pytest.mark.parametrize("name", USES)
+@pytest.mark.parametrize("run", [chain, enumeration])
+def test_a_refusal_that_nobody_catches_is_unknown_and_no_crash(run: Callable[[Any], Result], name: str) -> None:
+    result = run(careless(USES[name], KeyError))
+    assert result.stopped is not None
+    assert result.stopped.outcome == "UNKNOWN"
+
+
 def careless_reals(use: Callable[[Any], Any]) -> Callable[[Any], None]:
     def body(k: Any) -> None:
         x, y = k.reals("g", 2, -1, 1)

@@ -174,7 +174,7 @@ def test_a_certificate_of_a_case_is_none_without_it() -> None:
 def test_the_runs_beyond_the_edge_count(monkeypatch: pytest.MonkeyPatch, small: str) -> None:
     """If those runs erred more, the bound would say so."""
     plain = bounded(Setting(6, small))[0]
-    monkeypatch.setattr("gradproof.rounding.answer.beyond", lambda setting: Beyond(Fraction(1), ()))
+    monkeypatch.setattr("gradproof.rounding.answer.beyond", lambda setting: Beyond(Fraction(1), Fraction(1), ()))
     assert bounded(Setting(6, small))[0] == 1 > plain
 
 

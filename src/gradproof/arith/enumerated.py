@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Claimed, NonLinear
-from gradproof.arith.refusal import ManyValued, noted
+from gradproof.arith.refusal import ManyValued, Undecided, noted
 from gradproof.arith.soft import Soft
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ class Enumerated(ManyValued):
 
     `inputs` are the names of the inputs, in the order in which they are summed.
     """
+
+    _refusal = NonLinear
 
     def __init__(
         self, fmt: str, inputs: tuple[str, ...], reach: Fraction, terms: tuple[Enumerated, ...] = (),
@@ -122,10 +124,7 @@ class Enumerated(ManyValued):
         except OverflowError as error:
             raise noted(error) from None
 
-    def _undecided(self, *_: Any) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
-
-    __bool__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _undecided
+    __bool__ = __abs__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = Undecided.undecided
 
     def __hash__(self) -> int:
         return id(self)
@@ -146,6 +145,8 @@ def _constant(x: Any) -> Fraction:
 
 class Difference(ManyValued):
     """A linear combination of nodes over the reals: (coefficient, node) by the node's identity."""
+
+    _refusal = NonLinear
 
     def __init__(self, parts: Mapping[int, tuple[Fraction, Enumerated]]) -> None:
         self.parts = {key: part for key, part in parts.items() if part[0]}
@@ -171,10 +172,7 @@ class Difference(ManyValued):
     def __rsub__(self, other: Any) -> Difference:
         return self.__neg__().__add__(other)
 
-    def _undecided(self, *_: Any) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
-
-    __lt__ = __le__ = __gt__ = __ge__ = __ne__ = _undecided
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __ne__ = Undecided.undecided
 
     def __eq__(self, other: object) -> Any:
         return AtMost(self - other, Fraction(0))
@@ -192,9 +190,6 @@ class Difference(ManyValued):
 
     def __abs__(self) -> Size:
         return Size(self)
-
-    def __bool__(self) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
 
     def at(self, values: Mapping[str, Fraction]) -> Fraction:
         """The value at given inputs, exactly."""

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import Any, NoReturn
 
 from gradproof.arith.formats import FORMATS, Format, widest
-from gradproof.arith.refusal import ManyValued, Refusal, noted
+from gradproof.arith.refusal import ManyValued, Refusal, Undecided, noted
 from gradproof.arith.units import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 
 ONE, MINUS = Fraction(1), Fraction(-1)
@@ -108,19 +108,10 @@ class Linear(ManyValued):
     def __abs__(self) -> Magnitude:
         return Magnitude(self)
 
-    def __bool__(self) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
-
-    def _undecided(self, other: Any) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
-
-    __lt__ = __le__ = __gt__ = __ge__ = _undecided
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __ne__ = Undecided.undecided
 
     def __eq__(self, other: object) -> Any:
         return Within(self - other, Fraction(0))
-
-    def __ne__(self, other: object) -> Any:
-        raise NonLinear("a decision on a number that is not known")
 
     def __hash__(self) -> int:
         return id(self)
@@ -130,14 +121,12 @@ class Linear(ManyValued):
         raise NonLinear("a square root")
 
 
-class Claimed:
+class Claimed(Undecided):
     """What is no number: it has no truth value, and equals nothing."""
 
-    def _no_truth(self, *_: object) -> NoReturn:
-        raise NonLinear("a decision on a number that is not known")
-
-    __bool__ = __lt__ = __gt__ = __ge__ = _no_truth
-    __eq__ = __ne__ = _no_truth
+    _refusal = NonLinear
+    __bool__ = __lt__ = __gt__ = __ge__ = Undecided.undecided
+    __eq__ = __ne__ = Undecided.undecided
     __hash__ = object.__hash__
 
 

@@ -28,11 +28,21 @@ def noted(error: E) -> E:
     return error
 
 
-class ManyValued:
-    """A base of numbers without one value: what floats can do beyond arithmetic and comparison raises Refusal."""
+class Undecided:
+    """A base of what has no truth value and no order, such as a claim that is yet to be decided."""
 
     __slots__ = ()
     _refusal: type[Refusal] = Refusal
+
+    def undecided(self, *_: object) -> NoReturn:
+        """Raises Refusal, or the class's own kind of it."""
+        raise self._refusal("a decision on a number that is not known")
+
+
+class ManyValued(Undecided):
+    """A base of numbers without one value: what floats can do beyond arithmetic and comparison raises Refusal."""
+
+    __slots__ = ()
 
     def _one_value(self, *_: Any) -> NoReturn:
         raise self._refusal("a number that is not known has no one value; use a named bound for loop counts")

@@ -21,6 +21,7 @@ from fractions import Fraction
 from typing import Any, Protocol
 
 from gradproof import smt
+from gradproof.arith.context import refused
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.symbolic import Sym, as_bool
 
@@ -76,7 +77,6 @@ class Rounder:
         self.constraints: list[smt.Term] = []
         self.sites = 0
         self.operators: set[str] = set() if operators is None else operators
-        self.refusal = ""
         self._seen: dict[tuple[str, str], Sym] = {}
         self._by_format: dict[str, list[tuple[Sym, Sym]]] = {}
 
@@ -99,8 +99,8 @@ class Rounder:
         return self._seen[at]
 
     def refuse(self, reason: str) -> OutOfRange:
-        """Remember why this run gives no answer, even if the exception is swallowed."""
-        self.refusal = reason
+        """Tell the run why it gives no answer: it remembers, even if the exception is swallowed."""
+        refused(reason)
         return OutOfRange(reason)
 
     def _round(self, z: Sym, name: str, site: Site) -> Sym:

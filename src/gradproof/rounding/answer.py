@@ -11,7 +11,7 @@ from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.units import units
 from gradproof.core import Outcome, digest_of
 from gradproof.rounding.anyorder import any_order_bound
-from gradproof.rounding.beyond import beyond, edge_of
+from gradproof.rounding.beyond import beyond
 from gradproof.rounding.certificate import Row, certify, from_rows, limited, rows_of
 from gradproof.rounding.farkas import check
 from gradproof.rounding.founded import require_contracts
@@ -70,13 +70,13 @@ def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[Ro
         bound, rows = _any(setting)
         return bound, None, rows
     rows = rows_of(difference(setting))
-    edge, more = edge_of(setting), beyond(setting)
+    more = beyond(setting)
     last = max((k for k, r in enumerate(rows) if r.kind == "joint"), default=None)
-    if edge is None or more is None or last is None:
+    if more is None or last is None:
         text = from_rows(rows).text()
         return check(text), text, rows
-    text = from_rows(limited(rows, last, edge), (last, units(edge))).text()
-    return max(check(text, (last, edge)), more.worst), text, rows
+    text = from_rows(limited(rows, last, more.edge), (last, units(more.edge))).text()
+    return max(check(text, (last, more.edge)), more.worst), text, rows
 
 
 def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:

@@ -27,8 +27,9 @@ Range = tuple[Fraction, Fraction]
 
 @dataclass(frozen=True)
 class Beyond:
-    """The largest |G - mean| of those runs, and gradients that attain it (none where no run gets there)."""
+    """The edge, the largest |G - mean| of the runs beyond it, and gradients that attain it, if any run gets there."""
 
+    edge: Fraction
     worst: Fraction
     witness: tuple[Fraction, ...]
 
@@ -50,16 +51,14 @@ class Path:
         return made[::-1]
 
 
-def edge_of(setting: Setting) -> Fraction | None:
-    """The power of two just below the bound on the last exact sum, where a case there pays; else None.
+def _plain(setting: Setting) -> bool:
+    """Left to right, quotients by no power of two, of gradients that are numbers of the buffer's format."""
+    divided = setting.scale == "divide" and setting.order == "sequential" and not setting.inputs
+    return divided and setting.n & (setting.n - 1) != 0
 
-    Only sums from left to right of quotients of gradients that are numbers of the buffer's format.
-    """
-    n, f = setting.n, format_named(setting.buffer)
-    plain = setting.scale == "divide" and setting.order == "sequential" and not setting.inputs
-    if not plain or n < 3 or n & (n - 1) == 0:
-        return None
-    most = _highest(setting, f)[-1]
+
+def _edge(most: Fraction, f: Format) -> Fraction | None:
+    """The power of two just below the bound on the last exact sum, where a case there pays; else None."""
     if most == 0:
         return None
     edge = Fraction(2) ** binade(most)
@@ -82,15 +81,16 @@ def beyond(setting: Setting) -> Beyond | None:
 
     Runs are not enumerated where there is no edge, or where there are too many of them.
     """
-    edge, f = edge_of(setting), format_named(setting.buffer)
+    f = format_named(setting.buffer)
+    sums = _highest(setting, f) if _plain(setting) else [Fraction(0)]
+    edge = _edge(sums[-1], f)
     if edge is None:
         return None
-    sums = _highest(setting, f)
     low = _least(sums, edge, f)
     tops = [Fraction(0), *(f.round(z) for z in sums[:-1])]
     fewest = min(least - top for least, top in zip(low, tops, strict=True))
     found = _gradients(setting, f, fewest) if fewest > 0 else None
-    return None if found is None else _worst(setting, f, found, low)
+    return None if found is None else _worst(setting, f, found, low, edge)
 
 
 def _least(sums: list[Fraction], edge: Fraction, f: Format) -> list[Fraction]:
@@ -114,7 +114,9 @@ def _gradients(setting: Setting, f: Format, fewest: Fraction) -> dict[Fraction, 
     return made
 
 
-def _worst(setting: Setting, f: Format, found: Mapping[Fraction, Range], low: list[Fraction]) -> Beyond | None:
+def _worst(
+    setting: Setting, f: Format, found: Mapping[Fraction, Range], low: list[Fraction], edge: Fraction
+) -> Beyond | None:
     bits, n = f.p - f.emin, setting.n
     made = [tuple(int(v * 2**bits) for v in (x, g, h)) for x, (g, h) in found.items()]
     ends = _followed(Rounding(f, bits), made, [int(-(-least * 2**bits // 1)) for least in low])
@@ -122,9 +124,9 @@ def _worst(setting: Setting, f: Format, found: Mapping[Fraction, Range], low: li
         return None
     errors = [(n * t - a.total, a) for t, (a, _) in ends.items()] + [(b.total - n * t, b) for t, (_, b) in ends.items()]
     if not errors:
-        return Beyond(Fraction(0), ())
+        return Beyond(edge, Fraction(0), ())
     most, path = max(errors, key=lambda e: e[0])
-    return Beyond(Fraction(most, n << bits), tuple(Fraction(g, 2**bits) for g in path.gradients()))
+    return Beyond(edge, Fraction(most, n << bits), tuple(Fraction(g, 2**bits) for g in path.gradients()))
 
 
 def _followed(r: Rounding, made: list[tuple[int, ...]], low: list[int]) -> dict[int, tuple[Path, Path]] | None:

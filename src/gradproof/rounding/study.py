@@ -85,15 +85,12 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write the document, whole or not at all. Raises GradproofError GP407, and ValueError for a wrong document."""
     import json
 
+    from gradproof.cli.check import written
     from gradproof.documents import Rounding
-    from gradproof.files import replace_whole
 
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     Rounding.model_validate_json(text)
-    try:
-        replace_whole(path, text)
-    except OSError as error:
-        raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
+    written(path, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
