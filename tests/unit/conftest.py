@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,14 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     monkeypatch.setattr(Worker, "command", lambda self: worker_command(workspace.root))
     monkeypatch.chdir(workspace.root)
     return workspace
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """Torch in one thread: small tensors gain nothing from a second, and what is replayed bit for bit must have one."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from fractions import Fraction
 
 import pytest
-import torch
 
 from gradproof import batches
 from gradproof.backends.torch_property import Cell, Place, Refutation
@@ -17,16 +15,10 @@ from models.tails import ByConfiguredN, Held, MeanOfMeans, Tail
 from symbolic.epoch_runs import schedule_in_a_training, steps_in_an_epoch, tail_in_an_epoch
 from symbolic.memory import peak_memory
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 PLACE = Place("cpu", "fp32", {"GA-TAIL-001": 1e-5}, frozenset({"GA-TAIL-001"}))
 PROPERTIES = {p.clause: p for p in (steps_in_an_epoch, schedule_in_a_training, tail_in_an_epoch)}
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    held = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(held)
 
 
 def steps_made(plan: Epochs, count: int, n: int) -> int:

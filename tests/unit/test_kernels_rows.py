@@ -19,18 +19,11 @@ from gradproof.kernels.report import ERROR, HOLDS, NOT_RUN, REFUTED
 from gradproof.kernels.rows import compare, conform, distance, outputs
 from gradproof.kernels.trials import Row, Trial, bounded, exactly, judge, sample
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 COUNT = 4000
 ROWS = [(op, dtype) for op in OPERATORS for dtype in op.dtypes]
 ROW = Row("made up", "fp32", "cpu", "bound", {})
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize(("op", "dtype"), ROWS, ids=lambda v: getattr(v, "name", v))

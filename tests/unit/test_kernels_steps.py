@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
@@ -18,17 +17,10 @@ from gradproof.kernels.model import Values, decode
 from gradproof.kernels.report import ERROR, HOLDS, NOT_RUN, REFUTED, Result
 from gradproof.kernels.trials import CONTROL, Row, bounded, judge
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 ROW = Row("made up", "fp16", "cpu", "bound", {})
 COUNT = 400
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small tensors gain nothing from a second thread."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def without_subnormals(a: Values, term: Values, name: str) -> Values:

@@ -7,7 +7,7 @@ on a leaf and entered the tape as a constant would not change.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,9 @@ from gradproof.shadow import schemas
 from gradproof.shadow.recorder import Recorder
 from gradproof.shadow.tape import Const, Entry, Event, Init, Leaf, Ref, Tape
 
+pytestmark = pytest.mark.usefixtures("one_thread")
+
 NAMED = (torch.dtype, torch.layout, torch.memory_format)
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The recorder runs operators in one thread, and so must a replay that is compared bit for bit."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Replay:

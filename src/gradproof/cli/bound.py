@@ -122,14 +122,11 @@ def rational(text: str, option: str) -> Fraction:
 
 def write(path: Path, made: Answer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.files import replace_whole
+    from gradproof.cli.check import written
 
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
-    try:
-        replace_whole(path, json.dumps(made.certificate) + "\n")
-    except OSError as error:
-        raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
+    written(path, json.dumps(made.certificate) + "\n")
 
 
 @dataclass(frozen=True)

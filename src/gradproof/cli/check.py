@@ -97,12 +97,21 @@ def writable(out: Path | None) -> None:
     raise GradproofError("GP407", found, "a file in a folder that can be written to", "name another --out", str(out))
 
 
+def written(path: Path, text: str) -> None:
+    """Write the result, whole or not at all. Raises GradproofError GP407."""
+    from gradproof.core import GradproofError
+    from gradproof.files import replace_whole
+
+    try:
+        replace_whole(path, text)
+    except OSError as error:
+        raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
+
+
 def show(found: Verification, format_: str, out: Path | None) -> None:
     """Print the verification in a format, or write it to a file and say so on stderr."""
     if out is not None:
-        from gradproof.files import replace_whole
-
-        replace_whole(out, rendered(found, format_))
+        written(out, rendered(found, format_))
         click.echo(f"{found.subject}: {found.outcome} (exit {found.code}); written: {out}", err=True)
     elif format_ == "text":
         from rich.console import Console

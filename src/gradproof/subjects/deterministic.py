@@ -85,14 +85,11 @@ def told(made: Deterministic) -> str:
 
 def write(path: Path, made: Deterministic) -> None:
     """Write the document, whole or not at all. Raises GradproofError GP407."""
-    from gradproof.files import replace_whole
+    from gradproof.cli.check import written
 
     text = json.dumps(made.model_dump(mode="json", by_alias=True), indent=1, allow_nan=False) + "\n"
     type(made).model_validate_json(text)
-    try:
-        replace_whole(path, text)
-    except OSError as error:
-        raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
+    written(path, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
