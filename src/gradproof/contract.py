@@ -30,7 +30,7 @@ from gradproof.contract_schema import (
     exact,
 )
 from gradproof.contract_shape import shape, uses_ours
-from gradproof.contract_tree import ContractErrors, Node, Problem, read
+from gradproof.contract_tree import ContractErrors, Node, Problem, places, read
 from gradproof.core import Bound, Expect, Layer, Tolerance
 
 __all__ = [
@@ -190,6 +190,7 @@ class Contract:
     subjects: Mapping[str, str]
     warnings: list[Problem]
     step_proofs: tuple[StepProof, ...] = ()
+    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def obligation(self, name: str) -> Obligation:
         """The obligation called `name`. Raises KeyError when there is none."""
@@ -271,6 +272,7 @@ def _build(
         gate=_gate(typed, root),
         subjects=typed.subjects.model_dump(exclude_none=True) if isinstance(typed, OursRoot) else {},
         warnings=warnings,
+        places=places(root),
         step_proofs=tuple(_step(s, n) for s, n in _with(typed.step_proofs, root, "step_proofs"))
         if isinstance(typed, OursRoot)
         else (),

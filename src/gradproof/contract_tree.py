@@ -135,6 +135,16 @@ class Node:
         return place if key else (node.line, node.col)
 
 
+def places(root: Node) -> dict[str, tuple[int, int]]:
+    """Line and column of every entry of a contract that has an id, by that id."""
+    entries = [n for section in root.value.values() for n in (section.value if _is_list(section) else [section])]
+    return {name: (n.line, n.col) for n in entries if (name := n.text("id")) is not None}
+
+
+def _is_list(node: Node) -> bool:
+    return isinstance(node.value, list)
+
+
 def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
     """The bytes of `path`, its tree (None when there is none) and what is wrong with it as YAML."""
     try:

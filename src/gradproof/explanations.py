@@ -317,4 +317,17 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
         "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
     ),
+    "GP430": Explanation(
+        "Two outputs of --format go to the same place: both to stdout, where a machine format stands alone, or both to "
+        "one file. The format github prints its annotations on stdout.",
+        "Give each output but one a path of its own: --format junit=report.xml --format sarif=report.sarif.",
+    ),
+    "GP431": Explanation(
+        "--format names no known format, or a path that is empty.",
+        "Use text, json, md, html, junit, sarif, github or ndjson, alone or with =PATH.",
+    ),
+    "GP432": Explanation(
+        "One HTML page was asked for, and the workspace has several contracts.",
+        "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
+    ),
 }

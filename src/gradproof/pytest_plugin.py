@@ -1,14 +1,35 @@
-"""The pytest plugin: the fixture `gradproof`. Neither torch nor the engine is loaded before a test uses it."""
+"""The pytest plugin: contracts as items, and the fixture `gradproof`. Neither torch nor the engine is loaded early.
+
+Files proofs/*/contract.yaml of a workspace are collected, one item a check (see gradproof.pytest_items).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """--gradproof-profile."""
+    group = parser.getgroup("gradproof")
+    group.addoption(
+        "--gradproof-profile", choices=("ci", "release"), default="ci", help="Profile that contract.yaml is judged by."
+    )
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """A contract of a workspace."""
+    if file_path.name != "contract.yaml":
+        return None
+    from gradproof.pytest_items import items
+
+    return next(items(file_path, parent), None)
 
 
 class Gradproof:

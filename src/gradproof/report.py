@@ -112,6 +112,7 @@ def _contract(contract: Contract) -> dict[str, Any]:
         "path": str(contract.path),
         "depends_on": list(contract.metadata.depends_on),
         "warnings": warnings,
+        "places": {name: list(place) for name, place in contract.places.items()},
     }
 
 

@@ -107,6 +107,7 @@ def check(name: str, layer: str, obligations: list[str], outcome: Outcome = HOLD
         "covers": [], "controls": [], "counterexample": None, "replays": [], "measurements": [],
         "environment": {"python": "3.11.7", "z3": "4.13.0", "torch": "2.13.0+cpu"},
         "stats": {"paths": 12, "queries": 48}, "finished_at": "2025-11-21T08:04:11Z", "subject": SUBJECTS[layer],
+        "required": layer != "cuda",
     }  # fmt: skip
     made = base | extra
     made["effect"] = str(DECISION[Expect(made["expect"]), Outcome(made["outcome"])])
@@ -297,6 +298,7 @@ def _base(profile: str, gpu: bool) -> Report:
                      "description": "Gradient accumulation over N micro-batches equals the full batch.",
                      "digest": "9f2c" * 16, "path": "proofs/gradient-accumulation-kernel-v1/contract.yaml",
                      "depends_on": ["adamw-kernel-v1"],
+                     "places": {"KANI-GA-001": [120, 5]},
                      "warnings": [{"code": "DEPENDENCY-ABSENT", "file": "contract.yaml", "line": 6, "col": 17,
                                    "found": "adamw-kernel-v1", "expected": "a contract of that id",
                                    "mend": "add it under proofs/"}]},

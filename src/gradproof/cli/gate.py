@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import as_json, place, with_options
+from gradproof.cli.options import place, with_options
+from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
     from gradproof.session import Options
@@ -17,21 +18,29 @@ MOST = 20
 
 @click.command("gate")
 @place
-@as_json
+@output_formats
 @with_options
-def command(options: Options, json_: bool) -> int:
-    """Judge the evidence at hand against the contract as it stands. Runs nothing, writes nothing."""
-    from gradproof.core import EXIT_MEANING, Exit
+def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
+    """Judge the evidence at hand against the contract as it stands. Runs nothing, writes what --format names."""
+    from gradproof.cli.outputs import Outputs, asked
+    from gradproof.core import Exit
     from gradproof.session import Run, Session, worst
 
+    wanted = asked(formats, json_)
     session = Session(options)
     run = Run(session.standings(session.checks), frozenset(), True, False, 0.0)
     reports = [session.reported(contract, run) for contract in session.contracts]
-    if json_:
-        keys = ("schema", "run_state", "profile", "contract", "verdict", "gate", "totals")
-        made = [{key: report[key] for key in keys} for report in reports]
-        click.echo(json.dumps(made[0] if len(made) == 1 else made, indent=1, ensure_ascii=False))
-        return worst(Exit(r["verdict"]["exit"]) for r in reports)
+    with Outputs(wanted, len(reports)) as outputs:
+        if outputs.table:
+            told(reports)
+        outputs.finish(reports)
+    return worst(Exit(r["verdict"]["exit"]) for r in reports)
+
+
+def told(reports: Sequence[dict[str, Any]]) -> None:
+    """Criteria, reasons and verdict of each contract in words."""
+    from gradproof.core import EXIT_MEANING, Exit
+
     for report in reports:
         verdict, gate = report["verdict"], report["gate"] or {}
         click.echo(f"{report['contract']['id']} {report['contract']['version']}, profile {report['profile']}")
@@ -42,4 +51,3 @@ def command(options: Options, json_: bool) -> int:
         if len(verdict["reasons"]) > MOST:
             click.echo(f"  - and {len(verdict['reasons']) - MOST} more: gradproof report shows all")
         click.echo(f"{EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']})")
-    return worst(Exit(r["verdict"]["exit"]) for r in reports)

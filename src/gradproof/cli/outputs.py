@@ -1,0 +1,227 @@
+"""`--format NAME[=PATH]`: several outputs of one run, at most one of them on stdout, each file whole or not there.
+
+Without a path an output goes to stdout, and then nothing else does. `{contract}` in a path makes a file of its own for
+each contract. `github` prints annotations, and appends its summary to PATH or to $GITHUB_STEP_SUMMARY. `ndjson` is
+written as things happen; a stream without its last event, `end`, is not whole.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+
+import click
+
+from gradproof.core import GradproofError
+
+if TYPE_CHECKING:
+    from gradproof.runner import Listener, Progress
+
+F = TypeVar("F", bound=Callable[..., Any])
+Report = Mapping[str, Any]
+
+NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
+ONE_EACH = "{contract}"
+SUMMARY = "GITHUB_STEP_SUMMARY"
+EVENTS = "gradproof-events/1"
+
+
+@dataclass(frozen=True)
+class Output:
+    """One format and where it goes; no path is stdout."""
+
+    name: str
+    path: str | None
+
+
+def formats(function: F) -> F:
+    """--format, repeatable, and --json for --format json."""
+    words = f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]"
+    flagged: F = click.option("--json", "json_", is_flag=True, help="The same as --format json.")(function)
+    return click.option("--format", "formats", multiple=True, metavar="NAME[=PATH]", help=words)(flagged)
+
+
+def asked(texts: Sequence[str], json_: bool) -> list[Output]:
+    """The outputs of a command line. Raises GradproofError GP430 and GP431."""
+    outputs = [_output(text) for text in [*texts, *(["json"] if json_ and "json" not in texts else [])]]
+    loud = [o.name for o in outputs if o.path is None or o.name == "github"]
+    if not loud:
+        return [*_apart(outputs), Output("text", None)]
+    if len(loud) > 1:
+        found, mend = f"{' and '.join(loud)}, all on stdout", f"give the others a path: {loud[-1]}=FILE"
+        raise GradproofError("GP430", found, "one output on stdout", mend)
+    return _apart(outputs)
+
+
+def _apart(outputs: list[Output]) -> list[Output]:
+    paths = [os.path.abspath(o.path) for o in outputs if o.path is not None]
+    twice = next((p for p in paths if paths.count(p) > 1), None)
+    if twice is not None:
+        raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "mend --format")
+    return outputs
+
+
+def _output(text: str) -> Output:
+    name, sign, path = text.partition("=")
+    if name not in NAMES or (sign and not path):
+        near = difflib.get_close_matches(name, NAMES, 1)
+        mend = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
+        raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", mend)
+    return Output(name, path if sign else None)
+
+
+class Outputs:
+    """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
+
+    def __init__(self, outputs: Sequence[Output], contracts: int) -> None:
+        self.outputs, self.stack = list(outputs), ExitStack()
+        self.streams: list[TextIO] = []
+        for output in outputs:
+            alone = output.path is None or ONE_EACH not in output.path
+            if contracts > 1 and output.name == "html" and alone:
+                mend = f"put {ONE_EACH} into the path, or name one contract with --contract"
+                raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", mend)
+
+    @property
+    def table(self) -> bool:
+        """Whether the table goes to stdout."""
+        return any(o == Output("text", None) for o in self.outputs)
+
+    def __enter__(self) -> Outputs:
+        for output in self.outputs:
+            if output.name == "ndjson":
+                self.streams.append(sys.stdout if output.path is None else self._open(output.path))
+        self._tell({"event": "begin", "schema": EVENTS})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stack.close()
+
+    def _open(self, path: str) -> TextIO:
+        try:
+            return self.stack.enter_context(Path(path).open("w", encoding="utf-8"))
+        except OSError as error:
+            raise unwritten(path, error) from error
+
+    def listener(self, inner: Listener) -> Listener:
+        """What hears the run: `inner`, and the streams."""
+        if not self.streams:
+            return inner
+
+        def both(event: Progress) -> None:
+            inner(event)
+            if event.event != "tick":
+                self._tell(_event(event))
+
+        return both
+
+    def finish(self, reports: Sequence[Report]) -> None:
+        """Write every output. Raises GradproofError GP407 for a file that cannot be written."""
+        for report in reports:
+            verdict, name = report["verdict"], report["contract"]["id"]
+            self._tell({"event": "verdict", "contract": name, "run_state": report["run_state"], **verdict})
+        self._tell({"event": "end"})
+        for output in self.outputs:
+            if output.name == "github":
+                _github(output, reports)
+            elif output.name != "ndjson" and output != Output("text", None):
+                _write(output, reports)
+
+    def _tell(self, event: Mapping[str, Any]) -> None:
+        for stream in self.streams:
+            stream.write(json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n")
+            stream.flush()
+
+
+def _event(event: Progress) -> dict[str, Any]:
+    told: dict[str, Any] = {"event": event.event, "done": event.done, "total": event.total}
+    if event.check is None:
+        return told
+    told |= {"check": event.check.id, "kind": str(event.check.kind), "layer": str(event.check.layer)}
+    if event.evidence is not None:
+        from gradproof.audit import audit
+        from gradproof.core import DECISION
+
+        outcome, reason = audit(event.check, event.evidence["finding"])
+        effect = DECISION[event.check.expect, outcome]
+        told |= {"outcome": str(outcome), "effect": str(effect), "reason": reason}
+        told["seconds"] = float(event.evidence["seconds"])
+    return told
+
+
+def _write(output: Output, reports: Sequence[Report]) -> None:
+    if output.path is None:
+        click.echo(rendered(output.name, reports), nl=False)
+        return
+    groups = [[report] for report in reports] if ONE_EACH in output.path else [list(reports)]
+    for group in groups:
+        _file(output.path.replace(ONE_EACH, group[0]["contract"]["id"]), rendered(output.name, group))
+
+
+def rendered(name: str, reports: Sequence[Report]) -> str:
+    """These reports in one document of a format. Raises GradproofError on an inconsistent report."""
+    if name in ("junit", "sarif"):
+        from importlib import import_module
+
+        from gradproof.render.consistency import require
+
+        for report in reports:
+            require(report)
+        text: str = import_module(f"gradproof.render.{name}").render(reports)
+        return text
+    if name == "text":
+        return _plain(reports)
+    from gradproof.session import rendering
+
+    if name == "json" and len(reports) > 1:
+        return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
+    return "\n".join(rendering(name)(report) for report in reports)
+
+
+def _plain(reports: Sequence[Report]) -> str:
+    """The tables of the terminal, without colour."""
+    import io
+
+    from rich.console import Console
+
+    from gradproof.render import terminal
+
+    page = io.StringIO()
+    for report in reports:
+        terminal.render(report, Console(file=page, width=120, no_color=True))
+    return page.getvalue()
+
+
+def _github(output: Output, reports: Sequence[Report]) -> None:
+    from gradproof.render import github
+
+    click.echo(github.render(reports), nl=False)
+    path = output.path or os.environ.get(SUMMARY)
+    if path:
+        try:
+            with Path(path).open("a", encoding="utf-8") as page:
+                page.write(github.summary(reports))
+        except OSError as error:
+            raise unwritten(path, error) from error
+
+
+def _file(path: str, text: str) -> None:
+    from gradproof.files import replace_whole
+
+    try:
+        replace_whole(Path(path), text)
+    except OSError as error:
+        raise unwritten(path, error) from error
+
+
+def unwritten(path: str, error: OSError) -> GradproofError:
+    """GP407 for a file that cannot be written."""
+    found = f"{path} cannot be written: {error.strerror or error}"
+    return GradproofError("GP407", found, "a place that can be written", "name another one with --format")
