@@ -14,11 +14,11 @@ from toy_workspace import write_workspace
 from gradproof.workspace import Workspace
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-PLUGIN = '''\
+PLUGIN = """\
 import sys
 from gradproof.runner import Worker
 Worker.command = lambda self: [sys.executable, "-P", {worker!r}]
-'''
+"""
 
 
 @pytest.fixture
