@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gradproof.contract_gate import OursGate
 from gradproof.contract_rules import check, tolerate
 from gradproof.contract_schema import (
     CheckShape,
@@ -20,18 +21,18 @@ from gradproof.contract_schema import (
     FieldObligation,
     FieldRoot,
     FieldTest,
-    OursGate,
     OursHarness,
     OursObligation,
     OursRoot,
     OursTest,
     StepShape,
     StubShape,
-    exact,
 )
 from gradproof.contract_shape import shape, uses_ours
 from gradproof.contract_tree import ContractErrors, Node, Problem, places, read
+from gradproof.contract_types import exact
 from gradproof.core import Bound, Expect, Layer, Tolerance
+from gradproof.demands import NONE, Demands, demands_of
 
 __all__ = [
     "Contract", "ContractErrors", "Equation", "FalsificationTest", "Gate", "Harness", "Metadata", "Obligation", "Phase",
@@ -169,6 +170,7 @@ class Gate:
     seeded_bugs: tuple[str, ...] = ()
     require: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw: Raw = field(default_factory=dict)
+    demands: Demands = NONE
 
 
 @dataclass(frozen=True)
@@ -385,4 +387,5 @@ def _gate(typed: OursRoot | FieldRoot, root: Node) -> Gate | None:
     return Gate(
         shaped.id, shaped.name, shaped.description, tuple(shaped.checks), shaped.pass_criteria, shaped.falsification,
         criteria, tuple(getattr(shaped, "seeded_bug", ())), required, _raw(root, "qa_gate"),
+        demands_of(shaped.least, shaped.gpu_max_age_days, shaped.waivers) if isinstance(shaped, OursGate) else NONE,
     )  # fmt: skip

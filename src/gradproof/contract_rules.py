@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.contract_backing import lemma_names, requirements
-from gradproof.contract_schema import DEVICES, REFERENCE, Dtype
+from gradproof.contract_demands import demanded
+from gradproof.contract_schema import DEVICES, Dtype
 from gradproof.contract_steps import PRIMARY, ints, step_bounds
 from gradproof.contract_tree import Node, Problem
+from gradproof.contract_types import REFERENCE
 from gradproof.core import Expect, Layer
 
 SOLVER_LAYER = {"z3": {Layer.SMT}, "crosshair": {Layer.CROSSHAIR}}
@@ -381,4 +383,5 @@ def _field_gaps(r: Rules) -> None:
 RULES: tuple[Callable[[Rules], None], ...] = (
     _obligations, _unique_ids, _obligation_references, _stub_references, _bounds, step_bounds, _no_repetition, _covered,
     _layers, _run_dtypes, _gate, _subjects, _mutants, _summary, _depends, _field_gaps, lemma_names, requirements,
+    demanded,
 )  # fmt: skip

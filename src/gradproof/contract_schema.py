@@ -9,33 +9,39 @@ A check that pydantic cannot express raises PydanticCustomError with one of grad
 
 from __future__ import annotations
 
-import re
-from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, BeforeValidator, Field
 
-from gradproof.contract_tree import Exact
+from gradproof.contract_gate import FieldGate, OursGate
+from gradproof.contract_types import (
+    STRICT,
+    Free,
+    Ident,
+    LayerName,
+    LemmaName,
+    Module,
+    Number,
+    Positive,
+    ReachName,
+    Reference,
+    Seconds,
+    Strategy,
+    Text,
+    some,
+)
 
 Dtype = Literal["fp64", "fp32", "fp32-tf32", "fp16", "bf16"]
 Format = Literal["fp64", "fp32", "fp16", "bf16"]
 Metric = Literal["linf", "l2", "relative", "ulp"]
-LayerName = Literal["smt", "crosshair", "step", "cpu", "cuda"]
 AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
 Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
-Strategy = Literal[
-    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain",
-    "bit_exhaustive", "step_contract",
-]  # fmt: skip
-Certified = Literal["linear_chain"]
 ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
 OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused"]
-ReachName = Literal["all inputs", "bounded", "sampled"]
 ObligationType = Literal[
     "invariant", "equivalence", "bound", "monotonicity", "idempotency", "linearity", "symmetry", "associativity",
     "conservation", "ordering", "completeness", "soundness", "involution", "determinism", "roundtrip",
@@ -44,102 +50,12 @@ ObligationType = Literal[
 ]  # fmt: skip
 
 DEVICES = ("cpu", "cuda")
-MAX_TIME_LIMIT = 3600
-REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
-_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
-_LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
-_IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
-
-
-def exact(text: str) -> Fraction:
-    """The decimal number that `text` writes. Raises ValueError when it writes none, or an infinite or huge one."""
-    if not _NUMBER.fullmatch(text):
-        raise ValueError(text)
-    return Fraction(text if not text.startswith(".") else "0" + text)
-
-
-def _wrong(code: str, expected: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{expected}", {"expected": expected})
-
-
-def _nonblank(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise _wrong("GP103", "a text that is not blank")
-    return value
-
-
-def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and not pattern.fullmatch(value):
-            raise _wrong("GP122", expected)
-        return value
-
-    return BeforeValidator(check)
-
-
-def _tolerance(value: Any) -> str:
-    """A positive finite decimal, kept as it was written."""
-    text = value.text if isinstance(value, Exact) else value
-    text = str(text) if isinstance(text, int) and not isinstance(text, bool) else text
-    if not isinstance(text, str):
-        raise _wrong("GP104", "a number")
-    try:
-        positive = exact(text) > 0
-    except ValueError:
-        positive = False
-    if not positive:
-        raise _wrong("GP107", "a positive finite decimal number such as 1e-5")
-    return text
-
-
-def _seconds(value: Any) -> float:
-    text = value.text if isinstance(value, Exact) else value
-    if isinstance(text, bool) or not isinstance(value, (int, Exact)):
-        raise _wrong("GP104", "a number of seconds")
-    try:
-        number = exact(str(text))
-    except ValueError:
-        number = Fraction(0)
-    if not 0 < number <= MAX_TIME_LIMIT:
-        raise _wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
-    return float(number)
-
-
-def _some(value: Any) -> Any:
-    if isinstance(value, list) and not value:
-        raise _wrong("GP103", "a list with at least one element")
-    return value
-
-
-def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else _some(value)
-
-
-def _shown(value: Any) -> Any:
-    """Free data: floats become their text."""
-    if isinstance(value, Exact):
-        return value.text
-    if isinstance(value, dict):
-        return {k: _shown(v) for k, v in value.items()}
-    return [_shown(v) for v in value] if isinstance(value, list) else value
-
-
-Text = Annotated[str, BeforeValidator(_nonblank)]
-LemmaName = Annotated[str, _shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
-Ident = Annotated[str, _shaped(_IDENT, "letters, digits, dot, dash and underscore, at most 64")]
-Reference = Annotated[str, _shaped(REFERENCE, "module.path:attribute")]
-Module = Annotated[str, _shaped(_MODULE, "module.path")]
-Positive = Annotated[int, Field(gt=0)]
-Seconds = Annotated[float, BeforeValidator(_seconds)]
-Number = Annotated[str, BeforeValidator(_tolerance)]
-Free = Annotated[dict[str, Any], BeforeValidator(_shown)]
 
 
 class Shape(BaseModel):
     """Strict, closed and frozen."""
 
-    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+    model_config = STRICT
 
 
 class MetadataShape(Shape):
@@ -176,8 +92,8 @@ class ToleranceShape(Shape):
 
 
 class LayersShape(Shape):
-    ci: Annotated[list[LayerName], BeforeValidator(_some)]
-    release: Annotated[list[LayerName], BeforeValidator(_some)]
+    ci: Annotated[list[LayerName], BeforeValidator(some)]
+    release: Annotated[list[LayerName], BeforeValidator(some)]
 
 
 class _Obligation(Shape):
@@ -256,7 +172,7 @@ class CheckShape(Shape):
     harness: Reference
     expect: ExpectName = "holds"
     subject: Reference | None = None
-    bounds: Annotated[list[BoundShape], BeforeValidator(_some)]
+    bounds: Annotated[list[BoundShape], BeforeValidator(some)]
     mutants: list[Ident] = []
     assumptions: list[Text] = []
     params: Free = {}
@@ -267,8 +183,8 @@ class CheckShape(Shape):
 class StubShape(CheckShape):
     stub: Module
     property: Text
-    formats: Annotated[list[Format], BeforeValidator(_some)]
-    lemmas: Annotated[list[LemmaName], BeforeValidator(_some)] = []
+    formats: Annotated[list[Format], BeforeValidator(some)]
+    lemmas: Annotated[list[LemmaName], BeforeValidator(some)] = []
 
 
 class OursHarness(CheckShape):
@@ -306,11 +222,11 @@ class StepParams(Shape):
     are held to the same. `max_norm` and `loss_scale` are absent without a clip and without a scaler.
     """
 
-    nets: Annotated[list[Ident], BeforeValidator(_some)]
-    n: Annotated[list[Positive], BeforeValidator(_some)]
-    domains: Annotated[list[Domain], BeforeValidator(_some)]
-    optimizers: Annotated[list[OptimizerName], BeforeValidator(_some)] = ["sgd"]
-    modes: Annotated[list[Mode], BeforeValidator(_some)] = ["fp32"]
+    nets: Annotated[list[Ident], BeforeValidator(some)]
+    n: Annotated[list[Positive], BeforeValidator(some)]
+    domains: Annotated[list[Domain], BeforeValidator(some)]
+    optimizers: Annotated[list[OptimizerName], BeforeValidator(some)] = ["sgd"]
+    modes: Annotated[list[Mode], BeforeValidator(some)] = ["fp32"]
     micro_batch: Positive = 1
     tail: Annotated[int, Field(ge=0)] = 0
     weighting: Literal["equal", "count"] = "equal"
@@ -324,32 +240,6 @@ class StepShape(CheckShape):
     params: StepParams  # type: ignore[assignment]
     obligation: Ident | None = None
     obligations: list[Ident] = []
-
-
-class FieldGate(Shape):
-    id: Ident
-    name: str = ""
-    description: str = ""
-    checks: list[str] = []
-    pass_criteria: str = ""
-    falsification: str = ""
-
-
-class RequireShape(Shape):
-    """What must stand behind the proofs of a strategy, for the gate to count them."""
-
-    certificates: Annotated[list[Certified], BeforeValidator(_some)] | None = None
-    second_solver: Annotated[list[Strategy], BeforeValidator(_some)] | None = None
-
-
-class OursGate(FieldGate):
-    name: Text
-    checks: Annotated[list[Text], BeforeValidator(_some)]
-    pass_criteria: Text
-    falsification: Text
-    criteria: dict[str, Annotated[list[Ident], BeforeValidator(_some)]]
-    seeded_bug: Annotated[list[Ident], BeforeValidator(_listed)]
-    require: RequireShape | None = None
 
 
 class FieldSummary(Shape):

@@ -163,6 +163,10 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "A stub, or a harness of step contracts, names a lemma that there is not, so it would rest on nothing.",
         "Write a name that `python -m gradproof.rounding.lemmas --list` prints, or a shell pattern of such names.",
     ),
+    "GP137": Explanation(
+        "`qa_gate` demands or waives something of an obligation that the contract does not have.",
+        "Correct the name under `least` or `waivers`, or remove the entry.",
+    ),
     "GP201": Explanation(
         "The folder is no workspace: it lacks proofs/, models/ or symbolic/.",
         "Change to a workspace, or name one with --workspace.",
@@ -329,5 +333,17 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP432": Explanation(
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
+    ),
+    "GP490": Explanation(
+        "The workspace's pyproject.toml cannot be read, or is no TOML.",
+        "Mend the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",
+    ),
+    "GP491": Explanation(
+        "A key of [tool.gradproof] is unknown, or has a value that it cannot have.",
+        "Correct the key or the value; `gradproof config` shows each setting with its source.",
+    ),
+    "GP492": Explanation(
+        "[tool.gradproof] demands or waives something of an obligation that no contract of the workspace has.",
+        "Correct the name; `gradproof list` shows the obligations of each check.",
     ),
 }

@@ -2,7 +2,8 @@
 
 Coverage is counted per obligation and layer, from evidence that ran, is fresh and was not vacuous. A required layer
 with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, unless it is refuted anyway; a contract
-that depends on one that is not discharged is OPEN, unless it is BROKEN anyway.
+that depends on one that is not discharged is OPEN, unless it is BROKEN anyway. What a release demands beyond that, and
+what it excuses, is in gradproof.demands.
 """
 
 from __future__ import annotations
@@ -13,9 +14,9 @@ from dataclasses import dataclass, field
 from gradproof.audit import audit
 from gradproof.backing import NOTHING, Required, shortfall
 from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
+from gradproof.demands import NONE, REACHES, Demands, Least, Waiver, outdated, shortcoming
 from gradproof.evidence import Standing
 
-_REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
 _MISSING = Standing(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
 
@@ -51,7 +52,7 @@ class Policy:
     """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`.
 
     `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
-    one that is not discharged keeps the gate open.
+    one that is not discharged keeps the gate open. `demands`: what is asked and excused beyond the contract.
     """
 
     profile: str
@@ -62,6 +63,7 @@ class Policy:
     demanded: frozenset[Layer] = frozenset(Layer)
     backing: Required = NOTHING
     premises: tuple[Premise, ...] = ()
+    demands: Demands = NONE
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class ObligationRuling:
-    """One row of the coverage matrix; `discharged` of `required` cells."""
+    """One row of the coverage matrix; `discharged` of `required` cells. `excused`: each that is open is waived."""
 
     id: str
     effect: Effect
     discharged: int
     required: int
     cells: Mapping[Layer, Cell]
+    excused: tuple[Waiver, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -116,6 +119,15 @@ class CriterionRuling:
 
 
 @dataclass(frozen=True)
+class WaiverRuling:
+    """A waiver: `in force` over open cells, `expired`, or `unused` because nothing that it covers is open."""
+
+    waiver: Waiver
+    state: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Verdict:
     """The whole judgement, with the exit code and every reason against a met gate."""
 
@@ -124,6 +136,7 @@ class Verdict:
     rulings: Mapping[str, Ruling]
     obligations: Mapping[str, ObligationRuling]
     criteria: tuple[CriterionRuling, ...]
+    waivers: tuple[WaiverRuling, ...] = ()
 
     @property
     def code(self) -> int:
@@ -137,10 +150,22 @@ def judge(checks: Sequence[Check], evidence: Mapping[str, Standing], policy: Pol
     for check in _by_dependence(checks):
         rulings[check.id] = _rule(check, evidence.get(check.id, _MISSING), rulings, policy)
     rulings = {check.id: rulings[check.id] for check in checks}
-    obligations = {clause.id: _obligation(clause, rulings) for clause in policy.clauses}
+    obligations = {clause.id: _obligation(clause, rulings, policy.demands) for clause in policy.clauses}
     criteria = tuple(_criterion(criterion, obligations) for criterion in policy.criteria)
     exit_, reasons = _exit(rulings, obligations, criteria, policy)
-    return Verdict(exit_, tuple(reasons), rulings, obligations, criteria)
+    waivers = tuple(_waived(waiver, obligations, policy.demands) for waiver in policy.demands.waivers)
+    return Verdict(exit_, tuple(reasons), rulings, obligations, criteria, waivers)
+
+
+def _waived(waiver: Waiver, obligations: Mapping[str, ObligationRuling], demands: Demands) -> WaiverRuling:
+    cells = tuple(
+        f"{row.id} x {layer}"
+        for row in obligations.values()
+        for layer, cell in row.cells.items()
+        if cell.required and cell.effect is Effect.OPEN and waiver.covers(row.id, layer)
+    )
+    state = "unused" if not cells else "in force" if demands.in_force(waiver) else "expired"
+    return WaiverRuling(waiver, state, cells)
 
 
 def _by_dependence(checks: Sequence[Check]) -> list[Check]:
@@ -172,6 +197,9 @@ def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy:
         outcome, reason = audit(check, standing.evidence["finding"])
     elif standing.evidence is not None:
         reason = f"its evidence is stale: {standing.reason}"
+    if standing.evidence is not None and outcome is not Outcome.NOT_RUN:
+        old = outdated(standing.evidence["finished_at"], check.layer, policy.demands)
+        outcome, reason = (Outcome.NOT_RUN, f"its evidence does not count: {old}") if old else (outcome, reason)
     effect = DECISION[check.expect, outcome]
     if standing.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
         missing = shortfall(check, standing.evidence["finding"], policy.backing)
@@ -190,14 +218,18 @@ def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy:
     return Ruling(check, standing, outcome, effect, reason, reach, required(check, policy))
 
 
-def _obligation(clause: Clause, rulings: Mapping[str, Ruling]) -> ObligationRuling:
-    cells = {layer: _cell(clause, layer, rulings) for layer in Layer}
+def _obligation(clause: Clause, rulings: Mapping[str, Ruling], demands: Demands) -> ObligationRuling:
+    least = demands.least.get(clause.id, Least())
+    cells = {layer: _cell(clause, layer, rulings, least) for layer in Layer}
     demanded = [cell for cell in cells.values() if cell.required]
     discharged = sum(cell.effect is Effect.DISCHARGED for cell in demanded)
     effect = Effect.DISCHARGED if demanded and discharged == len(demanded) else Effect.OPEN
     if any(cell.effect is Effect.BROKEN for cell in cells.values()):
         effect = Effect.BROKEN
-    return ObligationRuling(clause.id, effect, discharged, len(demanded), cells)
+    open_ = [layer for layer, cell in cells.items() if cell.required and cell.effect is Effect.OPEN]
+    found = [demands.excused(clause.id, layer) for layer in open_]
+    excused = tuple(dict.fromkeys(w for w in found if w is not None)) if effect is Effect.OPEN and all(found) else ()
+    return ObligationRuling(clause.id, effect, discharged, len(demanded), cells, excused)
 
 
 def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
@@ -211,7 +243,7 @@ def _of_model(check: Check, clause: Clause) -> bool:
     return own != "" and check.subject == own
 
 
-def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
+def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling], least: Least) -> Cell:
     """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
     counted = [
         r
@@ -229,12 +261,14 @@ def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling]) -> Cell:
         effect = Effect.BROKEN
     elif proofs and all(e is Effect.DISCHARGED for e in effects):
         effect = Effect.DISCHARGED
+        reason = shortcoming(least, layer, [(r.check, r.reach) for r in proofs])
+        effect = Effect.OPEN if reason else effect
     else:
         effect = Effect.OPEN if counted or wanted else None
         if counted and all(e is Effect.DISCHARGED for e in effects):
             reason = NO_MODEL if shown else "only expected refutations, nothing shows that it holds"
     done = effect is Effect.DISCHARGED
-    reach = next((r for r in _REACHES if r in reaches), None) if done else None
+    reach = next((r for r in REACHES if r in reaches), None) if done else None
     beyond = _beyond([r for r in shown if r not in proofs], reach) if done else ()
     checks = tuple(r.check.id for r in counted)
     return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, checks, beyond, reason)
@@ -244,10 +278,10 @@ def _beyond(others: Sequence[Ruling], reach: Reach | None) -> tuple[tuple[str, R
     """Other subjects of which more is known than of the contract's model: (subject, its best reach)."""
     best: dict[str, Reach] = {}
     for other in others:
-        if other.reach is None or (reach is not None and _REACHES.index(other.reach) >= _REACHES.index(reach)):
+        if other.reach is None or (reach is not None and REACHES.index(other.reach) >= REACHES.index(reach)):
             continue
         held = best.setdefault(other.check.subject, other.reach)
-        best[other.check.subject] = min(held, other.reach, key=_REACHES.index)
+        best[other.check.subject] = min(held, other.reach, key=REACHES.index)
     return tuple(best.items())
 
 
@@ -255,11 +289,14 @@ def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]
     open_ = [
         f"{name} is {obligations[name].effect if name in obligations else 'no obligation of the contract'}"
         for name in criterion.obligations
-        if name not in obligations or obligations[name].effect is not Effect.DISCHARGED
+        if name not in obligations or not (obligations[name].effect is Effect.DISCHARGED or obligations[name].excused)
     ]
     if not criterion.obligations:
         open_ = ["it names no obligation"]
-    why = "; ".join(open_) or f"{len(criterion.obligations)} of {len(criterion.obligations)} obligations DISCHARGED"
+    rows = [obligations[name] for name in criterion.obligations if name in obligations]
+    good = f"{sum(not row.excused for row in rows)} of {len(rows)} obligations DISCHARGED"
+    good += "".join(f"; {waiver.told()}" for row in rows for waiver in row.excused)
+    why = "; ".join(open_) or good
     return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
 
 
@@ -275,7 +312,7 @@ def _exit(
     broken = [_told(r) for r in rulings.values() if r.effect is Effect.BROKEN]
     crashed = [_told(r) for r in rulings.values() if r.required and r.outcome is Outcome.ERROR]
     left = [r for r in rulings.values() if r.required and r.effect is Effect.OPEN and r.outcome is not Outcome.ERROR]
-    open_ = [_told(r) for r in left]
+    open_ = [_told(r) for r in left if not _excused(r, policy)]
     if policy.restricted:
         if not any(r.effect is Effect.DISCHARGED for r in rulings.values()):
             open_ = open_ or ["no selected check gave an answer"]
@@ -285,6 +322,15 @@ def _exit(
         if reasons:
             return exit_, [*broken, *crashed, *open_]
     return Exit.MET, []
+
+
+def _excused(ruling: Ruling, policy: Policy) -> bool:
+    """Whether every cell that asks for this check is waived. Stubs and the gate's falsification never are."""
+    check = ruling.check
+    if policy.restricted or check.kind in (Kind.STUB, Kind.GATE):
+        return False
+    asking = [c.id for c in policy.clauses if c.id in check.obligations and check.layer in c.layers]
+    return all(policy.demands.excused(name, check.layer) is not None for name in asking)
 
 
 def _told(ruling: Ruling) -> str:
@@ -306,6 +352,10 @@ def _uncovered(
         if row.required == 0:
             reasons.append(f"{row.id}: the contract names no layer that must discharge it")
         for layer, cell in row.cells.items():
+            if cell.required and cell.effect is Effect.OPEN and (waiver := policy.demands.lapsed(row.id, layer)):
+                reasons.append(f"{row.id} x {layer}: the waiver of {waiver.owner} expired on {waiver.expires}")
+            if policy.demands.excused(row.id, layer) is not None:
+                continue
             if cell.required and not cell.checks:
                 reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
             elif cell.required and cell.effect is Effect.OPEN and cell.reason:

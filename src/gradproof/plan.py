@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof.backing import Required
 from gradproof.core import Check, Expect, GradproofError, Kind, Layer
+from gradproof.demands import NONE, Demands, together
 from gradproof.judge import Clause, Criterion, Policy
 
 if TYPE_CHECKING:
@@ -39,16 +40,27 @@ def plan(contract: Contract, *, devices: Sequence[Layer] = DEVICES) -> list[Chec
     return checks
 
 
-def policy_of(contract: Contract, profile: str) -> Policy:
-    """What the contract's gate demands in a profile, `ci` or `release`."""
+def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
+    """What the contract's gate demands in a profile, `ci` or `release`, with what a release demands beside it.
+
+    The clock of `more` is the one by which evidence and waivers are judged; without one neither is.
+    """
     gate = contract.gate
-    clauses = tuple(Clause(o.id, tuple(o.layers.get(profile, ())), o.subjects) for o in contract.obligations)
+    demands = together([more] if gate is None else [gate.demands, more], more.now)
+    clauses = tuple(
+        Clause(o.id, tuple(dict.fromkeys([*o.layers.get(profile, ()), *_more(demands, o.id)])), o.subjects)
+        for o in contract.obligations
+    )
     if gate is None:
-        return Policy(profile, clauses)
+        return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(Criterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
     required = Required(**{name: frozenset(strategies) for name, strategies in gate.require.items()})
-    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required)
+    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
+
+
+def _more(demands: Demands, name: str) -> tuple[Layer, ...]:
+    return demands.least[name].layers if name in demands.least else ()
 
 
 def falsification_id(gate: Gate) -> str:

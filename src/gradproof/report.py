@@ -14,7 +14,7 @@ from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Laye
 from gradproof.environment import environment
 from gradproof.evidence import now
 from gradproof.files import replace_whole
-from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict, subject_of
+from gradproof.judge import Cell, ObligationRuling, Ruling, Verdict, WaiverRuling, subject_of
 from gradproof.plan import falsification_id, vars_of
 
 if TYPE_CHECKING:
@@ -56,6 +56,7 @@ def build(
         "contract": _contract(contract),
         "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
         "gate": _gate(contract, verdict),
+        "waivers": [_waiver(row) for row in verdict.waivers],
         "obligations": [_obligation(contract, row) for row in verdict.obligations.values()],
         "checks": checks,
         "mutants": _mutants(rulings),
@@ -85,6 +86,7 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
             "reasons": ["the run has not finished, or it was killed"],
         },
         "gate": None,
+        "waivers": [],
         "obligations": [],
         "checks": [],
         "mutants": [],
@@ -135,6 +137,19 @@ def _gate(contract: Contract, verdict: Verdict) -> dict[str, Any] | None:
     }
 
 
+def _waiver(row: WaiverRuling) -> dict[str, Any]:
+    waiver = row.waiver
+    return {
+        "obligation": waiver.obligation,
+        "layer": None if waiver.layer is None else str(waiver.layer),
+        "owner": waiver.owner,
+        "reason": waiver.reason,
+        "expires": waiver.expires.isoformat(),
+        "state": row.state,
+        "cells": list(row.cells),
+    }
+
+
 def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
     source = contract.obligation(row.id)
     about = {**contract.subjects, **source.subjects}
@@ -146,6 +161,7 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
         "tolerances": [vars_of(t) for t in source.tolerances],
         "assumptions": list(source.assumptions),
         "effect": str(row.effect),
+        "waived": bool(row.excused),
         "counts": {"discharged": row.discharged, "required": row.required},
         "cells": {str(layer): _cell(row.cells[layer], subject_of(about, layer)) for layer in Layer},
     }

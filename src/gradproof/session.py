@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +19,8 @@ from gradproof.files import replace_whole
 from gradproof.judge import Policy, Verdict, judge, required
 from gradproof.plan import plan, policy_of
 from gradproof.runner import Listener, Pool
+from gradproof.settings import Settings
+from gradproof.settings import load as load_settings
 from gradproof.store import Store
 from gradproof.workspace import Workspace, find
 
@@ -36,7 +40,7 @@ def default_jobs() -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line asks for."""
+    """What a command line asks for. `stated`: the options that it, or the environment, gives."""
 
     workspace: Path | None = None
     contracts: tuple[str, ...] = ()
@@ -46,6 +50,8 @@ class Options:
     select: tuple[str, ...] = ()
     time_limit: float | None = None
     fail_fast: bool = False
+    baseline: Path | None = None
+    stated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -63,13 +69,16 @@ class Session:
     """One workspace with its contracts and their checks. Raises GradproofError; contract errors all at once."""
 
     def __init__(self, options: Options) -> None:
-        self.options = options
         self.workspace: Workspace = find(options.workspace, explicit=options.workspace is not None)
+        self.settings = load_settings(self.workspace.root)
+        self.options = _completed(options, self.settings)
+        self.demands = replace(self.settings.demands, now=datetime.now(UTC))
         self.contracts: list[Contract] = self._load()
         self._one_of_a_name()
         self.known: dict[str, Contract] = self._known()
         self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self._asked_first()}
         self._distinct()
+        self._demanded()
 
     def _load(self) -> list[Contract]:
         from gradproof.contract import ContractErrors, Problem, load
@@ -117,6 +126,17 @@ class Session:
             if other != contract.path:
                 found = f"{other} and {contract.path} are both called {contract.id}"
                 raise GradproofError("GP217", found, "one contract of a name", "rename the folder of one of them")
+
+    def _demanded(self) -> None:
+        """What pyproject.toml demands and excuses is of obligations of this workspace."""
+        if self.options.contracts:
+            return
+        known = sorted({o.id for c in self.contracts for o in c.obligations})
+        for name, where in self.settings.named():
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1)
+                mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
+                raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", mend, where)
 
     def _distinct(self) -> None:
         """Evidence is filed under check ids, so no two contracts may plan the same one."""
@@ -186,7 +206,7 @@ class Session:
         for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
             checks = self.plans[contract.path]
             missing = self.standings(c for c in checks if c.id not in standings)
-            policy = policy_of(contract, self.options.profile)
+            policy = policy_of(contract, self.options.profile, self.demands)
             policy = replace(policy, premises=premises(contract, {name: v.exit for name, v in made.items()}))
             made[contract.id] = judge(checks, {**missing, **standings}, policy)
         return made
@@ -203,7 +223,7 @@ class Session:
 
     def state(self, contract: Contract, run: Run) -> str:
         """`complete` when every required check was decided by this run or by fresh evidence, else `partial`."""
-        policy = policy_of(contract, self.options.profile)
+        policy = policy_of(contract, self.options.profile, self.demands)
         decided = all(
             c.id in run.ran or run.standings[c.id].fresh for c in self.plans[contract.path] if required(c, policy)
         )
@@ -242,6 +262,14 @@ class Session:
             replace_whole(path, rendering(name)(report))
             written[name] = path
         return written
+
+
+def _completed(options: Options, settings: Settings) -> Options:
+    """The options with what the file says where neither the command line nor the environment does."""
+    found = {name: value for name, value in settings.options.items() if name not in options.stated}
+    if "baseline" in found and settings.path is not None:
+        found["baseline"] = settings.path.parent / found["baseline"]
+    return replace(options, **found)
 
 
 def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:

@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
     "watch": ("watch", "Run a training script and verify what one run can decide."),
     "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
+    "config": ("config", "Show each setting with its value and its source."),
     "doctor": ("doctor", "Print versions and devices; warn of folders that shadow packages."),
     "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),

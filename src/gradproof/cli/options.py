@@ -9,12 +9,21 @@ from typing import Any, TypeVar
 
 import click
 
+from gradproof.settings import ENVIRONMENT
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PLACE = (
     click.option("--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/."),
     click.option("--contract", "contracts", multiple=True, metavar="ID|FILE", help="Only this contract (repeatable)."),
-    click.option("--profile", type=click.Choice(["ci", "release"]), default="ci", show_default=True, help="Gate."),
+    click.option(
+        "--profile",
+        type=click.Choice(["ci", "release"]),
+        default="ci",
+        show_default=True,
+        envvar=ENVIRONMENT["profile"],
+        help="Gate.",
+    ),
 )
 _SELECT = (
     click.option(
@@ -22,9 +31,19 @@ _SELECT = (
     ),
 )
 _RUN = (
-    click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]"),
+    click.option(
+        "--jobs",
+        type=click.IntRange(1),
+        envvar=ENVIRONMENT["jobs"],
+        help="Checks at a time.  [default: one for each CPU, at most 8]",
+    ),
     click.option("--no-cache", is_flag=True, help="Run again what has a fresh answer."),
-    click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for each check."),
+    click.option(
+        "--time-limit",
+        type=click.FloatRange(0, min_open=True),
+        envvar=ENVIRONMENT["time_limit"],
+        help="Seconds for each check.",
+    ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
 )
@@ -64,9 +83,13 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def gathered(**given: Any) -> int:
+        from click.core import ParameterSource
+
         from gradproof.session import Options
 
-        shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__}
+        source = click.get_current_context().get_parameter_source
+        stated = frozenset(k for k in ENVIRONMENT if source(k) not in (None, ParameterSource.DEFAULT))
+        shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__} | {"stated": stated}
         if shared.get("jobs") is None:
             shared.pop("jobs", None)
         return function(options=Options(**shared), **given)

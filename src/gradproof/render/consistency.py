@@ -213,15 +213,40 @@ def _studies(report: Report) -> Iterator[str]:
             yield f"{r['check']} reads {r['operator']} on {r['device']} as conforming, and no row holds of it"
 
 
+def _covering(report: Report, obligation: str, layer: str) -> bool:
+    """Whether a waiver that holds on the day of the report covers a cell, and says so."""
+    day = str(report["generated_at"])[:10]
+    rows = [w for w in report.get("waivers", []) if w["state"] == "in force" and w["expires"] >= day]
+    return any(w["obligation"] == obligation and w["layer"] in (None, layer) for w in rows)
+
+
+def waived(report: Report, ob: Mapping[str, Any]) -> bool:
+    """Whether an obligation is OPEN in waived cells alone, and says so."""
+    cells = [(layer, c) for layer, c in ob["cells"].items() if c["required"] and c["effect"] != Effect.DISCHARGED]
+    covered = all(c["effect"] == Effect.OPEN and _covering(report, ob["id"], layer) for layer, c in cells)
+    return ob["effect"] == Effect.OPEN and ob.get("waived") is True and bool(cells) and covered
+
+
+def _excused(report: Report) -> set[str]:
+    """Checks that only waived cells ask for."""
+    asked: dict[str, list[bool]] = {}
+    for ob in report["obligations"]:
+        for layer, cell in ob["cells"].items():
+            for name in cell["checks"] if cell["required"] else ():
+                asked.setdefault(name, []).append(waived(report, ob) and _covering(report, ob["id"], layer))
+    return {name for name, found in asked.items() if all(found)}
+
+
 def _met(report: Report) -> Iterator[str]:
     if not report["obligations"] or not report["checks"]:
         yield "the gate reads met over nothing"
-    needed = required_ids(report)
+    needed, excused = required_ids(report), _excused(report)
     for check in report["checks"]:
-        if check["effect"] == Effect.BROKEN or (check["effect"] == Effect.OPEN and check["id"] in needed):
+        left = check["id"] in needed and check["id"] not in excused
+        if check["effect"] == Effect.BROKEN or (check["effect"] == Effect.OPEN and left):
             yield f"the gate reads met and check {check['id']} is {check['effect']}"
     for ob in report["obligations"]:
-        if ob["effect"] != Effect.DISCHARGED:
+        if ob["effect"] != Effect.DISCHARGED and not waived(report, ob):
             yield f"the gate reads met and obligation {ob['id']} is {ob['effect']}"
         if not any(c["required"] for c in ob["cells"].values()):
             yield f"the gate reads met and obligation {ob['id']} has no required cell"
@@ -236,12 +261,13 @@ def _met(report: Report) -> Iterator[str]:
 
 def _met_gate(report: Report) -> Iterator[str]:
     gate = report["gate"] or {}
+    good = {ob["id"] for ob in report["obligations"] if ob["effect"] == Effect.DISCHARGED or waived(report, ob)}
     effects = {ob["id"]: ob["effect"] for ob in report["obligations"]}
     for criterion in gate.get("criteria", []):
         if not criterion["met"]:
             yield f"the gate reads met and criterion {criterion['name']} is not"
         for name in criterion["obligations"]:
-            if effects.get(name) != Effect.DISCHARGED:
+            if name not in good:
                 yield f"criterion {criterion['name']} rests on {name}, which is {effects.get(name, 'absent')}"
     seeded = gate.get("falsification") or {}
     if seeded.get("text") and seeded.get("turned_red") is not True:

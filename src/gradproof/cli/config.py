@@ -1,0 +1,78 @@
+"""`gradproof config`: every setting with its value and where it comes from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gradproof.cli.options import as_json, place, running, with_options
+from gradproof.settings import ENVIRONMENT
+
+if TYPE_CHECKING:
+    from gradproof.session import Options, Session
+
+SCHEMA = "gradproof-config/1"
+
+
+@click.command("config")
+@place
+@running
+@click.option(
+    "--baseline", envvar=ENVIRONMENT["baseline"], metavar="FILE", help="Report that nothing may be weaker than."
+)
+@as_json
+@with_options
+def command(options: Options, quiet: bool, json_: bool) -> int:
+    """Show each setting with its value and its source: command line, environment, pyproject.toml or default.
+
+    Then what a release demands beyond the contracts, and what is waived.
+    """
+    from gradproof.session import Session
+
+    session = Session(options)
+    rows = [*_options(session), *_demands(session)]
+    if json_:
+        click.echo(json.dumps({"schema": SCHEMA, "settings": rows}, indent=1, ensure_ascii=False))
+        return 0
+    width = max(len(row["name"]) for row in rows)
+    for row in rows:
+        click.echo(f"{row['name']:<{width}}  {row['value'] if row['value'] is not None else '-'}  ({row['source']})")
+    return 0
+
+
+def _options(session: Session) -> Iterator[dict[str, Any]]:
+    from click.core import ParameterSource
+
+    source = click.get_current_context().get_parameter_source
+    known = {ParameterSource.COMMANDLINE: "command line", ParameterSource.DEFAULT: "default"}
+    for name, variable in ENVIRONMENT.items():
+        told = f"environment {variable}" if source(name) is ParameterSource.ENVIRONMENT else known.get(source(name), "")
+        if told in ("", "default"):
+            told = session.settings.places.get(name, "default")
+        value = getattr(session.options, name)
+        yield {"name": name, "value": value if isinstance(value, int | float | None) else str(value), "source": told}
+
+
+def _demands(session: Session) -> Iterator[dict[str, Any]]:
+    """One row for each demand and each waiver, of the file first, then of the gates."""
+    places = session.settings.places
+    sources = [(session.settings.demands, places)]
+    sources += [
+        (c.gate.demands, {"*": f"{c.path}:{c.places.get(c.gate.id, (1, 1))[0]}"}) for c in session.contracts if c.gate
+    ]
+    for demands, where in sources:
+        fallback = where.get("*", str(session.settings.path))
+        if demands.gpu_max_age is not None:
+            source = where.get("gpu_max_age_days", fallback)
+            yield {"name": "gpu_max_age_days", "value": demands.gpu_max_age.days, "source": source}
+        for name, least in demands.least.items():
+            parts = [f"layers {', '.join(least.layers)}"] if least.layers else []
+            parts += [f"reach {layer}: {reach}" for layer, reach in least.reach.items()]
+            parts += [f"{bound} >= {value}" for bound, value in least.bounds.items()]
+            source = where.get(f"require.{name}", fallback)
+            yield {"name": f"require {name}", "value": "; ".join(parts) or "nothing", "source": source}
+        for waiver in demands.waivers:
+            yield {"name": "waiver", "value": waiver.told(), "source": where.get("waivers", fallback)}
