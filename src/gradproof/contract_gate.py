@@ -31,12 +31,12 @@ def _day(value: Any) -> str:
     if not isinstance(text, str):
         raise wrong("GP104", "a day, such as 2027-01-31")
     try:
-        if _DATE.fullmatch(text):
-            date.fromisoformat(text)
-            return text
+        day = date.fromisoformat(text) if _DATE.fullmatch(text) else None
     except ValueError:
-        pass
-    raise wrong("GP122", "a day, such as 2027-01-31")
+        day = None
+    if day is None:
+        raise wrong("GP122", "a day, such as 2027-01-31")
+    return text
 
 
 Day = Annotated[str, BeforeValidator(_day)]

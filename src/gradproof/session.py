@@ -16,7 +16,7 @@ from gradproof.audit import audit
 from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, GradproofError, Kind, Layer, Outcome
 from gradproof.evidence import ANSWERS, Standing
 from gradproof.files import replace_whole
-from gradproof.judge import Policy, Verdict, judge, required
+from gradproof.judge import Policy, Verdict, excused, judge, required
 from gradproof.plan import plan, policy_of
 from gradproof.runner import Listener, Pool
 from gradproof.settings import Settings
@@ -222,10 +222,12 @@ class Session:
         return judge(checks, standings, policy)
 
     def state(self, contract: Contract, run: Run) -> str:
-        """`complete` when every required check was decided by this run or by fresh evidence, else `partial`."""
+        """`complete` when this run or fresh evidence decided every required check that is not waived, else `partial`."""
         policy = policy_of(contract, self.options.profile, self.demands)
         decided = all(
-            c.id in run.ran or run.standings[c.id].fresh for c in self.plans[contract.path] if required(c, policy)
+            c.id in run.ran or run.standings[c.id].fresh or excused(c, policy)
+            for c in self.plans[contract.path]
+            if required(c, policy)
         )
         return "complete" if run.complete and decided else "partial"
 

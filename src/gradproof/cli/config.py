@@ -47,11 +47,11 @@ def _options(session: Session) -> Iterator[dict[str, Any]]:
     from click.core import ParameterSource
 
     source = click.get_current_context().get_parameter_source
-    known = {ParameterSource.COMMANDLINE: "command line", ParameterSource.DEFAULT: "default"}
     for name, variable in ENVIRONMENT.items():
-        told = f"environment {variable}" if source(name) is ParameterSource.ENVIRONMENT else known.get(source(name), "")
-        if told in ("", "default"):
-            told = session.settings.places.get(name, "default")
+        told = f"environment {variable}"
+        if source(name) is not ParameterSource.ENVIRONMENT:
+            by_line = source(name) is ParameterSource.COMMANDLINE
+            told = "command line" if by_line else session.settings.places.get(name, "default")
         value = getattr(session.options, name)
         yield {"name": name, "value": value if isinstance(value, int | float | None) else str(value), "source": told}
 

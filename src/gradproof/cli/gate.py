@@ -40,12 +40,15 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 def told(reports: Sequence[dict[str, Any]]) -> None:
     """Criteria, reasons and verdict of each contract in words."""
     from gradproof.core import EXIT_MEANING, Exit
+    from gradproof.render.views import waiver_words
 
     for report in reports:
         verdict, gate = report["verdict"], report["gate"] or {}
         click.echo(f"{report['contract']['id']} {report['contract']['version']}, profile {report['profile']}")
         for criterion in gate.get("criteria", []):
             click.echo(f"  {'met' if criterion['met'] else 'NOT MET':<8} {criterion['name']}: {criterion['why']}")
+        for waiver in report["waivers"]:
+            click.echo(f"  {waiver_words(waiver)}")
         for reason in verdict["reasons"][:MOST]:
             click.echo(f"  - {reason}")
         if len(verdict["reasons"]) > MOST:

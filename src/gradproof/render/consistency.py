@@ -227,7 +227,7 @@ def waived(report: Report, ob: Mapping[str, Any]) -> bool:
     return ob["effect"] == Effect.OPEN and ob.get("waived") is True and bool(cells) and covered
 
 
-def _excused(report: Report) -> set[str]:
+def excused_ids(report: Report) -> set[str]:
     """Checks that only waived cells ask for."""
     asked: dict[str, list[bool]] = {}
     for ob in report["obligations"]:
@@ -240,7 +240,7 @@ def _excused(report: Report) -> set[str]:
 def _met(report: Report) -> Iterator[str]:
     if not report["obligations"] or not report["checks"]:
         yield "the gate reads met over nothing"
-    needed, excused = required_ids(report), _excused(report)
+    needed, excused = required_ids(report), excused_ids(report)
     for check in report["checks"]:
         left = check["id"] in needed and check["id"] not in excused
         if check["effect"] == Effect.BROKEN or (check["effect"] == Effect.OPEN and left):

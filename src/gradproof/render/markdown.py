@@ -67,7 +67,9 @@ def _gate(report: Report) -> str:
     seeded = gate.get("falsification") or {}
     said = f"Its own falsification, “{seeded.get('text', 'none')}”: {views.seeded_words(gate)}. {seeded.get('why', '')}"
     head = f"## Gate {escape(gate.get('id', 'none'))}"
-    return "\n\n".join([head, table(("Criterion", "Obligations", "State", "Why"), rows), escape(said)])
+    parts = [head, table(("Criterion", "Obligations", "State", "Why"), rows), escape(said)]
+    waivers = report.get("waivers") or []
+    return "\n\n".join([*parts, *(["### Waivers", bullets(map(views.waiver_words, waivers))] if waivers else [])])
 
 
 def _coverage(report: Report) -> str:

@@ -1,7 +1,7 @@
 """What a row of a report is to a CI system: passed, failed, an error, or skipped. One table for every format.
 
-A check that the profile does not ask for and that did not run is skipped; one that it asks for is an error, whatever
-kept it from running. Nothing that is not DISCHARGED is ever passed.
+A check that the profile does not ask for and that did not run is skipped, and so is one that is open and waived; one
+that it asks for is an error, whatever kept it from running. Nothing that is not DISCHARGED is ever passed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any
 
 from gradproof.core import Effect, Outcome
+from gradproof.render.consistency import excused_ids
 from gradproof.render.fmt import one_line
 
 Report = Mapping[str, Any]
@@ -54,11 +55,11 @@ class Row:
     col: int
 
 
-def standing_of(outcome: Outcome, effect: Effect, required: bool) -> Standing:
+def standing_of(outcome: Outcome, effect: Effect, required: bool, waived: bool = False) -> Standing:
     """The standing of a check."""
     if effect is Effect.DISCHARGED:
         return Standing.PASSED
-    if outcome is Outcome.NOT_RUN and not required:
+    if (outcome is Outcome.NOT_RUN and not required) or (waived and effect is Effect.OPEN):
         return Standing.SKIPPED
     return Standing.FAILED if outcome in FAILS else Standing.ERROR
 
@@ -72,15 +73,16 @@ def level_of(outcome: Outcome, standing: Standing) -> Level | None:
 
 def rows(report: Report) -> Iterator[Row]:
     """Every check of a report, then every criterion of its gate, and the verdict."""
+    excused = excused_ids(report)
     for check in report["checks"]:
-        yield _check(report, check)
+        yield _check(report, check, check["id"] in excused)
     yield from _gate(report)
 
 
-def _check(report: Report, check: Mapping[str, Any]) -> Row:
+def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
     outcome = Outcome(check["outcome"])
-    standing = standing_of(outcome, Effect(check["effect"]), bool(check.get("required", True)))
-    words = f"{outcome}: {check['reason'] or check['meaning']}"
+    standing = standing_of(outcome, Effect(check["effect"]), bool(check.get("required", True)), waived)
+    words = f"{'waived: ' if waived else ''}{outcome}: {check['reason'] or check['meaning']}"
     if check["expect"] != "holds":
         words = f"{outcome}, expected {check['expect']}: {check['reason'] or check['meaning']}"
     place = _place(report, check["id"].partition("@")[0].partition("/")[0])

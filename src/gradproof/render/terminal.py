@@ -111,6 +111,8 @@ def _gate(report: Report, console: Console) -> None:
     seeded = gate.get("falsification") or {}
     line = Text(f"Seeded bug “{one_line(seeded.get('text', 'none'))}”: ")
     _item(console, line.append(views.seeded_words(gate), style=_style(views.seeded_effect(gate))))
+    for waiver in report.get("waivers") or []:
+        _item(console, Text(one_line(views.waiver_words(waiver)), style=_style(Effect.OPEN)))
 
 
 def _attention(report: Report, console: Console) -> None:

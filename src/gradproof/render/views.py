@@ -264,6 +264,13 @@ def criterion_effect(report: Report, criterion: Mapping[str, Any]) -> Effect:
     return Effect.BROKEN if broken else Effect.OPEN
 
 
+def waiver_words(waiver: Mapping[str, Any]) -> str:
+    """A waiver in one line: its state, what it excuses, whose it is, until when, and why."""
+    where = waiver["obligation"] + (f" x {waiver['layer']}" if waiver["layer"] else ", every layer")
+    said = f"Waiver {waiver['state']}: {where}, {waiver['owner']}, until {waiver['expires']}: {waiver['reason']}"
+    return said + (f" (open: {', '.join(waiver['cells'])})" if waiver["cells"] else "")
+
+
 def seeded_effect(gate: Mapping[str, Any]) -> Effect:
     """The tone of the gate's own falsification: OPEN when no run shows it."""
     red = (gate.get("falsification") or {}).get("turned_red")
