@@ -236,8 +236,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Run it from a whole checkout, or install gradproof again from its wheel.",
     ),
     "GP219": Explanation(
-        "A file that the rounding study depends on was edited while it ran, so its numbers belong to no one text.",
-        "Run it again, and leave src/gradproof/rounding and src/gradproof/arith alone meanwhile.",
+        "A file that a study depends on was edited while it ran, so its numbers belong to no one text.",
+        "Run it again, and leave src/gradproof, models and symbolic alone meanwhile.",
     ),
     "GP220": Explanation(
         "Contracts build on each other in a circle, so none of them could ever be discharged.",
