@@ -64,7 +64,7 @@ class _Builder:
     def _row(self, claim: ClaimShape) -> Row:
         checks = [self._named(part, self.rulings[check.id]) for part, check in self.ledger.named[claim.id]]
         read = [self._figure(figure) for figure in claim.figures or ()]
-        told = [Answer(part.answer) for part in (*checks, *read)]
+        told = [Answer(name) for name in (*(c.answer for c in checks), *(f.answer for f in read))]
         expect = Verdict(claim.expect)
         found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(told)
         made = effect(expect, found, told, any(c.contrary for c in checks))
@@ -78,8 +78,8 @@ class _Builder:
                 "expect": claim.expect,
                 "verdict": str(found),
                 "effect": str(made),
-                "counts": any(part.red for part in (*checks, *read)),
-                "reason": "; ".join(_reasons(expect, found, made, checks, read)),
+                "counts": any(c.red for c in checks) or any(f.red for f in read),
+                "reason": "; ".join(dict.fromkeys(_reasons(expect, found, made, checks, read))),
                 "contradiction": claim.contradiction,
                 "why": claim.why,
                 "checks": checks,
@@ -154,7 +154,7 @@ class _Builder:
             ruling = self._evidence(figure)
             finding = _finding(ruling)
             if finding is None or ruling.effect is not Effect.DISCHARGED:
-                raise figures.Unread(f"{ruling.check.id} is {ruling.outcome}: {ruling.reason}")
+                raise figures.Unread(f"it is {ruling.outcome}: {ruling.reason}")
             return finding
         return figures.plan_of(figure) if figure.plan is not None else None
 
@@ -206,6 +206,6 @@ def _reasons(
     if found not in (expect, Verdict.OPEN):
         yield f"expected: {expect}; found: {found}"
     for check in checks:
-        if check.contrary or check.answer == Answer.NOTHING:
+        if check.contrary or Answer(check.answer) is Answer.NOTHING:
             yield f"{check.id} is {check.outcome}" + (f": {check.reason}" if check.reason else "")
-    yield from (f"{f.origin}: {f.reason}" for f in read if f.answer == Answer.NOTHING)
+    yield from (f"{f.origin}: {f.reason}" for f in read if Answer(f.answer) is Answer.NOTHING)

@@ -1,11 +1,11 @@
-"""The document of the ledger, format `gradproof-claims/1`. Its JSON Schema, `reports/claims.schema.json`, is made of this.
+"""The document of the ledger, format `gradproof-claims/1`; `reports/claims.schema.json` is made of it.
 
 A document is believed after every verdict, every effect and every total follow again from the parts below them.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -87,16 +87,16 @@ class Row(Shape):
     @property
     def told(self) -> list[rules.Answer]:
         """What everything that the row names tells."""
-        return [rules.Answer(a.answer) for a in (*self.checks, *self.figures)]
+        return [rules.Answer(name) for name in (*(c.answer for c in self.checks), *(f.answer for f in self.figures))]
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
-        untestable = self.expect == rules.Verdict.NOT_TESTABLE
+        untestable = rules.Verdict(self.expect) is rules.Verdict.NOT_TESTABLE
         found = rules.Verdict.NOT_TESTABLE if untestable else rules.verdict(self.told)
         effect = rules.effect(rules.Verdict(self.expect), found, self.told, any(c.contrary for c in self.checks))
         if (self.verdict, self.effect) != (str(found), str(effect)):
             raise ValueError(f"{self.id}: {self.verdict}, {self.effect} does not follow from what it names")
-        if self.counts != any(part.red for part in (*self.checks, *self.figures)):
+        if self.counts != (any(c.red for c in self.checks) or any(f.red for f in self.figures)):
             raise ValueError(f"{self.id}: it counts by something that can turn red, and by nothing else")
         return self
 
@@ -141,14 +141,15 @@ class Claims(Shape):
 def totals(rows: list[Row]) -> Totals:
     """The rows, counted."""
     effects = [row.effect for row in rows]
-    verdicts = [row.verdict for row in rows]
+    found = [row.verdict for row in rows]
+    names: tuple[VerdictName, ...] = get_args(VerdictName)
     return Totals(
         rows=len(rows),
         counted=sum(row.counts for row in rows),
         as_expected=effects.count("DISCHARGED"),
         broken=effects.count("BROKEN"),
         open=effects.count("OPEN"),
-        verdicts={str(v): verdicts.count(str(v)) for v in rules.Verdict if str(v) in verdicts},  # type: ignore[misc]
+        verdicts={name: found.count(name) for name in names if name in found},
     )
 
 

@@ -46,7 +46,10 @@ def load(root: Path, checks: Sequence[Check]) -> Ledger:
     data, tree, problems = read(path, str(path))
     shape = None
     if tree is not None and not isinstance(tree.value, dict):
-        problems = [*problems, Problem("GP116", str(path), 1, 1, "no mapping", "format:, sources:, claims:", "add them")]
+        problems = [
+            *problems,
+            Problem("GP116", str(path), 1, 1, "no mapping", "format:, sources:, claims:", "add them"),
+        ]
     elif tree is not None:
         shape, wrong = shaped(tree, LedgerShape, str(path))
         problems = [*problems, *wrong]
@@ -115,7 +118,7 @@ class _Place:
 def _basis(row: ClaimShape, place: _Place) -> Iterator[Problem]:
     """A row has what decides it, or says why nothing can."""
     decided = any(getattr(row, part) for part in Part) or bool(row.figures)
-    if row.expect == Verdict.NOT_TESTABLE:
+    if Verdict(row.expect) is Verdict.NOT_TESTABLE:
         if decided:
             yield place.problem("GP142", "NOT TESTABLE, with something that tests it", "neither", "expect")
         if row.why is None:

@@ -1,4 +1,4 @@
-"""From evidence to the verdict on a claim of the field. Two tables and a short reading of them; nothing is written down.
+"""From evidence to the verdict on a claim of the field: two tables, and a short reading of them.
 
 ANSWER says what one named check tells of the claim, by the part that it plays in the row:
 
@@ -109,7 +109,9 @@ EXPECTED = tuple(v for v in Verdict if v is not Verdict.OPEN)
 def answer(part: Part, outcome: Outcome, reach: Reach | None) -> Answer:
     """What a check tells. HOLDS without a reach tells nothing; a counterexample needs none."""
     told = ANSWER[part, outcome]
-    return told.get(reach, Answer.NOTHING) if reach is not None or outcome is Outcome.HOLDS else told[Reach.SAMPLED]
+    if reach is None:
+        return Answer.NOTHING if outcome is Outcome.HOLDS else told[Reach.SAMPLED]
+    return told[reach]
 
 
 def verdict(told: Told) -> Verdict:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).resolve().parent
 STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
-SHORT = 110
+SHORT = 160
 
 
 def as_json(made: Claims) -> str:
@@ -61,7 +61,7 @@ def ids(row: Row) -> list[str]:
 
 def again(row: Row) -> list[str]:
     """The commands that decide the row again, each once."""
-    return list(dict.fromkeys(part.again for part in (*row.checks, *row.figures)))
+    return list(dict.fromkeys(command for command in (*(c.again for c in row.checks), *(f.again for f in row.figures))))
 
 
 def terminal(made: Claims, console: Console, *, details: bool) -> None:
@@ -78,7 +78,7 @@ def terminal(made: Claims, console: Console, *, details: bool) -> None:
         console.print(Text("Run again: gradproof claims -k ID shows the commands of a row."))
     for row in made.rows if not details else ():
         if row.reason:
-            console.print(Text(f"{row.id}: {one_line(row.reason)}", style=STYLE[row.effect]))
+            console.print(Text(f"{row.id}: {short(row.reason)}", style=STYLE[row.effect]))
     console.print(Text(headline(made), style="bold"))
 
 
@@ -95,12 +95,13 @@ def _table(made: Claims) -> Any:
         if row.effect != "DISCHARGED":
             verdict.append(f"\n{EFFECT[row.effect]}")
         figure = "\n".join(f.value for f in row.figures if f.value)
-        cells = (_short(row.claim), verdict, Text(clean(figure)), Text("\n".join(ids(row))))
+        cells = (short(row.claim), verdict, Text(clean(figure)), Text("\n".join(ids(row))))
         table.add_row(row.id, *cells)
     return table
 
 
-def _short(text: str) -> str:
+def short(text: str) -> str:
+    """One line of at most SHORT characters."""
     words = one_line(text)
     return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
 
@@ -128,7 +129,7 @@ def markdown(made: Claims) -> str:
     """The whole ledger, a table for each source and what was found below it."""
     from gradproof.render.markdown import bullets, escape, table
 
-    head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the evidence at hand; no verdict is written by hand."
+    head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the evidence at hand; no verdict is written."
     parts = ["# Claims of the field", escape(headline(made)), escape(head)]
     parts.append(table(("Verdict", "Claims"), [(v, n) for v, n in made.totals.verdicts.items()]))
     for rows in by_source(made):
@@ -153,7 +154,7 @@ def _below(row: Row) -> Iterator[str]:
     words = [f"form: {row.form}", *found(row)]
     words += [f"because {row.contradiction}"] if row.contradiction else []
     words += [f"why: {row.why}"] if row.why else []
-    words += [f"expected: {row.expect}; {row.reason}"] if row.reason else []
+    words += [f"expected: {row.expect}; {short(row.reason)}"] if row.reason else []
     yield f"{row.id}. {'. '.join(words)}"
 
 
@@ -179,6 +180,7 @@ def html(made: Claims) -> str:
         ids=ids,
         again=again,
         words=EFFECT,
+        short=short,
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
     )
 
