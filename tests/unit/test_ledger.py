@@ -20,7 +20,7 @@ from gradproof import cli
 from gradproof.contract_tree import ContractErrors
 from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, Reach
 from gradproof.documents import schemas
-from gradproof.ledger.build import can_turn_red
+from gradproof.ledger.build import again, can_turn_red
 from gradproof.ledger.document import Claims
 from gradproof.ledger.read import FILE
 from gradproof.render.claims import as_json, html, markdown
@@ -145,6 +145,7 @@ def test_what_is_no_fresh_answer_is_open_with_its_reason(toy: Workspace, name: s
     made = only_row(toy, basis, expect)
     assert (made.verdict, made.effect) == ("OPEN", "OPEN")
     assert "K-1" in made.reason
+    assert [c.evidence for c in made.checks if c.id == "K-1" and name in ("stale", "edited", "not run")] in ([], [None])
     assert judged(toy).code == OPEN
 
 
@@ -265,7 +266,7 @@ FORGED: dict[str, Callable[[Any], Any]] = {
     "a stronger answer": lambda d: d["rows"][0]["checks"][0].update(answer="proved for all inputs"),
     "no answer": lambda d: d["rows"][0]["checks"][0].update(answer="nothing"),
     "a contrary one": lambda d: d["rows"][0]["checks"][0].update(contrary=True),
-    "a count": lambda d: d["rows"][0].update(counts=False),
+    "a count": lambda d: (d["rows"][0].update(counts=False), d["totals"].update(counted=0)),
     "a total": lambda d: d["totals"].update(counted=7),
     "an exit": lambda d: d.update(exit="open", code=4),
     "a code": lambda d: d.update(code=1),
@@ -310,6 +311,16 @@ def test_the_command_prints_and_writes_every_format(
     assert cli.dispatch([*here, "-k", "T", "--out", str(tmp_path)]) == USAGE
     assert cli.dispatch([*here, "--out", str(tmp_path / "made/claims.md")]) == USAGE
     assert "GP407" in capsys.readouterr().err
+
+
+def test_every_check_says_how_to_run_it_again(toy: Workspace) -> None:
+    ids = ("K-1", "F-1@cpu-fp32", "F-1@cuda-fp32", "GATE-1/falsification")
+    assert [again(check_of(toy, name)).removeprefix("gradproof ") for name in ids] == [
+        "prove --no-cache -k K-1",
+        "run --no-cache -k F-1",
+        "run --device cuda --no-cache -k F-1@cuda-fp32",
+        "verify --no-cache -k GATE-1/falsification",
+    ]
 
 
 def test_report_writes_the_ledger_and_keeps_its_own_exit_code(toy: Workspace) -> None:

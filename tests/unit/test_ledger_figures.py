@@ -68,7 +68,7 @@ def test_the_element_that_agrees_is_chosen_and_two_are_none() -> None:
     assert value_of(figure(among="/rows", where=where, at="/v", equals=4), ROWS) == 4
     assert value_of(figure(among="/rows", take="largest", at="/v", equals=8), ROWS) == 8
     assert value_of(figure(among="/rows", take="smallest", where={"n": 2}, at="/v", equals=4), ROWS) == 4
-    for lost in ({"n": 2}, {"n": 3}, {"n": "2"}, {"m": 2}):
+    for lost in ({"n": 2}, {"n": 3}, {"n": "2"}, {"n": True}, {"m": 2}):
         with pytest.raises(Unread):
             value_of(figure(among="/rows", where=lost, at="/v", equals=4), ROWS)
     with pytest.raises(Unread):

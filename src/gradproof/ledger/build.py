@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
-from gradproof.core import EXIT_CODE, Check, Effect, Expect, GradproofError, Kind, Outcome, Reach, digest_of
+from gradproof.core import EXIT_CODE, Check, Effect, Expect, GradproofError, Kind, Layer, Outcome, Reach, digest_of
 from gradproof.evidence import now
 from gradproof.ledger import figures
 from gradproof.ledger.document import Claims, Figure, Named, NamedBound, Row, exit_of, totals
@@ -175,9 +175,11 @@ def can_turn_red(check: Check) -> bool:
 
 
 def again(check: Check) -> str:
-    """The command line that runs a check again."""
+    """The command line that runs a check again; on the CPU a test with all of its dtypes."""
+    if check.kind is Kind.TORCH and check.layer is Layer.CPU:
+        return f"gradproof run --no-cache -k {check.id.partition('@')[0]}"
     command = {Kind.TORCH: f"run --device {check.layer}", Kind.GATE: "verify"}.get(check.kind, "prove")
-    return f"gradproof {command} --no-cache -k {check.id}" if command != "verify" else "gradproof verify"
+    return f"gradproof {command} --no-cache -k {check.id}"
 
 
 def _place(figure: FigureShape) -> str:
@@ -189,12 +191,14 @@ def _place(figure: FigureShape) -> str:
 
 
 def _shown(counterexample: Mapping[str, Any]) -> str:
-    """A counterexample in a line: what it is, and its first values."""
+    """A counterexample in a line: what it is of, what was chosen, and its first values."""
     values = counterexample.get("values") or {}
     pairs = [f"{k} = {str(v)[:LONGEST]}" for k, v in list(values.items())[:SHOWN]]
     more = [f"and {len(values) - SHOWN} more"] if len(values) > SHOWN else []
     label = str(counterexample.get("label") or counterexample.get("clause") or "")
-    return ": ".join(filter(None, [label, ", ".join([*pairs, *more])]))
+    chosen = ", ".join(str(c)[:LONGEST] for c in (counterexample.get("choices") or [])[:SHOWN])
+    words = [f"{label} [{chosen}]" if chosen else label, ", ".join([*pairs, *more])]
+    return ": ".join(filter(None, words))
 
 
 def _reasons(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradproof.core import EXIT_MEANING, Exit
 from gradproof.render.fmt import clean, grouped, one_line, plural, when
@@ -19,6 +19,7 @@ HERE = Path(__file__).resolve().parent
 STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
 SHORT = 160
+TABLE_FROM = 120
 
 
 def as_json(made: Claims) -> str:
@@ -65,7 +66,7 @@ def again(row: Row) -> list[str]:
 
 
 def terminal(made: Claims, console: Console, *, details: bool) -> None:
-    """A table; with `details` every row with its form, its reasons and the commands that run it again."""
+    """A table, below TABLE_FROM columns a list; with `details` every row in full, with its commands."""
     from rich.text import Text
 
     if details:
@@ -74,7 +75,7 @@ def terminal(made: Claims, console: Console, *, details: bool) -> None:
                 console.print(Text(line, style=STYLE[row.effect] if line.startswith(row.id) else ""), soft_wrap=True)
             console.print()
     else:
-        console.print(_table(made))
+        (_table if console.width >= TABLE_FROM else _list)(made, console)
         console.print(Text("Run again: gradproof claims -k ID shows the commands of a row."))
     for row in made.rows if not details else ():
         if row.reason:
@@ -82,28 +83,42 @@ def terminal(made: Claims, console: Console, *, details: bool) -> None:
     console.print(Text(headline(made), style="bold"))
 
 
-def _table(made: Claims) -> Any:
+def _list(made: Claims, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for row in made.rows:
+        figures = [f.value for f in row.figures if f.value]
+        console.print(Text(" ".join([row.id, _verdict(row), *(f"({v})" for v in figures)]), style=STYLE[row.effect]))
+        console.print(Padding(Text(short(row.claim)), (0, 0, 0, 2)))
+        console.print(Padding(Text(", ".join(_heads(row)), style="dim"), (0, 0, 0, 2)))
+
+
+def _table(made: Claims, console: Console) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
     for title in ("id", "claim", "verdict", "figure", "checks"):
-        table.add_column(title, vertical="top", no_wrap=title == "id")
+        table.add_column(title, vertical="top", no_wrap=title != "claim")
     for row in made.rows:
-        verdict = Text(row.verdict, style=STYLE[row.effect])
-        if row.effect != "DISCHARGED":
-            verdict.append(f"\n{EFFECT[row.effect]}")
+        verdict = Text(_verdict(row).replace(", ", "\n"), style=STYLE[row.effect])
         figure = "\n".join(f.value for f in row.figures if f.value)
-        cells = (short(row.claim), verdict, Text(clean(figure)), Text("\n".join(ids(row))))
+        cells = (short(row.claim), verdict, Text(clean(figure)), Text("\n".join(_heads(row))))
         table.add_row(row.id, *cells)
-    return table
+    console.print(table)
 
 
 def short(text: str) -> str:
     """One line of at most SHORT characters."""
     words = one_line(text)
     return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
+
+
+def _heads(row: Row) -> list[str]:
+    """Ids without devices and dtypes, each once."""
+    return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
 
 
 def _told(row: Row) -> Iterator[str]:
@@ -142,7 +157,8 @@ def markdown(made: Claims) -> str:
 
 
 def _verdict(row: Row) -> str:
-    return row.verdict if row.effect == "DISCHARGED" else f"{row.verdict}, {EFFECT[row.effect]}"
+    plain = row.effect == "DISCHARGED" or (row.verdict, row.effect) == ("OPEN", "OPEN")
+    return row.verdict if plain else f"{row.verdict}, {EFFECT[row.effect]}"
 
 
 def _figures(row: Row) -> Iterator[str]:

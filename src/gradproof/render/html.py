@@ -57,6 +57,7 @@ def _key(device: str) -> Markup:
 
 
 def environment() -> Environment:
+    """Templates of this folder, everything escaped."""
     loader = FileSystemLoader(HERE)
     env = Environment(
         loader=loader,
