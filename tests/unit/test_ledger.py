@@ -205,29 +205,29 @@ def test_a_row_counts_only_by_what_can_turn_red(toy: Workspace) -> None:
 
 
 MISTAKES = {
-    "an unknown check": (row("checks: [K-9]"), "GP141", "checks: [K-9]"),
-    "a check under the wrong part": (row("checks: [K-2]"), "GP142", "[K-2]"),
-    "a refutation that is expected to hold": (row("refuted_by: [K-1]", REFUTED), "GP142", "[K-1]"),
-    "nothing": (row("why: none"), "GP142", "CLAIM-T-01"),
-    "untestable with a test": (row(f"{STATED}, why: x", "NOT TESTABLE"), "GP142", "NOT TESTABLE"),
-    "untestable without a reason": (row("contradiction: x", "NOT TESTABLE"), "GP142", "NOT TESTABLE"),
-    "a contradiction without its words": (row("contradicted_by: [K-1]", REFUTED), "GP142", "CLAIM-T-01"),
+    "an unknown check": (row("checks: [K-9]"), "GP502", "checks: [K-9]"),
+    "a check under the wrong part": (row("checks: [K-2]"), "GP503", "[K-2]"),
+    "a refutation that is expected to hold": (row("refuted_by: [K-1]", REFUTED), "GP503", "[K-1]"),
+    "nothing": (row("why: none"), "GP503", "CLAIM-T-01"),
+    "untestable with a test": (row(f"{STATED}, why: x", "NOT TESTABLE"), "GP503", "NOT TESTABLE"),
+    "untestable without a reason": (row("contradiction: x", "NOT TESTABLE"), "GP503", "NOT TESTABLE"),
+    "a contradiction without its words": (row("contradicted_by: [K-1]", REFUTED), "GP503", "CLAIM-T-01"),
     "a row twice": (row(STATED) * 2, "GP129", "CLAIM-T-01"),
     "a check twice": (row("checks: [K-1, K-1]"), "GP129", "K-1"),
-    "another source": (row(STATED).replace("source: S", "source: Q"), "GP143", "Q,"),
+    "another source": (row(STATED).replace("source: S", "source: Q"), "GP504", "Q,"),
     "another id": (row(STATED, id="claim 1"), "GP122", "claim 1"),
     "a verdict": (row(f"{STATED}, verdict: REFUTED"), "GP101", "verdict"),
     "an outcome": (row(f"{STATED}, outcome: HOLDS"), "GP101", "outcome"),
     "an expectation of nothing": (row(STATED, "OPEN"), "GP105", "OPEN"),
     "an empty list": (row("checks: []"), "GP103", "[]"),
-    "a figure from nowhere": (row("figures: [{at: /x, equals: 1}]"), "GP144", "{at"),
+    "a figure from nowhere": (row("figures: [{at: /x, equals: 1}]"), "GP505", "{at"),
     "a figure from two places": (row("figures: [{compute: 1, evidence: K-1, equals: 1}]"), "GP104", "1,"),
-    "a figure of no claim": (row("figures: [{document: tokens, at: /x}]"), "GP144", "{document"),
-    "a figure without its place": (row("figures: [{document: tokens, equals: 1}]"), "GP144", "{document"),
-    "a choice from no list": (row("figures: [{document: tokens, at: /x, take: largest, equals: 1}]"), "GP144", "{doc"),
+    "a figure of no claim": (row("figures: [{document: tokens, at: /x}]"), "GP505", "{document"),
+    "a figure without its place": (row("figures: [{document: tokens, equals: 1}]"), "GP505", "{document"),
+    "a choice from no list": (row("figures: [{document: tokens, at: /x, take: largest, equals: 1}]"), "GP505", "{doc"),
     "no pointer": (row("figures: [{document: tokens, at: x, equals: 1}]"), "GP122", "x,"),
-    "no arithmetic": (row("figures: [{compute: 2 ** 9, equals: 1}]"), "GP144", "2 ** 9"),
-    "evidence of nobody": (row("figures: [{evidence: K-9, at: /x, equals: 1}]"), "GP141", "K-9"),
+    "no arithmetic": (row("figures: [{compute: 2 ** 9, equals: 1}]"), "GP505", "2 ** 9"),
+    "evidence of nobody": (row("figures: [{evidence: K-9, at: /x, equals: 1}]"), "GP502", "K-9"),
     "another document": (row("figures: [{document: mine, at: /x, equals: 1}]"), "GP105", "mine"),
     "an infinite limit": (row("figures: [{document: tokens, at: /x, below: .inf}]"), "GP107", ".inf"),
     "a limit in quotes": (row('figures: [{document: tokens, at: /x, below: "1"}]'), "GP104", '"1"'),
@@ -255,7 +255,7 @@ def test_a_file_that_is_no_ledger_is_an_error_and_no_crash(toy: Workspace, text:
 
 
 def test_no_ledger_is_an_error(toy: Workspace) -> None:
-    with pytest.raises(GradproofError, match="GP140"):
+    with pytest.raises(GradproofError, match="GP501"):
         judged(toy)
 
 

@@ -29,7 +29,7 @@ FAR = {Outcome.HOLDS: Outcome.REFUTED, Outcome.REFUTED: Outcome.HOLDS}
 def built(session: Session, select: Sequence[str] = ()) -> Claims:
     """The ledger of a session that has every contract; `select`: only rows whose id has one of these texts.
 
-    Raises GradproofError GP140 without a ledger, and ContractErrors with every mistake in it.
+    Raises GradproofError GP501 without a ledger, and ContractErrors with every mistake in it.
     """
     ledger = load(session.workspace.root, session.checks)
     return _Builder(session, ledger).claims(select)

@@ -38,11 +38,11 @@ class Ledger:
 def load(root: Path, checks: Sequence[Check]) -> Ledger:
     """The ledger of the workspace at `root`, whose contracts plan `checks`.
 
-    Raises GradproofError GP140 when there is none, and ContractErrors with every mistake.
+    Raises GradproofError GP501 when there is none, and ContractErrors with every mistake.
     """
     path = root / FILE
     if not path.is_file():
-        raise GradproofError("GP140", f"no {FILE} in {root}", "a ledger of claims", "write one: docs/claims.md")
+        raise GradproofError("GP501", f"no {FILE} in {root}", "a ledger of claims", "write one: docs/claims.md")
     data, tree, problems = read(path, str(path))
     shape = None
     if tree is not None and not isinstance(tree.value, dict):
@@ -94,7 +94,7 @@ def _rules(shape: LedgerShape, tree: Node, shown: str, planned: _Planned) -> Ite
         seen.setdefault(row.id, i)
         if row.source not in shape.sources:
             expected = f"one of {', '.join(shape.sources)}"
-            yield place.problem("GP143", f"the source {row.source!r}, which is not listed", expected, "source")
+            yield place.problem("GP504", f"the source {row.source!r}, which is not listed", expected, "source")
         yield from _basis(row, place)
         yield from _parts(row, place, planned)
         for j, figure in enumerate(row.figures or ()):
@@ -120,14 +120,14 @@ def _basis(row: ClaimShape, place: _Place) -> Iterator[Problem]:
     decided = any(getattr(row, part) for part in Part) or bool(row.figures)
     if Verdict(row.expect) is Verdict.NOT_TESTABLE:
         if decided:
-            yield place.problem("GP142", "NOT TESTABLE, with something that tests it", "neither", "expect")
+            yield place.problem("GP503", "NOT TESTABLE, with something that tests it", "neither", "expect")
         if row.why is None:
-            yield place.problem("GP142", "NOT TESTABLE without why", "the key 'why'", "expect")
+            yield place.problem("GP503", "NOT TESTABLE without why", "the key 'why'", "expect")
     elif not decided:
-        yield place.problem("GP142", "nothing decides it", "checks, refuted_by, contradicted_by or figures", "id")
+        yield place.problem("GP503", "nothing decides it", "checks, refuted_by, contradicted_by or figures", "id")
     if (row.contradicted_by is None) != (row.contradiction is None):
         expected = "why the claim and the check cannot both hold, and the check"
-        yield place.problem("GP142", "one of contradicted_by and contradiction", expected, "id")
+        yield place.problem("GP503", "one of contradicted_by and contradiction", expected, "id")
 
 
 EXPECTS: Mapping[Part, Expect] = {
@@ -146,10 +146,10 @@ def _parts(row: ClaimShape, place: _Place, planned: _Planned) -> Iterator[Proble
             found = planned.by_id.get(name)
             if found is None:
                 mend = planned.near(name)
-                yield place.problem("GP141", f"{name}, which no contract plans", "a planned check", *here, mend=mend)
+                yield place.problem("GP502", f"{name}, which no contract plans", "a planned check", *here, mend=mend)
             elif any(check.expect is not EXPECTS[part] for check in found):
                 told = f"{name} under {part}, which is expected to be {found[0].expect}"
-                yield place.problem("GP142", told, f"a check with expect: {EXPECTS[part]}", *here)
+                yield place.problem("GP503", told, f"a check with expect: {EXPECTS[part]}", *here)
             if name in names:
                 yield place.problem("GP129", f"{name} again", "each check once", *here)
             names.add(name)
@@ -158,25 +158,25 @@ def _parts(row: ClaimShape, place: _Place, planned: _Planned) -> Iterator[Proble
 def _figure(figure: FigureShape, place: _Place, planned: _Planned) -> Iterator[Problem]:
     origins = [name for name in ORIGINS if getattr(figure, name) is not None]
     if len(origins) != 1:
-        yield place.problem("GP144", f"a figure from {', '.join(origins) or 'nowhere'}", f"one of {', '.join(ORIGINS)}")
+        yield place.problem("GP505", f"a figure from {', '.join(origins) or 'nowhere'}", f"one of {', '.join(ORIGINS)}")
         return
     if all(getattr(figure, name) is None for name in LIMITS):
-        yield place.problem("GP144", "a figure of which nothing is said", f"one of {', '.join(LIMITS)}")
+        yield place.problem("GP505", "a figure of which nothing is said", f"one of {', '.join(LIMITS)}")
     if figure.compute is not None:
         yield from _computed(figure, place)
     elif figure.at is None:
-        yield place.problem("GP144", "a figure without its place", "the key 'at'")
+        yield place.problem("GP505", "a figure without its place", "the key 'at'")
     if figure.among is None and (figure.where is not None or figure.take is not None):
-        yield place.problem("GP144", "'where' or 'take' without 'among'", "the list to choose from")
+        yield place.problem("GP505", "'where' or 'take' without 'among'", "the list to choose from")
     if figure.evidence is not None and len(planned.by_id.get(figure.evidence, ())) != 1:
         mend = planned.near(figure.evidence)
-        yield place.problem("GP141", f"the evidence of {figure.evidence}", "one planned check", "evidence", mend=mend)
+        yield place.problem("GP502", f"the evidence of {figure.evidence}", "one planned check", "evidence", mend=mend)
 
 
 def _computed(figure: FigureShape, place: _Place) -> Iterator[Problem]:
     if any(getattr(figure, name) is not None for name in ("at", "among", "where", "take", "over")):
-        yield place.problem("GP144", "a place in a computation", "the keys compute, scale and what is said of it")
+        yield place.problem("GP505", "a place in a computation", "the keys compute, scale and what is said of it")
     try:
         computed(str(figure.compute))
     except ComputeError as error:
-        yield place.problem("GP144", f"{figure.compute!r}: {error}", "numbers, + - * / and brackets", "compute")
+        yield place.problem("GP505", f"{figure.compute!r}: {error}", "numbers, + - * / and brackets", "compute")
