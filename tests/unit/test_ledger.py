@@ -146,7 +146,9 @@ def test_what_is_no_fresh_answer_is_open_with_its_reason(toy: Workspace, name: s
     assert (made.verdict, made.effect) == ("OPEN", "OPEN")
     assert "K-1" in made.reason
     assert [c.evidence for c in made.checks if c.id == "K-1" and name in ("stale", "edited", "not run")] in ([], [None])
-    assert judged(toy).code == OPEN
+    document = judged(toy)
+    assert document.code == OPEN
+    assert str(toy.root) not in as_json(document)
 
 
 def test_a_refutation_with_half_of_its_evidence_is_no_success(toy: Workspace) -> None:
