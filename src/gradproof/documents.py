@@ -226,6 +226,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
     from gradproof.graph import GRAPH_SCHEMA
     from gradproof.graph_shape import Graph
+    from gradproof.ledger.document import CLAIMS, Claims
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
     from gradproof.subjects.token_document import TOKENS, Tokens
 
@@ -236,6 +237,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
         "tokens.schema.json": (TOKENS, Tokens),
         "graph.schema.json": (GRAPH_SCHEMA, Graph),
+        "claims.schema.json": (CLAIMS, Claims),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

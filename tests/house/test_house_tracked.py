@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
-KINDS = ("deterministic", "evidence", "graph", "kernels", "report", "rounding", "step", "tokens")
+KINDS = ("claims", "deterministic", "evidence", "graph", "kernels", "report", "rounding", "step", "tokens")
 SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)
 DOCUMENTS = (
     "reports/rounding.json", "reports/kernels/cpu.json", "reports/kernels/cuda.json", "reports/deterministic.json",
