@@ -20,8 +20,11 @@ from gradproof.backends.exhaust_run import ExhaustExplorer, ExhaustKit
 from gradproof.explore import Explorer, Limits, Result
 from gradproof.kit import SymbolicKit
 
+
 def limits() -> Limits:
     return Limits(8, 8, 10.0, time.monotonic() + 600)
+
+
 CHECK = SimpleNamespace(params={}, bound=lambda name: 2, text={}, strategy="exhaustive")
 
 
