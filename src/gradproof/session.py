@@ -222,7 +222,7 @@ class Session:
         return judge(checks, standings, policy)
 
     def state(self, contract: Contract, run: Run) -> str:
-        """`complete` when this run or fresh evidence decided every required check that is not waived, else `partial`."""
+        """`complete` when this run or fresh evidence decided all that is required and not waived, else `partial`."""
         policy = policy_of(contract, self.options.profile, self.demands)
         decided = all(
             c.id in run.ran or run.standings[c.id].fresh or excused(c, policy)

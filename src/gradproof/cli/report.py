@@ -10,7 +10,7 @@ from gradproof.cli.options import place, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
-    from gradproof.session import Options
+    from gradproof.session import Options, Session
 
 
 @click.command("report")
@@ -41,4 +41,17 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
             verdict_line(report, paths["html"])
             made.append(report)
         outputs.finish(made)
+    if not options.contracts:
+        claimed(session)
     return worst(Exit(report["verdict"]["exit"]) for report in made)
+
+
+def claimed(session: Session) -> None:
+    """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
+    from gradproof.ledger.build import built
+    from gradproof.ledger.read import FILE
+
+    if (session.workspace.root / FILE).is_file():
+        from gradproof.cli.claims import write
+
+        write(built(session), session.workspace.reports)
