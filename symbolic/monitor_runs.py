@@ -1,7 +1,8 @@
 """A real training under the monitor of `gradproof watch`: FALSIFY-GT-411 of the training contract.
 
-What the monitor tells is compared with what hooks of the property's own saw: the gradients that a step applied, the
-scaler's attempts, the losses before any division, the sizes. The world is a process group that talks to nobody.
+What the monitor tells, and what the loop tells of itself, is compared with what hooks of the property's own saw: the
+gradients that a step applied, the scaler's attempts, the losses before any division, the sizes. The world is a process
+group that talks to nobody.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
 from gradproof.shadow.monitor import Monitor
-from gradproof.shadow.monitored import monitored
-from models.epoch_steps import EpochStep
+from gradproof.shadow.monitored import lengths, monitored
 from models.epochs import Epochs
 from models.tails import Held, Tail
+from models.telling_steps import TellingStep
 from symbolic.epoch_runs import Seen, observe, steps_due
 from symbolic.measured import Measured
 
@@ -63,41 +64,55 @@ class TellsWhatHappened(Measured):
     def test(self, subject: Any, case: Case, place: Place) -> Observed:
         heard, due = Heard(), steps_due(case)
         monitor = Monitor(subject(), case.epochs * len(due), case.n, due[-1])
+        loop = TellingStep(Epochs(), heard, subject())
         with world_of(case.ranks), monitor:
-            seen, batches = observe(lambda: EpochStep(Epochs(), heard), case, place)
-        told = monitored(monitor)
-        self.steps(told, seen, case, len(batches))
-        self.losses(told, heard, case, due)
+            seen, batches = observe(lambda: loop, case, place)
+        told, log = monitored(monitor), loop.log
+        rows = told["epochs"]["rows"]
+        self.steps([(row["passes"], row["performed"], row["skipped"]) for row in rows], seen, case, len(batches))
+        self.steps([(c.passes, c.performed, c.skipped) for c in log.epochs], seen, case, len(batches))
+        self.scaled(told, seen, case)
+        for losses in ([row["loss"] for row in told["losses"]], log.losses):
+            self.losses(losses, heard)
         right = case.size * case.n * case.ranks
-        if told["effective"]["samples"] != right:
-            raise Refutation(self.clause, f"effective batch {told['effective']['samples']}; {right} were averaged")
+        for samples in (told["effective"]["samples"], log.effective):
+            if samples != right:
+                raise Refutation(self.clause, f"effective batch {samples}; {right} were averaged")
+        self.reports(monitor, len(heard.losses))
         reached = {"a tail"} if case.tail else set()
         reached |= {"a skipped step"} if case.overflow is not None else set()
         reached |= {"several micro-batches"} if case.n > 1 else set()
         reached |= {"several ranks"} if case.ranks > 1 else set()
         return Observed(reached | ({"a second epoch"} if case.epochs > 1 else set()))
 
-    def steps(self, told: Any, seen: Seen, case: Case, count: int) -> None:
-        """Performed and skipped steps of every epoch, and of the scaler."""
-        rows = [(row["passes"], row["performed"], row["skipped"]) for row in told["epochs"]["rows"]]
+    def reports(self, monitor: Monitor, count: int) -> None:
+        """The losses that the loop reported are found to be its own."""
+        judged = [r.verdict(monitor.tally, lengths(monitor), monitor.recorded) for r in monitor.reports]
+        if len(judged) != count or not all(right for right, _ in judged):
+            raise Refutation(self.clause, f"of {count} losses the loop reported: {judged}")
+
+    def steps(self, rows: Sequence[Any], seen: Seen, case: Case, count: int) -> None:
+        """Passes, performed and skipped steps of every epoch."""
         made = []
         for start in range(0, case.epochs * count, count):
             first, last = seen.rows[start], seen.rows[start + count]
             made.append((count, last[1] - first[1], (last[0] - first[0]) - (last[1] - first[1])))
         if rows != made:
             raise Refutation(self.clause, f"passes, performed and skipped steps by epoch: told {rows}, made {made}")
+
+    def scaled(self, told: Any, seen: Seen, case: Case) -> None:
+        """Performed and skipped steps of the scaler."""
         attempts, performed, _ = seen.rows[-1]
         scaled = [(row["performed"], row["skipped"]) for row in told["scalers"]]
         if case.overflow is not None and scaled != [(performed, attempts - performed)]:
             raise Refutation(self.clause, f"the scaler's steps are told as {scaled}, of {attempts} it made {performed}")
 
-    def losses(self, told: Any, heard: Heard, case: Case, due: Sequence[int]) -> None:
+    def losses(self, rows: Sequence[float | None], heard: Heard) -> None:
         """Every micro-batch's own loss."""
-        rows = [row["loss"] for row in told["losses"]]
         if len(rows) != len(heard.losses) or any(own is None for own in rows):
             raise Refutation(self.clause, f"{len(heard.losses)} losses, of which {rows} were told")
         for i, (own, right) in enumerate(zip(rows, heard.losses, strict=True)):
-            if own != right and not abs(own - right) <= ROOM * abs(right):
+            if own is not None and own != right and not abs(own - right) <= ROOM * abs(right):
                 raise Refutation(self.clause, f"loss {i} is told as {own:.6g}; it is {right:.6g}")
 
 

@@ -67,9 +67,9 @@ class Tally:
 def report_loss(value: Any, of: str = "batch", *, divided: bool = False) -> None:
     """Tell `gradproof watch` a loss as your script logs it, a number or a tensor of one element.
 
-    `of` is "batch" for the loss of the micro-batch that was last handed to backward, or "window" for the mean over
-    the window's micro-batches until now. `divided` says that the value is the one after the division by N. Raises
-    ValueError for another `of`.
+    `of` is "batch" for the loss of the micro-batch that was last handed to backward or is handed to it next, or
+    "window" for the mean over the window's micro-batches until now. `divided` says that the value is the one after the
+    division by N. Raises ValueError for another `of`.
     """
     if of not in KINDS:
         raise ValueError(f"report_loss of {of!r}; known: {', '.join(KINDS)}")

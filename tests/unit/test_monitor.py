@@ -22,7 +22,7 @@ from gradproof.shadow.monitor import Monitor
 from gradproof.shadow.monitored import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
 from gradproof.shadow.verdict import Verification
 from gradproof.shadow.watch import watch
-from gradproof.shadow.wire import to_json
+from gradproof.shadow.wire import from_json, to_json
 from models.monitors import MUTANTS
 from symbolic.monitor_runs import world_of
 from tests.loops import monitored_loop
@@ -129,6 +129,19 @@ def test_a_right_log_is_a_note_and_the_window_s_mean_holds() -> None:
         report_loss(sum(seen) / len(seen), of="window")
 
     assert watch(lambda: monitored_loop.train(mean), 4, 1).result("GA-INV-001").outcome is Outcome.HOLDS
+
+
+def test_a_loss_may_be_reported_before_its_backward_pass() -> None:
+    for factor, right in ((1, True), (0.5, False)):
+        made = run([torch.full((2, 3), float(i)) for i in range(4)], lambda out, f=factor: before(out, f), windows=9)
+        assert [r.verdict(made.tally, [2], made.recorded)[0] for r in made.reports] == [right] * 4
+
+
+def before(output: Tensor, factor: float) -> Tensor:
+    """Half of the mean, by a quotient, after it was reported with a factor."""
+    loss = output.mean()
+    report_loss(loss * factor)
+    return loss / 2
 
 
 def test_a_log_that_is_not_recognised_is_not_decided() -> None:
@@ -255,7 +268,10 @@ def test_a_loss_may_be_reported_where_nothing_watches() -> None:
     with Monitor() as monitor:
         report_loss(1.0)
     report_loss(2.0)
-    assert (monitor.unchecked, monitor.reports) == (1, [])
+    found = reported(monitor)
+    assert found is not None
+    assert (found.outcome, found.reason) == (Outcome.UNKNOWN, "no micro-batch was handed to backward")
+    assert len(monitor.reports) == 1
     assert torch.autograd.backward is before
     with pytest.raises(ValueError, match="known: batch, window"):
         report_loss(1.0, of="epoch")
@@ -269,7 +285,9 @@ def test_a_given_number_that_is_not_seen_is_said() -> None:
 def test_the_json_form_and_the_text_have_it() -> None:
     made: Verification = watch(monitored_loop.train, 4, 2)
     jsonschema.validate(to_json(made), SCHEMA)
-    assert "effective batch: 4 x 4 x 1 = 16 samples a step" in step.text(made, 300)
+    text = step.text(from_json(to_json(made)), 300)
+    assert "effective batch: 4 x 4 x 1 = 16 samples a step" in text
+    assert "window 2, losses of its micro-batches: 0.659184, inf," in text
     assert "Monitoring" not in step.text(Verification("train.py", {}))
 
 

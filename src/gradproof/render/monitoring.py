@@ -63,14 +63,19 @@ def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
         windows.setdefault(row["window"], []).append(row)
     for window, found in windows.items():
         if all(row["loss"] is not None for row in found):
-            own = ", ".join(f"{row['loss']:.6g}" for row in found)
+            own = ", ".join(_number(row["loss"]) for row in found)
             yield f"window {window}, losses of its micro-batches: {own}"
         else:
-            said = ", ".join("no one number" if row["handed"] is None else f"{row['handed']:.6g}" for row in found)
+            said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
             yield f"window {window}, handed to backward: {said}; the losses before a division by N are not told"
 
 
 def _scalers(rows: list[Mapping[str, Any]]) -> Iterator[str]:
     for row in rows:
         steps = plural(row["performed"], "optimizer step")
-        yield f"loss scaler: {steps} performed, {row['skipped']:,} skipped, scale now {row['scale']:g}"
+        yield f"loss scaler: {steps} performed, {row['skipped']:,} skipped, scale now {_number(row['scale'])}"
+
+
+def _number(value: float | str) -> str:
+    """Six digits; what is not finite is text in the JSON form already."""
+    return f"{float(value):.6g}"

@@ -106,6 +106,7 @@ class Monitor:
         self.types: dict[int, str] = {}
         self.closed: list[list[Handed]] = []
         self.open: list[Handed] = []
+        self.recorded: list[Handed] = []
         self.reports: list[Reported] = []
         self.unchecked = 0
         self.scalers: list[Scaled] = []
@@ -223,6 +224,7 @@ class Monitor:
         self._past = self._forward is None
         if not self._past:
             self.open.append(handed(roots, self._scale, size, told_by))
+            self.recorded.append(self.open[-1])
         self._scale = None
 
     def _turn(self) -> None:
@@ -309,12 +311,12 @@ class Monitor:
     def _told(self, value: Any, of: str, divided: bool) -> None:
         """A loss that the script reported."""
         window = list(self.open) or (self.closed[-1] if self.closed else [])
-        if self._past or not window or len(self.reports) >= MOST_REPORTS:
+        if self._past or len(self.reports) >= MOST_REPORTS:
             self.unchecked += 1
             return
         with torch.no_grad(), _disable_current_modes():
             kept = value.detach().clone() if isinstance(value, Tensor) else float(value)
-        self.reports.append(Reported(kept, of, divided, window, user_place()))
+        self.reports.append(Reported(kept, of, divided, window, len(self.recorded), user_place()))
 
 
 def length_of(loader: Any) -> int | None:

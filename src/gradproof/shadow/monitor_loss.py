@@ -124,23 +124,36 @@ def _divisor(node: Any) -> float | None:
 
 @dataclass
 class Reported:
-    """A loss that the script reported, and the micro-batches of the window until then."""
+    """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
 
     value: Tensor | float
     of: str
     divided: bool
     window: list[Handed]
+    at: int
     place: Any
 
-    def verdict(self, tally: Tally, lengths: Sequence[int]) -> tuple[bool | None, str]:
-        """Right, wrong, or None where the run does not tell; and in words."""
+    def verdict(self, tally: Tally, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
+        """Right, wrong, or None where the run does not tell; and in words.
+
+        The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
+        """
+        following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
+        found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
+        for wanted in (True, False):
+            for right, words in found:
+                if right is wanted:
+                    return right, words
+        return found[0] if found else (None, "no micro-batch was handed to backward")
+
+    def _against(self, window: list[Handed], tally: Tally, lengths: Sequence[int]) -> tuple[bool | None, str]:
         value = float(self.value)
-        rows = own_losses(self.window, tally, lengths)
-        numbers = [h.number for h in self.window]
+        rows = own_losses(window, tally, lengths)
+        numbers = [h.number for h in window]
         if not rows or any(own is None for own in rows) or any(n is None for n in numbers):
             return None, "the loss before its division by N is not told by the graph"
         losses = [own for own in rows if own is not None]
-        scales = [float(h.scale) for h in self.window]
+        scales = [float(h.scale) for h in window]
         shares = [n / s for n, s in zip(numbers, scales, strict=True) if n is not None]
         due = {
             "the loss of the micro-batch": losses[-1],
@@ -152,15 +165,17 @@ class Reported:
         }
         names = list(due)
         right = names[3] if self.of == "window" else names[1] if self.divided else names[0]
-        if self._is(value, due[right]):
+        room = max(h.room for h in window) * len(window)
+        if close(value, due[right], room):
             return True, right
-        other = next((name for name in names if self._is(value, due[name])), "")
+        other = next((name for name in names if close(value, due[name], room)), "")
         said = f"{value:.6g} was reported as {right}, which is {due[right]:.6g}"
         return (False, f"{said}; it is {other}") if other else (None, f"{said}; what it is was not recognised")
 
-    def _is(self, value: float, due: float | None) -> bool:
-        room = max((h.room for h in self.window), default=0.0) * max(1, len(self.window))
-        return due is not None and (value == due or abs(value - due) <= room * abs(due))
+
+def close(value: float, due: float | None, room: float) -> bool:
+    """Whether two numbers are equal, or within `room` relative to the second."""
+    return due is not None and (value == due or abs(value - due) <= room * abs(due))
 
 
 def own_losses(window: Sequence[Handed], tally: Tally, lengths: Sequence[int]) -> list[float | None]:

@@ -130,13 +130,13 @@ def reported(monitor: Monitor) -> Result | None:
     HOLDS asks for every recorded window's mean; losses of micro-batches that are right are a note (`heard`)."""
     if not monitor.reports:
         return None
-    found = [(report, *report.verdict(monitor.tally, lengths(monitor))) for report in monitor.reports]
+    found = [(report, *report.verdict(monitor.tally, lengths(monitor), monitor.recorded)) for report in monitor.reports]
     for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
         for report, right, words in found:
             if right is wanted:
                 mend = "report the loss before its division by N" if right is False else ""
                 return Result(REPORTED, outcome, words, report.place, mend, "events", RECORDED)
-    last = {id(report.window[-1]) for report, _, _ in found if report.of == "window"}
+    last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
     if not all(id(window[-1]) in last for window in monitor.closed):
         return None
     why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
@@ -147,7 +147,7 @@ def heard(monitor: Monitor) -> list[str]:
     """How many of the losses that the script reported are right, for the notes."""
     if not monitor.reports:
         return []
-    found = [report.verdict(monitor.tally, lengths(monitor)) for report in monitor.reports]
+    found = [report.verdict(monitor.tally, lengths(monitor), monitor.recorded) for report in monitor.reports]
     right = [words for told, words in found if told]
     kinds = ", ".join(f"{right.count(words)} {words}" for words in dict.fromkeys(right))
     later = f"; {monitor.unchecked} later ones were not looked at" if monitor.unchecked else ""
