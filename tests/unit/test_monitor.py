@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader
 
 from gradproof.core import Outcome
@@ -275,6 +276,27 @@ def test_a_loss_may_be_reported_where_nothing_watches() -> None:
     assert torch.autograd.backward is before
     with pytest.raises(ValueError, match="known: batch, window"):
         report_loss(1.0, of="epoch")
+
+
+@pytest.mark.filterwarnings("ignore:Using `torch.compile")
+def test_a_compiled_model_is_watched() -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh())
+    graphs = CompileCounterWithBackend("eager")
+    compiled: Any = torch.compile(model, backend=graphs)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for i in range(6):
+            (compiled(torch.randn(5, 3)).mean() / 3).backward()
+            if i % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    made = watch(train, 3, 1)
+    assert graphs.frame_count > 0
+    assert made.outcome is Outcome.HOLDS
+    assert made.monitoring["effective"]["sizes"] == [5, 5, 5]
+    assert [row["divided_by"] for row in made.monitoring["losses"]] == [3.0] * 3
 
 
 def test_a_given_number_that_is_not_seen_is_said() -> None:

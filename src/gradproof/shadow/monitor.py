@@ -167,6 +167,8 @@ class Monitor:
 
     def _entered(self, module: nn.Module, args: Any) -> None:
         """A module's forward pass: the first since the last backward pass tells the size of the micro-batch."""
+        if torch.compiler.is_compiling():
+            return
         if self._size is None and not self._inside and torch.is_grad_enabled():
             self._size = (rows_of(args), FORWARD)
 
