@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench sweep lemmas rounding tokens gpu clean
+.PHONY: verify test check bench sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -37,6 +37,10 @@ rounding: $(READY)
 # Windows on token counts and a missing 1/K: tables and drawings, docs/tokens.md. Seconds.
 tokens: $(READY)
 	$(BIN)/python -m symbolic.token_study --out reports/tokens.json --plots docs
+
+# Accumulation under torch.compile's default backend, which needs a C++ compiler and half a minute.
+compiled: $(READY)
+	$(BIN)/python -m symbolic.compiled
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)
