@@ -38,6 +38,7 @@ def exact(text: str) -> Fraction:
 
 
 def wrong(code: str, expected: str) -> PydanticCustomError:
+    """An error of pydantic with a code of gradproof."""
     return PydanticCustomError(code, "{expected}", {"expected": expected})
 
 
@@ -85,12 +86,14 @@ def _seconds(value: Any) -> float:
 
 
 def some(value: Any) -> Any:
+    """A list with an element. Raises PydanticCustomError GP103 for an empty one."""
     if isinstance(value, list) and not value:
         raise wrong("GP103", "a list with at least one element")
     return value
 
 
 def listed(value: Any) -> Any:
+    """A text as a list of one, or a list with an element."""
     return [value] if isinstance(value, str) else some(value)
 
 
