@@ -317,4 +317,13 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
         "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
     ),
+    "GP421": Explanation(
+        "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
+        "interval, no sample, or ranks on a device that they cannot share.",
+        "Use values that the error allows; nothing was run.",
+    ),
+    "GP422": Explanation(
+        "A measured training ended in a loss that is no finite number, so that its document would say nothing.",
+        "Use another net or seed, or a smaller learning rate.",
+    ),
 }

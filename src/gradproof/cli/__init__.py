@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
     "doctor": ("doctor", "Print versions and devices; warn of folders that shadow packages."),
     "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
+    "sweep": ("sweep", "Measure throughput and gradient variance over the effective batch."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 
