@@ -203,7 +203,7 @@ class Kernels(Shape):
         return self
 
 
-D = TypeVar("D", Rounding, Kernels)
+D = TypeVar("D", bound=Shape)
 
 
 def read(path: Path, kind: type[D]) -> D:
@@ -222,12 +222,17 @@ def read(path: Path, kind: type[D]) -> D:
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
+    from gradproof.subjects.study_document import SCALING, SPEEDUP, Scaling, Speedup
+    from gradproof.subjects.sweep_document import SWEEP, Sweep
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     kinds: dict[str, tuple[str, type[Shape]]] = {
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
+        "sweep.schema.json": (SWEEP, Sweep),
+        "speedup.schema.json": (SPEEDUP, Speedup),
+        "scaling.schema.json": (SCALING, Scaling),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

@@ -82,7 +82,7 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
 
     refused(asked)
     absent = cuda_absent() if asked.device == "cuda" else None
-    measure, began = models("char_measure"), time.monotonic()
+    made_with, measure, began = sources(STARTS), models("char_measure"), time.monotonic()
     rows, variance = ([], None) if absent else _measured(asked, tick)
     return Sweep(
         schema="gradproof-sweep/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
@@ -90,7 +90,7 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
         device="cuda" if asked.device == "cuda" else "cpu",
         device_name="" if absent else measure.device_name(asked.device), torch=measure.torch_version(),
         setup=_setup(asked), counted=COUNTED, rows=rows, knee=None if absent else knee_of(rows), variance=variance,
-        sources=sources(STARTS),
+        sources=made_with,
     )  # fmt: skip
 
 
