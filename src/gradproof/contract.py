@@ -71,7 +71,7 @@ class Equation:
 class Obligation:
     """One clause. `layers` gives, for each gate profile, the layers that must discharge it.
 
-    `subjects` names the model and the PyTorch step that it is about, where they are not the contract's own.
+    `subjects` names the model, the PyTorch step and their controls that it is about, where they are not the contract's.
     """
 
     id: str
@@ -157,7 +157,7 @@ class FalsificationTest(_Row):
 
 @dataclass(frozen=True)
 class Gate:
-    """The release gate, and the bug that must turn it red. `require`: strategies, by what must back their proofs."""
+    """The release gate, and the bugs that must turn it red. `require`: strategies, by what must back their proofs."""
 
     id: str
     name: str = ""
@@ -166,7 +166,7 @@ class Gate:
     pass_criteria: str = ""
     falsification: str = ""
     criteria: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    seeded_bug: str = ""
+    seeded_bugs: tuple[str, ...] = ()
     require: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     raw: Raw = field(default_factory=dict)
 
@@ -382,5 +382,5 @@ def _gate(typed: OursRoot | FieldRoot, root: Node) -> Gate | None:
     required = {key: tuple(value) for key, value in stated.model_dump(exclude_none=True).items()} if stated else {}
     return Gate(
         shaped.id, shaped.name, shaped.description, tuple(shaped.checks), shaped.pass_criteria, shaped.falsification,
-        criteria, getattr(shaped, "seeded_bug", ""), required, _raw(root, "qa_gate"),
+        criteria, tuple(getattr(shaped, "seeded_bug", ())), required, _raw(root, "qa_gate"),
     )  # fmt: skip

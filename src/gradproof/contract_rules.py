@@ -280,14 +280,12 @@ def _gate(r: Rules) -> None:
             )
     named = {m.value for clause in r.claims for m in clause.items("mutants") if isinstance(m.value, str)}
     seeded = gate.get("seeded_bug")
-    if seeded is not None and isinstance(seeded.value, str) and seeded.value not in named:
-        r.error(
-            "GP131",
-            seeded,
-            f"the seeded bug {seeded.value!r}, which no check must kill",
-            "a mutant that a check names",
-            "correct it",
-        )
+    bugs = [] if seeded is None else seeded.value if isinstance(seeded.value, list) else [seeded]
+    _repeated(r, [(n.value, n) for n in bugs if isinstance(n.value, str)], "the seeded bug")
+    for bug in bugs:
+        if isinstance(bug.value, str) and bug.value not in named:
+            found = f"the seeded bug {bug.value!r}, which no check must kill"
+            r.error("GP131", bug, found, "a mutant that a check names", "correct it")
 
 
 def _subjects(r: Rules) -> None:

@@ -112,6 +112,10 @@ def _some(value: Any) -> Any:
     return value
 
 
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else _some(value)
+
+
 def _shown(value: Any) -> Any:
     """Free data: floats become their text."""
     if isinstance(value, Exact):
@@ -192,16 +196,20 @@ class FieldObligation(_Obligation):
     tolerance: Number | None = None
 
 
-class AboutShape(Shape):
-    """What an obligation is about, where that is not the contract's own model or PyTorch step."""
+class SubjectsShape(Shape):
+    """What a contract is about; of an obligation, what it is about instead."""
 
     model: Reference | None = None
+    empty: Reference | None = None
+    mutants: Reference | None = None
     torch: Reference | None = None
+    torch_empty: Reference | None = None
+    torch_mutants: Reference | None = None
 
 
 class OursObligation(_Obligation):
     id: Ident
-    subjects: AboutShape = AboutShape()
+    subjects: SubjectsShape = SubjectsShape()
     formal: Text
     tolerance: list[ToleranceShape] = []
     assumptions: list[Text] = []
@@ -340,7 +348,7 @@ class OursGate(FieldGate):
     pass_criteria: Text
     falsification: Text
     criteria: dict[str, Annotated[list[Ident], BeforeValidator(_some)]]
-    seeded_bug: Ident
+    seeded_bug: Annotated[list[Ident], BeforeValidator(_listed)]
     require: RequireShape | None = None
 
 
@@ -357,15 +365,6 @@ class OursSummary(Shape):
 
     total_obligations: int | None = None
     notes: list[Text] = []
-
-
-class SubjectsShape(Shape):
-    model: Reference | None = None
-    empty: Reference | None = None
-    mutants: Reference | None = None
-    torch: Reference | None = None
-    torch_empty: Reference | None = None
-    torch_mutants: Reference | None = None
 
 
 class _Root(Shape):

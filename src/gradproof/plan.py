@@ -73,8 +73,16 @@ def vars_of(tolerance: Any) -> dict[str, str]:
     return {key: getattr(tolerance, key) for key in ("dtype", "value", "metric", "domain", "role")}
 
 
+def _about(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest) -> dict[str, str]:
+    """The contract's subjects, those of the row's obligations before them, the first obligation's first."""
+    about = dict(contract.subjects)
+    for name in reversed(getattr(row, "obligations", ())):
+        about.update(contract.obligation(name).subjects)
+    return about
+
+
 def _params(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest, **more: Any) -> dict[str, Any]:
-    return {**row.params, **more, "subjects": dict(contract.subjects)}
+    return {**row.params, **more, "subjects": _about(contract, row)}
 
 
 def _stub(contract: Contract, row: Stub) -> Check:
@@ -109,7 +117,7 @@ def _harness(contract: Contract, row: Harness) -> Check:
         obligations=row.obligations,
         title=row.property,
         harness=row.harness,
-        subject=row.subject or contract.subjects.get("model", ""),
+        subject=row.subject or _about(contract, row).get("model", ""),
         expect=row.expect,
         strategy=row.strategy,
         bounds=row.bounds,
@@ -131,7 +139,7 @@ def _step(contract: Contract, row: StepProof) -> Check:
         obligations=row.obligations,
         title=row.property,
         harness=row.harness,
-        subject=row.subject or contract.subjects.get("torch", ""),
+        subject=row.subject or _about(contract, row).get("torch", ""),
         expect=row.expect,
         strategy="recorded step",
         bounds=row.bounds,
@@ -162,7 +170,7 @@ def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str)
         obligations=row.obligations,
         title=row.prediction or row.rule,
         harness=row.harness,
-        subject=row.subject or contract.subjects.get("torch", ""),
+        subject=row.subject or _about(contract, row).get("torch", ""),
         expect=row.expect,
         strategy="property test",
         bounds=row.bounds,
@@ -175,10 +183,10 @@ def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str)
 
 
 def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
-    """Re-runs, on the seeded bug, every proof and every fp32 run on the CPU that is meant to kill it."""
-    seeded = [_seeded(contract, gate, check) for check in checks if _kills(check, gate.seeded_bug)]
+    """Re-runs, on each seeded bug, every proof and every fp32 run on the CPU that is meant to kill it."""
+    seeded = [_seeded(check, bug) for bug in gate.seeded_bugs for check in checks if _kills(check, bug)]
     params = {
-        "seeded_bug": gate.seeded_bug,
+        "seeded_bugs": list(gate.seeded_bugs),
         "criteria": {name: list(names) for name, names in gate.criteria.items()},
         "subchecks": [check.to_json() for check in seeded],
     }
@@ -206,8 +214,8 @@ def _kills(check: Check, bug: str) -> bool:
     )
 
 
-def _seeded(contract: Contract, gate: Gate, check: Check) -> Check:
+def _seeded(check: Check, bug: str) -> Check:
     """The check with the bug in place of its subject, and without controls of its own."""
-    registry = contract.subjects.get("torch_mutants" if check.kind in (Kind.TRACE, Kind.TORCH) else "mutants", "")
-    params = {**check.params, "controls_off": True}
-    return replace(check, subject=f"{registry}[{gate.seeded_bug}]", mutants=(), params=params)
+    key = "torch_mutants" if check.kind in (Kind.TRACE, Kind.TORCH) else "mutants"
+    registry = check.params.get("mutants") or check.params["subjects"].get(key, "")
+    return replace(check, subject=f"{registry}[{bug}]", mutants=(), params={**check.params, "controls_off": True})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import cache
@@ -44,10 +45,20 @@ def contract_at(path: Path) -> Contract:
     return load(path)
 
 
+def registries(contract: Contract, name: str) -> list[str]:
+    """The registries of mutants of one kind: the contract's, and those of obligations with subjects of their own."""
+    subjects = [contract.subjects, *(o.subjects for o in contract.obligations)]
+    return list(dict.fromkeys(s[name] for s in subjects if name in s))
+
+
 def registry(contract: Contract, name: str) -> Mapping[str, Any]:
-    """One of the contract's registries of mutants."""
-    module, _, attribute = contract.subjects[name].partition(":")
-    found: Mapping[str, Any] = getattr(import_module(module), attribute)
+    """All mutants of one kind. Raises ValueError where two registries have another bug under one name."""
+    found: dict[str, Any] = {}
+    for named in registries(contract, name):
+        module, _, attribute = named.partition(":")
+        for key, mutant in getattr(import_module(module), attribute).items():
+            if found.setdefault(key, mutant) is not mutant:
+                raise ValueError(f"two mutants are called {key!r}")
     return found
 
 
@@ -188,7 +199,8 @@ def test_both_registries_agree(path: Path) -> None:
     contract = contract_at(path)
     models, twins = (registry(contract, name) for name in REGISTRIES)
     rows = {name: (m.obligation, m.reference) for name, m in models.items()}
-    alone: Mapping[str, str] = import_module(contract.subjects["torch_mutants"].partition(":")[0]).TORCH_ONLY
+    modules = [named.partition(":")[0] for named in registries(contract, "torch_mutants")]
+    alone = dict(ChainMap(*(import_module(m).TORCH_ONLY for m in modules)))
     assert set(alone) == set(twins) - set(models)
     assert all(reason.strip() for reason in alone.values())
     shared = {name: (m.obligation, m.reference) for name, m in twins.items() if name not in alone}

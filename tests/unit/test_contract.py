@@ -106,7 +106,7 @@ def test_main_contract_says_what_the_project_claims() -> None:
         "KANI-GA-028",
     ]
     assert loaded.gate is not None
-    assert loaded.gate.seeded_bug == "missing_scale"
+    assert loaded.gate.seeded_bugs == ("missing_scale",)
     assert set(loaded.gate.criteria) == set(loaded.gate.checks)
     assert {i for c in loaded.gate.criteria.values() for i in c} == set(names)
 
@@ -282,6 +282,15 @@ EDITS = {
         "  seeded_bug: missing_scale",
         "  seeded_bug: missing_scale\n  require: {second_solver: [exhaustive, exhaustive]}  # !GP129:41",
     ),
+    "seeded bug twice": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: [missing_scale, missing_scale]  # !GP129:31",
+    ),
+    "one seeded bug that nobody kills": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: [missing_scale, divided]  # !GP131:31",
+    ),
+    "no seeded bug": ("  seeded_bug: missing_scale", "  seeded_bug: []  # !GP103:15"),
     "stub on an unknown lemma": (
         "formats: [fp16]",
         "formats: [fp16]\n    lemmas: [round/fp16/grid, round/fp8/*]  # !GP136:31",

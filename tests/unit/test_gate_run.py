@@ -44,8 +44,8 @@ def test_the_seeded_bug_turns_the_gate_red(toy: Workspace, monkeypatch: pytest.M
     assert finding.outcome is Outcome.HOLDS
     assert "T-1 is BROKEN by K-1, F-1@cpu-fp32" in finding.reason
     assert "right is not met" in finding.reason
-    assert finding.stats["exit"] == "broken"
-    assert finding.stats["criteria"] == {"right": False}
+    assert finding.stats["seeded_bugs"]["bug"]["exit"] == "broken"
+    assert finding.stats["seeded_bugs"]["bug"]["criteria"] == {"right": False}
 
 
 def test_a_gate_that_cannot_see_the_bug_is_weak(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,21 @@ def test_no_check_named_to_kill_the_bug_is_weak(toy: Workspace, monkeypatch: pyt
 
 
 def test_no_seeded_bug_is_not_run(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert run(toy, monkeypatch, sees, changed(toy, seeded_bug="")).outcome is Outcome.NOT_RUN
+    assert run(toy, monkeypatch, sees, changed(toy, seeded_bugs=[])).outcome is Outcome.NOT_RUN
+
+
+def test_each_of_several_bugs_must_turn_the_gate_red(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = changed(toy, seeded_bugs=["bug", "other"])
+    assert run(toy, monkeypatch, sees, both).outcome is Outcome.WEAK
+    rows = both.params["subchecks"]
+    other = [{**row, "subject": row["subject"].replace("[bug]", "[other]")} for row in rows]
+    both = changed(toy, seeded_bugs=["bug", "other"], subchecks=rows + other)
+    finding = run(toy, monkeypatch, lambda c, w: refutation(c), both)
+    assert finding.outcome is Outcome.HOLDS
+    assert set(finding.stats["seeded_bugs"]) == {"bug", "other"}
+    blind = run(toy, monkeypatch, lambda c, w: refutation(c) if "[bug]" in c.subject else answer(c), both)
+    assert blind.outcome is Outcome.WEAK
+    assert "with other seeded, the gate does not see it" in blind.reason
 
 
 def test_a_bug_that_no_criterion_speaks_of_is_weak(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -105,7 +105,7 @@ def test_expected_refutations_and_gpu_runs_are_no_part_of_the_falsification(toy:
 
 def test_a_seeded_bug_that_no_check_kills_leaves_nothing_to_run(toy: Contract) -> None:
     assert toy.gate is not None
-    other = replace(toy, gate=replace(toy.gate, seeded_bug="unheard_of"))
+    other = replace(toy, gate=replace(toy.gate, seeded_bugs=("unheard_of",)))
     assert by_id(other)["GATE-1/falsification"].params["subchecks"] == []
 
 
@@ -161,3 +161,14 @@ def test_the_reference_contract_covers_every_obligation_on_every_layer(name: str
     gate = checks[-1]
     assert gate.kind is Kind.GATE
     assert killers <= {d["id"] for d in gate.params["subchecks"]}
+
+
+def test_an_obligation_brings_subjects_and_controls_of_its_own(toy: Contract) -> None:
+    (one,) = toy.obligations
+    about = {"model": "models.other:M", "mutants": "models.other:BUGS", "torch": "models.other:T"}
+    other = by_id(replace(toy, obligations=(replace(one, subjects=about),)))
+    assert {other["K-1"].subject, other["F-1@cpu-fp32"].subject} == {"models.other:M", "models.other:T"}
+    assert other["K-1"].params["subjects"] == {**toy.subjects, **about}
+    seeded = [row["subject"] for row in other["GATE-1/falsification"].params["subchecks"]]
+    torch_mutants = toy.subjects["torch_mutants"]
+    assert seeded == ["models.other:BUGS[bug]", f"{torch_mutants}[bug]"]

@@ -29,7 +29,7 @@ def checks() -> dict[str, Check]:
     """The planned checks of the training contract."""
     root = reference()
     assert root is not None
-    return {c.id: c for c in plan(load(root / "proofs/gradient-accumulation-sampling-v1/contract.yaml"))}
+    return {c.id: c for c in plan(load(root / "proofs/gradient-accumulation-training-v1/contract.yaml"))}
 
 
 def explore(name: str, harness: Harness, subject: Any) -> Result:

@@ -108,7 +108,7 @@ def test_a_claim_that_is_a_little_too_small_is_refuted(monkeypatch: pytest.Monke
 
 
 def test_each_obligation_names_the_model_that_it_is_about() -> None:
-    about = {c.id: c.subjects["model"] for c in policy_of(load(CONTRACT), "ci").clauses if c.subjects}
+    about = {c.id: c.subjects.get("model") for c in policy_of(load(CONTRACT), "ci").clauses if c.subjects}
     assert about["GA-TOK-001"] == "models.tokens:TokenWindow"
     assert about["GA-CE-001"] == "models.cross_entropy:CrossEntropy"
     assert about["GA-LR-001"] == "models.adam_scaling:AdamW"

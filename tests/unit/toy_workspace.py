@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core import Check, Control, Finding, Kind, Layer, Outcome, Reach
-from gradproof.workspace import Workspace
+from gradproof.workspace import Finder, Workspace
 
 CONTRACT = """\
 metadata: {version: "1.0.0", description: toy}
@@ -242,6 +242,8 @@ def check(id_: str = "K-1", **changed: Any) -> Check:
 def only(workspace: Workspace) -> Iterator[Workspace]:
     """The workspace as the only one of this process; other workspaces' modules are put back afterwards."""
     held = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("models", "symbolic")}
+    finders = [f for f in sys.meta_path if not isinstance(f, Finder)]
+    before, sys.meta_path[:] = list(sys.meta_path), finders
     for name in held:
         del sys.modules[name]
     try:
@@ -251,3 +253,4 @@ def only(workspace: Workspace) -> Iterator[Workspace]:
         for name in [n for n in sys.modules if n.partition(".")[0] in ("models", "symbolic")]:
             del sys.modules[name]
         sys.modules.update(held)
+        sys.meta_path[:] = before

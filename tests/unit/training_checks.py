@@ -14,7 +14,7 @@ from gradproof.core import Check, Finding
 from gradproof.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
-CONTRACT = ROOT / "proofs" / "gradient-accumulation-tokens-v1" / "contract.yaml"
+CONTRACT = ROOT / "proofs" / "gradient-accumulation-training-v1" / "contract.yaml"
 
 
 class Names:

@@ -1,4 +1,4 @@
-"""The gate's own falsification, executed: with a seeded bug as the subject, the gate must turn red, for that bug.
+"""The gate's own falsification, executed: with each seeded bug as the subject, the gate must turn red, for that bug.
 
 The sub-checks come with the check. Each is run here, its finding is written up as evidence, and the same judge that
 decides the release reads it. A gate that stays green, or turns red because something crashed, fails.
@@ -21,23 +21,34 @@ if TYPE_CHECKING:
 
 
 def run(check: Check, workspace: Workspace) -> Finding:
-    """HOLDS when the seeded bug, and nothing else, turns the gate red."""
-    bug = str(check.params.get("seeded_bug", ""))
-    if not bug:
+    """HOLDS when each seeded bug, and nothing else, turns the gate red."""
+    bugs = [str(bug) for bug in check.params.get("seeded_bugs", ())]
+    if not bugs:
         return Finding(Outcome.NOT_RUN, "the contract names no seeded_bug, so the gate's falsification cannot be run")
     checks = [Check.from_json(data) for data in check.params["subchecks"]]
-    if not checks:
-        return Finding(Outcome.WEAK, f"no proof and no fp32 run is named to kill {bug}, so the gate cannot see it")
-    standings = {c.id: _attempt(c, workspace) for c in checks}
-    policy = _policy(checks, check.params["criteria"])
-    verdict = judge([_freed(c) for c in checks], standings, policy)
-    outcome, reason = _conclude(bug, verdict)
-    rows = {name: [str(r.outcome), r.reason] for name, r in verdict.rulings.items()}
-    stats = {"seeded_bug": bug, "exit": str(verdict.exit), "checks": rows, "reasons": list(verdict.reasons)}
-    stats["criteria"] = {c.name: c.met for c in verdict.criteria}
+    found = {bug: _seeded(bug, [c for c in checks if c.subject.endswith(f"[{bug}]")], check, workspace) for bug in bugs}
+    outcome = next((o for o, _, _ in found.values() if o is not Outcome.HOLDS), Outcome.HOLDS)
+    reason = "; ".join(told for o, told, _ in found.values() if o is outcome)
     clauses = {check.id: "HOLDS"} if outcome is Outcome.HOLDS else {}
     reach = Reach.SAMPLED if outcome is Outcome.HOLDS else None
-    return Finding(outcome, reason, reach, domain=f"the seeded bug {bug}", clauses=clauses, stats=stats)
+    stats = {"seeded_bugs": {bug: row for bug, (_, _, row) in found.items()}}
+    return Finding(outcome, reason, reach, domain=f"the seeded bugs {', '.join(bugs)}", clauses=clauses, stats=stats)
+
+
+def _seeded(
+    bug: str, checks: Sequence[Check], check: Check, workspace: Workspace
+) -> tuple[Outcome, str, dict[str, Any]]:
+    """What one bug does to the gate: the outcome, why, and the judge's findings."""
+    if not checks:
+        return Outcome.WEAK, f"no proof and no fp32 run is named to kill {bug}, so the gate cannot see it", {}
+    standings = {c.id: _attempt(c, workspace) for c in checks}
+    verdict = judge([_freed(c) for c in checks], standings, _policy(checks, check.params["criteria"]))
+    outcome, reason = _conclude(bug, verdict)
+    rows = {name: [str(r.outcome), r.reason] for name, r in verdict.rulings.items()}
+    criteria = {c.name: c.met for c in verdict.criteria}
+    return outcome, reason, {
+        "exit": str(verdict.exit), "checks": rows, "reasons": list(verdict.reasons), "criteria": criteria,
+    }  # fmt: skip
 
 
 def _freed(check: Check) -> Check:

@@ -167,7 +167,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"{gate.id}, the gate of {contract.id}: {gate.name}. {gate.description}"
             yield f"  pass: {gate.pass_criteria}"
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
-            yield f"  its own falsification: {gate.falsification} (seeded bug {gate.seeded_bug or 'none'})"
+            yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bugs) or 'none'})"
             yield from (
                 f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.require.items()
             )
