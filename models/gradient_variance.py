@@ -83,12 +83,13 @@ class Unscaled(DrawnEstimate):
 
 
 _ROWS = (
-    ("drawn_same_again", "trl#3675", SameAgain),
-    ("drawn_overlapping", "d2l-zh#87", SharesOne),
-    ("drawn_tail_apart", "GradCache#18", TailApart),
-    ("drawn_unscaled", "transformers#34191", Unscaled),
+    ("same_samples_again", "trl#3675", SameAgain),
+    ("overlapping_micro_batches", "d2l-zh#87", SharesOne),
+    ("tail_without_replacement", "GradCache#18", TailApart),
+    ("variance_unscaled", "transformers#34191", Unscaled),
 )
 MUTANTS: Mapping[str, Mutant] = registered_for("GA-VAR-001", _ROWS)
+TORCH_ONLY: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True)
@@ -145,10 +146,11 @@ class Scatter:
 
 
 def scatter(
-    subject: DrawnEstimate, job: DrawJob, known: Moments, count: int, generator: torch.Generator, confidence: float
+    subject: DrawnEstimate, job: DrawJob, known: Moments, count: int, seed: int, confidence: float
 ) -> Scatter | None:
     """Draw that many effective batches; None where the subject gives no gradient of the right length."""
     batch, total, squares = job.size * job.n, torch.zeros_like(known.mean), 0.0
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(count):
         gradient = subject.run(job, generator)
         if gradient.shape != known.mean.shape:

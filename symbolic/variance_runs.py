@@ -18,7 +18,7 @@ from models.torch_nets import NETS
 from symbolic.measured import Measured
 
 CONFIDENCE = 0.99
-ESTIMATES = 800
+ESTIMATES = 600
 POPULATIONS = {1: 8, 2: 4, 4: 4}
 
 
@@ -47,8 +47,7 @@ class VarianceOfEstimates(Measured):
 
     def test(self, subject: Any, case: Case, place: Place) -> Observed:
         job = job_of(case, place, POPULATIONS.get(case.n, 8))
-        drawn = torch.Generator().manual_seed(1000 + case.seed)
-        seen = scatter(subject(), job, moments(job), ESTIMATES, drawn, CONFIDENCE)
+        seen = scatter(subject(), job, moments(job), ESTIMATES, 1000 + case.seed, CONFIDENCE)
         told = f"B = {case.n} x {case.size}"
         if seen is None:
             raise Refutation(self.clause, f"{told}: no gradient was accumulated")

@@ -25,11 +25,12 @@ from gradproof.core import EXIT_CODE, Exit, GradproofError
 @click.option("--draws", type=int, default=100, show_default=True, help="Estimates a variance; 0: no variance.")
 @click.option("--out", type=click.Path(path_type=Path), help="Write the JSON document to this file.")
 @click.option("--plot", type=click.Path(path_type=Path), help="Write the curve as SVG to this file.")
+@click.option("--plot-variance", type=click.Path(path_type=Path), help="Write the variance as SVG to this file.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @as_json
 def command(
     accumulate: str, micro: int, steps: int, net: str, device: str, ranks: int, seed: int, draws: int,
-    out: Path | None, plot: Path | None, quiet: bool, json_: bool,
+    out: Path | None, plot: Path | None, plot_variance: Path | None, quiet: bool, json_: bool,
 ) -> int:  # fmt: skip
     """Measure samples per second over the effective batch, and the variance of the gradient beside it.
 
@@ -37,19 +38,21 @@ def command(
     there is one beyond the spread. Speed is reported and never judged.
     """
     from gradproof.cli.check import writable, written
-    from gradproof.render.sweep import throughput_svg, told
+    from gradproof.render.sweep import throughput_svg, told, variance_svg
     from gradproof.subjects.sweep import Asked, made, refused, text
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)
-    writable(out)
-    writable(plot)
+    for path in (out, plot, plot_variance):
+        writable(path)
     with progress(quiet, asked.total()) as tick:
         document = made(asked, tick)
     if out is not None:
         written(out, text(document))
     if plot is not None and document.rows:
         written(plot, throughput_svg(document))
+    if plot_variance is not None and document.variance is not None:
+        written(plot_variance, variance_svg(document.variance))
     click.echo(text(document).rstrip("\n") if json_ else told(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]
 

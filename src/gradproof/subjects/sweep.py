@@ -160,8 +160,6 @@ POPULATION = 64
 
 def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
     """The scatter of drawn effective batches about the mean gradient of a finite set, at the net's first weights."""
-    import torch
-
     from gradproof.subjects.sweep_document import Scatter, Variance, fitted
 
     drawn, throughput = models("gradient_variance"), models("throughput")
@@ -172,9 +170,8 @@ def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
         return drawn.DrawJob(task.model, inputs, targets, task.loss, asked.micro, n)
 
     known, rows = drawn.moments(job(1)), []
-    generator = torch.Generator().manual_seed(asked.seed)
     for n in asked.lengths:
-        seen = drawn.scatter(drawn.DrawnEstimate(), job(n), known, asked.draws, generator, CONFIDENCE)
+        seen = drawn.scatter(drawn.DrawnEstimate(), job(n), known, asked.draws, 1000 * asked.seed + n, CONFIDENCE)
         within = abs(seen.measured - seen.expected) <= seen.room
         values = {k: v for k, v in asdict(seen).items() if k in ("measured", "expected", "room")}
         rows.append(Scatter(effective_batch=seen.batch, estimates=seen.count, within=within, **values))
