@@ -41,9 +41,10 @@ class Request:
 
 @dataclass
 class Series:
-    """What one length of window gave: seconds and mean losses of its timed windows, all-reduces during them."""
+    """What one length of window gave: seconds, of them on the processor, mean losses, all-reduces of timed windows."""
 
     seconds: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     collectives: int = 0
 
@@ -143,9 +144,10 @@ def measure(request: Request, tick: Callable[[], None] = lambda: None) -> list[S
     for turn in range(request.warm + request.steps):
         for i in rotated(range(len(trainers)), turn):
             before = trainers[i].collectives
-            seconds, loss = _timed(trainers[i])
+            seconds, processor, loss = _timed(trainers[i])
             if turn >= request.warm:
                 found[i].seconds.append(seconds)
+                found[i].processor.append(processor)
                 found[i].losses.append(loss)
                 found[i].collectives += trainers[i].collectives - before
             tick()
@@ -158,16 +160,16 @@ def rotated(items: Sequence[int], turn: int) -> list[int]:
     return [*items[start:], *items[:start]]
 
 
-def _timed(trainer: Trainer) -> tuple[float, float]:
-    """Seconds and mean loss of a window; the device and the other ranks have finished before the clock starts."""
+def _timed(trainer: Trainer) -> tuple[float, float, float]:
+    """Seconds, seconds of this process, mean loss of a window; device and ranks have finished before."""
     device = trainer.request.device
     if trainer.ranks:
         dist.barrier()
     settled(device)
-    began = time.perf_counter()
+    began, own = time.perf_counter(), time.process_time()
     loss = trainer.window()
     settled(device)
-    return time.perf_counter() - began, float(loss)
+    return time.perf_counter() - began, time.process_time() - own, float(loss)
 
 
 def settled(device: str) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gradproof.subjects.sweep_document import Sweep, Variance
 
 BAR = 24
+BUSY = 0.9
 HEAD = f"{'N':>4}{'effective':>11}{'samples/s':>11}{'interval':>19}{'step ms':>9}{'syncs':>7}{'loss':>8}"
 
 
@@ -31,6 +32,11 @@ def told(made: Sweep) -> str:
     knee = made.knee.effective_batch
     lines.append(f"{'no knee' if knee is None else f'knee at an effective batch of {knee}'}: {made.knee.reason}")
     lines.append(f"syncs: {made.counted}")
+    shared = min(r.cpu_share for r in made.rows)
+    if made.device == "cpu" and s.ranks == 1 and shared < BUSY:
+        lines.append(
+            f"warning: other programs took turns; as little as {100 * shared:.0f} % of the time was this one's"
+        )
     return "\n".join([*lines, *(_variance(made.variance) if made.variance else [])])
 
 

@@ -128,19 +128,17 @@ def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[Row], Varian
         tick()
         timed = ranks[0] if asked.ranks > 1 else throughput.measure(request, tick)
         losses = [[r[i].losses for r in ranks] if asked.ranks > 1 else [timed[i].losses] for i in range(len(timed))]
-        rows = [
-            row(asked, n, timed[i].seconds, losses[i], ranks[0][i].collectives) for i, n in enumerate(asked.lengths)
-        ]
+        rows = [row(asked, n, timed[i], losses[i], ranks[0][i].collectives) for i, n in enumerate(asked.lengths)]
         return rows, _variance(asked, tick) if asked.draws else None
     finally:
         restore()
 
 
-def row(asked: Asked, n: int, seconds: Sequence[float], losses: Sequence[Sequence[float]], collectives: int) -> Row:
+def row(asked: Asked, n: int, timed: Any, losses: Sequence[Sequence[float]], collectives: int) -> Row:
     """One row of the document; `losses` are those of each rank. Raises GradproofError GP422 for a loss that is none."""
     from gradproof.subjects.sweep_document import Row
 
-    found, effective = interval(seconds), n * asked.micro * asked.ranks
+    found, effective = interval(timed.seconds), n * asked.micro * asked.ranks
     every = [loss for rank in losses for loss in rank]
     if not all(map(math.isfinite, every)):
         raise GradproofError(
@@ -151,7 +149,7 @@ def row(asked: Asked, n: int, seconds: Sequence[float], losses: Sequence[Sequenc
         samples_per_sec=effective / found.median, samples_per_sec_low=effective / found.high,
         samples_per_sec_high=effective / found.low, median_step_ms=1000 * found.median, step_ms_low=1000 * found.low,
         step_ms_high=1000 * found.high, confidence=found.confidence, sync_calls=collectives,
-        avg_loss=sum(every) / len(every),
+        avg_loss=sum(every) / len(every), cpu_share=sum(timed.processor) / sum(timed.seconds),
     )  # fmt: skip
 
 

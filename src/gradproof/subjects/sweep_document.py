@@ -39,7 +39,11 @@ class Setup(Shape):
 
 
 class Row(Shape):
-    """One length of window. `confidence` is that of the interval from low to high around the median."""
+    """One length of window. `confidence` is that of the interval from low to high around the median.
+
+    `cpu_share`: processor time over wall time of the timed windows on rank 0; well below 1 on one process of a CPU,
+    other programs took turns, and long windows wait for more of them.
+    """
 
     accumulate: Count
     effective_batch: Count
@@ -52,6 +56,7 @@ class Row(Shape):
     confidence: Chance
     sync_calls: Tally
     avg_loss: Loss
+    cpu_share: Annotated[float, Field(ge=0)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Row:
