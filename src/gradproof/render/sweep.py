@@ -61,7 +61,7 @@ def _variance(v: Variance) -> Iterator[str]:
     if v.slope is not None:
         yield (
             f"slope of log variance over log B: {v.slope:.3f}, two standard errors {v.slope_low:.3f} to "
-            f"{v.slope_high:.3f}; exactly {v.slope_expected} is proved for it (GA-VAR-001)"
+            f"{v.slope_high:.3f}; theory: {v.slope_expected} (GA-VAR-001)"
         )
 
 

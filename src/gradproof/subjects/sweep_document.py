@@ -101,7 +101,7 @@ class Variance(Shape):
     """Variance of the gradient estimate at fixed weights, drawn with replacement from `population` samples.
 
     `slope` is that of log variance over log B, with twice its standard error on either side; None for one B alone.
-    Sampling with replacement makes it exactly -1 (GA-VAR-001).
+    Sampling with replacement makes it -1: the variance is sigma^2 / B (GA-VAR-001, proved for small windows).
     """
 
     population: Count
