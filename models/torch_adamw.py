@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from models.adamw_kernel import MUTANTS as ROUNDINGS
 from models.adamw_mutants import MUTANTS as TWINS
 from models.registry import Mutant
 
@@ -174,6 +175,16 @@ class MomentSums(Written):
         state["exp_avg_sq"].mul_(two).addcmul_(grad, grad, value=1 - two)
 
 
+class HalfMoments(Written):
+    """Both moments are stored in fp16."""
+
+    def moments(self, state: dict[str, Any], grad: Tensor) -> None:
+        """In eleven bits."""
+        super().moments(state, grad)
+        for name in ("exp_avg", "exp_avg_sq"):
+            state[name].copy_(state[name].half())
+
+
 class EpsAbsent(Written):
     """eps is left out: no gradient yet is 0 / 0."""
 
@@ -264,6 +275,7 @@ class DecayRateTwice(TorchAdamW):
 
 TORCH_ONLY: Mapping[str, str] = {
     "eps_absent": "0 / 0 is no number in floats, which is what it breaks; the model would divide by zero",
+    "half_moments": "over the reals it is AdamW; its twin is the mutant of models.adamw_kernel, where roundings count",
 }
 _TWINS: Mapping[str, Any] = {
     "decay_in_gradient": DecayInGradient(),
@@ -283,7 +295,8 @@ _TWINS: Mapping[str, Any] = {
     "eps_missing": Made(EpsMissing),
 }
 MUTANTS: Mapping[str, Mutant] = {name: replace(TWINS[name], subject=subject) for name, subject in _TWINS.items()} | {
-    "eps_absent": Mutant("eps_absent", "AW-BND-002", "chainer#6299", Made(EpsAbsent))
+    "eps_absent": Mutant("eps_absent", "AW-BND-002", "chainer#6299", Made(EpsAbsent)),
+    "half_moments": replace(ROUNDINGS["half_moments"], subject=Made(HalfMoments)),
 }
 REFERENCE = TorchAdamW()
 EMPTY = EmptyAdamW()

@@ -23,6 +23,7 @@ from models.token_bias import Bias
 from models.tokens import TokenBatch, TokenWindow
 from symbolic.token_bias import bias_of, example
 
+ROOT = Path(__file__).resolve().parents[1]
 SCHEMA = "gradproof-tokens/1"
 STATED = ((8, 4, 32), (8, 8, 64), (16, 8, 128))
 K, RATE, SEED, TOKENS, EVERY = 8, 1e-3, 5, 16, 10
@@ -59,7 +60,8 @@ def bias() -> dict[str, Any]:
         found = bias_of(window)
         counts = [int(b.valid) for b in window]
         examples.append({"r": s * s, "counts": counts, "bias": str(found), "bound": str(bound), "ok": found == bound})
-    return {"r": ratios, "any_k": [rule.at_most(sqrt(r)) for r in ratios], "by_k": by_k, "examples": examples}
+    curves = {str(k): values for k, values in by_k.items()}
+    return {"r": ratios, "any_k": [rule.at_most(sqrt(r)) for r in ratios], "by_k": curves, "examples": examples}
 
 
 def after_switch(steps: int = 200) -> dict[str, Any]:
@@ -107,20 +109,26 @@ def _as_proved(runs: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def document(windows: int) -> dict[str, Any]:
-    """The study, as JSON values. Raises GradproofError GP411 for too few windows."""
+    """The study, as JSON values. Raises GradproofError: GP411 for too few windows, GP219 where its files change."""
     import torch
 
     from gradproof import __version__
     from gradproof.evidence import now
+    from gradproof.studies import TOKENS as STUDY
+    from gradproof.studies import settled, sources_of
+    from gradproof.workspace import Workspace
 
     if windows < EVERY:
         raise GradproofError("GP411", f"--windows {windows}", f"at least {EVERY}", "such as 400")
     torch.set_num_threads(1)
-    return {
+    place = Workspace(ROOT, ROOT / "reports")
+    made_of = sources_of(STUDY, place)
+    made = {
         "schema": SCHEMA, "gradproof": __version__, "torch": torch.__version__, "made_at": now(),
         "effective_tokens": effective_tokens(), "bias": bias(), "after_switch": after_switch(),
         "parity": parity(windows),
     }  # fmt: skip
+    return made | {"sources": settled(STUDY, place, made_of)}
 
 
 def failures(data: Mapping[str, Any]) -> list[str]:
@@ -166,11 +174,13 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def write(data: Mapping[str, Any], out: Path, folder: Path | None) -> list[Path]:
-    """Write the drawings and the document, each whole. Raises GradproofError GP407."""
+    """Write the drawings and the document, each whole. Raises GradproofError GP407; ValueError for a wrong shape."""
     from gradproof.files import replace_whole
+    from gradproof.subjects.token_document import Tokens
 
     texts = {} if folder is None else {folder / name: text for name, text in plots(data).items()}
     texts[out] = json.dumps(data, indent=1, allow_nan=False) + "\n"
+    Tokens.model_validate_json(texts[out])
     try:
         for path, text in texts.items():
             replace_whole(path, text)

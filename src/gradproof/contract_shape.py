@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import typing
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -16,6 +16,7 @@ OURS_CHECK |= {"time_limit", "reach", "note"}
 OURS_TEST = OURS_CHECK | {"harness", "obligation"}
 OURS_STRATEGIES = {"bit_precise", "induction", "linear_chain", "bit_exhaustive", "step_contract"}
 
+M = TypeVar("M", bound=BaseModel)
 CODES = {
     "extra_forbidden": "GP101",
     "missing": "GP103",
@@ -50,7 +51,11 @@ def _has(node: Node, keys: set[str]) -> bool:
 
 def shape(root: Node, ours: bool, shown: str) -> tuple[OursRoot | FieldRoot | None, list[Problem]]:
     """The typed contract, or None and every place where its shape is wrong."""
-    model: type[OursRoot] | type[FieldRoot] = OursRoot if ours else FieldRoot
+    return shaped(root, OursRoot, shown) if ours else shaped(root, FieldRoot, shown)
+
+
+def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Problem]]:
+    """The tree as a model, or None and every place where its shape is wrong."""
     try:
         return model.model_validate(root.plain()), []
     except ValidationError as error:

@@ -1,5 +1,7 @@
 """Documents beside the evidence: the rounding study and the runs of real kernels. Their shape, and how they are read.
 
+The documents of the training systems have their shapes in `gradproof.subjects`, and a graph in `gradproof.graph_shape`.
+
 `reports/rounding.json`, format `gradproof-rounding/1`, is made by `python -m gradproof.rounding.study`;
 `reports/kernels/*.json`, format `gradproof-kernels/1`, by `python -m gradproof.kernels`. The JSON Schemas in `reports/`
 are made of the classes here. A document is believed after its numbers agree with its words; one that is not is
@@ -38,6 +40,7 @@ def _power(n: int) -> int:
 
 Exact = Annotated[str, Field(pattern=r"^[0-9]+(/[1-9][0-9]*|(\.[0-9]+)?(e-[0-9]{1,4})?)$"), AfterValidator(_numeral)]
 Power = Annotated[int, Field(ge=1), AfterValidator(_power)]
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Shape(BaseModel):
@@ -141,7 +144,7 @@ class Rounding(Shape):
     contracts: list[str]
     thresholds: list[Threshold]
     series: list[Series]
-    sources: dict[str, Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]]
+    sources: dict[str, Sha256]
 
 
 class Fact(Shape):
@@ -221,9 +224,13 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.graph import GRAPH_SCHEMA
+    from gradproof.graph_shape import Graph
+    from gradproof.ledger.document import CLAIMS, Claims
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
     from gradproof.subjects.study_document import SCALING, SPEEDUP, Scaling, Speedup
     from gradproof.subjects.sweep_document import SWEEP, Sweep
+    from gradproof.subjects.token_document import TOKENS, Tokens
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     kinds: dict[str, tuple[str, type[Shape]]] = {
@@ -233,6 +240,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "sweep.schema.json": (SWEEP, Sweep),
         "speedup.schema.json": (SPEEDUP, Speedup),
         "scaling.schema.json": (SCALING, Scaling),
+        "tokens.schema.json": (TOKENS, Tokens),
+        "graph.schema.json": (GRAPH_SCHEMA, Graph),
+        "claims.schema.json": (CLAIMS, Claims),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

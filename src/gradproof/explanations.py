@@ -236,8 +236,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Run it from a whole checkout, or install gradproof again from its wheel.",
     ),
     "GP219": Explanation(
-        "A file that the rounding study depends on was edited while it ran, so its numbers belong to no one text.",
-        "Run it again, and leave src/gradproof/rounding and src/gradproof/arith alone meanwhile.",
+        "A file that a study depends on was edited while it ran, so its numbers belong to no one text.",
+        "Run it again, and leave src/gradproof, models and symbolic alone meanwhile.",
     ),
     "GP220": Explanation(
         "Contracts build on each other in a circle, so none of them could ever be discharged.",
@@ -325,5 +325,27 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     "GP422": Explanation(
         "A measured training ended in a loss that is no finite number, so that its document would say nothing.",
         "Use another net or seed, or a smaller learning rate.",
+    ),
+    "GP501": Explanation(
+        "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
+        "Write proofs/claims.yaml; docs/claims.md describes its format.",
+    ),
+    "GP502": Explanation(
+        "A row of the ledger names a check that no contract plans. A verdict would rest on nothing.",
+        "Write an id that `gradproof list` shows; a test without device and dtype means all of its runs on the CPU.",
+    ),
+    "GP503": Explanation(
+        "A row of the ledger is not decided by what it names: nothing is named, a check is expected to answer the "
+        "opposite of what its place in the row needs, or a row that cannot be tested names a test or no reason.",
+        "Put a check that is expected to be refuted under refuted_by, others under checks or contradicted_by.",
+    ),
+    "GP504": Explanation(
+        "A row of the ledger names a source that is not among the ledger's sources.",
+        "Add the document with its title under sources, or correct the name.",
+    ),
+    "GP505": Explanation(
+        "A figure of the ledger cannot be read or judged: it comes from nowhere or from two places, has no place in "
+        "what it comes from, is no arithmetic, or nothing is claimed of it.",
+        "Give one of document, evidence, plan and compute, its place, and equals or a limit.",
     ),
 }

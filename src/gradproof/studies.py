@@ -1,15 +1,19 @@
 """What a report says of the documents beside the evidence: fresh, stale, rejected or absent, and never nothing.
 
-A document lies in the reports of the workspace, or comes with it: `reports/rounding.json`, `reports/kernels/*.json`.
+A document lies in the reports of the workspace, or comes with it: `reports/rounding.json`, `reports/kernels/*.json`,
+and what was measured of the training systems, `reports/deterministic.json` and `reports/tokens.json`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.conforming import reliances
+from gradproof.core import GradproofError
 
 if TYPE_CHECKING:
     from gradproof.workspace import Workspace
@@ -18,6 +22,43 @@ FRESH, STALE, REJECTED, ABSENT = "fresh", "stale", "rejected", "absent"
 ROUNDING_FILE, KERNELS_FOLDER = "rounding.json", "kernels"
 MAKE = "make it with: python -m gradproof.rounding.study --out reports/rounding.json"
 MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Study:
+    """A document of a training system: its shape, the modules that make it, and the folders that they may reach."""
+
+    file: str
+    shape: str
+    starts: tuple[str, ...]
+    folders: tuple[str, ...]
+    make: str
+
+
+DETERMINISTIC = Study(
+    "deterministic.json", "gradproof.subjects.document:Deterministic",
+    ("models.char_measure", "gradproof.subjects.deterministic"), ("models", "gradproof.subjects", "gradproof.arith"),
+    "python -m gradproof.subjects.deterministic --out reports/deterministic.json",
+)  # fmt: skip
+TOKENS = Study(
+    "tokens.json", "gradproof.subjects.token_document:Tokens",
+    ("symbolic.token_study",), ("models", "symbolic", "gradproof.arith"),
+    "python -m symbolic.token_study --out reports/tokens.json --plots docs",
+)  # fmt: skip
+MEASURED = ("models", "gradproof.subjects")
+SWEEP = Study(
+    "sweep.json", "gradproof.subjects.sweep_document:Sweep",
+    ("models.throughput", "models.gradient_variance", "gradproof.subjects.sweep"), MEASURED, "make throughput",
+)  # fmt: skip
+SPEEDUP = Study(
+    "speedup.json", "gradproof.subjects.study_document:Speedup", ("models.step_speed", "gradproof.subjects.speedup"),
+    MEASURED, "python -m gradproof.subjects.speedup --out reports/speedup.json",
+)  # fmt: skip
+SCALING = Study(
+    "scaling.json", "gradproof.subjects.study_document:Scaling", ("models.large_batch", "gradproof.subjects.scaling"),
+    MEASURED, "python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg",
+)  # fmt: skip
+TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING)
 
 
 def places(workspace: Workspace) -> list[Path]:
@@ -50,6 +91,54 @@ def rounding(workspace: Workspace) -> dict[str, Any]:
 def no_rounding(reason: str) -> dict[str, Any]:
     """The section where there is no document."""
     return {"standing": ABSENT, "reason": reason, "document": None}
+
+
+def sources_of(study: Study, workspace: Workspace) -> dict[str, str]:
+    """Digests of the files that make a document in a workspace. Raises OSError, SyntaxError and UnicodeDecodeError."""
+    from gradproof.sources import closure
+
+    return closure(workspace.root, study.starts, study.folders)
+
+
+def settled(study: Study, workspace: Workspace, then: Mapping[str, str]) -> Mapping[str, str]:
+    """The digests of before a run, which must be those of after it. Raises GradproofError GP219."""
+    if changed := differing(then, sources_of(study, workspace)):
+        raise GradproofError("GP219", changed, "files that stay while they are measured", "run it again")
+    return then
+
+
+def training(workspace: Workspace) -> list[dict[str, str]]:
+    """How each document of a training system stands; one that neither lies there nor is made there has no row."""
+    rows = []
+    for study in TRAINING:
+        found = [folder / study.file for folder in places(workspace) if (folder / study.file).exists()]
+        if found or _makes(study, workspace):
+            standing, reason = _standing(study, workspace, found[0] if found else None)
+            rows.append({"name": study.file, "standing": standing, "reason": reason})
+    return rows
+
+
+def _makes(study: Study, workspace: Workspace) -> bool:
+    return (workspace.root / f"{study.starts[0].replace('.', '/')}.py").is_file()
+
+
+def _standing(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
+    from gradproof.documents import Shape, read
+
+    make = f"make it with: {study.make}"
+    if path is None:
+        return ABSENT, f"there is no reports/{study.file}; {make}"
+    module, _, name = study.shape.partition(":")
+    kind: type[Shape] = getattr(import_module(module), name)
+    try:
+        then: Mapping[str, str] = read(path, kind).model_dump()["sources"]
+    except ValueError as error:
+        return REJECTED, f"{study.file} is rejected: {error}"
+    try:
+        changed = differing(then, sources_of(study, workspace))
+    except (OSError, SyntaxError, UnicodeDecodeError) as error:
+        changed = f"its sources cannot be read: {error}"
+    return (STALE, f"{changed}; {make}") if changed else (FRESH, "no file that it was made with has changed")
 
 
 def differing(then: Mapping[str, str], now: Mapping[str, str]) -> str:

@@ -305,6 +305,7 @@ def _base(profile: str, gpu: bool) -> Report:
         "checks": [*_proofs(), *_runs(gpu), seeded], "measurements": measurements(gpu),
         "rounding": {"standing": "fresh", "reason": "no file has changed", "document": studies.rounding()},
         "kernels": kernels(gpu),
+        "studies": [{"name": "tokens.json", "standing": "fresh", "reason": "no file has changed"}],
         "environment": {"python": "3.11.7", "platform": "Linux x86_64, glibc 2.36", "torch": "2.13.0+cpu",
                         "z3": "4.13.0", "crosshair": "0.0.112", "hypothesis": "6.140", "cores": 2,
                         "device": "NVIDIA H100 80GB HBM3" if gpu else None},

@@ -8,13 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import jsonschema
 import pytest
+from pydantic import ValidationError
 from toy_workspace import CONTRACT, answer, check, refutation
 
 from gradproof import cli
 from gradproof.core import EXIT_CODE, Exit, Layer, Outcome
 from gradproof.dependencies import premises
+from gradproof.documents import schemas
 from gradproof.evidence import Standing, record
+from gradproof.graph_shape import Graph
 from gradproof.judge import Clause, Policy, Premise, judge
 from gradproof.session import Options, Session
 from gradproof.workspace import Workspace
@@ -181,6 +185,8 @@ def test_the_graph_shows_the_state_of_everything(registry: Workspace, capsys: py
     run("verify", "-q")
     data = drawn(capsys)
     assert data["schema"] == "gradproof-graph/1"
+    jsonschema.validate(data, schemas()["graph.schema.json"])
+    assert Graph.model_validate(data).model_dump(mode="json", by_alias=True) == data
     above, below = data["contracts"]
     assert (above["id"], above["state"], below["state"]) == ("above-v1", "OPEN", "BROKEN")
     assert above["depends_on"] == [{"id": "below-v1", "state": "BROKEN"}]
@@ -189,6 +195,25 @@ def test_the_graph_shows_the_state_of_everything(registry: Workspace, capsys: py
     assert found["BK-1"] == ("REFUTED", "BROKEN")
     assert found["BF-1@cuda-fp32"] == ("NOT_RUN", "OPEN")
     assert {c["id"] for c in below["others"]} == {"BSTUB-1", "BGATE-1/falsification"}
+
+
+GRAPH = {"schema": "gradproof-graph/1", "profile": "ci", "contracts": []}
+PART = {"id": "a", "version": "1", "path": "a", "state": "OPEN", "says": "", "depends_on": [], "obligations": []}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"schema": "gradproof-graph/2"}, {"more": 1}, {"profile": None}, {"contracts": [PART]},
+        {"contracts": [PART | {"others": [], "state": "GREEN"}]},
+    ],
+)  # fmt: skip
+def test_a_graph_of_another_shape_is_refused(wrong: dict[str, Any]) -> None:
+    assert Graph.model_validate(GRAPH | {"contracts": [PART | {"others": []}]}).contracts[0].id == "a"
+    with pytest.raises(ValidationError):
+        Graph.model_validate(GRAPH | wrong)
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(GRAPH | wrong, schemas()["graph.schema.json"])
 
 
 def test_the_tree_names_dependencies_obligations_and_checks(

@@ -10,19 +10,18 @@ from typing import Any
 import jsonschema
 import pytest
 
+from gradproof import studies
 from gradproof.documents import read, schemas
-from gradproof.subjects import scaling, sources, speedup
+from gradproof.subjects import scaling, speedup
 from gradproof.subjects.study_document import Scaling, Speedup, agreement, median_of, percent
+from gradproof.workspace import Workspace
 from models.large_batch import Plan, train
 from models.step_speed import Bench, Timing, pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
-KINDS: dict[str, tuple[type[Any], tuple[str, ...]]] = {
-    "speedup": (Speedup, speedup.STARTS),
-    "scaling": (Scaling, scaling.STARTS),
-}
+KINDS: dict[str, type[Any]] = {"speedup": Speedup, "scaling": Scaling}
 
 
 def test_both_ways_take_the_same_samples_and_one_steps_less() -> None:
@@ -101,8 +100,8 @@ def test_a_mistake_in_the_call_is_told_before_anything_runs(
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_committed_documents_are_of_these_sources(name: str) -> None:
-    kind, starts = KINDS[name]
-    assert sources.standing(REPORTS / f"{name}.json", kind, starts)[0] == "fresh"
+    rows = {r["name"]: r for r in studies.training(Workspace(REPORTS.parent, REPORTS))}
+    assert rows[f"{name}.json"]["standing"] == "fresh", rows[f"{name}.json"]["reason"]
     data = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
     jsonschema.validate(data, schemas()[f"{name}.schema.json"])
 
@@ -128,4 +127,4 @@ def test_a_forged_document_is_refused(name: str, tmp_path: Path) -> None:
     FORGED[name](data)
     path.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(ValueError, match=r"."):
-        read(path, KINDS[file][0])
+        read(path, KINDS[file])

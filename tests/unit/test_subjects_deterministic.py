@@ -33,7 +33,7 @@ def made(*runs: Run) -> Deterministic:
     return Deterministic(
         schema="gradproof-deterministic/1", gradproof="0", made_at="2026-11-21T00:00:00Z", seconds=1.0, device="cpu",
         device_name="cpu", torch="2", threads=1, sizes=Sizes(**SHAPES, learning_rate=0.5, seed=1, data_seed=2),
-        runs=(one, two), compared=compared(one, two), published=PUBLISHED,
+        runs=(one, two), compared=compared(one, two), published=PUBLISHED, sources={"models/char_measure.py": "2" * 64},
     )  # fmt: skip
 
 

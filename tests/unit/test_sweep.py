@@ -11,20 +11,21 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
+from gradproof import studies
 from gradproof.cli import dispatch
 from gradproof.core import GradproofError
 from gradproof.documents import read, schemas
 from gradproof.render.sweep import throughput_svg, told, variance_svg
-from gradproof.subjects import sources as digests
 from gradproof.subjects import sweep
 from gradproof.subjects.statistics import Point, interval, knee, slope
-from gradproof.subjects.sweep import STARTS, Asked, refused
+from gradproof.subjects.sweep import Asked, refused
 from gradproof.subjects.sweep_document import Sweep
+from gradproof.workspace import Workspace
 from models.throughput import Request, measure, rotated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]
-REPORTS = Path(__file__).resolve().parents[2] / "reports"
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["--net", "mlp", "--accumulate", "1,2", "--micro-batch", "2", "--num-steps", "6", "--draws", "8"]
 
 
@@ -175,17 +176,24 @@ def test_a_loss_that_is_no_number_is_an_error() -> None:
         sweep.row(Asked(), 1, series, [[float("nan")]], 0)
 
 
+def standing(reports: Path) -> dict[str, str]:
+    """How the sweep in a folder stands beside the files of this repository."""
+    (row,) = [r for r in studies.training(Workspace(ROOT, reports)) if r["name"] == "sweep.json"]
+    return row
+
+
 def test_standing_tells_stale_from_fresh(document: Json, tmp_path: Path) -> None:
-    path = tmp_path / "s.json"
-    assert digests.standing(path, Sweep, STARTS)[0] == "absent"
+    path = tmp_path / "sweep.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert digests.standing(path, Sweep, STARTS)[0] == "fresh"
-    assert {"models.throughput", "models.char_transformer", "models.gradient_variance"} <= set(document["sources"])
-    path.write_text(json.dumps(document | {"sources": document["sources"] | {"models.throughput": "0" * 64}}))
-    assert digests.standing(path, Sweep, STARTS) == ("stale", "models.throughput changed")
+    assert standing(tmp_path)["standing"] == "fresh"
+    assert {"models/throughput.py", "models/char_transformer.py", "models/variance.py"} <= set(document["sources"])
+    assert "gradproof/subjects/statistics.py" in document["sources"]
+    path.write_text(json.dumps(document | {"sources": document["sources"] | {"models/throughput.py": "0" * 64}}))
+    assert standing(tmp_path)["standing"] == "stale"
+    assert "models/throughput.py changed" in standing(tmp_path)["reason"]
     path.write_text("{}", encoding="utf-8")
-    assert digests.standing(path, Sweep, STARTS)[0] == "rejected"
+    assert standing(tmp_path)["standing"] == "rejected"
 
 
 def test_the_committed_sweep_is_of_these_sources() -> None:
-    assert digests.standing(REPORTS / "sweep.json", Sweep, STARTS)[0] == "fresh"
+    assert standing(ROOT / "reports")["standing"] == "fresh"

@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("report", "Render the report again from the evidence at hand."),
     "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
     "list": ("list_checks", "List the planned checks with their bounds."),
+    "claims": ("claims", "Judge every claim of the field on the evidence at hand."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),

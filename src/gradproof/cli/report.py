@@ -9,7 +9,7 @@ import click
 from gradproof.cli.options import place, with_options
 
 if TYPE_CHECKING:
-    from gradproof.session import Options
+    from gradproof.session import Options, Session
 
 FILES = ("json", "md", "html")
 
@@ -44,4 +44,17 @@ def command(options: Options, format_: str) -> int:
             click.echo(rendering(format_)(report), nl=False)
         verdict_line(report, paths["html"])
         exits.append(Exit(report["verdict"]["exit"]))
+    if not options.contracts:
+        claimed(session)
     return worst(exits)
+
+
+def claimed(session: Session) -> None:
+    """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
+    from gradproof.ledger.build import built
+    from gradproof.ledger.read import FILE
+
+    if (session.workspace.root / FILE).is_file():
+        from gradproof.cli.claims import write
+
+        write(built(session), session.workspace.reports)

@@ -36,6 +36,7 @@ SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
         "measurements": list,
         "rounding": dict,
         "kernels": dict,
+        "studies": list,
         "totals": dict,
         "environment": dict,
         "seconds": (int, float),
@@ -48,6 +49,7 @@ SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "measurements": {"column": str, "device": str, "dtype": str, "net": str, "n": int, "measured": (int, float)},
     "rounding": {"standing": str, "reason": str, "document": (dict, type(None))},
     "kernels": {"documents": list, "relies": list},
+    "studies": {"name": str, "standing": str, "reason": str},
     "totals": {"checks": int, "discharged": int, "broken": int, "open": int},
 }
 
@@ -205,6 +207,9 @@ def _studies(report: Report) -> Iterator[str]:
         yield f"the rounding study reads {told} with {'a' if document else 'no'} document"
     elif document is not None:
         yield from (f"the rounding study: {why}" for why in faults(document))
+    for row in report["studies"]:
+        if row["standing"] not in STANDINGS:
+            yield f"{row['name']} reads {row['standing']}"
     read = [d for d in report["kernels"]["documents"] if d["standing"] == FRESH]
     held = {(r["device"], r["operator"], r["dtype"]) for d in read for r in d["rows"] if r["outcome"] == HOLDS}
     for r in report["kernels"]["relies"]:

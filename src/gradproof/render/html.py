@@ -56,7 +56,8 @@ def _key(device: str) -> Markup:
     return svg.format(plot.mark(device, 8, 7))
 
 
-def _environment() -> Environment:
+def environment() -> Environment:
+    """Templates of this folder, everything escaped."""
     loader = FileSystemLoader(HERE)
     env = Environment(
         loader=loader,
@@ -100,7 +101,7 @@ def _plot_section(report: Report) -> dict[str, Any]:
 def render(report: Report) -> str:
     """The page as text. Raises GradproofError on a wrong shape or an inconsistency."""
     require(report)
-    template = _environment().get_template("report.html.j2")
+    template = environment().get_template("report.html.j2")
     seen = {Outcome(c["outcome"]) for c in report["checks"]}
     return template.render(
         r=report,

@@ -39,7 +39,7 @@ def render(report: Report) -> str:
     require(report)
     parts = [_head(report), _gate(report), _coverage(report), _attention(report), _checks(report), _mutants(report)]
     parts += [_backing(report), _counterexamples(report), _traces(report), _reach(report), _rounding(report)]
-    parts += [_kernels(report), _errors(report), _setting(report)]
+    parts += [_kernels(report), *_others(report), _errors(report), _setting(report)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -185,6 +185,11 @@ def _kernels(report: Report) -> str:
         parts += [bullets(f"{section}: {rounding.section_words(rows)}" for section, rows in found)]
         parts += [table(rounding.KERNEL_TITLES, [k.words for _, rows in found for k in rows])]
     return "\n\n".join(parts)
+
+
+def _others(report: Report) -> list[str]:
+    told = rounding.others(report)
+    return [f"## Measured documents\n\n{bullets(told)}"] if told else []
 
 
 def _reach(report: Report) -> str:

@@ -62,6 +62,14 @@ def standing(report: Report) -> str:
     return f"{words.get(section['standing'], section['standing'].upper())}: {section['reason']}."
 
 
+def others(report: Report) -> list[str]:
+    """How the documents of the training systems stand, a sentence each."""
+    words = {FRESH: "fresh", STALE: "STALE, it speaks of other files"}
+    return [
+        f"{r['name']}: {words.get(r['standing'], r['standing'].upper())}: {r['reason']}." for r in report["studies"]
+    ]
+
+
 def study(report: Report) -> Mapping[str, Any] | None:
     """The document of the study, or None where there is none to show."""
     found: Mapping[str, Any] | None = report["rounding"]["document"]

@@ -15,13 +15,14 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradproof import __version__
 from gradproof.core import EXIT_CODE, Exit, GradproofError
 
 if TYPE_CHECKING:
     from gradproof.subjects.document import Deterministic
+    from gradproof.workspace import Workspace
 
 SPLITS = ((64, 1), (16, 4))
 STEPS, QUICK = 100, 5
@@ -37,29 +38,31 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def document(steps: int, device: str) -> Deterministic:
-    """Run and compare. Raises GradproofError where the reference workspace is not there."""
+    """Run and compare. Raises GradproofError: GP201 without a reference workspace, GP219 where its files change."""
     from gradproof.evidence import now
+    from gradproof.studies import DETERMINISTIC, settled, sources_of
     from gradproof.subjects.document import PUBLISHED, Deterministic, Run, Sizes, compared
 
-    measure, began = _models(), time.monotonic()
+    place = _reference()
+    measure, began, made_of = place.resolve("models.char_measure"), time.monotonic(), sources_of(DETERMINISTIC, place)
     one, two = (Run(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
     return Deterministic(
         schema="gradproof-deterministic/1", gradproof=__version__, made_at=now(),
         seconds=round(time.monotonic() - began, 1),
         device="cuda" if device == "cuda" else "cpu", device_name=measure.device_name(device),
         torch=measure.torch_version(), threads=1, sizes=Sizes(**asdict(measure.sizes(device))), runs=(one, two),
-        compared=compared(one, two), published=PUBLISHED,
+        compared=compared(one, two), published=PUBLISHED, sources=dict(settled(DETERMINISTIC, place, made_of)),
     )  # fmt: skip
 
 
-def _models() -> Any:
-    """The measuring module of the reference workspace. Raises GradproofError GP201 without one."""
+def _reference() -> Workspace:
+    """The reference workspace, whose models are measured. Raises GradproofError GP201 without one."""
     from gradproof.workspace import Workspace, reference
 
     root = reference()
     if root is None:
         raise GradproofError("GP201", "no reference workspace", "the one of this package", "install gradproof again")
-    return Workspace(root, root / "reports").resolve("models.char_measure")
+    return Workspace(root, root / "reports")
 
 
 def told(made: Deterministic) -> str:

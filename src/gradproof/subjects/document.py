@@ -9,12 +9,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.documents import Count, Shape
+from gradproof.documents import Count, Sha256, Shape
 
 DETERMINISTIC = "gradproof-deterministic/1"
 Loss = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Published(Shape):
@@ -50,7 +49,7 @@ class Run(Shape):
     train_loss: Loss
     validation_loss: Loss
     steps_per_second: Rate
-    weights: Digest
+    weights: Sha256
     repeats: bool
 
 
@@ -68,7 +67,7 @@ class Compared(Shape):
 class Deterministic(Shape):
     """One effective batch trained whole and in parts, with the data, the seeds and the number of steps alike.
 
-    History: 1, the first.
+    History: 1, the first. `sources` are digests of the files that measured it.
     """
 
     document: Literal["gradproof-deterministic/1"] = Field(alias="schema")
@@ -83,6 +82,7 @@ class Deterministic(Shape):
     runs: tuple[Run, Run]
     compared: Compared
     published: Published
+    sources: dict[str, Sha256]
 
     @model_validator(mode="after")
     def _consistent(self) -> Deterministic:

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
 from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.subjects.sources import sources
-from gradproof.subjects.sweep import models, write
+from gradproof.studies import SCALING, settled, sources_of
+from gradproof.subjects.sweep import models, place, write
 
 if TYPE_CHECKING:
     from gradproof.subjects.study_document import Scaling, ScalingRun
 
-STARTS = ("gradproof.subjects.scaling", "gradproof.subjects.study_document", "models.large_batch")
 NET, MICRO, K, RATE, MOMENTUM, SEEDS = "mlp", 4, 8, 0.02, 0.9, 3
 SAMPLES, QUICK = 8192, 512
 WARM_PART = 5 / 90
@@ -55,7 +54,7 @@ def document(samples: int) -> Scaling:
     from gradproof.evidence import now
     from gradproof.subjects.study_document import RUNS, Scaling, conclusion
 
-    made_with, measure, began = sources(STARTS), models("char_measure"), time.monotonic()
+    made_with, measure, began = sources_of(SCALING, place()), models("char_measure"), time.monotonic()
     restore = measure.one_thread()
     try:
         runs = [run(name, plan) for name, plan in zip(RUNS, plans(samples), strict=True)]
@@ -65,7 +64,7 @@ def document(samples: int) -> Scaling:
         schema="gradproof-scaling/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
         torch=measure.torch_version(), threads=1, rule=RULE, source=SOURCE, net="mlp",
         parameters=models("throughput").parameters(NET), k=K, samples=samples, momentum=MOMENTUM, seeds=SEEDS,
-        runs=runs, told=conclusion(runs), sources=made_with,
+        runs=runs, told=conclusion(runs), sources=dict(settled(SCALING, place(), made_with)),
     )  # fmt: skip
 
 

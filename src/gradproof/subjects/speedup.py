@@ -17,16 +17,12 @@ from typing import TYPE_CHECKING
 
 from gradproof import __version__
 from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.subjects.sources import sources
-from gradproof.subjects.sweep import models, write
+from gradproof.studies import SPEEDUP, settled, sources_of
+from gradproof.subjects.sweep import models, place, write
 
 if TYPE_CHECKING:
     from gradproof.subjects.study_document import SpeedRow, Speedup
 
-STARTS = (
-    "gradproof.subjects.speedup", "gradproof.subjects.study_document", "gradproof.subjects.statistics",
-    "models.step_speed",
-)  # fmt: skip
 WIDTHS = (16, 32, 64, 128)
 PAIRS, QUICK = 41, 6
 CONFIGURATION = ("AdamW", 32)
@@ -46,7 +42,7 @@ def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup
     from gradproof.evidence import now
     from gradproof.subjects.study_document import CLAIMED, Speedup
 
-    made_with, measure, began = sources(STARTS), models("char_measure"), time.monotonic()
+    made_with, measure, began = sources_of(SPEEDUP, place()), models("char_measure"), time.monotonic()
     restore = measure.one_thread()
     try:
         rows = [row(name, width, pairs, device) for width in widths for name in ("SGD", "AdamW")]
@@ -60,7 +56,7 @@ def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup
         torch=measure.torch_version(), threads=1,
         clock="wall clock" if device == "cuda" else "process time", micro_batch=timing.micro, accumulate=timing.n,
         claimed_percent=CLAIMED, configuration=(named.optimizer, named.width), speedup_percent=named.speedup_percent,
-        agrees=named.agrees, rows=rows, sources=made_with,
+        agrees=named.agrees, rows=rows, sources=dict(settled(SPEEDUP, place(), made_with)),
     )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.documents import Count, Shape
-from gradproof.subjects.document import Digest, Loss, Rate
+from gradproof.documents import Count, Sha256, Shape
+from gradproof.subjects.document import Loss, Rate
 from gradproof.subjects.statistics import interval
 
 SPEEDUP, SCALING = "gradproof-speedup/1", "gradproof-scaling/1"
@@ -72,7 +72,7 @@ class Speedup(Shape):
     speedup_percent: Percent
     agrees: Agrees
     rows: list[SpeedRow]
-    sources: dict[str, Digest]
+    sources: dict[str, Sha256]
 
     @model_validator(mode="after")
     def _consistent(self) -> Speedup:
@@ -142,7 +142,7 @@ class Scaling(Shape):
     seeds: Count
     runs: list[ScalingRun]
     told: str
-    sources: dict[str, Digest]
+    sources: dict[str, Sha256]
 
     @model_validator(mode="after")
     def _consistent(self) -> Scaling:

@@ -16,18 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
 from gradproof.core import GradproofError
-from gradproof.subjects.sources import sources
+from gradproof.studies import SWEEP, settled, sources_of
 from gradproof.subjects.statistics import interval
 
 if TYPE_CHECKING:
     from gradproof.subjects.sweep_document import Row, Setup, Sweep, Variance
+    from gradproof.workspace import Workspace
 
-STARTS = (
-    "gradproof.subjects.sweep",
-    "gradproof.subjects.sweep_document",
-    "models.throughput",
-    "models.gradient_variance",
-)
 FUNCTION = "models.throughput:one_rank"
 NETS = ("char", "mlp")
 LEAST_STEPS, MOST_RANKS = 6, 16
@@ -75,14 +70,16 @@ def refused(asked: Asked) -> None:
 
 
 def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
-    """Measure. Raises GradproofError GP421 for a request that says nothing, GP410 when a rank dies."""
+    """Measure. Raises GradproofError GP421 for a request that says nothing, GP410 when a rank dies, GP219 where
+    a file of it changes meanwhile.
+    """
     from gradproof.environment import cuda_absent
     from gradproof.evidence import now
     from gradproof.subjects.sweep_document import COUNTED, Sweep, knee_of
 
     refused(asked)
     absent = cuda_absent() if asked.device == "cuda" else None
-    made_with, measure, began = sources(STARTS), models("char_measure"), time.monotonic()
+    made_with, measure, began = sources_of(SWEEP, place()), models("char_measure"), time.monotonic()
     rows, variance = ([], None) if absent else _measured(asked, tick)
     return Sweep(
         schema="gradproof-sweep/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
@@ -90,18 +87,23 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
         device="cuda" if asked.device == "cuda" else "cpu",
         device_name="" if absent else measure.device_name(asked.device), torch=measure.torch_version(),
         setup=_setup(asked), counted=COUNTED, rows=rows, knee=None if absent else knee_of(rows), variance=variance,
-        sources=made_with,
+        sources=dict(settled(SWEEP, place(), made_with)),
     )  # fmt: skip
 
 
-def models(name: str) -> Any:
-    """A module of the reference workspace. Raises GradproofError GP201 without one."""
+def place() -> Workspace:
+    """The reference workspace, whose models are measured. Raises GradproofError GP201 without one."""
     from gradproof.workspace import Workspace, reference
 
     root = reference()
     if root is None:
         raise GradproofError("GP201", "no reference workspace", "the one of this package", "install gradproof again")
-    return Workspace(root, root / "reports").resolve(f"models.{name}")
+    return Workspace(root, root / "reports")
+
+
+def models(name: str) -> Any:
+    """A module of the reference workspace. Raises GradproofError GP201 without one."""
+    return place().resolve(f"models.{name}")
 
 
 def _setup(asked: Asked) -> Setup:

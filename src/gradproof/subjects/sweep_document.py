@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.documents import Count, Shape, Tally
-from gradproof.subjects.document import Digest, Loss, Rate
+from gradproof.documents import Count, Sha256, Shape, Tally
+from gradproof.subjects.document import Loss, Rate
 from gradproof.subjects.statistics import Point, knee, slope
 
 SWEEP = "gradproof-sweep/1"
@@ -144,7 +144,7 @@ class Sweep(Shape):
     rows: list[Row]
     knee: Knee | None
     variance: Variance | None
-    sources: dict[str, Digest]
+    sources: dict[str, Sha256]
 
     @model_validator(mode="after")
     def _consistent(self) -> Sweep:

@@ -1,0 +1,59 @@
+"""`gradproof claims`: every claim of the field with the verdict that the evidence at hand gives it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gradproof.core import EXIT_CODE, Exit
+
+if TYPE_CHECKING:
+    from gradproof.ledger.document import Claims
+
+FILES = ("json", "md", "html")
+WORKSPACE_HELP = "Folder with proofs/, models/ and symbolic/."
+
+
+@click.command("claims")
+@click.option("--workspace", type=click.Path(path_type=Path), help=WORKSPACE_HELP)
+@click.option("-k", "select", multiple=True, metavar="TEXT", help="Only rows whose id has TEXT, in full (repeatable).")
+@click.option("--format", "format_", type=click.Choice(["text", *FILES]), default="text", show_default=True)
+@click.option(
+    "--out", type=click.Path(path_type=Path), help="Folder for claims.json, claims.md and claims.html; all rows."
+)
+def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: Path | None) -> int:
+    """Judge every row of proofs/claims.yaml on the evidence at hand. Runs nothing.
+
+    Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
+    """
+    from gradproof.ledger.build import built
+    from gradproof.render.claims import FORMATS, terminal
+    from gradproof.session import Options, Session
+
+    if out is not None and select:
+        raise click.UsageError("--out writes the whole ledger: leave -k out")
+    made = built(Session(Options(workspace=workspace)), select)
+    if not made.rows:
+        click.echo("nothing selected: no claim has such an id", err=True)
+        return EXIT_CODE[Exit.NOTHING]
+    if out is not None:
+        write(made, out)
+    if format_ != "text":
+        click.echo(FORMATS[format_](made), nl=False)
+        return made.code
+    from rich.console import Console
+
+    terminal(made, Console(), details=bool(select))
+    return made.code
+
+
+def write(made: Claims, folder: Path) -> None:
+    """claims.json, claims.md and claims.html, each whole or not at all. Raises GradproofError GP407."""
+    from gradproof.cli.check import written
+    from gradproof.render.claims import FORMATS
+
+    for ending in FILES:
+        written(folder / f"claims.{ending}", FORMATS[ending](made))
+    click.echo(f"claims: {folder / 'claims.html'}", err=True)

@@ -1,0 +1,189 @@
+"""One figure of a claim: where its value is read, and whether it is where the claim says. Comparisons are exact.
+
+A number in JSON is the rational that its text or its double is; nothing is rounded before it is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from gradproof.batch_plan import planned
+from gradproof.ledger.compute import computed
+from gradproof.ledger.rules import Answer
+from gradproof.ledger.shape import FigureShape
+
+Value = Fraction | str | bool
+LIMITS = (("at_least", ">="), ("at_most", "<="), ("above", ">"), ("below", "<"))
+DIGITS = 12
+LONGEST = 24
+
+
+class Unread(ValueError):
+    """There is no such value, in words."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a figure gave. `origin`: what it was read from; `told` is the value in words, "" where there is none."""
+
+    answer: Answer
+    origin: str
+    told: str
+    said: str
+    reason: str
+    again: str
+
+
+def judged(figure: FigureShape, value: Value) -> bool:
+    """Whether the value is what the claim says, exactly."""
+    if figure.equals is not None and (type(value) is not type(figure.equals) or value != figure.equals):
+        return False
+    limits = [(name, getattr(figure, name)) for name, _ in LIMITS if getattr(figure, name) is not None]
+    if not limits:
+        return True
+    if not isinstance(value, Fraction):
+        return False
+    within = {
+        "at_least": lambda limit: value >= limit,
+        "at_most": lambda limit: value <= limit,
+        "above": lambda limit: value > limit,
+        "below": lambda limit: value < limit,
+    }
+    return all(within[name](limit) for name, limit in limits)
+
+
+def value_of(figure: FigureShape, document: Any) -> Value:
+    """The value at the figure's place in a document. Raises Unread."""
+    if figure.compute is not None:
+        found: Value = computed(figure.compute)
+    elif figure.among is None:
+        found = _one(figure, document)
+    else:
+        found = _chosen(figure, document)
+    if figure.scale is not None or _numeric(figure):
+        found = _number(found, "it") * (1 if figure.scale is None else figure.scale)
+    return found
+
+
+def _numeric(figure: FigureShape) -> bool:
+    """Whether the claim speaks of a number, so that a text at the place is read as one."""
+    limits = [getattr(figure, name) for name, _ in LIMITS]
+    return isinstance(figure.equals, Fraction) or any(limit is not None for limit in limits)
+
+
+def _one(figure: FigureShape, document: Any) -> Value:
+    found = _plain(at(document, figure.at or ""), figure.at or "")
+    if figure.over is None:
+        return found
+    below = _number(_plain(at(document, figure.over), figure.over), figure.over)
+    if not below:
+        raise Unread(f"{figure.over} is zero")
+    return _number(found, figure.at or "") / below
+
+
+def _chosen(figure: FigureShape, document: Any) -> Value:
+    """The value in the one element that agrees, or the largest or smallest of those that agree."""
+    rows = at(document, figure.among or "")
+    if not isinstance(rows, list):
+        raise Unread(f"{figure.among} is no list")
+    wanted = figure.where or {}
+    chosen = [row for row in rows if isinstance(row, dict) and all(_agrees(row, k, v) for k, v in wanted.items())]
+    if figure.take is None and len(chosen) != 1:
+        raise Unread(f"{len(chosen)} of {len(rows)} elements of {figure.among} agree, not one")
+    if not chosen:
+        raise Unread(f"no element of {figure.among} agrees")
+    values = [_one(figure, row) for row in chosen]
+    if figure.take is None:
+        return values[0]
+    numbers = [_number(v, figure.at or "") for v in values]
+    return max(numbers) if figure.take == "largest" else min(numbers)
+
+
+def _agrees(row: Mapping[str, Any], key: str, wanted: Value) -> bool:
+    try:
+        found = _plain(row.get(key), key)
+    except Unread:
+        return False
+    return type(found) is type(wanted) and found == wanted
+
+
+def at(document: Any, pointer: str) -> Any:
+    """What a JSON pointer leads to (RFC 6901). Raises Unread."""
+    value = document
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            raise Unread(f"there is nothing at {pointer}")
+    return value
+
+
+def _plain(value: Any, place: str) -> Value:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        try:
+            return Fraction(value)
+        except (ValueError, OverflowError) as error:
+            raise Unread(f"{place} is {value}") from error
+    if isinstance(value, str):
+        return value
+    raise Unread(f"{place} is {type(value).__name__}, no number, word or truth value")
+
+
+def _number(value: Value, place: str) -> Fraction:
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, str):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError) as error:
+            raise Unread(f"{place} is {value[:LONGEST]!r}, no number") from error
+    raise Unread(f"{place} is a truth value, no number")
+
+
+def plan_of(figure: FigureShape) -> Mapping[str, Any]:
+    """What a plan of the sizes makes, the share of steps saved exactly. Raises GradproofError GP413."""
+    assert figure.plan is not None
+    p = figure.plan
+    plan = planned(p.micro, p.accum, None, p.world, p.batches, p.epochs)
+    own = {"effective": plan.effective, "steps_per_epoch": plan.steps, "total_steps": plan.total}
+    return own | {"fewer_percent": None if plan.fewer is None else str(100 * plan.fewer)}
+
+
+def plan_again(figure: FigureShape) -> str:
+    """The command line that makes the same plan."""
+    assert figure.plan is not None
+    p = figure.plan
+    words = f"gradproof plan-batch --micro {p.micro} --accum {p.accum}"
+    words += f" --world {p.world}" if p.world != 1 else ""
+    return words + (f" --batches {p.batches} --epochs {p.epochs}" if p.batches is not None else "")
+
+
+def told(value: Value, unit: str = "") -> str:
+    """A value in words: exact where that is short, else with 12 digits behind "≈"."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return f"{_decimal(value)} {unit}".strip()
+
+
+def _decimal(value: Fraction) -> str:
+    if value.denominator == 1 and len(str(value)) <= LONGEST:
+        return str(value)
+    text = f"{float(value):.{DIGITS}g}"
+    return text if Fraction(text) == value else f"≈ {text}"
+
+
+def said(figure: FigureShape) -> str:
+    """What the claim says of the value, in words."""
+    words = [f"= {told(figure.equals)}"] if figure.equals is not None else []
+    words += [f"{sign} {told(getattr(figure, name))}" for name, sign in LIMITS if getattr(figure, name) is not None]
+    return " and ".join(words)

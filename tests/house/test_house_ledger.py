@@ -1,0 +1,111 @@
+"""The ledger of this repository: enough rows that count, every system in it, and no verdict in the file itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+from house_rules import REPOSITORY
+
+from gradproof.contract import load as contract_at
+from gradproof.core import Check, Expect
+from gradproof.ledger.build import built, can_turn_red
+from gradproof.ledger.document import Claims, totals
+from gradproof.ledger.read import Ledger, load
+from gradproof.ledger.rules import Verdict
+from gradproof.plan import plan
+from gradproof.session import Options, Session
+
+FEWEST = 40
+SYSTEMS = ("kernel", "adamw", "A", "B", "C", "D")
+
+
+@cache
+def planned() -> tuple[Check, ...]:
+    """Every check of every contract of the repository."""
+    return tuple(
+        check for path in sorted(REPOSITORY.glob("proofs/*/contract.yaml")) for check in plan(contract_at(path))
+    )
+
+
+@cache
+def ledger() -> Ledger:
+    """The ledger of the repository."""
+    return load(REPOSITORY, planned())
+
+
+def counted(made: Ledger, checks: Iterable[Check]) -> list[str]:
+    """Rows that name a check or a figure that can turn red."""
+    red = {check.id for check in checks if can_turn_red(check)}
+    figures = {row.id for row in made.claims if any(f.compute is None for f in row.figures or ())}
+    return [row.id for row in made.claims if row.id in figures or any(c.id in red for _, c in made.named[row.id])]
+
+
+def test_enough_rows_count() -> None:
+    assert len(counted(ledger(), planned())) >= FEWEST
+
+
+def test_rows_that_nobody_can_turn_red_are_seen() -> None:
+    blind = [replace(check, mutants=(), expect=Expect.HOLDS, kind=planned()[0].kind) for check in planned()]
+    bare = replace(ledger(), claims=tuple(row.model_copy(update={"figures": None}) for row in ledger().claims))
+    assert counted(bare, blind) == []
+    assert len(counted(bare, planned())) < len(counted(ledger(), planned()))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_has_rows(system: str) -> None:
+    rows = [row for row in ledger().claims if row.source == system]
+    assert len([row for row in rows if row.id in counted(ledger(), planned())]) >= len(rows) // 2 > 2
+
+
+def test_ids_are_in_order_and_name_their_source() -> None:
+    letters = {"kernel": "K", "adamw": "AW"}
+    for system in SYSTEMS:
+        found = [row.id for row in ledger().claims if row.source == system]
+        letter = letters.get(system, system)
+        assert found == [f"CLAIM-{letter}-{i:02d}" for i in range(1, len(found) + 1)]
+
+
+def test_what_cannot_be_tested_is_said_and_does_not_count() -> None:
+    silent = [row.id for row in ledger().claims if Verdict(row.expect) is Verdict.NOT_TESTABLE]
+    assert len(silent) > 0
+    assert not set(silent) & set(counted(ledger(), planned()))
+
+
+def test_no_claim_is_stated_twice() -> None:
+    said = [row.claim.casefold() for row in ledger().claims]
+    assert sorted(set(said)) == sorted(said)
+
+
+def test_the_documentation_names_every_key_and_verdict() -> None:
+    from gradproof.ledger.shape import ClaimShape, FigureShape
+
+    text = (REPOSITORY / "docs/claims.md").read_text(encoding="utf-8")
+    keys = [*ClaimShape.model_fields, *FigureShape.model_fields]
+    assert [key for key in keys if f"`{key}`" not in text] == []
+    assert [str(v) for v in Verdict if str(v) not in text] == []
+    ids = set(re.findall(r"CLAIM-[A-Z]+-[0-9]{2}", text))
+    assert ids <= {row.id for row in ledger().claims}
+
+
+def disagreements(document: Claims, made: Ledger) -> list[str]:
+    """What in a document of the ledger is not that of the file."""
+    lost = [] if document.ledger == made.digest else ["it was made of another ledger"]
+    lost += [] if [r.id for r in document.rows] == [r.id for r in made.claims] else ["it has other rows"]
+    return lost + ([] if document.totals.counted >= FEWEST else ["too few of its rows count"])
+
+
+def test_the_document_is_that_of_the_ledger() -> None:
+    """One that is made now, with whatever evidence is here, and one that lies in the reports."""
+    document = built(Session(Options(workspace=REPOSITORY)))
+    lying = [Claims.model_validate_json(p.read_bytes()) for p in REPOSITORY.glob("reports/claims.json")]
+    assert [disagreements(found, ledger()) for found in (document, *lying)] == [[]] * (1 + len(lying))
+
+
+def test_a_document_of_another_ledger_is_seen() -> None:
+    [row, *_] = (r for r in built(Session(Options(workspace=REPOSITORY)), ["CLAIM-K-21"]).rows)
+    document = Claims.model_construct(ledger="0" * 64, rows=[row], totals=totals([row]))
+    assert len(disagreements(document, ledger())) == 3

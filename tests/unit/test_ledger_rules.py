@@ -1,0 +1,84 @@
+"""The rules from evidence to a verdict on a claim: every row of the tables, and no more than was shown."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from gradproof.core import Effect, Outcome, Reach
+from gradproof.ledger.rules import ANSWER, EXPECTED, TRUTH, VERDICTS, Answer, Part, Verdict, answer, effect, verdict
+
+ALL, BOUNDED, SAMPLED = Answer.PROVED_ALL, Answer.PROVED_BOUNDED, Answer.SAMPLED
+ANSWERS = (Outcome.HOLDS, Outcome.REFUTED)
+SAID = [
+    ({ALL}, Verdict.ALL),
+    ({ALL, SAMPLED}, Verdict.ALL),
+    ({ALL, Answer.COMPUTED}, Verdict.ALL),
+    ({BOUNDED}, Verdict.BOUNDED),
+    ({ALL, BOUNDED}, Verdict.BOUNDED),
+    ({BOUNDED, SAMPLED}, Verdict.BOUNDED),
+    ({SAMPLED}, Verdict.TRUE),
+    ({Answer.COMPUTED}, Verdict.TRUE),
+    ({Answer.FIGURE_INSIDE}, Verdict.TRUE),
+    ({ALL, Answer.FIGURE_INSIDE}, Verdict.TRUE),
+    ({Answer.FIGURE_OUTSIDE}, Verdict.FALSE),
+    ({ALL, Answer.FIGURE_OUTSIDE}, Verdict.FALSE),
+    ({Answer.SAMPLED_AGAINST}, Verdict.FALSE),
+    ({Answer.COUNTEREXAMPLE}, Verdict.REFUTED),
+    ({Answer.CONTRADICTED}, Verdict.REFUTED),
+    ({Answer.COMPUTED_OTHERWISE}, Verdict.REFUTED),
+    ({ALL, Answer.COUNTEREXAMPLE, Answer.NOTHING}, Verdict.REFUTED),
+    ({Answer.FIGURE_OUTSIDE, Answer.NOTHING}, Verdict.FALSE),
+    ({ALL, Answer.NOTHING}, Verdict.OPEN),
+    ({Answer.FIGURE_INSIDE, Answer.NOTHING}, Verdict.OPEN),
+    (set(), Verdict.OPEN),
+]
+
+
+@pytest.mark.parametrize(("told", "said"), SAID, ids=str)
+def test_a_verdict_follows_from_what_was_told(told: set[Answer], said: Verdict) -> None:
+    assert verdict(told) is said
+
+
+def test_every_rule_is_seen_to_apply_and_each_is_needed() -> None:
+    assert {said for _, said in SAID} == {name for name, _ in VERDICTS}
+    assert {a for told, _ in SAID for a in told} == set(Answer)
+    for name, _ in VERDICTS:
+        fewer = [rule for rule in VERDICTS if rule[0] is not name]
+        lost = [told for told, said in SAID if next((n for n, applies in fewer if applies(told)), None) is not said]
+        assert lost != [], name
+
+
+@pytest.mark.parametrize("part", Part)
+@pytest.mark.parametrize("reach", [*Reach, None])
+def test_no_outcome_but_an_answer_tells_anything(part: Part, reach: Reach | None) -> None:
+    told = {o: answer(part, o, reach) for o in Outcome}
+    assert {told[o] for o in Outcome if o not in ANSWERS} == {Answer.NOTHING}
+    assert (told[Outcome.HOLDS] is Answer.NOTHING) is (reach is None)
+    refuted = Answer.NOTHING if part is Part.CONTRADICTS else Answer.COUNTEREXAMPLE
+    assert told[Outcome.REFUTED] is refuted
+
+
+def test_the_table_is_total_and_a_sample_is_never_a_proof() -> None:
+    assert set(ANSWER) == set(product(Part, Outcome))
+    for (_, outcome), told in ANSWER.items():
+        assert set(told) == set(Reach)
+        if outcome is Outcome.HOLDS:
+            assert told[Reach.SAMPLED] in (Answer.SAMPLED, Answer.SAMPLED_AGAINST)
+    sampled = [answer(p, Outcome.HOLDS, Reach.SAMPLED) for p in (Part.STATES, Part.REFUTES)]
+    assert verdict(sampled) is Verdict.TRUE
+
+
+@pytest.mark.parametrize(("expect", "found"), list(product(EXPECTED, Verdict)))
+def test_only_the_expected_verdict_is_as_expected(expect: Verdict, found: Verdict) -> None:
+    made = effect(expect, found, (), False)
+    assert (made is Effect.DISCHARGED) is (found is expect)
+    opposite = {TRUTH[expect], TRUTH[found]} == {True, False}
+    assert (made is Effect.BROKEN) is opposite
+    assert effect(expect, found, (), True) is Effect.BROKEN
+
+
+@pytest.mark.parametrize("expect", [v for v in EXPECTED if v is not Verdict.NOT_TESTABLE])
+def test_what_is_half_there_is_never_as_expected(expect: Verdict) -> None:
+    assert effect(expect, expect, (Answer.NOTHING,), False) is Effect.OPEN
