@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench throughput sweep lemmas rounding tokens gpu clean
+.PHONY: verify test check bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -44,6 +44,10 @@ throughput: $(READY)
 		--out reports/sweep.json --plot docs/sweep.svg --plot-variance docs/variance.svg
 	$(BIN)/python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg
 	$(BIN)/python -m gradproof.subjects.speedup --out reports/speedup.json
+
+# Accumulation under torch.compile's default backend, which needs a C++ compiler and half a minute.
+compiled: $(READY)
+	$(BIN)/python -m symbolic.compiled
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)

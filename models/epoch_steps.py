@@ -51,7 +51,9 @@ class EpochStep:
     def run(self, job: EpochJob) -> None:
         """Train. Raises what the scheduler raises."""
         scheduler = job.schedule(self.plan.total(job.epochs, len(job.batches), job.n))
+        self.begins(job)
         for _ in range(job.epochs):
+            self.begins_epoch()
             held = 0
             for i, batch in enumerate(job.batches):
                 if held == 0:
@@ -60,9 +62,23 @@ class EpochStep:
                 self.backward(job, batch, self.window(i, job))
                 closed = bool(self.plan.ends(held, job.n, i + 1, len(job.batches)))
                 skipped = closed and not self.update(job)
+                if closed:
+                    self.stepped(skipped)
                 held = 0 if closed else held
                 for _ in range(self.plan.schedules(closed, skipped)):
                     scheduler.step()
+
+    def begins(self, job: EpochJob) -> None:
+        """The training begins; like the next three this is for a loop that tells what it does."""
+
+    def begins_epoch(self) -> None:
+        """An epoch begins."""
+
+    def heard(self, share: Tensor, count: int, held: Held) -> None:
+        """A micro-batch of `count` samples has this share."""
+
+    def stepped(self, skipped: bool) -> None:
+        """A window was closed by a step, which the scaler may have skipped."""
 
     def window(self, i: int, job: EpochJob) -> Held:
         """The window of micro-batch `i`."""
@@ -74,6 +90,7 @@ class EpochStep:
         """Add the micro-batch's share to the buffer."""
         inputs, targets = batch
         share = self.tail.share(job.loss(job.model(inputs), targets), len(inputs), held)
+        self.heard(share, len(inputs), held)
         if job.scaler is not None:
             share = job.scaler.scale(share)
         share.backward()

@@ -16,13 +16,14 @@ from models.registry import Mutant, registered_for
 
 @dataclass
 class LayoutJob:
-    """A batch of rows; `loss` is the mean over the rows of what it is given."""
+    """A batch of rows; `loss` is the mean over the rows of what it is given. A loss scaler scales it."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
     loss: Callable[[Tensor, Tensor], Tensor]
     inputs: Tensor
     targets: Tensor
+    scaler: torch.amp.GradScaler | None = None
 
 
 class Layout:
@@ -32,8 +33,21 @@ class Layout:
         """One step over the batch, cut into n."""
         job.optimizer.zero_grad()
         for inputs, targets in zip(job.inputs.chunk(n), job.targets.chunk(n), strict=True):
-            self.share(job.loss(job.model(inputs), targets), n).backward()  # type: ignore[no-untyped-call]
-        job.optimizer.step()
+            self.backward(job, self.share(job.loss(job.model(inputs), targets), n))
+        self.step(job)
+
+    def backward(self, job: LayoutJob, share: Tensor) -> None:
+        """Add a micro-batch's gradient to the buffer."""
+        scaled = share if job.scaler is None else job.scaler.scale(share)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+    def step(self, job: LayoutJob) -> None:
+        """Step once; with a scaler, unscale and update it once."""
+        if job.scaler is None:
+            job.optimizer.step()
+            return
+        job.scaler.step(job.optimizer)
+        job.scaler.update()
 
     def share(self, loss: Tensor, n: int) -> Tensor:
         """What backward starts from."""
@@ -67,8 +81,27 @@ class LastOnly(Layout):
     def run(self, job: LayoutJob, n: int) -> None:
         for inputs, targets in zip(job.inputs.chunk(n), job.targets.chunk(n), strict=True):
             job.optimizer.zero_grad()
-            self.share(job.loss(job.model(inputs), targets), n).backward()  # type: ignore[no-untyped-call]
-        job.optimizer.step()
+            self.backward(job, self.share(job.loss(job.model(inputs), targets), n))
+        self.step(job)
+
+
+class UnscaledEach(Layout):
+    """Unscales the buffer after every micro-batch, and updates the scaler, which then lets it."""
+
+    def backward(self, job: LayoutJob, share: Tensor) -> None:
+        super().backward(job, share)
+        if job.scaler is not None:
+            job.scaler.unscale_(job.optimizer)
+            job.scaler.update()
+
+
+class ScaleMovedEach(Layout):
+    """Sets the loss scale anew after every micro-batch, so that a window's gradients have several scales."""
+
+    def backward(self, job: LayoutJob, share: Tensor) -> None:
+        super().backward(job, share)
+        if job.scaler is not None:
+            job.scaler.update(job.scaler.get_scale() / 2)
 
 
 _ROWS = (
@@ -79,7 +112,11 @@ _ROWS = (
 MUTANTS: Mapping[str, Mutant] = registered_for("GA-LAYOUT-001", _ROWS)
 
 # The same loops with another feature of the training around them.
-FEATURED: Mapping[str, Mutant] = {
-    name.replace("layout", "featured"): Mutant(name.replace("layout", "featured"), "GA-COMPAT-001", thread, cls)
-    for name, thread, cls in _ROWS
-}
+_SCALING_ROWS = (
+    ("featured_unscale_each", "pytorch-lightning#4441", UnscaledEach),
+    ("featured_scale_moved", "minFM#2", ScaleMovedEach),
+)
+FEATURED: Mapping[str, Mutant] = registered_for(
+    "GA-COMPAT-001",
+    [(name.replace("layout", "featured"), thread, cls) for name, thread, cls in _ROWS] + [*_SCALING_ROWS],
+)

@@ -4,6 +4,7 @@ Each feature is run with and without accumulation: 16 samples in one piece and a
 gradients before the step and the parameters after it compared. The nets of the claim are the features:
 
     autocast    bf16 autocast; roundings to 8 bits, 16 of them in a row, of the largest gradient, are allowed
+    fp16        fp16 autocast under a GradScaler, which updates its scale once; 16 roundings to 11 bits are allowed
     one_cycle   the learning rate is OneCycleLR's, stepped once after the step
     checkpoint  activations are computed again in the backward pass (torch.utils.checkpoint)
     fused       the fused SGD
@@ -26,7 +27,10 @@ from models.layouts import Layout, LayoutJob
 from symbolic.layout_runs import RATE, ROWS, Stepped, flat, row_of
 from symbolic.measured import Measured, gamma
 
-FEATURES = ("autocast", "one_cycle", "checkpoint", "fused", "compiled")
+FEATURES = ("autocast", "fp16", "one_cycle", "checkpoint", "fused", "compiled")
+HALF = {"autocast": ("bf16", torch.bfloat16), "fp16": ("fp16", torch.float16)}
+BACKENDS = {"compiled": "aot_eager", "inductor": "inductor"}
+SCALE = 1024.0
 
 
 class Featured(nn.Module):
@@ -40,9 +44,16 @@ class Featured(nn.Module):
             device,
         )
         self.calls = 0
-        self.graphs = CompileCounterWithBackend("aot_eager")
-        self.inner = torch.compile(self.net, backend=self.graphs) if feature == "compiled" else self.net
-        self.net[1].register_forward_hook(self.count)
+        self.graphs = CompileCounterWithBackend(BACKENDS.get(feature, "eager"))
+        self.inner: Any = self.net
+        if feature in BACKENDS:
+            torch.compiler.reset()  # another backend object is another compilation, of which eight are kept
+            self.inner = torch.compile(self.net, backend=self.graphs)
+        self.scaler = None
+        if feature == "fp16":
+            self.scaler = torch.amp.GradScaler(device, init_scale=SCALE, growth_interval=1)
+        if feature == "checkpoint":
+            self.net[1].register_forward_hook(self.count)
 
     def count(self, *_: Any) -> None:
         """A forward pass of the activation; a checkpoint makes two of each."""
@@ -51,8 +62,8 @@ class Featured(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """(rows, 3) -> (rows, 1), in fp32."""
         region: AbstractContextManager[Any] = nullcontext()
-        if self.feature == "autocast":
-            region = torch.autocast(self.device, dtype=torch.bfloat16)
+        if self.feature in HALF:
+            region = torch.autocast(self.device, dtype=HALF[self.feature][1])
         with region:
             if self.feature == "checkpoint":
                 return torch.as_tensor(checkpoint(self.inner, x, use_reentrant=False)).float()
@@ -70,7 +81,7 @@ def stepped(subject: Any, case: Case, n: int, place: Place) -> tuple[Stepped, Fe
     if case.net == "one_cycle":
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=RATE, total_steps=4)
         optimizer.register_step_post_hook(lambda *_: schedule.step())
-    subject().run(LayoutJob(model, optimizer, nn.functional.mse_loss, inputs, targets), n)
+    subject().run(LayoutJob(model, optimizer, nn.functional.mse_loss, inputs, targets, model.scaler), n)
     return Stepped(held[-1], flat(model.parameters())), model, float(optimizer.param_groups[0]["lr"])
 
 
@@ -78,7 +89,7 @@ class WithEachFeature(Measured):
     """FALSIFY-GT-405: with the feature on, 4 x 4 is 16, and the feature was really on."""
 
     clause = "GA-COMPAT-001"
-    reached = FEATURES
+    reached: Sequence[str] = FEATURES
 
     def cases(self, cell: Cell, place: Place) -> Sequence[Case]:
         return [Case(cell.net, cell.n)]
@@ -99,9 +110,9 @@ class WithEachFeature(Measured):
         return Observed({case.net} if self.was_on(case, model, rate, made) else set(), rows)
 
     def room(self, case: Case, whole: Stepped, place: Place) -> float:
-        """The contract's tolerance, or what bf16 roundings can make of the largest gradient."""
-        if case.net == "autocast":
-            return float(gamma(ROWS, "bf16")) * float(whole.gradient.abs().max())
+        """The contract's tolerance, or what roundings to 16 bits can make of the largest gradient."""
+        if case.net in HALF:
+            return float(gamma(ROWS, HALF[case.net][0])) * float(whole.gradient.abs().max())
         return place.tolerances[self.clause]
 
     def was_on(self, case: Case, model: Featured, rate: float, made: Stepped) -> bool:
@@ -110,10 +121,12 @@ class WithEachFeature(Measured):
             return rate != RATE / 25
         if case.net == "checkpoint":
             return model.calls == 2 * case.n
-        if case.net == "compiled":
+        if case.net in BACKENDS:
             return int(model.graphs.frame_count) > 0
-        if case.net == "autocast":
-            plain, _, _ = stepped(Layout, Case("plain", case.n, seed=case.seed), case.n, Place("cpu", "fp32"))
+        if model.scaler is not None and model.scaler.get_scale() != 2 * SCALE:
+            return False
+        if case.net in HALF:
+            plain, _, _ = stepped(Layout, Case("plain", case.n, seed=case.seed), case.n, Place(model.device, "fp32"))
             return not torch.equal(plain.gradient, made.gradient)
         return True
 

@@ -44,15 +44,35 @@ class BatchPlan:
         return None if self.batches is None else int(total_steps(self.epochs, self.batches, self.accum))
 
     @property
+    def without(self) -> int | None:
+        """Optimizer steps of the whole training with a step every micro-batch."""
+        return None if self.batches is None else self.epochs * self.batches
+
+    @property
+    def at_once(self) -> int:
+        """Samples alive on a rank at once where the same effective batch is not accumulated."""
+        return self.micro * self.accum
+
+    @property
     def fewer(self) -> Fraction | None:
         """Share of optimizer steps saved against a step every micro-batch."""
         return None if self.steps is None or self.batches is None else 1 - Fraction(self.steps, self.batches)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values; `fewer_percent` is rounded to two decimals."""
-        percent = None if self.fewer is None else round(float(100 * self.fewer), 2)
-        own = {"effective": self.effective, "steps_per_epoch": self.steps, "total_steps": self.total}
-        return {**asdict(self), **own, "fewer_percent": percent, "samples_in_memory": self.micro}
+        """As JSON values; `fewer` is exact, as text, and `fewer_percent` rounded to two decimals."""
+        percent = None if self.fewer is None else float(round(100 * self.fewer, 2))
+        return {
+            **asdict(self),
+            "effective": self.effective,
+            "steps_per_epoch": self.steps,
+            "steps_per_epoch_without": self.batches,
+            "total_steps": self.total,
+            "total_steps_without": self.without,
+            "fewer": None if self.fewer is None else str(self.fewer),
+            "fewer_percent": percent,
+            "samples_in_memory": self.micro,
+            "samples_in_memory_without": self.at_once,
+        }
 
 
 def planned(

@@ -77,7 +77,7 @@ class Watch:
     """A watcher that answers what the script wrote into SAID, like `check`."""
 
     def __init__(self, **options: Any) -> None:
-        self.options = options
+        self.options = {name: value for name, value in options.items() if not callable(value)}
 
     def __enter__(self) -> Watch:
         return self

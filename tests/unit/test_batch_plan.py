@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
+from pathlib import Path
 
+import jsonschema
 import pytest
 from click.testing import CliRunner
 
@@ -12,6 +15,9 @@ from gradproof.batches import accumulation, effective, micro_batch
 from gradproof.cli import cli
 from gradproof.core import GradproofError
 from models.batch_plans import RoundedDown, WorldForgotten, WorldNotDivided
+
+ROOT = Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "reports/plan-batch.schema.json").read_text(encoding="utf-8"))
 
 
 def told(*args: str) -> tuple[int, str]:
@@ -42,7 +48,8 @@ def test_the_documented_table() -> None:
     plan = planned(16, 4, None, 1, 625, 100)
     assert plan.as_json() == {
         "micro": 16, "accum": 4, "world": 1, "batches": 625, "epochs": 100, "effective": 64, "steps_per_epoch": 157,
-        "total_steps": 15_700, "fewer_percent": 74.88, "samples_in_memory": 16,
+        "total_steps": 15_700, "fewer_percent": 74.88, "samples_in_memory": 16, "fewer": "468/625",
+        "steps_per_epoch_without": 625, "total_steps_without": 62_500, "samples_in_memory_without": 64,
     }  # fmt: skip
     assert plan.batches is not None
     assert plan.batches * plan.epochs == 62_500
@@ -94,8 +101,16 @@ def test_comparing_keeps_the_micro_batch_or_the_effective_batch() -> None:
 def test_the_command_prints_the_documented_numbers() -> None:
     code, text = told("-b", "16", "-n", "4", "--batches", "625", "--epochs", "100")
     assert code == 0
-    for words in ("16 x 4 x 1 = 64", "157 an epoch", "74.88 % fewer", "15,700", "62,500"):
+    for words in (
+        "settings: micro-batch 16, 4 a window, ranks 1, 625 an epoch, epochs 100",
+        "16 x 4 x 1 = 64 samples a step",
+        "16 samples a rank at a time; 64 without accumulation",
+        "157 an epoch with accumulation, 625 without, 74.88 % fewer; forward and backward passes stay 625",
+        "15,700 over 100 epochs, 62,500 without",
+    ):
         assert words in text
+    marked = [line.split() for line in text.splitlines() if line.startswith("now")]
+    assert marked == [["now", "4", "16", "64", "16", "samples", "64", "157", "74.88", "%", "15,700"]]
     _, text = told("--effective", "64", "-n", "4", "--keep-effective", "--compare", "3")
     assert "does not divide" in text
 
@@ -103,7 +118,25 @@ def test_the_command_prints_the_documented_numbers() -> None:
 def test_the_command_as_json() -> None:
     _, text = told("--effective", "64", "-b", "16", "--compare", "1,2", "--json")
     data = json.loads(text)
+    jsonschema.validate(data, SCHEMA)
     assert data["plan"]["accum"] == 4
     assert [row["plan"]["effective"] for row in data["compared"]] == [16, 32]
     with pytest.raises(GradproofError, match="--compare"):
         told("-b", "1", "-n", "1", "--compare", "x")
+
+
+def test_the_schema_holds_every_form_and_refuses_another() -> None:
+    for args in (("--batches", "625"), ("--keep-effective", "--compare", "3,4")):
+        data = json.loads(told("-b", "16", "-n", "4", *args, "--json")[1])
+        jsonschema.validate(data, SCHEMA)
+    for wrong in ({**data, "more": 1}, {**data, "plan": {**data["plan"], "fewer": "0.7488"}}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, SCHEMA)
+
+
+@pytest.mark.parametrize(("batches", "n"), [(625, 4), (1, 8), (7, 3), (10**12, 999_983)])
+def test_the_reduction_is_exact(batches: int, n: int) -> None:
+    plan = planned(1, n, None, 1, batches, 1)
+    steps = len(range(0, batches, n))
+    assert plan.steps == steps
+    assert plan.as_json()["fewer"] == str(Fraction(batches - steps, batches))

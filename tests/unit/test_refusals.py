@@ -20,24 +20,28 @@ from gradproof.backends.exhaust_run import ExhaustExplorer, ExhaustKit
 from gradproof.explore import Explorer, Limits, Result
 from gradproof.kit import SymbolicKit
 
-LIMITS = Limits(8, 8, 10.0, time.monotonic() + 600)
+
+def limits() -> Limits:
+    return Limits(8, 8, 10.0, time.monotonic() + 600)
+
+
 CHECK = SimpleNamespace(params={}, bound=lambda name: 2, text={}, strategy="exhaustive")
 
 
 def chain(body: Callable[[Any], None]) -> Result:
-    explorer = ChainExplorer(LIMITS)
+    explorer = ChainExplorer(limits())
     kit: Any = ChainKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
 
 
 def enumeration(body: Callable[[Any], None]) -> Result:
-    explorer = ExhaustExplorer(LIMITS)
+    explorer = ExhaustExplorer(limits())
     kit: Any = ExhaustKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
 
 
 def symbolic(body: Callable[[Any], None]) -> Result:
-    explorer = Explorer(LIMITS)
+    explorer = Explorer(limits())
     kit: Any = SymbolicKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
 

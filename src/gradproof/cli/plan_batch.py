@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from fractions import Fraction
 
 import click
 
@@ -11,7 +12,8 @@ from gradproof.batch_plan import COMPARED, BatchPlan, compared, planned
 from gradproof.cli.options import as_json
 from gradproof.core import EXIT_CODE, Exit, GradproofError
 
-HEAD = ("N", "micro", "effective", "in memory", "steps/epoch", "fewer", "total steps")
+HEAD = ("", "N", "micro", "effective", "in memory", "at once", "steps/epoch", "fewer", "total steps")
+NOW = "now"
 
 
 @click.command("plan-batch")
@@ -40,7 +42,7 @@ def command(
         found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
         click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
     else:
-        click.echo("\n".join([*told(plan), "", *table(rows)]))
+        click.echo("\n".join([*told(plan), "", *table(rows, plan)]))
     return EXIT_CODE[Exit.MET]
 
 
@@ -56,31 +58,44 @@ def _values(text: str | None) -> Sequence[int]:
 def told(plan: BatchPlan) -> list[str]:
     """A plan in words."""
     lines = [
+        settings(plan),
         f"effective batch: {plan.micro} x {plan.accum} x {plan.world} = {plan.effective} samples a step",
         f"in memory: {plan.micro} samples a rank at a time; {plan.micro * plan.accum} without accumulation",
     ]
     if plan.steps is not None and plan.fewer is not None:
         lines.append(
-            f"optimizer steps: {plan.steps:,} an epoch for {plan.batches:,} micro-batches, "
-            f"{float(100 * plan.fewer):.2f} % fewer than one a micro-batch"
+            f"optimizer steps: {plan.steps:,} an epoch with accumulation, {plan.batches:,} without, "
+            f"{percent(plan.fewer)} fewer; forward and backward passes stay {plan.batches:,}"
         )
         lines.append(
-            f"total_steps of a schedule: {plan.total:,} over {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}"
+            f"total_steps of a schedule: {plan.total:,} over {plan.epochs} epoch{'s' if plan.epochs > 1 else ''}, "
+            f"{plan.without:,} without"
         )
     return lines
 
 
-def table(rows: Iterable[tuple[int, BatchPlan | None]]) -> list[str]:
-    """The compared plans, one a line."""
-    cells = [HEAD, *(_cells(n, plan) for n, plan in rows)]
+def settings(plan: BatchPlan) -> str:
+    """The current settings."""
+    known = f"micro-batch {plan.micro}, {plan.accum} a window, ranks {plan.world}"
+    return f"settings: {known}" + (f", {plan.batches:,} an epoch, epochs {plan.epochs}" if plan.batches else "")
+
+
+def percent(share: Fraction) -> str:
+    """A share in per cent, two decimals."""
+    return f"{float(round(100 * share, 2)):.2f} %"
+
+
+def table(rows: Iterable[tuple[int, BatchPlan | None]], now: BatchPlan) -> list[str]:
+    """The compared plans, one a line; the present one is marked."""
+    cells = [HEAD, *((NOW if plan == now else "", *_cells(n, plan)) for n, plan in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(HEAD))]
     return ["  ".join(text.rjust(width) for text, width in zip(row, widths, strict=True)) for row in cells]
 
 
 def _cells(n: int, plan: BatchPlan | None) -> tuple[str, ...]:
     if plan is None:
-        return (str(n), "does not divide", *["-"] * 5)
+        return (str(n), "does not divide", *["-"] * 6)
     steps = ("-", "-", "-")
     if plan.steps is not None and plan.fewer is not None:
-        steps = (f"{plan.steps:,}", f"{float(100 * plan.fewer):.2f} %", f"{plan.total:,}")
-    return (str(n), str(plan.micro), str(plan.effective), f"{plan.micro} samples", *steps)
+        steps = (f"{plan.steps:,}", percent(plan.fewer), f"{plan.total:,}")
+    return (str(n), str(plan.micro), str(plan.effective), f"{plan.micro} samples", str(plan.at_once), *steps)

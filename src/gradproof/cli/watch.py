@@ -12,6 +12,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 @click.command("watch", context_settings=SETTINGS)
 @click.option("--accum-steps", type=click.IntRange(1), help="Micro-batches of a window.  [default: as the run shows]")
+@click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option(
     "--mode",
@@ -26,12 +27,14 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def command(
-    accum_steps: int | None, windows: int, mode: str, format_: str, out: Path | None, words: tuple[str, ...]
-) -> int:
+    accum_steps: int | None, epoch_batches: int | None, windows: int, mode: str, format_: str, out: Path | None,
+    words: tuple[str, ...],
+) -> int:  # fmt: skip
     """Run a training script as it is, and verify what one run can decide.
 
     The script keeps its arguments, its output and its exit code. The result goes to stderr; with --format json or md
-    and without --out it goes to stdout, and the script's own stdout to stderr.
+    and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
+    epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
     from gradproof.cli.check import rendered, show, writable
     from gradproof.core import EXIT_CODE, Exit
@@ -42,7 +45,7 @@ def command(
     script = script_of(words)
     writable(out)
     apart = out is None and format_ != "text"
-    seen = watch(script, accum_steps, windows, mode, 2 if apart else None)
+    seen = watch(script, accum_steps, windows, mode, 2 if apart else None, epoch_batches)
     if out is not None or apart:
         show(seen.verification, format_, out)
     else:

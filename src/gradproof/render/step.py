@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gradproof.core import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
-from gradproof.render import markdown
+from gradproof.render import markdown, monitoring
 from gradproof.render.fmt import compact, one_line, plural, seconds, sentence, value
 from gradproof.shadow.tape import Place
 from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
@@ -129,13 +129,14 @@ def quoted(place: Place) -> str:
 def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
     """What the results rest on, under headings; where something was recorded, an empty heading says none."""
     for name, items in _facts(verification):
-        if items or verification.operators or verification.events:
+        if items or (name != "Monitoring" and (verification.operators or verification.events)):
             yield name, items
     if not verification.operators and not verification.events:
         yield "Recorded", ["nothing"]
 
 
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
+    yield "Monitoring", monitoring.lines(v.monitoring)
     domains = sorted({r.domain for r in v.results if r.domain})
     yield "Domains", domains
     yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]

@@ -337,4 +337,5 @@ class Hooks(Reporter):
         return result
 
     def _forward(self, module: nn.Module, args: Any) -> None:
-        self.names.module(module)
+        if not torch.compiler.is_compiling():
+            self.names.module(module)

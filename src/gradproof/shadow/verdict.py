@@ -74,6 +74,7 @@ class Verification:
     versions: dict[str, str] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    monitoring: dict[str, Any] = field(default_factory=dict)
 
     @property
     def outcome(self) -> Outcome:

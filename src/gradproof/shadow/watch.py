@@ -25,6 +25,8 @@ from gradproof.core import Outcome
 from gradproof.shadow.flow import acts_of
 from gradproof.shadow.flow_ops import Acts
 from gradproof.shadow.hooks import Hooks
+from gradproof.shadow.monitor import Monitor
+from gradproof.shadow.monitored import heard, monitored, reported
 from gradproof.shadow.places import user_place
 from gradproof.shadow.protocol import Judgement, clusters, judge
 from gradproof.shadow.recorder import Recorder
@@ -40,6 +42,7 @@ BLIND = (
     "accumulators, optimizers and schedules of the user's own, and what happens inside `torch.func`",
 )
 BEYOND = BLIND[:2]
+REPORT_TOLD = "the samples of a window (GA-DATA-001): one run has nothing to compare"
 MORE = 1000
 MENDS = {
     "GA-EQ-001": "unscale once, after the last micro-batch",
@@ -71,8 +74,16 @@ class Watch:
     first micro-batch of the next.
     """
 
-    def __init__(self, accum_steps: int | None = None, windows: int = 3, mode: str = "events") -> None:
+    def __init__(
+        self,
+        accum_steps: int | None = None,
+        windows: int = 3,
+        mode: str = "events",
+        epoch_batches: int | None = None,
+        opened: Callable[[Monitor], None] | None = None,
+    ) -> None:
         self.accum_steps, self.windows, self.mode = accum_steps, windows, mode
+        self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
         self.recorder = Recorder() if mode == "full" else None
         self.tape = Tape() if self.recorder is None else self.recorder.tape
         sink: Any = Events(self.tape) if self.recorder is None else self.recorder
@@ -84,6 +95,7 @@ class Watch:
 
     def __enter__(self) -> Watch:
         with ExitStack() as stack:
+            stack.enter_context(self.monitor)
             if self.recorder is not None:
                 stack.enter_context(self.recorder)
             stack.enter_context(self.hooks)
@@ -159,6 +171,7 @@ class Ruling:
         made = Verification("", config)
         made.uncovered = list(BLIND if watch.recorder is None else BEYOND)
         made.versions = {"torch": torch.__version__}
+        made.monitoring = monitored(watch.monitor)
         if not self.steps or not self.groups:
             why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
             made.results = [Result("GA-INV-003", Outcome.OPAQUE, why, mend=self._further(), domain="events")]
@@ -169,6 +182,10 @@ class Ruling:
         made.results += [r for name in PROTOCOL if (r := self._kept(name, found)) is not None]
         if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
             made.results += self._held("GA-SYNC-001", "every step followed a sum over the ranks", found)
+        told, made.notes = reported(watch.monitor), heard(watch.monitor)
+        if told is not None:
+            made.results.append(told)
+            made.uncovered = [REPORT_TOLD if line == BLIND[1] else line for line in made.uncovered]
         decided = {r.obligation for r in made.results}
         made.uncovered += [f"{name}: {words}" for name, words in OBLIGATIONS.items() if name not in decided]
         made.results.sort(key=lambda r: list(OBLIGATIONS).index(r.obligation))
@@ -267,12 +284,13 @@ def watch(
     accum_steps: int | None = None,
     windows: int = 3,
     mode: str = "events",
+    epoch_batches: int | None = None,
 ) -> Verification:
     """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
 
     Whatever it raises passes through.
     """
-    watcher = Watch(accum_steps, windows, mode)
+    watcher = Watch(accum_steps, windows, mode, epoch_batches)
     with watcher:
         if callable(target):
             target()

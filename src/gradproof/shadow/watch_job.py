@@ -1,8 +1,8 @@
 """A user's script, watched: `python FLAGS -P -m gradproof.shadow.watch_job JOBFILE`.
 
-The job is JSON: script (see `script`), accum_steps (or null), windows, mode, result. The script runs as Python would
-run it, in this process: its output, exit code, threads and exit handlers are its own. When it ends, however it ends,
-what the watcher saw is written to `result`. A script that kills its process leaves nothing there.
+The job is JSON: script (see `script`), accum_steps and epoch_batches (or null), windows, mode, result. The script runs
+as Python would run it, in this process: its output, exit code, threads and exit handlers are its own. When it ends,
+however it ends, what the watcher saw is written to `result`. A script that kills its process leaves nothing there.
 """
 
 from __future__ import annotations
@@ -46,7 +46,16 @@ def watcher_of(job: Mapping[str, Any]) -> Any:
     """A watcher, not yet begun."""
     from gradproof.shadow.watch import Watch
 
-    return Watch(accum_steps=job["accum_steps"], windows=job["windows"], mode=job["mode"])
+    options = {name: job[name] for name in ("accum_steps", "windows", "mode", "epoch_batches")}
+    return Watch(**options, opened=opened)
+
+
+def opened(monitor: Any) -> None:
+    """Tell the effective batch at start-up, when the first window is complete."""
+    from gradproof.render.monitoring import effective as words
+    from gradproof.shadow.monitored import effective
+
+    print(f"gradproof watch: {words(effective(monitor))}", file=sys.stderr, flush=True)
 
 
 def seen(watcher: Any, script: Script, job: Mapping[str, Any]) -> Verification:

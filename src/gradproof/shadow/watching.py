@@ -47,12 +47,20 @@ def command(script: Script, job: Path) -> list[str]:
     return [sys.executable, *script.flags, "-P", "-m", "gradproof.shadow.watch_job", str(job)]
 
 
-def watch(script: Script, accum_steps: int | None, windows: int, mode: str, stdout: int | None = None) -> Watched:
+def watch(
+    script: Script,
+    accum_steps: int | None,
+    windows: int,
+    mode: str,
+    stdout: int | None = None,
+    epoch_batches: int | None = None,
+) -> Watched:
     """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
     config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows, "mode": mode}
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
-        job.write_text(json.dumps({"script": asdict(script), "result": str(result), **config}), encoding="utf-8")
+        asked = {"script": asdict(script), "result": str(result), "epoch_batches": epoch_batches, **config}
+        job.write_text(json.dumps(asked), encoding="utf-8")
         process = subprocess.Popen(command(script, job), stdout=stdout)
         status, interrupted = _wait(process)
         try:

@@ -36,7 +36,7 @@ _RESULT: Mapping[str, type | tuple[type, ...]] = {
     "counterexample": (dict, type(None)),
 }
 _LISTS = ("events", "weights", "rounding", "assumptions", "paths", "uncovered", "havocked", "notes")
-_MAPPINGS = ("config", "operators", "shapes", "versions", "seconds")
+_MAPPINGS = ("config", "operators", "shapes", "versions", "seconds", "monitoring")
 
 
 def plain(value: Any, where: str = "verification") -> Any:

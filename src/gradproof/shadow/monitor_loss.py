@@ -1,0 +1,187 @@
+"""The losses of a watched run: what backward was handed, what was divided out of it, and what the script reported.
+
+The graph shows it: the outermost product is the loss scaler's where one was asked, then come quotients by numbers, then
+the loss. Only below a mean is the quotient the division by N; of a sum, the divisor may be its tokens, and then it is
+not told apart. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not divided out either.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.monitoring import Tally
+
+PASSING = frozenset({"ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0", "ReshapeAliasBackward0"})
+MIXING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"})
+REDUCING = frozenset(
+    {
+        "MseLossBackward0", "NllLossBackward0", "NllLoss2DBackward0", "SmoothL1LossBackward0", "HuberLossBackward0",
+        "BinaryCrossEntropyBackward0", "BinaryCrossEntropyWithLogitsBackward0", "SoftMarginLossBackward0",
+    }
+)  # fmt: skip
+MEAN = 1
+DEEP = 64
+ULPS = 16
+
+
+@dataclass
+class Handed:
+    """One micro-batch: its samples (None: not told), what backward was handed, the divisor, whether it divides a mean.
+
+    `scaled` says whether a loss scaler multiplied it, by `scale`.
+    """
+
+    size: int | None
+    told_by: str
+    value: Tensor | None = None
+    divisor: float = 1.0
+    scale: Tensor | float = 1.0
+    mean: bool = False
+
+    def own(self, tally: Tally, before: float, lengths: Sequence[int]) -> float | None:
+        """The loss before its division by N, or None where that is not told; `lengths` are what N may be."""
+        number = self.number
+        if number is None or not self.mean or (self.divisor != 1 and self.divisor not in lengths):
+            return None
+        return float(tally.loss(number, self.divisor, float(self.scale), before))
+
+    @property
+    def number(self) -> float | None:
+        """What backward was handed."""
+        return None if self.value is None else float(self.value)
+
+    @property
+    def room(self) -> float:
+        """Relative room for the roundings of a division and a product back."""
+        return ULPS * torch.finfo(self.value.dtype).eps if self.value is not None else 0.0
+
+
+def handed(roots: Sequence[Tensor], scale: Any, size: int | None, told_by: str) -> Handed:
+    """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
+    made = Handed(size, told_by)
+    if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
+        return made
+    with torch.no_grad(), _disable_current_modes():
+        made.value = roots[0].detach().clone()
+        made.scale = 1.0 if scale is None else scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
+        node = _skipped(roots[0].grad_fn)
+        if scale is not None:
+            node = _skipped(_below(node)) if _name(node) == "MulBackward0" else None
+        while _name(node) == "DivBackward0" and (by := _divisor(node)) is not None:
+            made.divisor *= by
+            node = _skipped(node.next_functions[0][0])
+        made.mean = means(node)
+    return made
+
+
+def means(node: Any, depth: int = 0) -> bool:
+    """Whether a node is a mean, or a weighted sum of means."""
+    name = _name(node)
+    if name.startswith("MeanBackward"):
+        return True
+    if name in REDUCING:
+        return bool(getattr(node, "_saved_reduction", 0) == MEAN)
+    if depth > DEEP or name not in MIXING | PASSING:
+        return False
+    below = [n for n, _ in node.next_functions if n is not None]
+    return bool(below) and all(means(n, depth + 1) for n in below)
+
+
+def _name(node: Any) -> str:
+    return type(node).__name__
+
+
+def _skipped(node: Any) -> Any:
+    """The first node that does something to the number."""
+    while _name(node) in PASSING:
+        node = node.next_functions[0][0]
+    return node
+
+
+def _below(node: Any) -> Any:
+    """The one node under a product with a number."""
+    below = [n for n, _ in node.next_functions if n is not None]
+    return below[0] if len(below) == 1 else None
+
+
+def _divisor(node: Any) -> float | None:
+    """The number that a quotient divides by; None where it is no constant of one element."""
+    if len(node.next_functions) > 1 and node.next_functions[1][0] is not None:
+        return None
+    other = node._saved_other
+    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
+        return None
+    found = float(other)
+    return found if math.isfinite(found) and found > 0 else None
+
+
+@dataclass
+class Reported:
+    """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
+
+    value: Tensor | float
+    of: str
+    divided: bool
+    window: list[Handed]
+    at: int
+    place: Any
+
+    def verdict(self, tally: Tally, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
+        """Right, wrong, or None where the run does not tell; and in words.
+
+        The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
+        """
+        following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
+        found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
+        for wanted in (True, False):
+            for right, words in found:
+                if right is wanted:
+                    return right, words
+        return found[0] if found else (None, "no micro-batch was handed to backward")
+
+    def _against(self, window: list[Handed], tally: Tally, lengths: Sequence[int]) -> tuple[bool | None, str]:
+        value = float(self.value)
+        rows = own_losses(window, tally, lengths)
+        numbers = [h.number for h in window]
+        if not rows or any(own is None for own in rows) or any(n is None for n in numbers):
+            return None, "the loss before its division by N is not told by the graph"
+        losses = [own for own in rows if own is not None]
+        scales = [float(h.scale) for h in window]
+        shares = [n / s for n, s in zip(numbers, scales, strict=True) if n is not None]
+        due = {
+            "the loss of the micro-batch": losses[-1],
+            "the loss of the micro-batch, divided by N": shares[-1],
+            "the loss of the micro-batch with the loss scale in it": numbers[-1],
+            "the mean over the window's micro-batches": sum(losses) / len(losses),
+            "the sum over the window's micro-batches": sum(losses),
+            "the window's divided losses, added up": sum(shares),
+        }
+        names = list(due)
+        right = names[3] if self.of == "window" else names[1] if self.divided else names[0]
+        room = max(h.room for h in window) * len(window)
+        if close(value, due[right], room):
+            return True, right
+        other = next((name for name in names if close(value, due[name], room)), "")
+        said = f"{value:.6g} was reported as {right}, which is {due[right]:.6g}"
+        return (False, f"{said}; it is {other}") if other else (None, f"{said}; what it is was not recognised")
+
+
+def close(value: float, due: float | None, room: float) -> bool:
+    """Whether two numbers are equal, or within `room` relative to the second."""
+    return due is not None and (value == due or abs(value - due) <= room * abs(due))
+
+
+def own_losses(window: Sequence[Handed], tally: Tally, lengths: Sequence[int]) -> list[float | None]:
+    """The own loss of each micro-batch of a window; the window's length is among what N may be."""
+    before, found = 0.0, []
+    for h in window:
+        found.append(h.own(tally, before, lengths))
+        before += 0.0 if h.number is None else h.number
+    return found
