@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test check bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -37,6 +37,13 @@ rounding: $(READY)
 # Windows on token counts and a missing 1/K: tables and drawings, docs/tokens.md. Seconds.
 tokens: $(READY)
 	$(BIN)/python -m symbolic.token_study --out reports/tokens.json --plots docs
+
+# Throughput and gradient variance over the effective batch, linear scaling, and what fewer optimizer steps save. Minutes.
+throughput: $(READY)
+	$(BIN)/gradproof sweep --net mlp --micro-batch 4 --accumulate 1,2,4,8,16,32 --num-steps 200 \
+		--out reports/sweep.json --plot docs/sweep.svg --plot-variance docs/variance.svg
+	$(BIN)/python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg
+	$(BIN)/python -m gradproof.subjects.speedup --out reports/speedup.json
 
 # Accumulation under torch.compile's default backend, which needs a C++ compiler and half a minute.
 compiled: $(READY)

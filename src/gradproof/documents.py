@@ -228,6 +228,8 @@ def schemas() -> dict[str, dict[str, Any]]:
     from gradproof.graph_shape import Graph
     from gradproof.ledger.document import CLAIMS, Claims
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
+    from gradproof.subjects.study_document import SCALING, SPEEDUP, Scaling, Speedup
+    from gradproof.subjects.sweep_document import SWEEP, Sweep
     from gradproof.subjects.token_document import TOKENS, Tokens
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -235,6 +237,9 @@ def schemas() -> dict[str, dict[str, Any]]:
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
+        "sweep.schema.json": (SWEEP, Sweep),
+        "speedup.schema.json": (SPEEDUP, Speedup),
+        "scaling.schema.json": (SCALING, Scaling),
         "tokens.schema.json": (TOKENS, Tokens),
         "graph.schema.json": (GRAPH_SCHEMA, Graph),
         "claims.schema.json": (CLAIMS, Claims),

@@ -346,6 +346,15 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "[tool.gradproof] demands or waives something of an obligation that no contract of the workspace has.",
         "Correct the name; `gradproof list` shows the obligations of each check.",
     ),
+    "GP421": Explanation(
+        "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
+        "interval, no sample, or ranks on a device that they cannot share.",
+        "Use values that the error allows; nothing was run.",
+    ),
+    "GP422": Explanation(
+        "A measured training ended in a loss that is no finite number, so that its document would say nothing.",
+        "Use another net or seed, or a smaller learning rate.",
+    ),
     "GP501": Explanation(
         "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
         "Write proofs/claims.yaml; docs/claims.md describes its format.",

@@ -45,7 +45,20 @@ TOKENS = Study(
     ("symbolic.token_study",), ("models", "symbolic", "gradproof.arith"),
     "python -m symbolic.token_study --out reports/tokens.json --plots docs",
 )  # fmt: skip
-TRAINING = (DETERMINISTIC, TOKENS)
+MEASURED = ("models", "gradproof.subjects")
+SWEEP = Study(
+    "sweep.json", "gradproof.subjects.sweep_document:Sweep",
+    ("models.throughput", "models.gradient_variance", "gradproof.subjects.sweep"), MEASURED, "make throughput",
+)  # fmt: skip
+SPEEDUP = Study(
+    "speedup.json", "gradproof.subjects.study_document:Speedup", ("models.step_speed", "gradproof.subjects.speedup"),
+    MEASURED, "python -m gradproof.subjects.speedup --out reports/speedup.json",
+)  # fmt: skip
+SCALING = Study(
+    "scaling.json", "gradproof.subjects.study_document:Scaling", ("models.large_batch", "gradproof.subjects.scaling"),
+    MEASURED, "python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg",
+)  # fmt: skip
+TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING)
 
 
 def places(workspace: Workspace) -> list[Path]:
@@ -99,17 +112,19 @@ def training(workspace: Workspace) -> list[dict[str, str]]:
     rows = []
     for study in TRAINING:
         found = [folder / study.file for folder in places(workspace) if (folder / study.file).exists()]
-        if found or _makes(study, workspace):
-            standing, reason = _standing(study, workspace, found[0] if found else None)
+        if found or makes(study, workspace):
+            standing, reason = standing_of(study, workspace, found[0] if found else None)
             rows.append({"name": study.file, "standing": standing, "reason": reason})
     return rows
 
 
-def _makes(study: Study, workspace: Workspace) -> bool:
+def makes(study: Study, workspace: Workspace) -> bool:
+    """Whether the module that makes a document is in a workspace."""
     return (workspace.root / f"{study.starts[0].replace('.', '/')}.py").is_file()
 
 
-def _standing(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
+def standing_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
+    """Whether a document is fresh, stale, rejected or absent, and why."""
     from gradproof.documents import Shape, read
 
     make = f"make it with: {study.make}"

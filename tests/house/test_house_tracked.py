@@ -12,11 +12,24 @@ from pathlib import Path
 import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
-KINDS = ("claims", "deterministic", "evidence", "graph", "kernels", "report", "rounding", "step", "tokens")
+KINDS = (
+    "claims",
+    "deterministic",
+    "evidence",
+    "graph",
+    "kernels",
+    "report",
+    "rounding",
+    "scaling",
+    "speedup",
+    "step",
+    "sweep",
+    "tokens",
+)
 SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)
 DOCUMENTS = (
     "reports/rounding.json", "reports/kernels/cpu.json", "reports/kernels/cuda.json", "reports/deterministic.json",
-    "reports/tokens.json",
+    "reports/tokens.json", "reports/sweep.json", "reports/speedup.json", "reports/scaling.json",
 )  # fmt: skip
 NEEDED = ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", ".ci/run", *SCHEMAS)
 BINARY = (".png", ".jpg", ".gz", ".whl")

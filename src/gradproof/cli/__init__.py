@@ -33,6 +33,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "config": ("config", "Show each setting with its value and its source."),
     "doctor": ("doctor", "Print versions and devices; warn of folders that shadow packages."),
     "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
+    "sweep": ("sweep", "Measure throughput and gradient variance over the effective batch."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 

@@ -15,7 +15,7 @@ from pydantic_core import PydanticCustomError
 from gradproof.contract_tree import Exact
 
 FORMAT = "gradproof-ledger/1"
-DocumentName = Literal["deterministic", "rounding", "speedup", "sweep", "tokens"]
+DocumentName = Literal["deterministic", "rounding", "scaling", "speedup", "sweep", "tokens"]
 Expected = Literal[
     "PROVED for all inputs", "PROVED within a bound", "REFUTED", "MEASURED true", "MEASURED false", "NOT TESTABLE"
 ]

@@ -1,7 +1,8 @@
 """The documents that a figure may be read from, and whether one is fresh, stale, rejected or absent.
 
 A document is believed for a figure only where it carries the digests of the files that made it (`sources`) and all of
-them are as they were: a number that may be anybody's decides nothing. Keys of `sources` are places below the package,
+them are as they were: a number that may be anybody's decides nothing. Where the workspace makes the document itself, it
+is fresh as the report calls it (gradproof.studies). Keys of `sources` are places below the package,
 below the workspace, or below the checkout.
 """
 
@@ -14,7 +15,18 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from gradproof.studies import ABSENT, FRESH, REJECTED, STALE, differing, places, rounding
+from gradproof.studies import (
+    ABSENT,
+    FRESH,
+    REJECTED,
+    STALE,
+    TRAINING,
+    differing,
+    makes,
+    places,
+    rounding,
+    standing_of,
+)  # fmt: skip
 from gradproof.workspace import PACKAGE, Workspace, sha256_of
 
 LARGEST = 1 << 24
@@ -36,8 +48,9 @@ STUDIES: Mapping[str, Study] = {
         "gradproof.subjects.document:Deterministic",
     ),
     "rounding": Study("rounding.json", "python -m gradproof.rounding.study --out reports/rounding.json"),
-    "speedup": Study("speedup.json", "python -m gradproof.subjects.speedup --out reports/speedup.json"),
-    "sweep": Study("sweep.json", "gradproof sweep --out reports/sweep.json"),
+    "scaling": Study("scaling.json", "make throughput"),
+    "speedup": Study("speedup.json", "make throughput"),
+    "sweep": Study("sweep.json", "make throughput"),
     "tokens": Study("tokens.json", "python -m symbolic.token_study --out reports/tokens.json --plots docs"),
 }
 
@@ -65,6 +78,10 @@ def document(workspace: Workspace, name: str) -> Found:
         content = _read(path, name, study)
     except ValueError as error:
         return Found(REJECTED, f"reports/{study.file} is rejected: {error}", {})
+    for made in TRAINING:
+        if made.file == study.file and makes(made, workspace):
+            standing, reason = standing_of(made, workspace, path)
+            return Found(standing, reason, content if standing == FRESH else {})
     sources = content.get("sources")
     if not isinstance(sources, dict) or not sources:
         return Found(STALE, f"reports/{study.file} does not say which sources made it", {})
