@@ -34,7 +34,7 @@ Certified = Literal["linear_chain"]
 ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
-OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused"]
+OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused", "own"]
 ReachName = Literal["all inputs", "bounded", "sampled"]
 ObligationType = Literal[
     "invariant", "equivalence", "bound", "monotonicity", "idempotency", "linearity", "symmetry", "associativity",
@@ -303,7 +303,8 @@ class StepParams(Shape):
     """What is recorded: every net with every n; optimizers and modes take turns over these.
 
     `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
-    are held to the same. `max_norm` and `loss_scale` are absent without a clip and without a scaler.
+    are held to the same. With the optimizer `own` the subject makes its own model and optimizer. `max_norm` and
+    `loss_scale` are absent without a clip and without a scaler.
     """
 
     nets: Annotated[list[Ident], BeforeValidator(_some)]

@@ -330,4 +330,26 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
+    "GP470": Explanation(
+        "`gradproof init` would overwrite files that are there. Nothing was written.",
+        "Name another folder, leave the CI file out with --ci none, or give --force.",
+    ),
+    "GP471": Explanation(
+        "The file that `gradproof init --loop` names has no function of this name at its top level.",
+        "Mend the name after the colon, or move the function out of the class or function that it is in.",
+    ),
+    "GP472": Explanation(
+        "The function that `gradproof init --loop` names does not take one argument, so that it could not be called "
+        "with micro-batches and with the full batch.",
+        "Give the loop one argument, run, and read run.accum_steps, run.micro_batch_size and run.micro_batches there.",
+    ),
+    "GP473": Explanation(
+        "A name given to `gradproof init` cannot be used: a file that Python cannot import by its name, or a contract "
+        "whose name is no id.",
+        "Rename the file to letters, digits and underscores, or give another --name.",
+    ),
+    "GP474": Explanation(
+        "`gradproof init` could not write one of its files. Those that it had written were taken back.",
+        "Look at the permissions of the folder and the room on the disk.",
+    ),
 }
