@@ -221,13 +221,15 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.doctor_shape import DOCTOR, Doctor
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    kinds: dict[str, tuple[str, type[Shape]]] = {
+    kinds: dict[str, tuple[str, type[BaseModel]]] = {
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
+        "doctor.schema.json": (DOCTOR, Doctor),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 
