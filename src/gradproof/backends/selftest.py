@@ -67,7 +67,8 @@ def _backward(device: str) -> str:
     import torch
 
     weights = torch.tensor([1.0, -2.0, 3.0], device=device, requires_grad=True)
-    (weights * weights * torch.tensor([1.0, 2.0, 0.5], device=device)).sum().backward()
+    loss = (weights * weights * torch.tensor([1.0, 2.0, 0.5], device=device)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
     found = None if weights.grad is None else weights.grad.tolist()
     if found != [2.0, -8.0, 3.0]:
         raise RuntimeError(f"the gradient of sum(w * w * x) is {found}, and not 2 w x")
