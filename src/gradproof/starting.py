@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,7 @@ from gradproof.files import replace_whole
 
 CI = ("github", "gitlab", "none")
 ACTION = f"gradproof/gradproof@v{__version__}"
+FOLDER = re.compile(r"[\w./ -]+")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CLIPS = re.compile(r"clip_grad|gradient_clip|max_grad_norm|clip_value")
 EQUALITY = ("not_divided", "first_counts_twice")
@@ -143,11 +145,14 @@ def named(name: str | None, loop: Loop) -> str:
 
 
 def files(plan: Plan) -> dict[Path, str]:
-    """Every file that the workspace needs, by its path. `__init__.py` files that are there are left alone."""
+    """Every file that the workspace needs, by its path. `__init__.py` files that are there are left alone.
+
+    Raises GradproofError GP473 for a folder that a file for CI cannot name.
+    """
     folder = plan.folder.resolve()
     imports = Path(os.path.relpath(plan.loop.root, folder)).as_posix()
     models = starting_texts.MODELS.substitute(
-        loop=plan.loop.shown, imports=imports, module=plan.loop.module, function=plan.loop.function
+        loop=plan.loop.shown, imports=json.dumps(imports), module=plan.loop.module, function=plan.loop.function
     )
     made = {
         folder / "proofs" / plan.name / "contract.yaml": contract(plan),
@@ -187,13 +192,19 @@ def contract(plan: Plan) -> str:
 
 
 def continuous(plan: Plan, folder: Path) -> dict[Path, str]:
-    """The file that the CI service reads, at the top of the repository."""
+    """The file that the CI service reads, at the top of the repository.
+
+    Raises GradproofError GP473 for a folder whose name does not stand in a shell as it is.
+    """
     if plan.ci == "none":
         return {}
     top = next((p for p in (folder, *folder.parents) if (p / ".git").exists()), folder)
     needs = (top / "requirements.txt").is_file()
     texts = starting_texts
     workspace = Path(os.path.relpath(folder, top)).as_posix()
+    if not FOLDER.fullmatch(workspace):
+        expected = "letters, digits, dots, dashes and spaces"
+        raise GradproofError("GP473", f"the folder {workspace!r}", expected, "name another folder, or use --ci none")
     if plan.ci == "gitlab":
         install = texts.GITLAB_INSTALL if needs else ""
         text = texts.GITLAB.substitute(version=__version__, workspace=workspace, install=install)

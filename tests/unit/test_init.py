@@ -148,6 +148,16 @@ def test_words_and_numbers_that_do_not_fit(
     assert code in refused(capsys, "--loop", "train.py:train", *args)
 
 
+def test_a_folder_with_an_odd_name_breaks_no_file(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    odd = 'a"b$(c)'
+    assert "GP473" in refused(capsys, odd, "--loop", "train.py:train")
+    (home / odd).mkdir()
+    (home / odd / "fit.py").write_text(LOOP, encoding="utf-8")
+    assert dispatch(["init", "--loop", f"{odd}/fit.py:train", "--ci", "none"]) == 0
+    text = (home / "models" / "loop.py").read_text(encoding="utf-8")
+    assert odd in {n.value for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Constant)}
+
+
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "disk full"), KeyboardInterrupt()])
 def test_all_or_nothing(home: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     (home / "models").mkdir()
