@@ -41,7 +41,7 @@ FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_in
 ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
-OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused"]
+OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused", "own"]
 ObligationType = Literal[
     "invariant", "equivalence", "bound", "monotonicity", "idempotency", "linearity", "symmetry", "associativity",
     "conservation", "ordering", "completeness", "soundness", "involution", "determinism", "roundtrip",
@@ -219,7 +219,8 @@ class StepParams(Shape):
     """What is recorded: every net with every n; optimizers and modes take turns over these.
 
     `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
-    are held to the same. `max_norm` and `loss_scale` are absent without a clip and without a scaler.
+    are held to the same. With the optimizer `own` the subject makes its own model and optimizer. `max_norm` and
+    `loss_scale` are absent without a clip and without a scaler.
     """
 
     nets: Annotated[list[Ident], BeforeValidator(some)]

@@ -224,6 +224,7 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.doctor_shape import DOCTOR, Doctor
     from gradproof.graph import GRAPH_SCHEMA
     from gradproof.graph_shape import Graph
     from gradproof.ledger.document import CLAIMS, Claims
@@ -233,7 +234,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     from gradproof.subjects.token_document import TOKENS, Tokens
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    kinds: dict[str, tuple[str, type[Shape]]] = {
+    kinds: dict[str, tuple[str, type[BaseModel]]] = {
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
@@ -243,6 +244,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "tokens.schema.json": (TOKENS, Tokens),
         "graph.schema.json": (GRAPH_SCHEMA, Graph),
         "claims.schema.json": (CLAIMS, Claims),
+        "doctor.schema.json": (DOCTOR, Doctor),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

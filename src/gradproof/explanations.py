@@ -377,4 +377,26 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "what it comes from, is no arithmetic, or nothing is claimed of it.",
         "Give one of document, evidence, plan and compute, its place, and equals or a limit.",
     ),
+    "GP470": Explanation(
+        "`gradproof init` would overwrite files that are there. Nothing was written.",
+        "Name another folder, leave the CI file out with --ci none, or give --force.",
+    ),
+    "GP471": Explanation(
+        "The file that `gradproof init --loop` names has no function of this name at its top level.",
+        "Mend the name after the colon, or move the function out of the class or function that it is in.",
+    ),
+    "GP472": Explanation(
+        "The function that `gradproof init --loop` names does not take one argument, so that it could not be called "
+        "with micro-batches and with the full batch.",
+        "Give the loop one argument, run, and read run.accum_steps, run.micro_batch_size and run.micro_batches there.",
+    ),
+    "GP473": Explanation(
+        "A name given to `gradproof init` cannot be used: a file that Python cannot import by its name, a "
+        "contract whose name is no id, or a folder that a shell would read as something else.",
+        "Rename the file to letters, digits and underscores, or give another folder or another --name.",
+    ),
+    "GP474": Explanation(
+        "`gradproof init` could not write one of its files. Those that it had written were taken back.",
+        "Look at the permissions of the folder and the room on the disk.",
+    ),
 }

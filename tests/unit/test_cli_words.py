@@ -14,7 +14,9 @@ import pytest
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Check, Effect, Exit, Outcome
+from gradproof.core import EXIT_CODE, MEANING, Check, Effect, Exit, Outcome
+from gradproof.explanations import EXPLANATIONS
+from gradproof.mends import NEXT
 from gradproof.store import open_evidence
 from gradproof.workspace import Workspace
 
@@ -41,6 +43,31 @@ EXPLAINED = [*Outcome, *Effect, *Exit, *map(str, EXIT_CODE.values()), "GP101", "
 EXPLAINED += ["T-1", "K-1", "k-1", "F-1", "F-1@cpu-fp32", "bug", "GATE-1", "stub_float", "induction"]
 
 
+EXPLAINED += ["130", "GA-DATA-001", "ga-sync-001"]
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_outcome_says_what_to_do(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+    assert gradproof("explain", outcome.lower()) == 0
+    told = capsys.readouterr().out
+    assert MEANING[outcome] in told
+    assert f"Mend: {NEXT[outcome]}" in told
+    assert len({*NEXT.values()}) == len(Outcome)
+    assert all(len(text) > 40 and text.endswith(".") for text in NEXT.values())
+
+
+def test_every_code_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
+    for code, (meaning, mend) in EXPLANATIONS.items():
+        assert gradproof("explain", code) == 0
+        assert capsys.readouterr().out == f"{code}: {meaning}\nMend: {mend}\n"
+
+
+def test_a_word_that_is_none_is_not_explained(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    for word in ("GA-NONE-001", "131", "GP000"):
+        assert gradproof("explain", word) == 2
+        assert "GP216" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("word", EXPLAINED)
 def test_every_word_is_explained(toy: Workspace, capsys: pytest.CaptureFixture[str], word: str) -> None:
     assert gradproof("explain", word) == 0
@@ -48,8 +75,6 @@ def test_every_word_is_explained(toy: Workspace, capsys: pytest.CaptureFixture[s
 
 
 def test_every_code_in_the_source_is_explained() -> None:
-    from gradproof.explanations import EXPLANATIONS
-
     source = Path(cli.__file__).parent.parent
     used = {code for p in source.rglob("*.py") for code in re.findall(r'"(GP\d{3})"', p.read_text())}
     assert used <= set(EXPLANATIONS), sorted(used - set(EXPLANATIONS))

@@ -147,21 +147,21 @@ def _stop_while_searching() -> Iterator[None] | None:
 
 
 def test_the_command_warns_and_says_so_in_its_exit_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert dispatch(["doctor", "--folder", str(tmp_path)]) == 0
+    assert dispatch(["doctor", "--quick", "--folder", str(tmp_path)]) == 0
     clean = capsys.readouterr().out
     for word in ("torch", "z3", "crosshair", "cpu", "cuda", "shadows an installed package"):
         assert word in clean, word
     planted = package(tmp_path, "click")
-    assert dispatch(["doctor", "--folder", str(tmp_path)]) == 1
+    assert dispatch(["doctor", "--quick", "--folder", str(tmp_path)]) == 1
     assert f"warning: {planted} shadows 'click' of click" in capsys.readouterr().out
 
 
 def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     package(tmp_path, "click")
     monkeypatch.chdir(tmp_path)
-    assert dispatch(["doctor", "--json"]) == 1
+    assert dispatch(["doctor", "--quick", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "gradproof-doctor/1"
+    assert found["schema"] == "gradproof-doctor/2"
     assert [s["name"] for s in found["shadows"]] == ["click"]
     assert len(found["warnings"]) == 1
     assert found["versions"]["torch"]
@@ -169,12 +169,12 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
 
 def test_a_missing_tool_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     monkeypatch.setattr("gradproof.environment.environment", lambda: {"python": "3.11", "torch": "2", "crosshair": "0"})
-    assert dispatch(["doctor", "--folder", str(tmp_path)]) == 1
+    assert dispatch(["doctor", "--quick", "--folder", str(tmp_path)]) == 1
     assert "warning: z3 is not installed" in capsys.readouterr().out
 
 
 def test_a_folder_that_is_not_there_is_a_mistake_in_the_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert dispatch(["doctor", "--folder", str(tmp_path / "gone")]) == 2
+    assert dispatch(["doctor", "--quick", "--folder", str(tmp_path / "gone")]) == 2
     assert "GP412" in capsys.readouterr().err

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from gradproof.shadow.run import Run
 
 BOUNDS = frozenset({"micro_batches", "windows"})
+OWN = "own"
+"""The optimizer of a setting whose subject makes its own: model, data, optimizer, precision and weights."""
+
+USERS, ANYWHERE = "any line of the user's", "any line, or none"
+"""What `Harness.blamed` may say of a mutant that is made around a function, instead of naming one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +40,8 @@ class Setting:
     loss_scale: float | None = None
 
     def __str__(self) -> str:
+        if self.optimizer == OWN:
+            return f"N={self.n} windows={self.windows} tail={self.tail}, micro-batches of {self.micro_batch}"
         extras = [f"clip {self.max_norm:g}"] if self.max_norm is not None else []
         extras += [f"loss scale {self.loss_scale:g}"] if self.loss_scale is not None else []
         shape = f"{self.net} N={self.n} windows={self.windows} tail={self.tail}"
@@ -54,7 +61,7 @@ class Harness(Protocol):
     """A harness of step proofs.
 
     `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the line to blame
-    may lie; every other mutant must be blamed inside its own class.
+    may lie, or USERS or ANYWHERE; every other mutant must be blamed inside its own class.
     """
 
     blamed: Mapping[str, str]

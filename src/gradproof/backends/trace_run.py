@@ -22,9 +22,10 @@ from typing import Any, Protocol
 
 import torch
 
-from gradproof.backends.trace_property import Harness, Setting, idle_bounds, settings_of
+from gradproof.backends.trace_property import ANYWHERE, USERS, Harness, Setting, idle_bounds, settings_of
 from gradproof.core import Check, Control, Finding, Outcome, Reach
 from gradproof.shadow import verify
+from gradproof.shadow.places import USER, owner
 from gradproof.shadow.tape import NOWHERE, Place
 from gradproof.shadow.verdict import (
     ALL_INPUTS,
@@ -345,6 +346,9 @@ def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses
 def _misplaced(trial: Trial, name: str, subject: Any, place: Place | None) -> str:
     """What is wrong with the blamed line; nothing where it lies in the mutant, or where the harness says."""
     where = trial.harness.blamed.get(name)
+    if where in (USERS, ANYWHERE):
+        seen = where == ANYWHERE or (place is not None and place != NOWHERE and owner(place.file) == USER)
+        return "" if seen else f"; the line to blame is {where}"
     targets = [*_own(subject), *([trial.workspace.resolve(where)] if where is not None else [])]
     for target in targets:
         lines, first = inspect.getsourcelines(target)

@@ -18,6 +18,7 @@ from gradproof.core import EXIT_CODE, EXIT_MEANING, Exit, GradproofError
 INTERRUPTED = 130
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
+    "init": ("init", "Write a workspace, with CI, around your own training loop."),
     "verify": ("verify", "Plan, run, report and gate: the whole length."),
     "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
     "run": ("run", "Run the falsification tests on real PyTorch."),
@@ -31,7 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "watch": ("watch", "Run a training script and verify what one run can decide."),
     "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
     "config": ("config", "Show each setting with its value and its source."),
-    "doctor": ("doctor", "Print versions and devices; warn of folders that shadow packages."),
+    "doctor": ("doctor", "Test solver, CrossHair, torch and devices; warn of folders that shadow."),
     "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
     "sweep": ("sweep", "Measure throughput and gradient variance over the effective batch."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),

@@ -65,7 +65,7 @@ def command(options: Options, id_: str) -> int:
         from gradproof.session import Session
 
         session = Session(options)
-        lines = [*_named(session, id_)]
+        lines = [*_named(session, id_)] or [*_verified(id_)]
         if not lines:
             raise _unknown(id_, session)
     click.echo("\n".join(lines))
@@ -74,7 +74,9 @@ def command(options: Options, id_: str) -> int:
 
 def _word(word: str) -> Iterator[str]:
     """Fixed words of gradproof."""
+    from gradproof.cli import INTERRUPTED
     from gradproof.explanations import EXPLANATIONS
+    from gradproof.mends import NEXT
 
     upper, lower = word.upper(), word.lower()
     if upper in EXPLANATIONS:
@@ -84,6 +86,7 @@ def _word(word: str) -> Iterator[str]:
         yield f"{upper}, an outcome: {MEANING[Outcome(upper)]}."
         for expect in Expect:
             yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
+        yield f"Mend: {NEXT[Outcome(upper)]}"
     if upper in list(Effect):
         yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
     if lower in list(Reach):
@@ -91,6 +94,8 @@ def _word(word: str) -> Iterator[str]:
     for exit_ in Exit:
         if word in (exit_, str(EXIT_CODE[exit_])):
             yield f"exit code {EXIT_CODE[exit_]} ({exit_}): {EXIT_MEANING[exit_]}."
+    if word == str(INTERRUPTED):
+        yield f"exit code {INTERRUPTED} (interrupted): interrupted; what had finished is kept."
     if lower in STRATEGIES:
         yield f"{lower}, a strategy: {STRATEGIES[lower]}."
     if lower in PROFILES:
@@ -115,6 +120,14 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
             yield from (f"  assumes: {a}" for a in o.assumptions)
             yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.items())
             yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
+
+
+def _verified(name: str) -> Iterator[str]:
+    """Obligations that `gradproof check` judges and that no contract of the workspace has."""
+    from gradproof.shadow.verdict import OBLIGATIONS
+
+    if name.upper() in OBLIGATIONS:
+        yield f"{name.upper()}, an obligation of gradproof check: {OBLIGATIONS[name.upper()]}"
 
 
 def _check(session: Session, name: str) -> Iterator[str]:
