@@ -97,7 +97,7 @@ def when(text: str) -> datetime:
 
 
 def misdated(data: Mapping[str, Any]) -> str:
-    """Why the times of evidence cannot be true, or an empty text: they order evidence, and its age is judged by them."""
+    """Why the times of evidence cannot be true, or an empty text. They order evidence and tell its age."""
     began, ended = when(data["started_at"]), when(data["finished_at"])
     if ended > datetime.now(UTC) + SKEW:
         return f"it ended at {data['finished_at']}, which is in the future"

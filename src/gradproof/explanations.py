@@ -330,4 +330,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
+    "GP450": Explanation(
+        "A report could not be written: the disk is full, or the folder of reports may not be written to. Evidence "
+        "that could not be written is told with its check, which then counts as not run.",
+        "Free the disk, or give the folder its rights, and run again: what was written is reused.",
+    ),
 }

@@ -25,6 +25,7 @@ _RUN = (
     click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]"),
     click.option("--no-cache", is_flag=True, help="Run again what has a fresh answer."),
     click.option("--time-limit", type=click.FloatRange(0, min_open=True), help="Seconds for each check."),
+    click.option("--memory-limit", type=click.IntRange(64), help="MiB for each check not on a GPU.  [default: 16384]"),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
 )
@@ -50,7 +51,7 @@ def selecting(function: F) -> F:
 
 
 def running(function: F) -> F:
-    """--jobs, --no-cache, --time-limit, --fail-fast and --quiet."""
+    """--jobs, --no-cache, --time-limit, --memory-limit, --fail-fast and --quiet."""
     return _chain(_RUN)(function)
 
 
@@ -67,8 +68,9 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
         from gradproof.session import Options
 
         shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__}
-        if shared.get("jobs") is None:
-            shared.pop("jobs", None)
+        for name in ("jobs", "memory_limit"):
+            if shared.get(name) is None:
+                shared.pop(name, None)
         return function(options=Options(**shared), **given)
 
     return gathered
