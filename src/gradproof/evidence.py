@@ -178,6 +178,8 @@ def _listed(finding: Mapping[str, Any]) -> None:
             missing = [k for k in needed.get(key, ()) if not isinstance(row, dict) or k not in row]
             if not isinstance(row, dict) or missing:
                 raise ValueError(f"a row of finding.{key} lacks {', '.join(missing) or 'its mapping'}")
+    if not all(isinstance(row["name"], str) for key in ("covers", "controls") for row in finding[key]):
+        raise ValueError("a row of finding.covers or finding.controls has no name")
     for control in finding["controls"]:
         Outcome(control["outcome"])
 

@@ -104,7 +104,7 @@ class Session:
         paths: dict[Path, Path] = {}
         for name in self.options.contracts:
             places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
-            found = next((p for p in places if p.is_file()), None)
+            found = next((p for p in places if _is_file(p)), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
                 raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
@@ -285,6 +285,13 @@ def reusable(standing: Standing) -> bool:
 def _effect(check: Check, standing: Standing) -> Effect:
     assert standing.evidence is not None
     return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for the system
+        return False
 
 
 def _saved(store: Store, evidence: Mapping[str, Any], unwritten: dict[str, str]) -> None:

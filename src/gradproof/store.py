@@ -34,6 +34,8 @@ def read(path: Path) -> dict[str, Any]:
     """One evidence file. Raises ValueError with the reason why it is not to be believed."""
     if path.is_symlink() or path.parent.is_symlink():
         raise ValueError("it is a symbolic link, and what that leads to may change unseen")
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (OSError, UnicodeDecodeError) as e:

@@ -20,7 +20,8 @@ LINES = GOOD.splitlines()
 STRANGE = [
     "\u202eevil", "\u0000", "é", "e\u0301", "\ud7ff", "𝟙", "\ufeff", "../../etc/passwd", "/etc/passwd", "a" * 5000,
     "1e999", "-1", "0x10", "1_000", ".nan", "~", "yes", "!!python/object/apply:os.system [id]", "&a [*a, *a]", "*a",
-    "{a: {b: {c: {}}}}", "[[[[[]]]]]", "|\n  text", "'", '"', "%YAML 1.1", "---", "<<: *x", "? a", "\t", "# x", "\u2028",
+    "{a: {b: {c: {}}}}", "[[[[[]]]]]", "|\n  text", "'", '"', "%YAML 1.1", "---", "<<: *x", "? a", "\t", "# x",
+    "\u2028",
 ]  # fmt: skip
 
 
