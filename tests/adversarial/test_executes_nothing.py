@@ -74,9 +74,8 @@ def test_reading_a_workspace_executes_nothing_of_it(poisoned: Path, tmp_path: Pa
 
 def test_the_spy_sees_what_is_executed(poisoned: Path, tmp_path: Path) -> None:
     """A control: with an import of models/ in the same process the spy says so."""
-    spy = SPY.replace(
-        "code = dispatch", "sys.path.insert(0, root)\nimport models\nimport os\nos.system(':')\ncode = dispatch"
-    )
+    lines = ["sys.path.insert(0, root)", "import models", "import os", "os.system(':')", "code = dispatch"]
+    spy = SPY.replace("code = dispatch", "\n".join(lines))
     (tmp_path / "control.py").write_text(spy, encoding="utf-8")
     out = tmp_path / "seen.json"
     subprocess.run([sys.executable, str(tmp_path / "control.py"), str(poisoned), str(out), "list"], check=True)

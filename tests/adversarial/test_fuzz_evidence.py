@@ -121,7 +121,7 @@ def test_evidence_that_is_a_pipe_or_a_folder(green: Path) -> None:
 WORDS = [
     *COMMANDS, "--workspace", "--contract", "-k", "--format", "--json", "--profile", "ci", "release", "--jobs", "0",
     "-1", "json", "junit=", "=", "html=/dev/null/x", "../..", "/", "\u202e", "K-1", "GP101", "--help", "-h", "", "é",
-    "\0", "mean-v1", "../mean-v1", "--", "--bogus", "a:b", "x.py:f", "--time-limit", "nan", "inf", "--memory-limit", "64",
+    "\0", "mean-v1", "../mean-v1", "--", "--bogus", "a:b", "x.py:f", "--time-limit", "nan", "inf", "64",
 ]  # fmt: skip
 READING = ("gate", "list", "graph", "explain", "report", "bound", "plan-batch")
 
