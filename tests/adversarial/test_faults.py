@@ -61,11 +61,9 @@ def test_a_process_that_aborts_for_want_of_memory(green: Path) -> None:
 @pytest.mark.parametrize("said", ["maybe", None, 1])
 def test_a_solver_that_talks_nonsense(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is neither sat nor unsat is no answer: it may be an error, and never a proof."""
-    import z3
-
-    monkeypatch.setattr(z3.Solver, "check", lambda self, *more: said)
+    monkeypatch.setattr(smt.z3.Solver, "check", lambda self, *more: said)
     answer = None
-    with suppress(z3.Z3Exception):
+    with suppress(smt.z3.Z3Exception):
         answer = smt.solve([smt.truth(True)], {}, 1.0).answer
     assert answer in (None, smt.Answer.SAT, smt.Answer.UNKNOWN)
 
@@ -137,7 +135,8 @@ def test_a_death_between_write_and_rename(green: Path) -> None:
 
 def test_a_gpu_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error of the run, for the subject as for a mutant, and kills nothing."""
-    torch = pytest.importorskip("torch")
+    import torch
+
     from gradproof.backends import torch_run
     from gradproof.backends.torch_property import Cell, Place
 

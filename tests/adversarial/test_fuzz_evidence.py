@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -59,10 +60,8 @@ def test_any_value_in_any_place(place: Path, data: st.DataObject) -> None:
     spot = data.draw(st.sampled_from(spots(good)))
     changed = put(good, spot, data.draw(JSON))
     if isinstance(changed, dict) and isinstance(changed.get("check"), dict) and isinstance(changed.get("claim"), dict):
-        try:
+        with suppress(ValueError):
             changed["claim"] = {**changed["claim"], "spec": digest_of(changed["check"])}
-        except ValueError:
-            pytest.skip("no JSON")
     path.unlink()
     try:
         name = digest_of(changed)[:16]
