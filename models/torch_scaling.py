@@ -81,12 +81,26 @@ class TorchCoupledDecay(TorchScaling):
         return super().optimizer(name, parameters, rate)
 
 
-class TorchClipped(TorchScaling):
-    """The gradient is clipped before the step."""
+class TorchSgdClipped(TorchScaling):
+    """The gradient of SGD is clipped before the step."""
+
+    clips, named = "SGD", ""
+
+    def optimizer(self, name: str, parameters: list[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+        """The reference's, whose name is kept."""
+        self.named = name
+        return super().optimizer(name, parameters, rate)
 
     def before_step(self, parameters: list[nn.Parameter]) -> None:
         """By its norm."""
-        torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+        if self.named == self.clips:
+            torch.nn.utils.clip_grad_norm_(parameters, CLIP)
+
+
+class TorchAdamClipped(TorchSgdClipped):
+    """The gradient of AdamW is clipped before the step."""
+
+    clips = "AdamW"
 
 
 class TorchKeepsEps(TorchScaling):
@@ -101,9 +115,9 @@ class TorchKeepsEps(TorchScaling):
 
 _ROWS = [
     ("sgd_decay", "GA-LR-001", "keras#19990", TorchSgdDecay),
-    ("sgd_clipped", "GA-LR-001", "nanoGPT#168", TorchClipped),
+    ("sgd_clipped", "GA-LR-001", "nanoGPT#168", TorchSgdClipped),
     ("coupled_decay", "GA-LR-001", "pytorch#41679", TorchCoupledDecay),
-    ("adam_clipped", "GA-LR-001", "nanoGPT#168", TorchClipped),
+    ("adam_clipped", "GA-LR-001", "nanoGPT#168", TorchAdamClipped),
     ("keeps_eps", "GA-LR-001", "nanochat#304", TorchKeepsEps),
 ]
 

@@ -26,7 +26,7 @@ def audit(check: Check, finding: Finding) -> Objection:
     if check.kind is Kind.GATE:
         return outcome, reason
     if outcome is Outcome.HOLDS:
-        objections = [*_contradictions(finding), *_empty(check, finding), *_weak(check, finding)]
+        objections = [*_contradictions(check, finding), *_empty(check, finding), *_weak(check, finding)]
         return min(objections, key=lambda o: _ORDER.index(o[0]), default=(outcome, reason))
     if outcome is Outcome.REFUTED:
         return next(_unreplayed(check, finding), (outcome, reason))
@@ -38,9 +38,12 @@ def belongs(clause: str, obligation: str) -> bool:
     return clause == obligation or (clause.startswith(obligation) and not clause[len(obligation)].isalnum())
 
 
-def _contradictions(finding: Finding) -> Iterator[Objection]:
+def _contradictions(check: Check, finding: Finding) -> Iterator[Objection]:
     if finding["counterexample"] is not None:
         yield Outcome.ERROR, "the evidence contradicts itself: it holds, and has a counterexample"
+    ran = finding["stats"].get("device")
+    if check.kind is Kind.TORCH and ran is not None and ran != str(check.layer):
+        yield Outcome.ERROR, f"the evidence contradicts itself: it is about {check.layer}, and it ran on {ran}"
     for row in finding["measurements"]:
         measured, bound = row.get("measured"), row.get("bound")
         if row.get("column") != "accumulation":

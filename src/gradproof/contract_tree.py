@@ -148,6 +148,8 @@ def _is_list(node: Node) -> bool:
 def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
     """The bytes of `path`, its tree (None when there is none) and what is wrong with it as YAML."""
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would keep the reader waiting
+            raise OSError("it is no file")
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:

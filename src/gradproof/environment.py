@@ -38,6 +38,7 @@ if set(KEYS) != set(Kind):
     raise ImportError("the table of key versions is not total")
 
 
+STARTUP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "startup")
 # To start Python; a CPU worker hides these from the workspace's code as soon as it runs.
 START = ("PATH", "HOME", "VIRTUAL_ENV", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
 LIBRARIES = ("LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
@@ -55,9 +56,8 @@ FIXED: Mapping[str, str] = {
 def worker_environ(layer: str, scratch: str) -> dict[str, str]:
     """The whole environment of a worker: what is fixed, what Python needs to start, and GPU settings for a GPU."""
     passed = {k: v for k, v in os.environ.items() if k in (*START, *LIBRARIES)}
-    if "PYTHONPATH" in passed:
-        places = [os.path.abspath(p) for p in passed["PYTHONPATH"].split(os.pathsep) if p]
-        passed["PYTHONPATH"] = os.pathsep.join(places)
+    places = [os.path.abspath(p) for p in passed.get("PYTHONPATH", "").split(os.pathsep) if p]
+    passed["PYTHONPATH"] = os.pathsep.join([STARTUP, *places])
     if layer == "cuda":
         passed |= {k: v for k, v in os.environ.items() if k.startswith(GPU)}
     return {**passed, **FIXED, "TMPDIR": scratch}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any
 from gradproof.core import EVIDENCE_SCHEMA, Check, Finding, Outcome, Reach
 
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
+SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 
 _SHAPE: Mapping[str, type | tuple[type, ...]] = {
     "schema": str,
@@ -84,6 +85,25 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
+def when(text: str) -> datetime:
+    """The time that evidence states. Raises ValueError for a text that is none, or has no zone."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ValueError(f"{text!r} is no time with a zone")
+    return found
+
+
+def misdated(data: Mapping[str, Any]) -> str:
+    """Why the times of evidence cannot be true, or an empty text. They order evidence and tell its age."""
+    began, ended = when(data["started_at"]), when(data["finished_at"])
+    if ended > datetime.now(UTC) + SKEW:
+        return f"it ended at {data['finished_at']}, which is in the future"
+    return "it ended before it began" if ended < began - SKEW else ""
+
+
 def record(
     check: Check,
     finding: Finding,
@@ -122,6 +142,8 @@ def validate(data: Any) -> Check:
     for path, kind in _SHAPE.items():
         _typed(data, path, kind)
     _listed(data["finding"])
+    _named(data)
+    when(data["started_at"]), when(data["finished_at"])
     Outcome(data["finding"]["outcome"])
     if data["finding"]["reach"] is not None:
         Reach(data["finding"]["reach"])
@@ -156,8 +178,27 @@ def _listed(finding: Mapping[str, Any]) -> None:
             missing = [k for k in needed.get(key, ()) if not isinstance(row, dict) or k not in row]
             if not isinstance(row, dict) or missing:
                 raise ValueError(f"a row of finding.{key} lacks {', '.join(missing) or 'its mapping'}")
+    if not all(isinstance(row["name"], str) for key in ("covers", "controls") for row in finding[key]):
+        raise ValueError("a row of finding.covers or finding.controls has no name")
     for control in finding["controls"]:
         Outcome(control["outcome"])
+
+
+_NAMED = (("claim", "files"), ("claim", "modules"), ("finding", "clauses"), ("environment", "distributions"))
+
+
+def _named(data: Mapping[str, Any]) -> None:
+    """What is compared by name is text under text."""
+    for part, key in _NAMED:
+        held = data[part].get(key, {})
+        if not isinstance(held, dict) or not all(isinstance(v, str) for v in held.values()):
+            raise ValueError(f"{part}.{key} is not text by name")
+    if not all(isinstance(name, str) for name in data["claim"]["absent"]):
+        raise ValueError("claim.absent is not a list of names")
+    if not isinstance(data["environment"].get("variables", {}), dict):
+        raise ValueError("environment.variables is not by name")
+    if not isinstance(data["check"].get("id"), str):
+        raise ValueError("its check has no id")
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,9 @@ from gradproof.arith.symbolic import Sym, SymBool
 from gradproof.core import Check
 from gradproof.explore import Explorer
 
+NUMBERS = frozenset({"builtins", "fractions", "gradproof", "numpy"})
+"""Packages whose numbers may be compared."""
+
 
 class Kit(ABC):
     """What both meanings share: the claim's bounds, parameters and tolerances."""
@@ -156,7 +159,10 @@ class SymbolicKit(Kit):
         self.explorer.cover(name, condition)
 
     def same(self, a: Any, b: Any) -> Any:
-        """Equality, exactly."""
+        """Equality, exactly. Raises TypeError for a number of the workspace's own, which may agree with everything."""
+        for x in (a, b):
+            if type(x).__module__.partition(".")[0] not in NUMBERS:
+                raise TypeError(f"{type(x).__qualname__} of {type(x).__module__} is no number of gradproof")
         return a == b
 
     def scenario(self, batches: Sequence[Any], config: Any, buffer: Sequence[Any]) -> None:

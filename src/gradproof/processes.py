@@ -7,6 +7,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
+MIB = 1 << 20
 PREFIX = "gradproof-"
 ROUNDS = 5
 
@@ -32,3 +33,18 @@ def end_strays(scratch: str) -> None:
                 os.kill(pid, signal.SIGKILL)
         if not left:
             return
+
+
+def limit_memory(mib: int | None) -> None:
+    """Let this process hold at most so much data of its own, in MiB. Nothing where the system has no such limit.
+
+    RLIMIT_DATA counts what may be written and is not shared (Linux 4.7); address space that is only reserved is free.
+    """
+    if mib is None:
+        return
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        wanted = mib * MIB if most == resource.RLIM_INFINITY else min(mib * MIB, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))

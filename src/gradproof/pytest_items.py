@@ -81,6 +81,7 @@ class CheckItem(pytest.Item):
             return
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
+        self._redden()
         raise Inconclusive(_told(ruling))
 
     def _ruled(self) -> Ruling:
@@ -98,7 +99,14 @@ class CheckItem(pytest.Item):
         from gradproof.core import Effect
 
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
+            self._redden()
             raise Broken("no ruling" if self.ruling is None else _told(self.ruling))
+
+    def _redden(self) -> None:
+        """Note that this check is not discharged, where no report of pytest's can be rewritten."""
+        from gradproof.pytest_plugin import red
+
+        red(self.config).add(self.check.id)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
         """What gradproof says, without a traceback of its own."""

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
 
 
+SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
+RED: pytest.StashKey[set[str]] = pytest.StashKey()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--gradproof-profile."""
     group = parser.getgroup("gradproof")
@@ -30,6 +34,31 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     from gradproof.pytest_items import items
 
     return next(items(file_path, parent), None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """A session with a check that is not discharged ends with a failure, whatever other plugins made of it."""
+    if red(config) and (session := config.stash.get(SESSION, None)) is not None and int(session.exitstatus) == 0:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Remember the session: its exit status is the last word."""
+    session.config.stash[SESSION] = session
+    session.config.stash[RED] = set()
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """How many checks are not discharged."""
+    if left := len(red(config)):
+        word = "check is" if left == 1 else "checks are"
+        terminalreporter.write_line(f"gradproof: {left} {word} not discharged")
+
+
+def red(config: pytest.Config) -> set[str]:
+    """The checks that came out otherwise than DISCHARGED in this process."""
+    return config.stash.get(RED, set())
 
 
 class Gradproof:

@@ -29,7 +29,16 @@ from gradproof.processes import PREFIX, end_strays
 from gradproof.workspace import PACKAGE, Workspace
 
 GRACE = 0.2
+MEMORY = (signal.SIGKILL, signal.SIGABRT)  # how a process ends that gets no memory, from outside and from within
 TAIL = 4000
+START = """\
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("gradproof", {init!r}, submodule_search_locations=[{package!r}])
+sys.modules["gradproof"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(sys.modules["gradproof"])
+from gradproof.worker import main
+main()
+"""
 Evidence = dict[str, Any]
 
 
@@ -60,15 +69,15 @@ class Result:
 class Worker:
     """One check in one process group. `run` blocks until it is over; `kill` may be called from another thread."""
 
-    def __init__(self, check: Check, workspace: Workspace, limit: float) -> None:
-        self.check, self.workspace, self.limit = check, workspace, limit
+    def __init__(self, check: Check, workspace: Workspace, limit: float, memory: int | None = None) -> None:
+        self.check, self.workspace, self.limit, self.memory = check, workspace, limit, memory
         self.process: subprocess.Popen[bytes] | None = None
         self.killed = False
         self._tail = b""
 
     def command(self) -> list[str]:
-        """How the worker is started: with no folder of the caller's on its import path."""
-        return [sys.executable, "-P", "-m", "gradproof.worker"]
+        """How the worker is started: with no folder of the caller's on its path, and with this very package."""
+        return [sys.executable, "-P", "-c", START.format(init=str(PACKAGE / "__init__.py"), package=str(PACKAGE))]
 
     def run(self) -> Evidence:
         """Evidence of the run, whatever became of the worker."""
@@ -131,6 +140,7 @@ class Worker:
             "package": str(PACKAGE),
             "result": str(result),
             "lifeline": True,
+            "memory": self.memory,
         }
 
     def kill(self) -> None:
@@ -182,12 +192,15 @@ def _death(code: int) -> str:
     if code >= 0:
         return f"the worker ended with exit code {code}"
     name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-    return f"the worker was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+    return f"the worker was killed by {name}" + (" (out of memory?)" if -code in MEMORY else "")
 
 
 @dataclass
 class Pool:
-    """Runs checks in `jobs` slots. `known` holds seconds of earlier runs; `standing` effects of checks not run now."""
+    """Runs checks in `jobs` slots. `known` holds seconds of earlier runs; `standing` effects of checks not run now.
+
+    `limit`: seconds for each check, instead of its own. `memory`: MiB for each check that is not on a GPU.
+    """
 
     workspace: Workspace
     jobs: int = 2
@@ -197,6 +210,7 @@ class Pool:
     standing: Mapping[str, Effect] = field(default_factory=dict)
     listener: Listener = lambda progress: None
     worker: type[Worker] = Worker
+    memory: int | None = None
 
     def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> Result:
         """Run all, saving each as it ends. On KeyboardInterrupt the children are killed and what ended is kept."""
@@ -233,7 +247,7 @@ class Pool:
             self._finish(check, record(check, Finding(Outcome.NOT_RUN, reason), environment=environment()))
             return True
         limit = self.limit or check.time_limit
-        worker = self.worker(check, self.workspace, limit)
+        worker = self.worker(check, self.workspace, limit, self.memory)
         self._running[check.id] = (worker, time.monotonic())
         thread = threading.Thread(target=self._attend, args=(check, worker), daemon=True)
         self._threads.append(thread)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,6 +53,7 @@ class Options:
     fail_fast: bool = False
     baseline: Path | None = None
     stated: frozenset[str] = frozenset()
+    memory_limit: int = 16384
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Session:
         paths: dict[Path, Path] = {}
         for name in self.options.contracts:
             places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
-            found = next((p for p in places if p.is_file()), None)
+            found = next((p for p in places if _is_file(p)), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
                 raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
@@ -183,14 +185,18 @@ class Session:
         due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
         known = {n: float(s.evidence["seconds"]) for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
+        asked = self.options
         pool = Pool(
-            self.workspace, self.options.jobs, self.options.time_limit, self.options.fail_fast, known, settled, listener
-        )
-        result = pool.run(due, store.write)
+            self.workspace, asked.jobs, asked.time_limit, asked.fail_fast, known, settled, listener,
+            memory=asked.memory_limit,
+        )  # fmt: skip
+        unwritten: dict[str, str] = {}
+        result = pool.run(due, lambda evidence: _saved(store, evidence, unwritten))
         after, now = dict(before), Store(self.workspace)
         for check in due:
             if check.id in result.evidence:
                 after[check.id] = _after(now, check, result.evidence[check.id], before[check.id])
+        after |= {name: Standing(None, False, why) for name, why in unwritten.items()}
         spent = time.monotonic() - clock
         return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
 
@@ -252,16 +258,18 @@ class Session:
         """Say in every report.json that a run is under way, and take the older renderings away."""
         for contract in self.contracts:
             running = reports.marker(contract, self.workspace, self.options.profile)
-            reports.write_json(self.report_path(contract, "json"), running)
-            for ending in ("md", "html"):
-                self.report_path(contract, ending).unlink(missing_ok=True)
+            with writing(self.report_path(contract, "json")):
+                reports.write_json(self.report_path(contract, "json"), running)
+                for ending in ("md", "html"):
+                    self.report_path(contract, ending).unlink(missing_ok=True)
 
     def write(self, contract: Contract, report: Mapping[str, Any], formats: Iterable[str]) -> dict[str, Path]:
         """Render a report into files, each whole or not at all."""
         written = {}
         for name in formats:
             path = self.report_path(contract, name)
-            replace_whole(path, rendering(name)(report))
+            with writing(path):
+                replace_whole(path, rendering(name)(report))
             written[name] = path
         return written
 
@@ -272,6 +280,16 @@ def _completed(options: Options, settings: Settings) -> Options:
     if "baseline" in found and settings.path is not None:
         found["baseline"] = settings.path.parent / found["baseline"]
     return replace(options, **found)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises GradproofError GP450 for a report that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        found = f"{path} cannot be written: {error.strerror or error}"
+        raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
 
 
 def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
@@ -297,6 +315,21 @@ def reusable(standing: Standing) -> bool:
 def _effect(check: Check, standing: Standing) -> Effect:
     assert standing.evidence is not None
     return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for the system
+        return False
+
+
+def _saved(store: Store, evidence: Mapping[str, Any], unwritten: dict[str, str]) -> None:
+    """Store one run. A disk that is full or may not be written to costs this check its answer, and not the others."""
+    try:
+        store.write(evidence)
+    except OSError as error:
+        unwritten[str(evidence["check"]["id"])] = f"its evidence could not be written: {error.strerror or error}"
 
 
 def _after(store: Store, check: Check, evidence: dict[str, Any], before: Standing) -> Standing:

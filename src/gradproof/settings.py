@@ -4,6 +4,7 @@
     profile = "release"
     jobs = 2
     time-limit = 120
+    memory-limit = 8192
     baseline = "reports/baseline.json"
     gpu-max-age-days = 30
 
@@ -35,7 +36,7 @@ from gradproof.core import GradproofError
 from gradproof.demands import Demands, demands_of
 
 FILE = "pyproject.toml"
-OPTIONS = ("profile", "jobs", "time_limit", "baseline")
+OPTIONS = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
 ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in OPTIONS}
 MAX_BYTES = 1 << 20
 

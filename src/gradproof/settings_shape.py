@@ -24,6 +24,7 @@ class SettingsShape(BaseModel):
     profile: Literal["ci", "release"] | None = None
     jobs: Positive | None = None
     time_limit: Annotated[float, BeforeValidator(_seconds)] | None = Field(None, alias="time-limit")
+    memory_limit: Annotated[int, Field(ge=64)] | None = Field(None, alias="memory-limit")
     baseline: Text | None = None
     gpu_max_age_days: Positive | None = Field(None, alias="gpu-max-age-days")
     require: dict[Ident, LeastShape] = {}

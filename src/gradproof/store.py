@@ -15,7 +15,7 @@ from typing import Any
 
 from gradproof.core import Check, GradproofError, Layer, Outcome, digest_of
 from gradproof.environment import differences
-from gradproof.evidence import ANSWERS, Standing, validate
+from gradproof.evidence import ANSWERS, Standing, misdated, validate
 from gradproof.files import replace_whole
 from gradproof.workspace import PACKAGE, Locator, Workspace, sha256_of
 
@@ -32,12 +32,18 @@ def safe(check_id: str) -> str:
 
 def read(path: Path) -> dict[str, Any]:
     """One evidence file. Raises ValueError with the reason why it is not to be believed."""
+    if path.is_symlink() or path.parent.is_symlink():
+        raise ValueError("it is a symbolic link, and what that leads to may change unseen")
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
     try:
         data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
     except (OSError, UnicodeDecodeError) as e:
         raise ValueError(f"it cannot be read: {e}") from e
     except json.JSONDecodeError as e:
         raise ValueError(f"it is no JSON: {e}") from e
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
     check = validate(data)
     if path.stem != digest_of(data)[:16]:
         raise ValueError("its name is not the digest of its content: it was edited or cut short")
@@ -77,11 +83,15 @@ class Store:
         return [own] if check.layer is not Layer.CUDA or carried == own else [own, carried]
 
     def write(self, evidence: Mapping[str, Any]) -> Path:
-        """Store one run, then drop the check's older files. Raises ValueError on a wrong shape, OSError."""
+        """Store one run, then drop the check's older files. Raises ValueError on a wrong shape, OSError.
+
+        Only files that were there before are dropped: what another process writes meanwhile stays, and is judged.
+        """
         check = validate(evidence)
+        before = list(self.folder(check).glob("*.json"))
         path = self.folder(check) / f"{digest_of(evidence)[:16]}.json"
         replace_whole(path, json.dumps(evidence, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
-        for older in path.parent.glob("*.json"):
+        for older in before:
             if older != path:
                 older.unlink(missing_ok=True)
         return path
@@ -117,7 +127,8 @@ class Store:
         claim = evidence["claim"]
         if claim["spec"] != check.digest:
             return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
-        reasons = [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
+        reasons = [late] if (late := misdated(evidence)) else []
+        reasons += [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
         reasons += [r for name, key in claim["modules"].items() if (r := self._module(name, key))]
         reasons += [f"{name} now exists in the workspace" for name in claim["absent"] if self._locator.locate(name)]
         if check.layer is not Layer.CUDA:

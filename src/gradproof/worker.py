@@ -20,25 +20,27 @@ from typing import Any
 
 from gradproof import backends
 from gradproof.claim import claim_of, edited, reads, watch
-from gradproof.core import Check, Finding, GradproofError, Outcome
+from gradproof.core import Check, Finding, GradproofError, Layer, Outcome
 from gradproof.environment import environment, hide, torch_device, variables
 from gradproof.evidence import now, record
 from gradproof.files import write_json
+from gradproof.integrity import Seal, shadowed
 from gradproof.packages import imported
-from gradproof.processes import end_strays
+from gradproof.processes import end_strays, limit_memory
 from gradproof.workspace import PACKAGE, Workspace
 
 TAIL = 4000
+OUT_OF_MEMORY = "the check ran out of memory"
 
 
-def attempt(check: Check, workspace: Workspace) -> Finding:
-    """Run the backend. Whatever it raises is an ERROR with the end of the traceback."""
+def attempt(check: Check, workspace: Workspace, memory: int | None = None) -> Finding:
+    """Run the backend. Whatever it raises is an ERROR with the end of the traceback. `memory`: the limit, in MiB."""
     try:
         finding = backends.run(check, workspace)
     except GradproofError as e:
         return Finding(Outcome.ERROR, f"{e.code}: {e.found}; expected {e.expected}", stats={"error": e.render()})
     except MemoryError:
-        return Finding(Outcome.ERROR, "the check ran out of memory")
+        return Finding(Outcome.ERROR, OUT_OF_MEMORY + (f" ({memory} MiB, --memory-limit)" if memory else ""))
     except BaseException as e:
         tail = "".join(traceback.format_exception(e))[-TAIL:]
         return Finding(Outcome.ERROR, f"the backend raised {type(e).__name__}: {e}", stats={"traceback": tail})
@@ -56,11 +58,22 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         return record(check, Finding(Outcome.ERROR, f"the worker imported another gradproof, from {PACKAGE}"))
     finding, claim = Finding(Outcome.ERROR, "no run"), {}
     set_variables = variables(str(check.layer))
+    foreign = [workspace.root, *(Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)]
     hide(str(check.layer))
     watch()
+    memory = None if check.layer is Layer.CUDA else job.get("memory")
+    limit_memory(memory)
+    seal, written = Seal(), record
+    exchanged = seal.broken
     try:
-        absent = workspace.enter().absent
-        finding = attempt(check, workspace)
+        finder = workspace.enter()
+        absent, finder.first = finder.absent, seal.close
+        finding = attempt(check, workspace, memory)
+        if changed := exchanged():
+            said = f"the engine was changed while the check ran: {', '.join(changed[:5])}"
+            finding = Finding(Outcome.ERROR, said)
+        if strange := shadowed(foreign):
+            finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange)}")
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read)
         late = edited(claim["files"], workspace.root, began)
@@ -70,7 +83,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         finding = Finding(Outcome.ERROR, f"{type(e).__name__}: {e}")
     seen = {**environment(), **torch_device(str(check.layer))}
     seen |= {"variables": set_variables, "distributions": imported()}
-    return record(
+    return written(
         check, finding, claim=claim, environment=seen, started_at=started_at, seconds=time.monotonic() - clock
     )
 

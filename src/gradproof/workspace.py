@@ -15,7 +15,7 @@ import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
@@ -82,13 +82,17 @@ class Locator:
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the workspace's modules first, and remembers what it looked for in vain."""
+    """Finds the workspace's modules first, and remembers what it looked for in vain.
+
+    `first` is called before a module of the workspace is loaded.
+    """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.absent: set[str] = set()
+        self.first: Callable[[], object] = lambda: None
         self._locator = Locator(root)
 
     def find_spec(
@@ -99,6 +103,7 @@ class Finder(importlib.abc.MetaPathFinder):
         for folder in folders:
             spec = self._locator.spec(fullname, folder)
             if spec is not None:
+                self.first()
                 return spec
         if folders:
             self.absent.add(fullname)

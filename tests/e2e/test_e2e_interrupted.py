@@ -71,13 +71,10 @@ def worker_of(workspace: Path) -> int:
     return int((workspace / "symbolic" / "pid").read_text())
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run_never_reads_as_complete(
-    workspace: Path, started: subprocess.Popen[str], number: signal.Signals
-) -> None:
+def test_a_killed_run_never_reads_as_complete(workspace: Path, started: subprocess.Popen[str]) -> None:
     worker = worker_of(workspace)
     assert alive(worker)
-    os.kill(started.pid, number)
+    os.kill(started.pid, signal.SIGKILL)
     started.wait(10)
     wait_for(lambda: not alive(worker), 10)
 
@@ -101,9 +98,10 @@ def test_a_killed_run_keeps_what_it_had(workspace: Path, started: subprocess.Pop
     assert evidence_of(workspace, "K-1") == held
 
 
-def test_an_interrupted_run_says_so(workspace: Path, started: subprocess.Popen[str]) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_says_so(workspace: Path, started: subprocess.Popen[str], number: signal.Signals) -> None:
     worker = worker_of(workspace)
-    os.kill(started.pid, signal.SIGINT)
+    os.kill(started.pid, number)
     started.communicate(timeout=20)
     assert started.returncode == 130
     wait_for(lambda: not alive(worker), 10)

@@ -177,7 +177,7 @@ def test_a_worker_has_a_fixed_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert set(cuda) - set(cpu) == {"CUDA_VISIBLE_DEVICES"}
     assert set(cpu) <= {*environment.START, *environment.LIBRARIES, *environment.FIXED, "TMPDIR"}
     assert (cpu["PYTHONHASHSEED"], cpu["OMP_NUM_THREADS"], cpu["TMPDIR"]) == ("0", "1", "/scratch")
-    assert cpu["PYTHONPATH"] == f"{tmp_path / 'src'}{os.pathsep}/abs"
+    assert cpu["PYTHONPATH"].split(os.pathsep) == [environment.STARTUP, str(tmp_path / "src"), "/abs"]
 
 
 def test_a_variable_that_is_let_through_is_compared(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from gradproof.arith.ratio import Ratio
 from gradproof.arith.soft import Soft
 from gradproof.backends.crosshair_ask import Answer, Contract, broken, consult, sampled
 from gradproof.backends.replay import instance
+from gradproof.backends.twins import disown, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 
 __all__ = ["broken", "run"]
@@ -108,9 +109,9 @@ def run(check: Check, workspace: Workspace) -> Finding:
         _judge_covers(trial, covers, finding)
     if finding.outcome is Outcome.HOLDS:
         finding.controls = [_control(trial, control, subject) for control, subject in controls]
-        survivors = [c.name for c in finding.controls if not c.killed]
-        if survivors:
-            finding.outcome, finding.reason = Outcome.WEAK, f"not killed: {', '.join(survivors)}"
+        disown([(c, s) for c, (_, s) in zip(finding.controls, controls, strict=True)], {})
+        if left := survivors(finding.controls):
+            finding.outcome, finding.reason = Outcome.WEAK, left
     finding.stats |= {
         "solver": f"crosshair {version('crosshair-tool')}",
         "paths": trial.paths.get("subject", 0),

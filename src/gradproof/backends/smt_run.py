@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from gradproof import smt
 from gradproof.backends.replay import first_reproduced, instance, torch_replay
+from gradproof.backends.twins import disown, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
@@ -85,11 +86,11 @@ def run(check: Check, workspace: Workspace) -> Finding:
         return Finding(Outcome.UNKNOWN, f"the stub rests on a lemma that is not proved: {refused}")
     finding = _judge_subject(trial, trial.explore(reference))
     if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
-        finding.controls = [_control(trial, *row) for row in _controls(check, workspace)]
-        survivors = [c.name for c in finding.controls if not c.killed]
-        if survivors:
-            finding.outcome = Outcome.WEAK
-            finding.reason = f"not killed: {', '.join(survivors)}"
+        rows, registry = _controls(check, workspace)
+        finding.controls = [_control(trial, *row) for row in rows]
+        disown(rows, registry)
+        if left := survivors(finding.controls):
+            finding.outcome, finding.reason = Outcome.WEAK, left
     if check.strategy in WITHOUT_SOLVER:
         return finding
     if finding.outcome is Outcome.HOLDS and smt.TALLY.queries:
@@ -125,7 +126,8 @@ def stub_of(check: Check, workspace: Workspace) -> Any:
     return workspace.resolve(rows[check.stubs[0]]["stub"])
 
 
-def _controls(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
+def _controls(check: Check, workspace: Workspace) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
+    """The empty body and the named mutants with their subjects, and the registry that these are in."""
     subjects: Mapping[str, str] = check.params["subjects"]
     empty = workspace.resolve(check.params.get("empty") or subjects["empty"])
     rows = [(Control("empty body", "empty_body", "", Outcome.ERROR, False), empty)]
@@ -142,7 +144,7 @@ def _controls(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
         m = registry[name]
         clause = m.obligation or check.id
         rows.append((Control(name, "mutant", clause, Outcome.ERROR, False, m.reference), m.subject))
-    return rows
+    return rows, registry
 
 
 def _judge_subject(trial: Trial, result: Result) -> Finding:

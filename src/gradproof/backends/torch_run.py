@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
+from gradproof.backends.twins import disown
 from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
 
 EMPTY = "empty body"
@@ -226,16 +227,20 @@ def _controls(prop: Property, check: Check, workspace: Resolver, place: Place, c
     names = check.params.get("subjects", {})
     empty = workspace.resolve(check.params.get("empty") or names["torch_empty"])
     found = [_control(prop, EMPTY, "empty_body", prop.clause, empty, place, first, CONTROL_EXAMPLES)]
+    subjects = [empty]
     mutants = workspace.resolve(check.params.get("mutants") or names["torch_mutants"]) if check.mutants else {}
     for name in check.mutants:
         if name not in mutants:
             reason = "inexpressible: the workspace has no PyTorch mutant of this name"
             found.append(Control(name, "mutant", prop.clause, Outcome.NOT_RUN, False, reason=reason))
+            subjects.append(None)
             continue
         mutant = mutants[name]
         control = _control(prop, name, "mutant", mutant.obligation, mutant.subject, place, first, CONTROL_EXAMPLES)
         control.reference = mutant.reference
         found.append(control)
+        subjects.append(mutant.subject)
+    disown(list(zip(found, subjects, strict=True)), mutants)
     return found
 
 

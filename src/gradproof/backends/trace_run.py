@@ -23,6 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from gradproof.backends.trace_property import ANYWHERE, USERS, Harness, Setting, idle_bounds, settings_of
+from gradproof.backends.twins import disown
 from gradproof.core import Check, Control, Finding, Outcome, Reach
 from gradproof.shadow import verify
 from gradproof.shadow.places import USER, owner
@@ -132,7 +133,9 @@ def run(check: Check, workspace: Resolver) -> Finding:
         elif finding.outcome is Outcome.HOLDS:
             _covered(trial, finding)
         if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
-            finding.controls = [_control(trial, *row) for row in _controls(check, workspace)]
+            rows = list(_controls(check, workspace))
+            finding.controls = [_control(trial, *row) for row in rows]
+            disown(rows, workspace.resolve(check.params["subjects"]["torch_mutants"]) if check.mutants else {})
             alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
             if alive:
                 finding.outcome, finding.reason = Outcome.WEAK, f"not killed: {'; '.join(alive)}"

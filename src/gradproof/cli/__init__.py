@@ -6,8 +6,10 @@ Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrup
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 
 import click
@@ -74,7 +76,9 @@ def cli() -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Run the command line and end the process with one of the exit codes."""
+    """Run the command line and end the process with one of the exit codes. SIGTERM interrupts like SIGINT."""
+    with suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     code = dispatch(args)
     try:
         sys.stdout.flush()

@@ -44,6 +44,12 @@ _RUN = (
         envvar=ENVIRONMENT["time_limit"],
         help="Seconds for each check.",
     ),
+    click.option(
+        "--memory-limit",
+        type=click.IntRange(64),
+        envvar=ENVIRONMENT["memory_limit"],
+        help="MiB for each check not on a GPU.  [default: 16384]",
+    ),
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
 )
@@ -69,7 +75,7 @@ def selecting(function: F) -> F:
 
 
 def running(function: F) -> F:
-    """--jobs, --no-cache, --time-limit, --fail-fast and --quiet."""
+    """--jobs, --no-cache, --time-limit, --memory-limit, --fail-fast and --quiet."""
     return _chain(_RUN)(function)
 
 
@@ -90,8 +96,9 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
         source = click.get_current_context().get_parameter_source
         stated = frozenset(k for k in ENVIRONMENT if source(k) not in (None, ParameterSource.DEFAULT))
         shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__} | {"stated": stated}
-        if shared.get("jobs") is None:
-            shared.pop("jobs", None)
+        for name in ("jobs", "memory_limit"):
+            if shared.get(name) is None:
+                shared.pop(name, None)
         return function(options=Options(**shared), **given)
 
     return gathered

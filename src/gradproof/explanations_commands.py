@@ -1,0 +1,158 @@
+"""Error codes of single commands, GP4xx and GP5xx: what each means and how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+
+class Explanation(NamedTuple):
+    """What a code means, and how to mend it."""
+
+    meaning: str
+    mend: str
+
+
+COMMANDS: Mapping[str, Explanation] = {
+    "GP401": Explanation(
+        "A row of the operator table is refused: the operator has one already, or the row carries no example, so that "
+        "nothing would compare it with the real kernel.",
+        "Keep one row an operator, and pass examples=[Example(...)] to register.",
+    ),
+    "GP402": Explanation(
+        "The target of gradproof check is not written as FILE.py:FUNCTION.",
+        "Write the path of your file, a colon, and the name of the function that trains: train.py:step.",
+    ),
+    "GP403": Explanation(
+        "The file of the target is not there, cannot be read, or is no Python.",
+        "Give the path of a .py file that Python itself accepts; the error names the line where it does not.",
+    ),
+    "GP404": Explanation(
+        "The file was imported, and it has no function of this name at its top level.",
+        "Mend the name after the colon; the error lists what the file has.",
+    ),
+    "GP405": Explanation(
+        "The training function cannot be called with one argument, or calling it would run nothing.",
+        "Write `def step(run): ...` and train with run.accum_steps, run.micro_batch_size and run.windows. "
+        "For a whole script use gradproof watch.",
+    ),
+    "GP406": Explanation(
+        "A number or a word of the request is out of range, or the device is not on this machine.",
+        "Use a value that the error allows.",
+    ),
+    "GP407": Explanation(
+        "The result could not be written to the place that --out names. Nothing was run.",
+        "Name a file in a folder that is there and can be written to.",
+    ),
+    "GP408": Explanation(
+        "gradproof watch runs one Python script or module, in the interpreter that gradproof is installed in: that is "
+        "what a bare `python` means here.",
+        "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
+    ),
+    "GP409": Explanation(
+        "The table of the window protocol, models/window.py, is missing from this installation, so that no order of "
+        "backward passes, clips, steps and zeros can be judged.",
+        "Install gradproof again from its wheel, or run it from a whole checkout.",
+    ),
+    "GP410": Explanation(
+        "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
+        "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
+    ),
+    "GP411": Explanation(
+        "`gradproof bound` was given something for which there is no bound: a number that is none, an order or a scale "
+        "that is not known, or a range in which the sum may overflow.",
+        "Give a magnitude and a tolerance as decimals or fractions, and see `gradproof bound --help`.",
+    ),
+    "GP412": Explanation(
+        "gradproof doctor was told to look in a folder that is not there or that it may not read.",
+        "Name a folder that you can list.",
+    ),
+    "GP413": Explanation(
+        "`gradproof plan-batch` was given sizes that make no plan: fewer than two of micro-batch, accumulation and "
+        "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
+        "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
+    ),
+    "GP421": Explanation(
+        "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
+        "interval, no sample, or ranks on a device that they cannot share.",
+        "Use values that the error allows; nothing was run.",
+    ),
+    "GP422": Explanation(
+        "A measured training ended in a loss that is no finite number, so that its document would say nothing.",
+        "Use another net or seed, or a smaller learning rate.",
+    ),
+    "GP430": Explanation(
+        "Two outputs of --format go to the same place: both to stdout, where a machine format stands alone, or both to "
+        "one file. The format github prints its annotations on stdout.",
+        "Give each output but one a path of its own: --format junit=report.xml --format sarif=report.sarif.",
+    ),
+    "GP431": Explanation(
+        "--format names no known format, or a path that is empty.",
+        "Use text, json, md, html, junit, sarif, github or ndjson, alone or with =PATH.",
+    ),
+    "GP432": Explanation(
+        "One HTML page was asked for, and the workspace has several contracts.",
+        "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
+    ),
+    "GP450": Explanation(
+        "A report could not be written: the disk is full, or the folder of reports may not be written to. Evidence "
+        "that could not be written is told with its check, which then counts as not run.",
+        "Free the disk, or give the folder its rights, and run again: what was written is reused.",
+    ),
+    "GP470": Explanation(
+        "`gradproof init` would overwrite files that are there. Nothing was written.",
+        "Name another folder, leave the CI file out with --ci none, or give --force.",
+    ),
+    "GP471": Explanation(
+        "The file that `gradproof init --loop` names has no function of this name at its top level.",
+        "Mend the name after the colon, or move the function out of the class or function that it is in.",
+    ),
+    "GP472": Explanation(
+        "The function that `gradproof init --loop` names does not take one argument, so that it could not be called "
+        "with micro-batches and with the full batch.",
+        "Give the loop one argument, run, and read run.accum_steps, run.micro_batch_size and run.micro_batches there.",
+    ),
+    "GP473": Explanation(
+        "A name given to `gradproof init` cannot be used: a file that Python cannot import by its name, a "
+        "contract whose name is no id, or a folder that a shell would read as something else.",
+        "Rename the file to letters, digits and underscores, or give another folder or another --name.",
+    ),
+    "GP474": Explanation(
+        "`gradproof init` could not write one of its files. Those that it had written were taken back.",
+        "Look at the permissions of the folder and the room on the disk.",
+    ),
+    "GP490": Explanation(
+        "The workspace's pyproject.toml cannot be read, or is no TOML.",
+        "Mend the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",
+    ),
+    "GP491": Explanation(
+        "A key of [tool.gradproof] is unknown, or has a value that it cannot have.",
+        "Correct the key or the value; `gradproof config` shows each setting with its source.",
+    ),
+    "GP492": Explanation(
+        "[tool.gradproof] demands or waives something of an obligation that no contract of the workspace has.",
+        "Correct the name; `gradproof list` shows the obligations of each check.",
+    ),
+    "GP501": Explanation(
+        "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
+        "Write proofs/claims.yaml; docs/claims.md describes its format.",
+    ),
+    "GP502": Explanation(
+        "A row of the ledger names a check that no contract plans. A verdict would rest on nothing.",
+        "Write an id that `gradproof list` shows; a test without device and dtype means all of its runs on the CPU.",
+    ),
+    "GP503": Explanation(
+        "A row of the ledger is not decided by what it names: nothing is named, a check is expected to answer the "
+        "opposite of what its place in the row needs, or a row that cannot be tested names a test or no reason.",
+        "Put a check that is expected to be refuted under refuted_by, others under checks or contradicted_by.",
+    ),
+    "GP504": Explanation(
+        "A row of the ledger names a source that is not among the ledger's sources.",
+        "Add the document with its title under sources, or correct the name.",
+    ),
+    "GP505": Explanation(
+        "A figure of the ledger cannot be read or judged: it comes from nowhere or from two places, has no place in "
+        "what it comes from, is no arithmetic, or nothing is claimed of it.",
+        "Give one of document, evidence, plan and compute, its place, and equals or a limit.",
+    ),
+}

@@ -1,0 +1,1 @@
+"""Nothing: what a folder of PYTHONPATH calls sitecustomize is not run in a worker."""

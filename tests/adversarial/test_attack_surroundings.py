@@ -1,0 +1,205 @@
+"""Attempts from around the run: import path, start-up files, foreign packages, links, environment, contracts."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+
+import pytest
+from attack_kit import CONTRACT, MODEL, edit, gate, session, verify
+
+from gradproof.contract import ContractErrors
+from gradproof.core import Exit, GradproofError, Outcome
+
+LIAR = """\
+from pathlib import Path
+
+Path({mark!r}).write_text("run")
+"""
+WORKER = """\
+import json, sys
+from pathlib import Path
+
+Path({mark!r}).write_text("run")
+
+
+def main():
+    raise SystemExit("a foreign worker")
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands first on PYTHONPATH."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
+def test_a_start_up_file_on_the_import_path(wrong: Path, path: Path, name: str) -> None:
+    """Python runs it before anything of gradproof: it would have the first word."""
+    mark = path / "mark"
+    (path / f"{name}.py").write_text(LIAR.format(mark=str(mark)))
+    assert verify(wrong).outcome is Outcome.REFUTED
+    assert not mark.exists()
+
+
+def test_another_gradproof_on_the_import_path(wrong: Path, path: Path) -> None:
+    mark = path / "mark"
+    (path / "gradproof").mkdir()
+    (path / "gradproof/__init__.py").write_text("")
+    (path / "gradproof/worker.py").write_text(WORKER.format(mark=str(mark)))
+    assert verify(wrong).outcome is Outcome.REFUTED
+    assert not mark.exists()
+
+
+YES = """
+import builtins
+
+builtins.Z3_LIB_DIRS = [{real!r} + "/lib"]
+__path__.append({real!r})
+from z3.z3 import *
+"""
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_a_solver_of_ones_own(green: Path, path: Path, within: bool) -> None:
+    """It hands every question to the real one, until it matters."""
+    folder = green if within else path
+    spec = importlib.util.find_spec("z3")
+    assert spec is not None
+    assert spec.origin is not None
+    (folder / "z3").mkdir()
+    (folder / "z3/__init__.py").write_text(YES.format(real=str(Path(spec.origin).parent)))
+    found = verify(green, no_cache=True)
+    assert found.red
+    assert found.reason == "not the installed package: z3 from z3/__init__.py"
+
+
+def test_a_models_folder_that_leads_elsewhere(green: Path, tmp_path: Path) -> None:
+    shutil.move(green / "models", tmp_path / "models")
+    (green / "models").symlink_to(tmp_path / "models", target_is_directory=True)
+    found = verify(green, no_cache=True)
+    assert found.red
+    assert "shadowing ext:" in found.reason
+
+
+def test_models_on_the_import_path_of_a_workspace_without_any(green: Path, path: Path) -> None:
+    shutil.move(green / "models", path / "models")
+    (green / "models").mkdir()
+    found = verify(green, no_cache=True)
+    assert found.red
+    assert "GP20" in found.reason
+
+
+def test_variables_that_are_said_to_help(wrong: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GRADPROOF_TRACEBACK", "GRADPROOF_TRUST", "PYTHONOPTIMIZE", "PYTHONBREAKPOINT", "PYTHONINSPECT"):
+        monkeypatch.setenv(name, "1")
+    assert verify(wrong).outcome is Outcome.REFUTED
+
+
+CONTRACTS: dict[str, tuple[str, str, str]] = {
+    "no obligation": ("proof_obligations:\n  - id: T-1", "proof_obligations: []\nstray:\n  - id: T-1", "GP115"),
+    "no layer": ("{ci: [smt], release: [smt]}", "{ci: [], release: []}", "GP103"),
+    "no layers at all": ("    layers: {ci: [smt], release: [smt]}\n", "", "GP103"),
+    "no criteria": ("criteria: {mean: [T-1]}", "criteria: {mean: []}", "GP103"),
+    "criteria of nothing": ("criteria: {mean: [T-1]}", "criteria: {}", "GP114"),
+    "no seeded bug": ("  seeded_bug: missing_scale\n", "", "GP103"),
+    "a seeded bug that nobody kills": ("seeded_bug: missing_scale", "seeded_bug: divided_twice", "GP131"),
+    "no mutants": ("    mutants: [missing_scale]\n", "", "GP133"),
+    "a bound of nothing": ("value: 3, reason", "value: 0, reason", "GP107"),
+    "a bound in one of two places": ("    bound: 3\n", "    bound: 1\n", "GP112"),
+    "a bound without a reason": (', reason: "one path for each number of micro-batches"', "", "GP106"),
+    "an id twice": ("kani_harnesses:\n  - id: K-1", "kani_harnesses:\n  - id: T-1", "GP108"),
+    "a merge of keys": ("qa_gate:\n", "qa_gate:\n  <<: {checks: []}\n", "GP120"),
+    "a key twice": ("    bound: 3\n", "    bound: 3\n    expect: holds\n    expect: refuted\n", "GP102"),
+    "no gate": ("qa_gate:\n  id: GATE-1", "other_gate:\n  id: GATE-1", "GP1"),
+}
+
+
+@pytest.mark.parametrize("name", list(CONTRACTS))
+def test_a_contract_that_asks_for_less(green: Path, name: str) -> None:
+    """The contract is refused as a whole, whatever evidence there is."""
+    old, new, code = CONTRACTS[name]
+    edit(green, CONTRACT, old, new)
+    with pytest.raises(ContractErrors) as caught:
+        gate(green)
+    assert any(p.code.startswith(code) and p.line > 0 and p.col > 0 for p in caught.value.problems), caught.value
+
+
+@pytest.mark.parametrize("text", ["", "{}", "# nothing\n", "[]", "null", "true"])
+def test_an_empty_contract(green: Path, text: str) -> None:
+    (green / CONTRACT).write_text(text)
+    with pytest.raises(ContractErrors):
+        gate(green)
+
+
+def test_a_bound_of_one(green: Path) -> None:
+    """The harness says what it must reach, and one micro-batch does not."""
+    edit(green, CONTRACT, "value: 3, reason", "value: 1, reason")
+    edit(green, CONTRACT, "    bound: 3\n", "    bound: 1\n")
+    assert gate(green).reason == "its evidence is stale: the claim changed: bounds, text"
+    found = verify(green)
+    assert (found.outcome, found.reason) == (Outcome.VACUOUS, "cover not reached: three micro-batches")
+
+
+def test_a_refutation_that_is_expected(wrong: Path) -> None:
+    """An expected refutation discharges its check and covers nothing."""
+    edit(wrong, CONTRACT, "    mutants: [missing_scale]\n", "    mutants: [missing_scale]\n    expect: refuted\n")
+    found = verify(wrong)
+    assert found.outcome is Outcome.REFUTED
+    assert found.exit is not Exit.MET
+    assert "only expected refutations, nothing shows that it holds" in found.why
+
+
+def test_an_expectation_turned_round_where_the_model_is_right(green: Path) -> None:
+    edit(green, CONTRACT, "    mutants: [missing_scale]\n", "    mutants: [missing_scale]\n    expect: refuted\n")
+    found = verify(green)
+    assert found.red
+    assert found.exit is Exit.BROKEN
+
+
+def test_another_model_that_is_right(wrong: Path) -> None:
+    """A check of another subject says nothing of the contract's own."""
+    good = '\n\ndef right(grads: Any) -> Any:\n    """As it should be."""\n    return sum(grads) / len(grads)\n'
+    (wrong / MODEL).write_text((wrong / MODEL).read_text() + good)
+    edit(wrong, CONTRACT, "    time_limit: 20\n", '    time_limit: 20\n    subject: "models:right"\n')
+    found = verify(wrong)
+    assert found.exit is not Exit.MET
+    assert "no check of the contract's model in this cell" in found.why
+
+
+def test_controls_that_are_switched_off(green: Path) -> None:
+    edit(green, CONTRACT, "    time_limit: 20\n", "    time_limit: 20\n    params: {controls_off: true}\n")
+    found = verify(green)
+    assert (found.outcome, found.reason) == (Outcome.WEAK, "the empty body was not tried")
+
+
+def test_a_second_contract_with_the_same_ids(green: Path) -> None:
+    """Its easy K-1 would stand for the other's."""
+    shutil.copytree(green / "proofs/mean-v1", green / "proofs/a-v1")
+    with pytest.raises(GradproofError, match="GP210"):
+        session(green)
+
+
+def test_a_contract_of_the_same_name_elsewhere(green: Path, tmp_path: Path) -> None:
+    shutil.copytree(green / "proofs/mean-v1", tmp_path / "mean-v1")
+    other = str(tmp_path / "mean-v1/contract.yaml")
+    with pytest.raises(GradproofError, match=r"GP2(10|17)"):
+        session(green, contracts=("mean-v1", other))
+
+
+def test_a_check_whose_harness_is_not_there(green: Path) -> None:
+    edit(green, CONTRACT, '"symbolic:exact"', '"symbolic:exakt"')
+    found = verify(green)
+    assert found.red
+    assert "GP204" in found.reason
+
+
+def test_the_honest_workspace_is_green_with_folders_on_the_import_path(green: Path, path: Path) -> None:
+    """No false alarm: a folder of PYTHONPATH is no attack."""
+    (path / "helper.py").write_text("VALUE = 1\n")
+    assert verify(green, alone=False, no_cache=True).exit is Exit.MET
