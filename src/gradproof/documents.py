@@ -221,6 +221,7 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.diff.document import DIFF, Diff
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
@@ -228,6 +229,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
+        "diff.schema.json": (DIFF, Diff),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

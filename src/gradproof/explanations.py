@@ -330,4 +330,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
+    "GP481": Explanation(
+        "`gradproof diff` was given something that it cannot read: a path without a contract, a report or evidence, a "
+        "report that is cut short, or one that concludes more than its parts carry.",
+        "Name two contracts, two workspaces, two report.json files or two folders of reports.",
+    ),
 }
