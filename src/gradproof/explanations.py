@@ -335,4 +335,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "report that is cut short, or one that concludes more than its parts carry.",
         "Name two contracts, two workspaces, two report.json files or two folders of reports.",
     ),
+    "GP482": Explanation(
+        "`gradproof verify --watch` prints changes in words until it is interrupted: no document of it is ever whole.",
+        "Leave --format out. After each round report.json, report.md and report.html are those of that round.",
+    ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +11,7 @@ from gradproof.cli.options import place, running, selecting, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
+    from gradproof.cli.outputs import Output
     from gradproof.session import Options
 
 FORMATS = ("json", "md", "html")
@@ -20,8 +22,9 @@ FORMATS = ("json", "md", "html")
 @selecting
 @running
 @output_formats
+@click.option("--watch", is_flag=True, help="Run again what a save touched, print changes; ctrl-C ends (exit 130).")
 @with_options
-def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool) -> int:
+def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool, watch: bool) -> int:
     """Plan every check, run what has no fresh answer, write the report and gate on it.
 
     With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand.
@@ -33,6 +36,8 @@ def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool
     from gradproof.session import INTERRUPTED, Run, Session, worst
 
     wanted = asked(formats, json_)
+    if watch:
+        return watched(options, wanted)
     session = Session(options)
     chosen = session.selected()
     if not chosen:
@@ -55,6 +60,18 @@ def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool
             verdict_line(report, paths["html"])
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
+
+
+def watched(options: Options, wanted: Sequence[Output]) -> int:
+    """Verify after every save. Raises GradproofError GP482 for an output other than the words on stdout."""
+    from gradproof.cli.outputs import Output
+    from gradproof.cli.verify_watch import watched as watch
+    from gradproof.core import GradproofError
+
+    if list(wanted) != [Output("text", None)]:
+        found = f"--watch with --format {wanted[0].name}"
+        raise GradproofError("GP482", found, "words on stdout alone", "leave --format out; reports/ has the files")
+    return watch(options)
 
 
 def table(report: dict[str, object]) -> None:

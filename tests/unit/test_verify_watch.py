@@ -1,0 +1,106 @@
+"""`gradproof verify --watch`: a save runs again what rests on it, and what changed is printed, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+from toy_workspace import runs
+
+from gradproof import cli
+from gradproof.cli.verify_watch import watched
+from gradproof.core import EXIT_CODE, Exit
+from gradproof.session import Options
+from gradproof.workspace import Workspace
+
+Save = Callable[[Path], object]
+
+
+def saves(toy: Workspace, steps: Sequence[Save]) -> tuple[int, list[list[str]]]:
+    """Watch while these saves are made, one between two rounds: the last exit code, and what each round ran."""
+    left, ran = list(steps), []
+
+    def pause() -> None:
+        if not left:
+            raise AssertionError("the last save was not seen")
+        ran.append(runs(toy.root))
+        left.pop(0)(toy.root)
+
+    code = watched(Options(workspace=toy.root, jobs=2), rounds=len(steps) + 1, pause=pause)
+    return code, [*ran, runs(toy.root)]
+
+
+def write(name: str, text: str) -> Save:
+    return lambda root: (root / name).write_text(text, encoding="utf-8")
+
+
+def test_a_save_runs_again_what_it_touched_and_prints_changes_only(
+    toy: Workspace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    contract = (toy.root / "proofs/toy/contract.yaml").read_text(encoding="utf-8")
+    code, ran = saves(
+        toy,
+        [
+            write("models/b.py", "VALUE = 1  # a comment\n"),
+            write("models/b.py", "VALUE = 3\n"),
+            write("proofs/toy/contract.yaml", contract.replace("name: toy gate", "name: ''")),
+            write("proofs/toy/contract.yaml", contract),
+            write("models/b.py", "VALUE = 1\n"),
+        ],
+    )
+    assert code == 0
+    assert ran[1:] == [["F-1@cpu-fp32"], ["F-1@cpu-fp32"], [], [], ["F-1@cpu-fp32"]]
+    out, err = capsys.readouterr()
+    names = [line.partition(": ")[0] for line in out.splitlines()]
+    assert names == ["F-1@cuda-fp32", "toy", *["F-1@cpu-fp32", "toy"] * 2]
+    assert "F-1@cpu-fp32: HOLDS (DISCHARGED) -> REFUTED (BROKEN)" in out
+    assert "F-1@cpu-fp32: REFUTED (BROKEN) -> HOLDS (DISCHARGED)" in out
+    assert "toy: the gate is met (exit 0) -> something is refuted, vacuous or weak (exit 1)" in out
+    assert "GP103" in err
+    report = json.loads((toy.reports / "report.json").read_text(encoding="utf-8"))
+    assert report["verdict"]["met"] is True
+
+
+def test_a_crash_is_tried_again_at_the_next_save_and_a_new_module_is_seen(toy: Workspace) -> None:
+    good = (toy.root / "symbolic/runs.py").read_text(encoding="utf-8")
+    code, ran = saves(
+        toy,
+        [
+            write("symbolic/runs.py", good.replace("    value =", "    from models import late\n    value =")),
+            write("models/late.py", "LATE = 1\n"),
+        ],
+    )
+    assert code == 0
+    assert "F-1@cpu-fp32" in ran[1]
+    assert "F-1@cpu-fp32" in ran[2]
+
+
+def test_a_document_of_one_run_is_refused(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.dispatch(["verify", "--watch", "--json"]) == EXIT_CODE[Exit.USAGE]
+    assert "GP482" in capsys.readouterr().err
+    assert runs(toy.root) == []
+
+
+def test_ctrl_c_ends_with_130(toy: Workspace) -> None:
+    """The real command, polling real files, in a process of its own."""
+    contract = toy.root / "proofs/toy/contract.yaml"
+    command = [sys.executable, "-m", "gradproof", "verify", "--watch", "-k", "K-2"]
+    process = subprocess.Popen(command, cwd=toy.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        while "ctrl-C ends" not in (line := process.stderr.readline()):
+            assert line, process.communicate()
+        os.utime(contract)
+        while "nothing changed" not in (line := process.stderr.readline()):
+            assert line
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
