@@ -6,6 +6,7 @@ saved during a round makes another one.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -43,10 +44,9 @@ def _content(root: Path) -> Iterator[Path]:
     yield root / "pyproject.toml"
     yield from root.glob("*.py")
     for folder in FOLDERS:
-        for path in (root / folder).rglob("*"):
-            inside = path.relative_to(root).parts
-            if "__pycache__" not in inside and not any(part.startswith(".") for part in inside) and path.is_file():
-                yield path
+        for home, below, names in os.walk(root / folder):
+            below[:] = [name for name in below if name != "__pycache__" and not name.startswith(".")]
+            yield from (Path(home) / name for name in names if not name.startswith("."))
 
 
 def _claimed(root: Path, standings: Iterable[Standing]) -> Iterator[Path]:

@@ -206,6 +206,16 @@ def test_what_a_gate_demands_and_excuses(name: str) -> None:
     assert tree_changes(*tables, rules.SETTINGS) == [(kind, word, "weakened")]
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "way"),
+    [({"baseline": "a"}, {}, W), ({"baseline": "a"}, {"baseline": "b"}, U), ({"profile": "release"}, {}, W),
+     ({"profile": "release"}, {"profile": "ci"}, W), ({"jobs": 1}, {"jobs": 2}, N), ({"new-key": 1}, {}, U)],
+)  # fmt: skip
+def test_what_pyproject_says_of_runs(old: dict[str, Any], new: dict[str, Any], way: Direction) -> None:
+    for sides, wanted in (((old, new), way), ((new, old), TURNED[way])):
+        assert [c.direction for c in compare(*sides, rules.SETTINGS)] == [wanted]
+
+
 def test_two_workspaces_with_a_new_waiver_and_a_dropped_contract(tmp_path: Path) -> None:
     for name, contracts in (("a", ("toy", "more")), ("b", ("toy",))):
         for contract in contracts:

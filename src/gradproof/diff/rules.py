@@ -172,6 +172,7 @@ SETTINGS: tuple[Rule, ...] = (
     *_least("require"),
     Rule("gpu-max-age-days", "age of evidence", smaller),
     Rule("profile", "profile", ranked("ci", "release")),
+    Rule("baseline", "baseline", present),
     *(Rule(name, "words", words) for name in ("jobs", "time-limit")),
 )
 
