@@ -11,11 +11,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from toy_workspace import runs
+from toy_workspace import answer, check, runs
 
 from gradproof import cli
 from gradproof.cli.verify_watch import watched
-from gradproof.core import EXIT_CODE, Exit
+from gradproof.core import EXIT_CODE, Exit, Finding, Kind, Outcome
+from gradproof.evidence import Standing, record
+from gradproof.saves import touched
 from gradproof.session import Options
 from gradproof.workspace import Workspace
 
@@ -79,6 +81,28 @@ def test_a_crash_is_tried_again_at_the_next_save_and_a_new_module_is_seen(toy: W
     assert code == 0
     assert "F-1@cpu-fp32" in ran[1]
     assert "F-1@cpu-fp32" in ran[2]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "files", "fresh", "due"),
+    [
+        (Outcome.HOLDS, True, True, False),
+        (Outcome.HOLDS, True, False, True),
+        (Outcome.REFUTED, True, True, False),
+        (Outcome.UNKNOWN, True, True, False),
+        (Outcome.UNKNOWN, True, False, True),
+        (Outcome.TIMEOUT, False, True, True),
+        (Outcome.ERROR, True, True, True),
+    ],
+)
+def test_what_a_save_makes_due(outcome: Outcome, files: bool, fresh: bool, due: bool) -> None:
+    """A check whose claim is as it was is left alone; a crash, or a run that named no file, may rest on any."""
+    stub, proof = check("S-1", kind=Kind.STUB), check("K-1", depends=("S-1",))
+    claim = {"files": {"ws:models/a.py": "0" * 64} if files else {}}
+    held = Standing(record(stub, answer(stub), claim={"files": {"gp:core.py": "0" * 64}}), True)
+    standings = {"S-1": held, "K-1": Standing(record(proof, Finding(outcome, "r"), claim=claim), fresh)}
+    assert [c.id for c in touched([stub, proof], standings)] == (["S-1", "K-1"] if due else [])
+    assert [c.id for c in touched([proof], {"K-1": Standing(None, False)})] == ["K-1"]
 
 
 def test_a_document_of_one_run_is_refused(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
