@@ -145,13 +145,18 @@ def counted(check: Check, path: Path) -> bool:
     return check.layer is not Layer.CUDA and installed(path) and not in_stack(owner_of(path))
 
 
+def place_of(key: str, root: Path) -> Path | None:
+    """The file that a key of a claim names; None for a key of no known kind."""
+    kind, _, name = key.partition(":")
+    home = {"gp": PACKAGE, "ws": root, "ext": Path("/")}.get(kind)
+    return None if home is None else home / name
+
+
 def edited(files: Mapping[str, str], root: Path, since: float) -> list[str]:
     """Keys of the engine's, the workspace's and other files that were written after `since` (seconds, epoch)."""
-    places = {"gp": PACKAGE, "ws": root, "ext": Path("/")}
     found = []
     for key, digest in files.items():
-        kind, _, name = key.partition(":")
-        path = places.get(kind, Path()) / name
+        path = place_of(key, root) or Path(key.partition(":")[2])
         if digest == ABSENT and not path.exists():
             continue
         if not path.is_file() or path.stat().st_mtime > since - TICK:

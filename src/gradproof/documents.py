@@ -224,6 +224,7 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.diff.document import DIFF, Diff
     from gradproof.doctor_shape import DOCTOR, Doctor
     from gradproof.graph import GRAPH_SCHEMA
     from gradproof.graph_shape import Graph
@@ -245,6 +246,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "graph.schema.json": (GRAPH_SCHEMA, Graph),
         "claims.schema.json": (CLAIMS, Claims),
         "doctor.schema.json": (DOCTOR, Doctor),
+        "diff.schema.json": (DIFF, Diff),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

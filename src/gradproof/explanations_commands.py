@@ -121,6 +121,37 @@ COMMANDS: Mapping[str, Explanation] = {
         "`gradproof init` could not write one of its files. Those that it had written were taken back.",
         "Look at the permissions of the folder and the room on the disk.",
     ),
+    "GP480": Explanation(
+        "--shard is not i/n: the number of this part, from 1, and the number of parts.",
+        "Write --shard 1/4 on the first of four machines, and 2/4, 3/4 and 4/4 on the others.",
+    ),
+    "GP481": Explanation(
+        "`gradproof diff` was given something that it cannot read: a path without a contract, a report or evidence, a "
+        "report that is cut short, or one that concludes more than its parts carry.",
+        "Name two contracts, two workspaces, two report.json files or two folders of reports.",
+    ),
+    "GP482": Explanation(
+        "`gradproof verify --watch` prints changes in words until it is interrupted: no document of it is ever whole.",
+        "Leave --format out. After each round report.json, report.md and report.html are those of that round.",
+    ),
+    "GP483": Explanation(
+        "Two evidence files answer one claim differently, on the same files and versions. One of them is wrong, or the "
+        "check is not deterministic; which, `gradproof merge` cannot know, so it took nothing from any folder.",
+        "Run the check again with --no-cache on the machines that the two files came from, and merge again.",
+    ),
+    "GP484": Explanation(
+        "`gradproof merge` was given something that is no folder.",
+        "Name folders of reports, such as the ones that a CI job downloaded from its shards.",
+    ),
+    "GP485": Explanation(
+        "--shard-seconds names no report that tells how long checks take. All shards must be cut by the same seconds, "
+        "so nothing is guessed in its place.",
+        "Give every shard the same report.json of an earlier run, or leave the option out.",
+    ),
+    "GP486": Explanation(
+        "`gradproof merge` could not write evidence into the store, and took back what it had written.",
+        "Make room, or make reports/ writable, and merge again.",
+    ),
     "GP490": Explanation(
         "The workspace's pyproject.toml cannot be read, or is no TOML.",
         "Mend the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",

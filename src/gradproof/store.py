@@ -76,7 +76,7 @@ class Store:
         kind = "gpu" if check.layer is Layer.CUDA else "evidence"
         return self.workspace.reports / kind / safe(check.id)
 
-    def _folders(self, check: Check) -> list[Path]:
+    def folders(self, check: Check) -> list[Path]:
         """Where evidence of a check may lie: GPU evidence also comes with the workspace, wherever reports go."""
         own = self.folder(check)
         carried = self.workspace.root / "reports" / "gpu" / safe(check.id)
@@ -100,7 +100,7 @@ class Store:
         """The check's best evidence: fresh before stale, later before earlier."""
         ranked: list[tuple[bool, str, Standing]] = []
         rejected = []
-        for path in [p for folder in self._folders(check) for p in sorted(folder.glob("*.json"))]:
+        for path in [p for folder in self.folders(check) for p in sorted(folder.glob("*.json"))]:
             try:
                 evidence = read(path)
             except ValueError as e:

@@ -15,9 +15,12 @@ from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 KINDS = (
     "claims",
     "deterministic",
+    "diff",
+    "doctor",
     "evidence",
     "graph",
     "kernels",
+    "plan-batch",
     "report",
     "rounding",
     "scaling",

@@ -26,6 +26,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "run": ("run", "Run the falsification tests on real PyTorch."),
     "report": ("report", "Render the report again from the evidence at hand."),
     "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
+    "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
+    "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
     "list": ("list_checks", "List the planned checks with their bounds."),
     "claims": ("claims", "Judge every claim of the field on the evidence at hand."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 import click
 
 from gradproof.cli.options import as_json, place, running, selecting, with_options
+from gradproof.cli.sharding import sharded, sharding
 from gradproof.core import EXIT_CODE, Exit, Kind, Layer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gradproof.session import Options
 
 
@@ -18,13 +21,14 @@ if TYPE_CHECKING:
 @place
 @selecting
 @running
+@sharding
 @as_json
 @with_options
-def command(options: Options, quiet: bool, json_: bool) -> int:
+def command(options: Options, quiet: bool, json_: bool, shard: str | None, shard_seconds: Path | None) -> int:
     """Run the proofs (Z3, CrossHair, the recorded step), and the claims of the stubs that they rest on."""
     kinds = (Kind.STUB, Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
     layers = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
-    return some(options, kinds, layers, layers, quiet, json_)
+    return some(options, kinds, layers, layers, quiet, json_, shard, shard_seconds)
 
 
 def some(
@@ -34,14 +38,16 @@ def some(
     demanded: Iterable[Layer],
     quiet: bool,
     json_: bool,
+    shard: str | None,
+    shard_seconds: Path | None,
 ) -> int:
-    """Run and judge a selection; nothing is demanded beyond it."""
+    """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, selection
     from gradproof.session import INTERRUPTED, Session
 
     session = Session(options)
-    chosen = session.selected(kinds, layers)
+    chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
@@ -49,5 +55,5 @@ def some(
     with listening(quiet) as listener:
         run = session.run(chosen, listener)
     verdict = session.judged_only(chosen, run.standings, demanded)
-    selection(verdict, json_)
+    selection(verdict, json_, shard)
     return INTERRUPTED if run.interrupted else verdict.code

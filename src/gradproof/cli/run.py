@@ -8,9 +8,12 @@ import click
 
 from gradproof.cli.options import as_json, place, running, selecting, with_options
 from gradproof.cli.prove import some
+from gradproof.cli.sharding import sharding
 from gradproof.core import Kind, Layer
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gradproof.session import Options
 
 LAYERS = {"cpu": (Layer.CPU,), "cuda": (Layer.CUDA,), "all": (Layer.CPU, Layer.CUDA)}
@@ -21,9 +24,12 @@ LAYERS = {"cpu": (Layer.CPU,), "cuda": (Layer.CUDA,), "all": (Layer.CPU, Layer.C
 @selecting
 @click.option("--device", type=click.Choice(list(LAYERS)), default="cpu", show_default=True, help="Where to run.")
 @running
+@sharding
 @as_json
 @with_options
-def command(options: Options, device: str, quiet: bool, json_: bool) -> int:
+def command(
+    options: Options, device: str, quiet: bool, json_: bool, shard: str | None, shard_seconds: Path | None
+) -> int:
     """Run the falsification tests on real PyTorch.
 
     Evidence of CUDA runs goes to reports/gpu, to be committed. With --device all, a missing GPU leaves the
@@ -31,4 +37,4 @@ def command(options: Options, device: str, quiet: bool, json_: bool) -> int:
     """
     layers = LAYERS[device]
     demanded = layers if device != "all" or options.profile == "release" else (Layer.CPU,)
-    return some(options, (Kind.TORCH,), layers, demanded, quiet, json_)
+    return some(options, (Kind.TORCH,), layers, demanded, quiet, json_, shard, shard_seconds)

@@ -38,8 +38,8 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
         click.echo(f"report: {page}", err=True)
 
 
-def selection(verdict: Verdict, json_: bool) -> None:
-    """The result of a selection: no report, only its checks and what they add up to."""
+def selection(verdict: Verdict, json_: bool, shard: str | None = None) -> None:
+    """The result of a selection, or of a shard of it: no report, only its checks and what they add up to."""
     import json
 
     rows = [
@@ -56,6 +56,7 @@ def selection(verdict: Verdict, json_: bool) -> None:
     ]
     if json_:
         data = {"schema": "gradproof-selection/1", "exit": str(verdict.exit), "code": verdict.code}
+        data |= {} if shard is None else {"shard": shard}
         click.echo(json.dumps({**data, "reasons": list(verdict.reasons), "checks": rows}, indent=1))
         return
     for row in rows:
@@ -66,4 +67,5 @@ def selection(verdict: Verdict, json_: bool) -> None:
     good = sum(row["effect"] == "DISCHARGED" for row in rows)
     words = {Exit.MET: "as expected"}.get(verdict.exit, EXIT_MEANING[verdict.exit])
     click.echo(f"{good} of {len(rows)} selected checks DISCHARGED: {words} (exit {verdict.code})")
-    click.echo("This is a selection and says nothing about the gate; gradproof gate does.")
+    what = "a selection" if shard is None else f"shard {shard}"
+    click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")

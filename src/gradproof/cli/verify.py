@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from gradproof.cli.options import place, running, selecting, with_options
 from gradproof.cli.outputs import formats as output_formats
+from gradproof.cli.sharding import sharded, sharding
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gradproof.cli.outputs import Output
     from gradproof.session import Options
 
 FORMATS = ("json", "md", "html")
@@ -20,11 +25,17 @@ FORMATS = ("json", "md", "html")
 @selecting
 @running
 @output_formats
+@sharding
+@click.option("--watch", is_flag=True, help="Run again what a save touched, print changes; ctrl-C ends (exit 130).")
 @with_options
-def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool) -> int:
+def command(
+    options: Options, quiet: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
+    shard_seconds: Path | None,
+) -> int:  # fmt: skip
     """Plan every check, run what has no fresh answer, write the report and gate on it.
 
-    With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand.
+    With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand. With --shard
+    the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.cli.progress import listening
@@ -33,8 +44,10 @@ def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool
     from gradproof.session import INTERRUPTED, Run, Session, worst
 
     wanted = asked(formats, json_)
+    if watch:
+        return watched(options, wanted, shard)
     session = Session(options)
-    chosen = session.selected()
+    chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
@@ -44,7 +57,7 @@ def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
         others = session.standings([c for c in session.checks if c.id not in run.standings])
-        run = Run({**run.standings, **others}, run.ran, run.complete, run.interrupted, run.seconds)
+        run = Run({**run.standings, **others}, run.ran, run.complete and shard is None, run.interrupted, run.seconds)
         made = []
         for contract in session.contracts:
             report = session.reported(contract, run)
@@ -55,6 +68,19 @@ def command(options: Options, quiet: bool, formats: tuple[str, ...], json_: bool
             verdict_line(report, paths["html"])
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
+
+
+def watched(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
+    """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
+    from gradproof.cli.outputs import Output
+    from gradproof.cli.verify_watch import watched as watch
+    from gradproof.core import GradproofError
+
+    if list(wanted) != [Output("text", None)] or shard is not None:
+        found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
+        mend = "leave --format and --shard out; reports/ has the files"
+        raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", mend)
+    return watch(options)
 
 
 def table(report: dict[str, object]) -> None:

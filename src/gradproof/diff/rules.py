@@ -1,0 +1,254 @@
+"""Which order each field of a contract and of a report has. A field without a row is undecided when it changes.
+
+A pattern is a path with `*` for one name and `**` for all that is below. The first row that matches counts. A row of
+PRESENCE says what it means that an item is there or not; where it is on both sides, its fields are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradproof.core import Expect, Reach
+from gradproof.diff.orders import (
+    ABSENT,
+    EFFECTS,
+    Direction,
+    Order,
+    asked,
+    data,
+    excuse,
+    fewer,
+    larger,
+    later,
+    more,
+    present,
+    ranked,
+    smaller,
+    standing,
+    unclear,
+    undecided,
+    words,
+)
+
+PRESENCE = (present, excuse, unclear)
+CHECKS = ("stubs", "kani_harnesses", "step_proofs", "falsification_tests")
+by_reach = ranked(*map(str, (Reach.SAMPLED, Reach.BOUNDED, Reach.ALL_INPUTS)))
+by_expect = ranked(str(Expect.REFUTED), str(Expect.HOLDS), worse="flipped", better="flipped")
+by_effect = ranked(*map(str, EFFECTS), worse="worse", better="better")
+yes = ranked(False, True, worse="lost", better="gained")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a change of the fields at `pattern` is called, and how it is ordered. `of`: claim or evidence."""
+
+    pattern: str
+    kind: str
+    order: Order
+    of: str = "claim"
+
+
+@dataclass(frozen=True)
+class Change:
+    """One difference. `place` is the path of the field; sides that are not there are None."""
+
+    kind: str
+    place: str
+    direction: Direction
+    word: str
+    old: str | None
+    new: str | None
+    of: str
+
+
+def _check(section: str) -> tuple[Rule, ...]:
+    at = f"{section}.*"
+    return (
+        Rule(at, "check", present),
+        Rule(f"{at}.obligations", "obligation of a check", more),
+        Rule(f"{at}.expect", "expect", by_expect),
+        Rule(f"{at}.bounds.*", "named bound", unclear),
+        Rule(f"{at}.bounds.*.value", "bound", larger),
+        Rule(f"{at}.bounds.*.reason", "words", words),
+        Rule(f"{at}.bound", "bound", larger),
+        Rule(f"{at}.mutants", "mutant", more),
+        Rule(f"{at}.stubs", "stub", fewer),
+        Rule(f"{at}.assumptions", "assumption", fewer),
+        Rule(f"{at}.reach", "reach", by_reach),
+        Rule(f"{at}.params.**", "parameter", data),
+        Rule(f"{at}.formats", "format", more),
+        Rule(f"{at}.lemmas", "lemma", more),
+        *(Rule(f"{at}.{name}", name, undecided) for name in ("subject", "strategy", "solver", "stub")),
+        *(
+            Rule(f"{at}.{name}", "words", words)
+            for name in (
+                "harness", "time_limit", "note", "property", "rule", "prediction", "test", "if_fails", "title",
+            )
+        ),
+    )  # fmt: skip
+
+
+def _waivers(at: str) -> tuple[Rule, ...]:
+    return (
+        Rule(f"{at}.*", "waiver", excuse),
+        Rule(f"{at}.*.expires", "waiver", later),
+        *(Rule(f"{at}.*.{name}", "words", words) for name in ("owner", "reason")),
+        *(Rule(f"{at}.*.{name}", "waiver", undecided) for name in ("obligation", "layer")),
+    )
+
+
+def _least(at: str) -> tuple[Rule, ...]:
+    return (
+        Rule(f"{at}.*.layers", "layer", more),
+        Rule(f"{at}.*.reach.*", "required reach", by_reach),
+        Rule(f"{at}.*.bounds.*", "required bound", asked),
+    )
+
+
+def _tolerance(at: str) -> tuple[Rule, ...]:
+    return (
+        Rule(f"{at}.tolerance.*", "tolerance", present),
+        Rule(f"{at}.tolerance.*.value", "tolerance", smaller),
+        Rule(f"{at}.tolerance.*.role", "tolerance", ranked("reported", "required")),
+        Rule(f"{at}.tolerance.*.reason", "words", words),
+        *(Rule(f"{at}.tolerance.*.{name}", "tolerance", undecided) for name in ("dtype", "metric", "domain")),
+    )
+
+
+def _obligation(at: str) -> tuple[Rule, ...]:
+    return (
+        Rule(at, "obligation", present),
+        *_tolerance(at),
+        Rule(f"{at}.assumptions", "assumption", fewer),
+        Rule(f"{at}.layers.*", "layer", more),
+        Rule(f"{at}.property", "words", words),
+        Rule(f"{at}.subjects.**", "subject", undecided),
+        *(
+            Rule(f"{at}.{name}", name, undecided)
+            for name in ("type", "formal", "applies_to", "lean", "requires", "applies_to_phase", "parent_contract")
+        ),
+    )
+
+
+CONTRACT: tuple[Rule, ...] = (
+    Rule("metadata.depends_on", "dependency", more),
+    *(Rule(f"metadata.{name}", "words", words) for name in ("version", "created", "author", "description")),
+    Rule("metadata.references", "words", words),
+    Rule("subjects.**", "subject", undecided),
+    Rule("equations.*", "equation", present),
+    Rule("equations.*.invariants", "invariant", more),
+    Rule("equations.*.postconditions", "postcondition", more),
+    *(Rule(f"equations.*.{name}", "assumption", fewer) for name in ("assumptions", "preconditions")),
+    *(Rule(f"equations.*.{name}", "equation", undecided)
+      for name in ("formula", "domain", "codomain", "assumes", "guarantees")),
+    *_obligation("proof_obligations.*"),
+    Rule("kernel_structure.phases.*", "phase", present),
+    Rule("kernel_structure.phases.*.description", "words", words),
+    Rule("kernel_structure.phases.*.invariant", "phase", undecided),
+    Rule("enforcement.*", "enforcement", present),
+    Rule("enforcement.*.description", "words", words),
+    Rule("enforcement.*.reference", "words", words),
+    Rule("enforcement.*.**", "enforcement", undecided),
+    Rule("simd_dispatch.**", "dispatch", undecided),
+    *(rule for section in CHECKS for rule in _check(section)),
+    Rule("qa_gate", "gate", present),
+    Rule("qa_gate.id", "gate", undecided),
+    *(Rule(f"qa_gate.{name}", "words", words) for name in ("name", "description", "pass_criteria", "falsification")),
+    Rule("qa_gate.checks", "criterion", more),
+    Rule("qa_gate.criteria.*", "criterion", more),
+    Rule("qa_gate.seeded_bug", "seeded bug", more),
+    Rule("qa_gate.require.*", "required backing", more),
+    *_least("qa_gate.least"),
+    Rule("qa_gate.gpu_max_age_days", "age of evidence", smaller),
+    *_waivers("qa_gate.waivers"),
+    Rule("verification_summary.**", "words", words),
+    Rule("text", "words", words),
+)  # fmt: skip
+
+SETTINGS: tuple[Rule, ...] = (
+    *_waivers("waivers"),
+    *_least("require"),
+    Rule("gpu-max-age-days", "age of evidence", smaller),
+    Rule("profile", "profile", ranked("ci", "release")),
+    Rule("baseline", "baseline", present),
+    *(Rule(name, "words", words) for name in ("jobs", "time-limit")),
+)
+
+EVIDENCE: tuple[Rule, ...] = (
+    *_check("checks"),
+    *(Rule(f"checks.*.{name}", name, undecided, "evidence") for name in ("kind", "layer", "domain")),
+    Rule("checks.*.required", "required", yes),
+    Rule("checks.*.standing", "outcome", standing, "evidence"),
+    Rule("checks.*.shown", "reach", by_reach, "evidence"),
+    Rule("checks.*.taken", "assumption", fewer, "evidence"),
+    Rule("checks.*.covers.*", "cover", present, "evidence"),
+    Rule("checks.*.covers.*.reached", "cover", yes, "evidence"),
+    Rule("checks.*.killed", "kill", more, "evidence"),
+    *_obligation("obligations.*"),
+    Rule("obligations.*.effect", "outcome", by_effect, "evidence"),
+    Rule("obligations.*.cells.*.required", "layer", yes),
+    Rule("obligations.*.cells.*.effect", "outcome", by_effect, "evidence"),
+    Rule("obligations.*.cells.*.reach", "reach", by_reach, "evidence"),
+    Rule("obligations.*.cells.*.subject", "subject", undecided),
+    Rule("depends_on", "dependency", more),
+    Rule("gate", "gate", present),
+    Rule("gate.id", "gate", undecided),
+    Rule("gate.criteria.*", "criterion", present),
+    Rule("gate.criteria.*.obligations", "criterion", more),
+    Rule("gate.criteria.*.met", "outcome", yes, "evidence"),
+    Rule("gate.turned_red", "outcome", yes, "evidence"),
+    *(Rule(f"gate.{name}", "words", words) for name in ("name", "description", "pass_criteria", "falsification")),
+    *_waivers("waivers"),
+    Rule("mutants.*", "mutant", present),
+    Rule("mutants.*.killed", "kill", yes, "evidence"),
+    Rule("run_state", "run", ranked("partial", "complete"), "evidence"),
+    Rule("rounding", "document", ranked("absent", "rejected", "stale", "fresh"), "evidence"),
+    Rule("text", "words", words),
+)
+
+
+def rule_of(rules: tuple[Rule, ...], path: tuple[str, ...]) -> Rule | None:
+    """The first row of a table for a path, or None."""
+    return next((r for r in rules if _matches(r.pattern.split("."), path)), None)
+
+
+def _matches(pattern: list[str], path: tuple[str, ...]) -> bool:
+    if pattern[-1] == "**":
+        pattern = pattern[:-1]
+        path = path[: len(pattern)] if len(path) > len(pattern) else ()
+    return len(pattern) == len(path) and all(p in ("*", name) for p, name in zip(pattern, path, strict=True))
+
+
+def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] = ()) -> Iterator[Change]:
+    """Every difference of two trees of plain data, in the order of the old one."""
+    if old is new or (type(old) is type(new) and old == new):
+        return
+    rule = rule_of(rules, path)
+    there = [x for x in (old, new) if x is not ABSENT]
+    nested = all(isinstance(x, Mapping) for x in there)
+    if rule is not None and rule.order in PRESENCE and len(there) == 1:
+        yield from _told(rule, path, ABSENT if old is ABSENT else "it", ABSENT if new is ABSENT else "it")
+    elif nested and (rule is None or rule.order in PRESENCE or rule.pattern.endswith("**")):
+        before, after = ({} if x is ABSENT else x for x in (old, new))
+        for key in dict.fromkeys([*before, *after]):
+            yield from compare(before.get(key, ABSENT), after.get(key, ABSENT), rules, (*path, str(key)))
+    else:
+        rule = rule or Rule(".".join(path), "other", undecided)
+        order = undecided if rule.order in PRESENCE else rule.order
+        yield from _told(Rule(rule.pattern, rule.kind, order, rule.of), path, old, new)
+
+
+def _told(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
+    place = ".".join(path)
+    for told in rule.order(old, new):
+        yield Change(rule.kind, place, told.direction, told.word, _shown(told.old), _shown(told.new), rule.of)
+
+
+def _shown(value: Any) -> str | None:
+    from gradproof.core import canonical
+
+    if value is ABSENT:
+        return None
+    return value if isinstance(value, str) else canonical(value)
