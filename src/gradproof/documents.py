@@ -221,12 +221,14 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.bundle.document import BUNDLE, Manifest
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     kinds: dict[str, tuple[str, type[Shape]]] = {
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
+        "bundle.schema.json": (BUNDLE, Manifest),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}

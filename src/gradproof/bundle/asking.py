@@ -12,6 +12,7 @@ from gradproof.audit import audit
 from gradproof.bundle.queries import Query, counts, script
 from gradproof.bundle.second import second
 from gradproof.core import Check, Effect, Kind, Outcome
+from gradproof.evidence import ANSWERS
 from gradproof.runner import Evidence, Listener, Pool, Worker
 from gradproof.store import safe
 from gradproof.workspace import Workspace
@@ -108,3 +109,16 @@ def text_of(check: Check, told: Mapping[str, Any], heard: Heard) -> str:
         f"{told['options']['solver']}, a solver of its own for each, at most {check.time_limit:g} s, no other option",
     ]
     return script(title, heard.queries)
+
+
+def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What in an index contradicts the evidence: another answer of the repeated run, or of the second solver."""
+    found = []
+    for told in rows:
+        again = told.get("again")
+        if again and not again["same"] and again["outcome"] in ANSWERS:
+            found.append(f"{told['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+        if told.get("second", {}).get("differ"):
+            second_ = told["second"]
+            found.append(f"{told['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
+    return found

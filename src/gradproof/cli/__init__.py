@@ -24,6 +24,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "report": ("report", "Render the report again from the evidence at hand."),
     "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
     "list": ("list_checks", "List the planned checks with their bounds."),
+    "attest": ("attest", "Write the evidence at hand as a folder that a stranger can judge."),
+    "verify-bundle": ("verify_bundle", "Judge such a folder, offline."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
