@@ -21,7 +21,7 @@ from bundle_bench import (
     reseal,
     reword,
 )
-from toy_workspace import worker_command, write_workspace
+from toy_workspace import worker_command
 
 from gradproof import cli
 from gradproof.bundle.check import verify
@@ -34,22 +34,15 @@ BROKEN = EXIT_CODE[Exit.BROKEN]
 
 
 @pytest.fixture(scope="module")
-def toy_root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A toy workspace whose gate is met, as the working directory."""
-    root = write_workspace(tmp_path_factory.mktemp("bundle") / "toy").root
+def pristine(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The bundle of a toy workspace, whose workers are the toy's."""
+    place = tmp_path_factory.mktemp("bundle") / "pristine"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "command", lambda self: worker_command(root))
+        patch.setattr(Worker, "command", lambda self: worker_command(finished))
         patch.setenv("SOURCE_DATE_EPOCH", EPOCH)
-        patch.chdir(root)
-        assert cli.dispatch(["verify", "-q"]) == 0
-        yield root
-
-
-@pytest.fixture(scope="module")
-def pristine(toy_root: Path) -> Path:
-    """Its bundle."""
-    assert cli.dispatch(["attest", str(toy_root.parent / "pristine"), "-q"]) == 0
-    return toy_root.parent / "pristine"
+        patch.chdir(finished)
+        assert cli.dispatch(["attest", str(place), "-q"]) == 0
+        yield place
 
 
 @pytest.fixture
