@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
-KINDS = ("deterministic", "evidence", "kernels", "report", "rounding", "step")
+KINDS = ("bundle", "deterministic", "evidence", "kernels", "report", "rounding", "step")
 SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)
 DOCUMENTS = ("reports/rounding.json", "reports/kernels/cpu.json", "reports/kernels/cuda.json")
 NEEDED = ("README.md", "CHANGELOG.md", "LICENSE", "Makefile", "pyproject.toml", "constraints.txt", ".ci/run", *SCHEMAS)
