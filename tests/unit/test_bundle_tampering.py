@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from bundle_bench import (
     load,
     reseal,
     reword,
+    save,
 )
 from toy_workspace import worker_command
 
@@ -310,3 +312,44 @@ def verify_digest(bundle: Path, capsys: pytest.CaptureFixture[str]) -> str:
     digest = capsys.readouterr().out.split()[-1]
     assert cli.dispatch(["verify-bundle", str(bundle), "--sha256", digest]) == 0
     return digest
+
+
+def places(data: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Every place in a JSON value."""
+    rows = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in rows:
+        yield (*path, key)
+        yield from places(value, (*path, key))
+
+
+def put(data: Any, path: tuple[Any, ...], value: Any) -> None:
+    for key in path[:-1]:
+        data = data[key]
+    data[path[-1]] = value
+
+
+STRANGE = (None, 5, [], {}, "x", [None], {"a": {}}, True)
+
+
+@pytest.mark.parametrize("name", ["K-1", "K-2", "queries/index.json", "distributions.json", "waivers.json"])
+def test_data_of_any_shape_is_judged_and_never_crashes(bundle: Path, name: str) -> None:
+    place = evidence_of(bundle, name) if name.startswith("K") else bundle / name
+    whole = load(place)
+    found = [p for p in places(whole) if p[0] not in ("check", "distributions") and "files" not in p]
+    for number, path in enumerate(found[:: max(1, len(found) // 16)]):
+        data = json.loads(json.dumps(whole))
+        put(data, path, STRANGE[number % len(STRANGE)])
+        place = reword(place, lambda d, data=data: (d.clear(), d.update(data))) if name.startswith("K") else place
+        if not name.startswith("K"):
+            save(place, data)
+        reseal(bundle)
+        assert set(codes(bundle)) <= {"GP448", "GP449"}, path
+
+
+def test_bytes_that_are_no_text_are_a_problem(bundle: Path) -> None:
+    for name in ("devices.json", "reports/toy.json", "queries/index.json", "replay/K-2.py"):
+        before = (bundle / name).read_bytes()
+        (bundle / name).write_bytes(b"\xff\xfe")
+        reseal(bundle)
+        assert codes(bundle) == ["GP449"], name
+        (bundle / name).write_bytes(before)

@@ -22,6 +22,7 @@ INDEX = f"{FOLDER}/index.json"
 SECOND = "cvc5"
 NOT_RECORDED: Mapping[Kind, str] = {
     Kind.CROSSHAIR: "CrossHair asks z3 by itself, and gives no text of its queries",
+    Kind.TRACE: "a recorded step is decided by normal forms first; where it asks z3, the text is not kept",
     Kind.TORCH: "a measured run asks no solver",
     Kind.GATE: "the gate's falsification asks the proofs again, of its seeded bug",
 }
@@ -42,7 +43,7 @@ def why_not(check: Check, finding: Mapping[str, Any]) -> str:
     """Why the queries of a check are not recorded; an empty text where they are."""
     if check.kind in NOT_RECORDED:
         return NOT_RECORDED[check.kind]
-    return "" if finding["stats"].get("queries") or check.kind is Kind.TRACE else NONE_ASKED
+    return "" if finding["stats"].get("queries") else NONE_ASKED
 
 
 def repeated(
