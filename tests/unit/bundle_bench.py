@@ -79,7 +79,7 @@ def forge(root: Path) -> None:
     sources = hashlib.sha256((root / FILES).read_bytes()).hexdigest()
     change_manifest(root, lambda m: m.update(sources=sources))
     carried = opened(root, names, profile, files, installed, left_out)
-    made = derived.reports(carried, manifest.made_at)
+    made = derived.reports(carried, manifest.made_at, manifest.gradproof)
     shutil.rmtree(root / "replay")
     for name, text in derived.documents(carried, made, manifest.wheel, sources).items():
         (root / name).parent.mkdir(exist_ok=True)

@@ -54,7 +54,7 @@ def verify(root: Path) -> Judged:
     if found:
         return Judged(manifest, tuple(found))
     found = list(_conclusions(root, manifest, carried))
-    reports = {} if found else derived.reports(carried, manifest.made_at)
+    reports = {} if found else derived.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)
 
 
@@ -105,7 +105,7 @@ def _why_unused(root: Path, name: str, carried: Carried) -> str:
 def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
     """What follows from the evidence is what the bundle says."""
     try:
-        made = derived.reports(carried, manifest.made_at)
+        made = derived.reports(carried, manifest.made_at, manifest.gradproof)
         expected = derived.documents(carried, made, manifest.wheel, manifest.sources)
     except _MALFORMED as error:
         yield Problem("GP449", "reports", f"the evidence makes no report: {error}")
@@ -143,8 +143,15 @@ def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[Problem]
         yield Problem("GP449", name, "its keys are not those of a report")
         return
     for key, value in made.items():
-        if key not in derived.OWN and (place := _differs(key, told[key], value)):
+        if place := _study(told[key], value) if key == "rounding" else _differs(key, told[key], value):
             yield Problem("GP449", name, place)
+
+
+def _study(told: Any, made: Mapping[str, Any]) -> str:
+    """The rounding study, but for its standing, which is that of the gradproof that wrote it."""
+    if not isinstance(told, dict) or set(told) != set(made):
+        return "rounding has other keys"
+    return _differs("rounding.document", told["document"], made["document"])
 
 
 def _differs(place: str, told: Any, made: Any) -> str:

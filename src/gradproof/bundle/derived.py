@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from gradproof import studies
 from gradproof.bundle.carried import FILES, SOURCES, Carried, claimed, files_text
 from gradproof.bundle.document import Wheel
 from gradproof.bundle.statement import statement
@@ -19,9 +20,6 @@ from gradproof.render import jsonreport
 from gradproof.store import safe
 
 Report = dict[str, Any]
-OWN = ("generated_at", "environment", "kernels", "rounding", "gradproof")
-"""Parts of a report that tell of the machine that writes it, and decide no verdict."""
-
 _REPLAY = '''\
 """Replay one counterexample on the sources of this bundle. The exit code is that of gradproof replay."""
 
@@ -42,12 +40,17 @@ def dumped(data: Any) -> str:
     return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def reports(carried: Carried, made_at: str) -> dict[str, Report]:
-    """The report of each contract by id, without the place on this machine."""
+def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
+    """The report of each contract by id, without the place on this machine. `version`: of the gradproof that attests.
+
+    Only the standing of the rounding study depends on the gradproof that is installed here.
+    """
     found = {}
+    here = carried.store.ran_on["environment"]
     for contract in carried.session.contracts:
         report = carried.session.reported(contract, carried.run)
-        report |= {"workspace": SOURCES, "generated_at": made_at, "seconds": 0.0}
+        report |= {"workspace": SOURCES, "generated_at": made_at, "seconds": 0.0, "gradproof": version}
+        report |= {"environment": here, "kernels": studies.kernels(carried.session.workspace, report["checks"], here)}
         root = json.dumps(f"{carried.session.workspace.root}/", ensure_ascii=False)[1:-1]
         found[contract.id] = json.loads(jsonreport.render(report).replace(root, ""))
     return found

@@ -122,7 +122,7 @@ def _fill(
     carried = opened(stage, names, profile, files, installed, left_out)
     _unchanged(carried, kept)
     sources = sha256_of(stage / FILES)
-    made = derived.reports(carried, made_at)
+    made = derived.reports(carried, made_at, __version__)
     for name, text in derived.documents(carried, made, wheel, sources).items():
         _put(stage, name, text)
     for name, report in made.items():
