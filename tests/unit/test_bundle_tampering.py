@@ -214,7 +214,8 @@ SEALED: dict[str, tuple[str, Attack]] = {
     "a claim of another check": ("GP448", k1(lambda d: d["claim"].update(spec="0" * 64))),
     "a check that was changed": ("GP448", k1(lambda d: d["check"].update(time_limit=99.0))),
     "a digest in a claim": ("GP448", k1(lambda d: d["claim"]["files"].update({"ws:models/a.py": "0" * 64}))),
-    "a digest of the engine": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:judge.py": "0" * 64}))),
+    "a digest of the engine": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:core.py": "0" * 64}))),
+    "a file that is not listed": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:nothing.py": "0" * 64}))),
     "a claim without files": ("GP448", k1(lambda d: d["claim"].update(files={}, modules={}))),
     "another solver in evidence": ("GP448", k1(lambda d: d["environment"].update(z3="0.0.1"))),
     "evidence of another schema": ("GP448", k1(lambda d: d.update(schema="gradproof-evidence/2"))),
@@ -232,6 +233,10 @@ SEALED: dict[str, tuple[str, Attack]] = {
     "a mutant dropped": ("GP448", contract("    mutants: [bug]\n    time_limit: 20\n  - id: K-2", "  - id: K-2")),
     "a contract that is none": ("GP448", contract("proof_obligations:", "proof_obligation:")),
     "another contract's name": ("GP448", lambda b: change_manifest(b, lambda m: m.update(contracts=["../toy"]))),
+    "a contract's name that leads elsewhere": (
+        "GP448",
+        lambda b: change_manifest(b, lambda m: m.update(contracts=["../proofs/toy"])),
+    ),
     "another version installed": ("GP448", in_json("distributions.json", versions)),
     "no versions": ("GP448", in_json("distributions.json", lambda d: d.clear())),
     "a list of files that is none": ("GP448", lambda b: (b / "files.sha256").write_text("nothing\n")),
@@ -259,6 +264,13 @@ SEALED: dict[str, tuple[str, Attack]] = {
     "a replay script": ("GP449", lambda b: (b / "replay/K-2.py").write_text("print('reproduced')\n")),
     "a replay script deleted": ("GP449", lambda b: (b / "replay/K-2.py").unlink()),
     "the digest of the sources": ("GP449", lambda b: change_manifest(b, lambda m: m.update(sources="0" * 64))),
+    "the digest of the sources, and the subject": (
+        "GP449",
+        lambda b: (
+            change_manifest(b, lambda m: m.update(sources="0" * 64)),
+            change(b / "statements/toy.json", lambda d: d["subject"][0]["digest"].update(sha256="0" * 64)),
+        ),
+    ),
     "a wheel that was not": (
         "GP449",
         lambda b: change_manifest(b, lambda m: m.update(wheel={"name": "w", "sha256": "0" * 64, "bytes": 1})),

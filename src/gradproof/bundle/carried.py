@@ -97,15 +97,12 @@ def opened(
     return Carried(session, store, standings)
 
 
-def claimed(standings: Mapping[str, Standing]) -> tuple[dict[str, str], list[str]]:
-    """Digests of every file that the evidence rests on, by claim key, and the keys that have two."""
+def claimed(standings: Mapping[str, Standing]) -> dict[str, str]:
+    """Digests of every file that the evidence rests on, by claim key, sorted. One digest a key, where all is fresh."""
     files: dict[str, str] = {}
-    torn = set()
     for standing in standings.values():
-        for key, digest in (standing.evidence or {"claim": {"files": {}}})["claim"]["files"].items():
-            if files.setdefault(key, digest) != digest:
-                torn.add(key)
-    return dict(sorted(files.items())), sorted(torn)
+        files |= standing.evidence["claim"]["files"] if standing.evidence is not None else {}
+    return dict(sorted(files.items()))
 
 
 def files_text(files: Mapping[str, str]) -> str:

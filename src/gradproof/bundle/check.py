@@ -14,7 +14,7 @@ from typing import Any
 
 from gradproof import __version__
 from gradproof.bundle import asking, derived, listing
-from gradproof.bundle.carried import BESIDE, DISTRIBUTIONS, FILES, NOTHING, SOURCES, Carried, claimed, files_of, opened
+from gradproof.bundle.carried import BESIDE, DISTRIBUTIONS, FILES, NOTHING, SOURCES, Carried, files_of, opened
 from gradproof.bundle.document import Manifest
 from gradproof.bundle.listing import Problem
 from gradproof.bundle.queries import counts, parse
@@ -85,8 +85,6 @@ def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Prob
             yield Problem("GP448", name, _why_unused(root, name, carried))
         elif not held[name][1].fresh:
             yield Problem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
-    for key in claimed(carried.standings)[1]:
-        yield Problem("GP448", FILES, f"{key} has two digests in the evidence")
     missing = {row.check for row in manifest.left_out}
     for name, standing in carried.standings.items():
         if (standing.evidence is None) is not (name in missing):

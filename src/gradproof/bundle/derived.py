@@ -63,7 +63,7 @@ def report_path(contract: str) -> str:
 
 def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None, sources: str) -> dict[str, str]:
     """Every derived file but the reports, by its place in the bundle. `sources`: the digest of files.sha256."""
-    found = {FILES: files_text(claimed(carried.standings)[0])}
+    found = {FILES: files_text(claimed(carried.standings))}
     for name, report in made.items():
         found[f"statements/{safe(name)}.json"] = dumped(statement(report, wheel, sources, _materials(carried)))
     witnesses = list(_witnesses(carried))

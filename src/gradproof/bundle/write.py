@@ -111,7 +111,7 @@ def _fill(
     kept = {name: s for name, s in standings.items() if s.fresh}
     left_out = {name: s.reason for name, s in sorted(standings.items()) if not s.fresh}
     _copy_evidence(stage, session, kept)
-    files = claimed(kept)[0]
+    files = claimed(kept)
     _copy_sources(stage, session, files)
     installed = ran_on()
     _put(stage, DISTRIBUTIONS, derived.dumped(installed))
