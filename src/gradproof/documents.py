@@ -224,6 +224,7 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.bundle.document import BUNDLE, Manifest
     from gradproof.diff.document import DIFF, Diff
     from gradproof.doctor_shape import DOCTOR, Doctor
     from gradproof.graph import GRAPH_SCHEMA
@@ -238,6 +239,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     kinds: dict[str, tuple[str, type[BaseModel]]] = {
         "rounding.schema.json": (ROUNDING, Rounding),
         "kernels.schema.json": (KERNELS, Kernels),
+        "bundle.schema.json": (BUNDLE, Manifest),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),
         "sweep.schema.json": (SWEEP, Sweep),
         "speedup.schema.json": (SPEEDUP, Speedup),

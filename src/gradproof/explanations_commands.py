@@ -94,6 +94,50 @@ COMMANDS: Mapping[str, Explanation] = {
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
+    "GP440": Explanation(
+        "gradproof attest writes a new folder, whole or not at all. This one is not empty, or cannot be written, or "
+        "SOURCE_DATE_EPOCH is no time that it could state.",
+        "Name a new or an empty folder, and set SOURCE_DATE_EPOCH to whole seconds or not at all.",
+    ),
+    "GP441": Explanation(
+        "There is nothing to attest or to run again: no fresh evidence, a check without evidence in the bundle, or "
+        "another engine or machine than the evidence rests on.",
+        "Run gradproof verify first; to run a check of a bundle again, install the gradproof that made it.",
+    ),
+    "GP442": Explanation(
+        "The wheel does not hold the engine's files as they were when the checks ran, so the evidence is not about it.",
+        "Build the wheel of the sources that ran, or run the checks with that wheel installed.",
+    ),
+    "GP443": Explanation(
+        "The folder has no manifest that can be read, so it is no bundle, or it was cut short.",
+        "Name a folder that gradproof attest wrote, whole.",
+    ),
+    "GP444": Explanation(
+        "The manifest is of a version that this gradproof does not know, so it cannot judge the bundle.",
+        "Judge it with the release of gradproof that wrote it.",
+    ),
+    "GP445": Explanation(
+        "The manifest lists a file twice, out of order, or at a place that is not inside of the bundle.",
+        "Do not rely on the bundle; ask for it again.",
+    ),
+    "GP446": Explanation(
+        "A file of the bundle is missing, is not listed, or is a link or another thing that is no plain file.",
+        "Do not rely on the bundle; copy it again, whole and with nothing added.",
+    ),
+    "GP447": Explanation(
+        "A file of the bundle is not the one that the manifest lists: its size or its sha256 differs.",
+        "Do not rely on the bundle; copy it again from where it was written.",
+    ),
+    "GP448": Explanation(
+        "Evidence in the bundle is cut short or edited, or its claim disagrees with the contracts, sources or versions "
+        "that the bundle carries.",
+        "Do not rely on the bundle; run gradproof verify and gradproof attest again.",
+    ),
+    "GP449": Explanation(
+        "The bundle says something that its evidence does not carry: a verdict, a statement, a list, or an answer that "
+        "a repeated run or another solver contradicts.",
+        "Do not rely on the bundle; the message says what the evidence carries.",
+    ),
     "GP450": Explanation(
         "A report could not be written: the disk is full, or the folder of reports may not be written to. Evidence "
         "that could not be written is told with its check, which then counts as not run.",

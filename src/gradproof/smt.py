@@ -7,7 +7,7 @@ answer depends on its text alone. `unknown` is told apart from a time-out by z3'
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
@@ -46,6 +46,10 @@ class Tally:
 
 
 TALLY = Tally()
+
+Listener = Callable[[Callable[[], str], Answer], None]
+LISTENERS: list[Listener] = []
+"""Told of every query after its answer: a function that writes it as SMT-LIB 2, and the answer."""
 
 
 def version() -> str:
@@ -188,11 +192,18 @@ def solve(assertions: Sequence[Term], wanted: dict[str, Term], seconds: float) -
     TALLY.queries += 1
     TALLY.seconds += took
     TALLY.slowest = max(TALLY.slowest, took)
+    reply = _reply(solver, verdict, wanted, took >= seconds)
+    for listener in LISTENERS:
+        listener(solver.to_smt2, reply.answer)
+    return reply
+
+
+def _reply(solver: Any, verdict: Any, wanted: dict[str, Term], overdue: bool) -> Reply:
     if verdict == z3.unsat:
         return Reply(Answer.UNSAT, {})
     if verdict == z3.unknown:
         reason = solver.reason_unknown()
-        late = reason in ("timeout", "canceled") or took >= seconds
+        late = reason in ("timeout", "canceled") or overdue
         return Reply(Answer.TIMEOUT if late else Answer.UNKNOWN, {}, reason)
     model = solver.model()
     return Reply(Answer.SAT, {name: _value(model.eval(t, model_completion=True)) for name, t in wanted.items()})

@@ -37,7 +37,7 @@ def read(path: Path) -> dict[str, Any]:
     if path.exists() and not path.is_file():
         raise ValueError("it is no file")
     try:
-        data = json.loads(path.read_text(encoding="utf-8"), object_pairs_hook=_unique, parse_constant=_no_constant)
+        data = parse(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as e:
         raise ValueError(f"it cannot be read: {e}") from e
     except json.JSONDecodeError as e:
@@ -50,6 +50,11 @@ def read(path: Path) -> dict[str, Any]:
     if path.parent.name != safe(check.id):
         raise ValueError(f"it is evidence of {check.id}, in another check's folder")
     return dict(data)
+
+
+def parse(text: str) -> Any:
+    """JSON without duplicate keys, NaN and infinity. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -132,10 +137,14 @@ class Store:
         reasons += [r for name, key in claim["modules"].items() if (r := self._module(name, key))]
         reasons += [f"{name} now exists in the workspace" for name in claim["absent"] if self._locator.locate(name)]
         if check.layer is not Layer.CUDA:
-            reasons += differences(check.kind, evidence["environment"])
+            reasons += self._environment(check, evidence["environment"])
         if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
             return reasons
         return self._grounds(check, claim)
+
+    def _environment(self, check: Check, recorded: Mapping[str, Any]) -> list[str]:
+        """How what the evidence ran on differs from what counts now."""
+        return differences(check.kind, recorded)
 
     def _grounds(self, check: Check, claim: Mapping[str, Any]) -> list[str]:
         """An answer rests on files: its harness, and the engine that ran it."""

@@ -1,7 +1,8 @@
 """One check in one process: `python -m gradproof.worker` with a job on the first line of stdin.
 
-The job is JSON: check, root, reports, package, result. The evidence goes to the file `result`, which appears
-complete or not at all. With `lifeline`, the end of stdin means that the parent is gone: the process group ends.
+The job is JSON: check, root, reports, package, result, and `queries`, a file for the solver's queries, where they are
+wanted. The evidence goes to the file `result`, which appears complete or not at all. With `lifeline`, the end of stdin
+means that the parent is gone: the process group ends.
 """
 
 from __future__ import annotations
@@ -88,6 +89,16 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     )
 
 
+def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Perform the job, and write the solver's queries first."""
+    from gradproof.bundle.queries import Recorder
+
+    recorder = Recorder.attached()
+    evidence = perform(job)
+    write_json(Path(job["queries"]), recorder.to_json())
+    return evidence
+
+
 def _watch(descriptor: int) -> None:
     """End the process group when the parent closes its end of the pipe, which its death does too."""
     while os.read(descriptor, 1):
@@ -111,7 +122,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if job.get("lifeline"):
         threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
-    write_json(Path(job["result"]), perform(job))
+    write_json(Path(job["result"]), _recorded(job) if "queries" in job else perform(job))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

@@ -13,6 +13,7 @@ import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
 KINDS = (
+    "bundle",
     "claims",
     "deterministic",
     "diff",

@@ -21,6 +21,19 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
     return workspace
 
 
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A toy workspace whose gate was met, to be copied and never written to."""
+    from gradproof import cli
+
+    root = write_workspace(tmp_path_factory.mktemp("finished") / "toy").root
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "command", lambda self: worker_command(root))
+        patch.chdir(root)
+        assert cli.dispatch(["verify", "-q"]) == 0
+    return root
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Torch in one thread: small tensors gain nothing from a second, and what is replayed bit for bit must have one."""

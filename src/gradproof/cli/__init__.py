@@ -30,6 +30,8 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
     "list": ("list_checks", "List the planned checks with their bounds."),
     "claims": ("claims", "Judge every claim of the field on the evidence at hand."),
+    "attest": ("attest", "Write the evidence at hand as a folder that a stranger can judge."),
+    "verify-bundle": ("verify_bundle", "Judge such a folder, offline."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),

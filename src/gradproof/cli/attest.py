@@ -1,0 +1,57 @@
+"""`gradproof attest`: the evidence at hand, as a folder that a stranger can judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gradproof.cli.options import place, with_options
+
+if TYPE_CHECKING:
+    from gradproof.session import Options
+
+MOST = 10
+
+
+@click.command("attest")
+@click.argument("out", metavar="OUT_DIR", type=click.Path(path_type=Path))
+@place
+@click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that is to be released.")
+@click.option("--no-queries", is_flag=True, help="Do not run proofs again to write their solver queries.")
+@click.option(
+    "--second-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=20.0,
+    show_default=True,
+    help="Seconds of the second solver (cvc5) for each check.",
+)
+@click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]")
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@with_options
+def command(options: Options, out: Path, wheel: Path | None, no_queries: bool, second_limit: float, quiet: bool) -> int:
+    """Write contracts, sources, evidence, reports, queries and digests to OUT_DIR, whole or not at all.
+
+    Proofs are run again to write their queries as SMT-LIB. The exit code is that of the gate, or 1 where a repeated run
+    or a second solver contradicts the evidence. The time stated is SOURCE_DATE_EPOCH where that is set.
+    """
+    from gradproof.bundle.write import Wanted, attest
+    from gradproof.cli.progress import listening
+    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.session import Session, worst
+
+    session = Session(options)
+    with listening(quiet) as listener:
+        made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs), listener)
+    for row in made.manifest.left_out[:MOST]:
+        click.echo(f"left out: {row.check}: {row.reason}", err=True)
+    if len(made.manifest.left_out) > MOST:
+        click.echo(f"left out: {len(made.manifest.left_out) - MOST} more, see MANIFEST.json", err=True)
+    click.echo(f"written: {out}, {len(made.manifest.files)} files; sha256 of MANIFEST.json {made.digest}")
+    exits = [Exit(report["verdict"]["exit"]) for report in made.reports.values()]
+    for name, report in made.reports.items():
+        click.echo(f"the evidence supports: {name}: {report['verdict']['exit']} (exit {report['verdict']['code']})")
+    for words in made.contradictions:
+        click.echo(f"contradicted: {words}", err=True)
+    return EXIT_CODE[Exit.BROKEN] if made.contradictions else worst(exits)

@@ -1,0 +1,86 @@
+"""`gradproof verify-bundle`: is a bundle whole, and does its evidence carry its verdicts?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from gradproof.bundle.check import Judged
+    from gradproof.bundle.listing import Problem
+
+MOST = 20
+
+
+@click.command("verify-bundle")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option("--rerun", multiple=True, metavar="ID", help="Run this check again from its sources (repeatable).")
+@click.option("--ask", "solver", type=click.Choice(["z3", "cvc5"]), help="Put the recorded queries to a solver again.")
+@click.option("--sha256", metavar="HEX", help="The digest that MANIFEST.json must have, told to you by other means.")
+@click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that it must be about.")
+def command(folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: str | None, wheel: Path | None) -> int:
+    """Judge a bundle that gradproof attest wrote. Offline; executes nothing without --rerun.
+
+    Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts.
+    """
+    from gradproof.bundle.check import verify
+    from gradproof.bundle.listing import Problem, entry_of
+    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.session import worst
+
+    judged = verify(folder)
+    found = list(judged.problems)
+    digest = entry_of(folder, "MANIFEST.json").sha256
+    if sha256 is not None and sha256.lower() != digest:
+        found.append(Problem("GP447", "MANIFEST.json", f"its sha256 is {digest}, not the one that was told"))
+    if wheel is not None and not found:
+        found = _wheel(judged, wheel)
+    if not found:
+        found = _again(folder, judged, rerun, solver)
+    for problem in found[:MOST]:
+        click.echo(str(problem), err=True)
+    if len(found) > MOST:
+        click.echo(f"and {len(found) - MOST} more", err=True)
+    if found or judged.reports is None:
+        click.echo(f"not to be relied on: {len(found)} problems")
+        return EXIT_CODE[Exit.BROKEN]
+    for name, report in judged.reports.items():
+        verdict = report["verdict"]
+        click.echo(f"the evidence supports: {name}: {verdict['exit']} (exit {verdict['code']})")
+    click.echo(f"{len(judged.manifest.files)} files as listed; sha256 of MANIFEST.json {digest}")
+    return worst(Exit(report["verdict"]["exit"]) for report in judged.reports.values())
+
+
+def _wheel(judged: Judged, path: Path) -> list[Problem]:
+    """Whether a wheel is the one of the bundle, by content. Raises GradproofError GP442 for one that did not run."""
+    from gradproof.bundle.inventory import wheel_of
+    from gradproof.bundle.listing import Problem
+
+    assert judged.carried is not None
+    told, named = wheel_of(path, judged.carried.store.files), judged.manifest.wheel
+    if named is not None and told.sha256 == named.sha256:
+        return []
+    return [Problem("GP442", path.name, f"its sha256 is {told.sha256}, and the bundle is about {named or 'no wheel'}")]
+
+
+def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[Problem]:
+    """What runs and queries find that were asked for; what they confirm is printed."""
+    from gradproof.bundle import rerun
+    from gradproof.bundle.listing import Problem
+
+    found: list[Problem] = []
+    assert judged.carried is not None
+    for check in [rerun.chosen(judged.carried, name) for name in names]:
+        told, problem = rerun.rerun(folder, judged.carried, check)
+        if problem is None:
+            click.echo(told)
+        else:
+            found.append(problem)
+    for said in rerun.ask(folder, solver, 600.0) if solver else ():
+        if isinstance(said, Problem):
+            found.append(said)
+        else:
+            click.echo(said)
+    return found

@@ -1,0 +1,138 @@
+"""Queries of a real proof: recorded as SMT-LIB, answered again by z3 in another process, and by a second solver."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gradproof import smt
+from gradproof.bundle import asking, second
+from gradproof.bundle.queries import HEAD, Query, Recorder, parse, script
+from gradproof.core import Check, Outcome
+from gradproof.plan import plan
+from gradproof.rounding.solve import version_of
+from gradproof.workspace import Workspace
+
+ROOT = Path(__file__).resolve().parents[2]
+TRUE, FALSE = "(assert true)\n(check-sat)\n", "(assert false)\n(check-sat)\n"
+
+
+def planned(name: str) -> Check:
+    from gradproof.contract import load
+
+    contract = load(ROOT / "proofs/gradient-accumulation-training-v1/contract.yaml")
+    return next(c for c in plan(contract) if c.id == name)
+
+
+@pytest.fixture(scope="module")
+def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
+    """A proof with its two controls, run once with its queries."""
+    workspace = Workspace(ROOT, tmp_path_factory.mktemp("reports"))
+    return asking.repeated(workspace, [planned("KANI-GT-403")], 1)["KANI-GT-403"]
+
+
+def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:
+    check = planned("KANI-GT-403")
+    finding = {"outcome": "HOLDS", "reason": "", "stats": {"solver": smt.version()}}
+    row = asking.row(check, finding | EMPTY, heard, "", 60.0)
+    return row, asking.text_of(check, row, heard)
+
+
+EMPTY: dict[str, Any] = {"counterexample": None, "measurements": [], "covers": [], "controls": [], "clauses": {},
+                         "reach": None}  # fmt: skip
+
+
+def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking.Heard) -> None:
+    assert heard.outcome is Outcome.HOLDS
+    assert heard.asked is not None
+    assert heard.asked >= len(heard.queries) > 5
+    _, text = told(heard)
+    queries = parse(text)
+    assert tuple(queries) == heard.queries
+    statuses = [q.status for q in queries]
+    assert {"sat", "unsat"} <= set(statuses)
+    assert second.answers(queries, "z3", 60.0) == statuses
+
+
+def test_the_whole_script_has_one_answer_a_query(heard: asking.Heard) -> None:
+    """As any SMT-LIB solver reads it: one file, one status before each (check-sat)."""
+    _, text = told(heard)
+    assert text.count("(push 1)") == text.count("(pop 1)") == text.count("(check-sat)") == len(heard.queries)
+    assert text.index("(set-logic ALL)") < text.index("(push 1)")
+
+
+def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> None:
+    row, _ = told(heard)
+    found = row["second"]
+    if version_of("cvc5"):
+        assert (found["agree"], found["differ"]) == (len(heard.queries), 0)
+    else:
+        assert found["version"] == "absent"
+        assert found["not_asked"] == len(heard.queries)
+
+
+def test_a_status_that_was_turned_is_seen(heard: asking.Heard) -> None:
+    queries = list(heard.queries)
+    queries[0] = Query(queries[0].text, "sat" if queries[0].status == "unsat" else "unsat")
+    found = second.second(queries, "z3", 60.0)
+    assert (found["differ"], found["agree"]) == (1, len(queries) - 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "said", "word"),
+    [("sat", "sat", "agree"), ("unsat", "sat", "differ"), ("sat", "unsat", "differ"), ("unknown", "unsat", "unknown"),
+     ("unsat", "unknown", "unknown"), ("unsat", "error: no", "unknown"), ("unsat", "", "unknown")],
+)  # fmt: skip
+def test_only_two_equal_answers_agree(status: str, said: str, word: str) -> None:
+    assert second.verdict(status, said) == word
+
+
+def test_a_solver_that_is_not_installed_was_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second, "version_of", lambda solver: "")
+    found = second.second([Query(FALSE, "unsat")], "cvc5", 5.0)
+    assert found == {"solver": "cvc5", "version": "absent", "agree": 0, "differ": 0, "unknown": 0, "not_asked": 1}
+
+
+@pytest.mark.parametrize(
+    "program", ["print('unsat', flush=True); import time; time.sleep(60)", "print('unsat'); 1 / 0"]
+)
+def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    real = second.subprocess.run
+    monkeypatch.setattr(second.subprocess, "run", lambda command, **k: real([sys.executable, "-c", program], **k))
+    found = second.second([Query(FALSE, "unsat")] * 2, "z3", 1.0)
+    assert (found["agree"], found["not_asked"]) == (1, 1)
+
+
+def test_a_recorder_keeps_one_of_equal_queries_and_counts_what_is_too_much() -> None:
+    recorder = Recorder(most=len(TRUE) + 5)
+    for text, answer in ((TRUE, "sat"), (TRUE, "sat"), (FALSE, "unsat"), (FALSE, "timeout")):
+        recorder.hear(lambda t=text: "; benchmark\n(set-info :status unknown)\n" + t, answer)  # type: ignore[misc]
+    assert recorder.to_json() == {"asked": 4, "left_out": 2, "queries": [{"text": TRUE, "status": "sat"}]}
+
+
+def test_the_solver_tells_its_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder = Recorder()
+    monkeypatch.setattr(smt, "LISTENERS", [recorder.hear])
+    x = smt.real("x")
+    smt.solve([x > 0], {}, 5.0)
+    smt.solve([x > 0, x < 0], {}, 5.0)
+    assert [q.status for q in recorder.kept] == ["sat", "unsat"]
+    assert [smt.decide_text(q.text, 5.0) for q in recorder.kept] == ["sat", "unsat"]
+
+
+GOOD = script(["title"], [Query(TRUE, "sat"), Query(FALSE, "unsat")])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [GOOD.replace(HEAD, ""), GOOD.replace("(check-sat)", "", 1), GOOD.replace(":status sat", ":status happy"),
+     GOOD + "(check-sat)\n", GOOD.replace("(pop 1)", "", 1), json.dumps({}), ""],
+)  # fmt: skip
+def test_a_script_of_another_shape_is_refused(text: str) -> None:
+    assert len(parse(GOOD)) == 2
+    with pytest.raises(ValueError, match=r"query|begin"):
+        parse(text)
