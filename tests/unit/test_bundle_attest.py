@@ -8,6 +8,7 @@ import subprocess
 import sys
 import zipfile
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -149,15 +150,22 @@ def test_the_statement_knows_passed_and_failed_and_nothing_between(verified: Wor
 
 
 def test_a_waived_check_is_warned() -> None:
-    from report_sample import red
+    from report_sample import green
 
     from gradproof.bundle.statement import sorted_rows
 
-    report = red()
-    failed = sorted_rows(report)[2]
-    passed, warned, left = sorted_rows({**report, "waivers": [{"check": failed[0]}]})
-    assert (warned, left) == ([failed[0]], failed[1:])
-    assert failed[0] not in passed
+    report = green()
+    row = report["obligations"][0]
+    (name, *_) = row["cells"]["cpu"]["checks"]
+    row["cells"]["cpu"] |= {"effect": "OPEN", "checks": [name], "required": True}
+    next(c for c in report["checks"] if c["id"] == name).update(outcome="TIMEOUT", effect="OPEN")
+    row |= {"effect": "OPEN", "waived": True}
+    day = report["generated_at"][:10]
+    waiver = {"obligation": row["id"], "layer": "cpu", "state": "in force", "expires": day}
+    assert sorted_rows(report)[1:] == ([], [name])
+    passed, warned, left = sorted_rows({**report, "waivers": [waiver]})
+    assert (warned, left) == ([name], [])
+    assert name not in passed
 
 
 def test_kills_devices_and_witnesses_are_told(verified: Workspace) -> None:
@@ -279,3 +287,26 @@ def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[
     (found,) = rerun.ask(root, "z3", 60.0)
     assert isinstance(found, Problem)
     assert "1 differ" in found.found
+
+
+def test_a_waiver_counts_as_on_the_day_of_the_bundle(verified: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    today = datetime.now(UTC).date()
+    (verified.root / "pyproject.toml").write_text(
+        '[tool.gradproof]\nprofile = "release"\n[[tool.gradproof.waivers]]\nobligation = "T-1"\nlayer = "cuda"\n'
+        f'owner = "ann"\nreason = "no GPU"\nexpires = {today}\n',
+        encoding="utf-8",
+    )
+    assert attested() == 0
+    out = verified.root / "out"
+    (place,) = (out / "statements").glob("*.json")
+    assert load(place)["predicate"]["warnedTests"] == ["F-1@cuda-fp32"]
+    assert load(out / "waivers.json")["toy"][0]["state"] == "in force"
+
+    class Later(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:
+            return datetime.now(tz) + timedelta(days=9)
+
+    monkeypatch.setattr("gradproof.session.datetime", Later)
+    assert cli.dispatch(["gate"]) == OPEN
+    assert cli.dispatch(["verify-bundle", str(out)]) == 0

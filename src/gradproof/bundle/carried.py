@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,8 +83,9 @@ def opened(
     files: Mapping[str, str],
     ran_on: Mapping[str, Any],
     left_out: Mapping[str, str],
+    made_at: str,
 ) -> Carried:
-    """Open a bundle. Raises GradproofError for contracts that cannot be read."""
+    """Open a bundle, to be judged by the clock of when it was made. Raises GradproofError for unreadable contracts."""
     root = root.resolve()
     session = Session(Options(workspace=root / SOURCES, contracts=tuple(contracts), profile=profile))
     session.workspace = replace(session.workspace, reports=root)
@@ -94,7 +96,23 @@ def opened(
         if standing.evidence is None and check.id in left_out:
             standing = Standing(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
         standings[check.id] = standing
+    session.demands = replace(session.demands, now=_clock(made_at, standings))
     return Carried(session, store, standings)
+
+
+def _clock(made_at: str, standings: Mapping[str, Standing]) -> datetime:
+    """When the bundle was made: by its own word, and not before the newest of its evidence."""
+    told = [made_at, *(s.evidence["finished_at"] for s in standings.values() if s.evidence is not None)]
+    times = [_time(text) for text in told]
+    return max(times, default=_time(made_at))
+
+
+def _time(text: str) -> datetime:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return datetime.min.replace(tzinfo=UTC)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
 def claimed(standings: Mapping[str, Standing]) -> dict[str, str]:

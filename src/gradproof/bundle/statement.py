@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.bundle.document import Wheel
+from gradproof.render.consistency import excused_ids
 from gradproof.render.standing import Standing, rows
 from gradproof.workspace import sha256_of
 
@@ -45,15 +46,13 @@ def _described(name: str, digest: str) -> dict[str, Any]:
 
 def sorted_rows(report: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Names of what passed, what is waived, and everything else that was asked for."""
-    waived = {str(w.get("check", w.get("id", ""))) for w in report.get("waivers", [])}
+    waived = excused_ids(report)
     passed: list[str] = []
     warned: list[str] = []
     failed: list[str] = []
     for row in rows(report):
-        if row.standing is Standing.SKIPPED:
-            continue
-        if row.standing is Standing.PASSED:
-            passed.append(row.id)
-        else:
-            (warned if row.id in waived else failed).append(row.id)
+        if row.id in waived:
+            warned.append(row.id)
+        elif row.standing is not Standing.SKIPPED:
+            (passed if row.standing is Standing.PASSED else failed).append(row.id)
     return passed, warned, failed

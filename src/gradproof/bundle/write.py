@@ -119,7 +119,7 @@ def _fill(
     wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
     contradictions = _queries(stage, session, kept, wanted, listener)
     names, profile = [c.id for c in session.contracts], session.options.profile
-    carried = opened(stage, names, profile, files, installed, left_out)
+    carried = opened(stage, names, profile, files, installed, left_out, made_at)
     _unchanged(carried, kept)
     sources = sha256_of(stage / FILES)
     made = derived.reports(carried, made_at, __version__)
