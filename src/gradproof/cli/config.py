@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import as_json, place, running, with_options
+from gradproof.cli.options import as_json, baseline, place, running, with_options
 from gradproof.settings import ENVIRONMENT
 
 if TYPE_CHECKING:
@@ -20,9 +20,7 @@ SCHEMA = "gradproof-config/1"
 @click.command("config")
 @place
 @running
-@click.option(
-    "--baseline", envvar=ENVIRONMENT["baseline"], metavar="FILE", help="Report that nothing may be weaker than."
-)
+@baseline
 @as_json
 @with_options
 def command(options: Options, quiet: bool, json_: bool) -> int:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import baseline, place, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
@@ -18,10 +18,14 @@ MOST = 20
 
 @click.command("gate")
 @place
+@baseline
 @output_formats
 @with_options
 def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
-    """Judge the evidence at hand against the contract as it stands. Runs nothing, writes what --format names."""
+    """Judge the evidence at hand against the contract as it stands. Runs nothing, writes what --format names.
+
+    With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
+    """
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.core import Exit
     from gradproof.session import Run, Session, worst
@@ -30,6 +34,10 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     session = Session(options)
     run = Run(session.standings(session.checks), frozenset(), True, False, 0.0)
     reports = [session.reported(contract, run) for contract in session.contracts]
+    if session.options.baseline is not None:
+        from gradproof.ratchet import held
+
+        reports = held(session.options.baseline, reports)
     with Outputs(wanted, len(reports)) as outputs:
         if outputs.table:
             told(reports)

@@ -79,6 +79,13 @@ def running(function: F) -> F:
     return _chain(_RUN)(function)
 
 
+def baseline(function: F) -> F:
+    """--baseline."""
+    words = "Report, or folder of reports, that nothing may be weaker than."
+    kind = click.Path(path_type=Path)
+    return click.option("--baseline", type=kind, envvar=ENVIRONMENT["baseline"], metavar="PATH", help=words)(function)
+
+
 def as_json(function: F) -> F:
     """--json."""
     return click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")(function)

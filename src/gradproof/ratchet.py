@@ -1,0 +1,53 @@
+"""The ratchet: nothing may be weaker than in the reports of the last release.
+
+The comparison is that of `gradproof diff`. What became weaker makes its contract's verdict BROKEN, and what no order
+decides makes it OPEN; both stand among the reasons, so that every format tells them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradproof.core import EXIT_CODE, Exit
+
+if TYPE_CHECKING:
+    from gradproof.diff.document import ChangeShape
+
+SEVERITY = (Exit.BROKEN, Exit.CRASH, Exit.OPEN, Exit.NOTHING, Exit.MET)
+
+
+def held(baseline: Path, reports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """These reports, judged against a report.json or a folder of reports as well. Raises GradproofError GP481."""
+    from gradproof.diff.compared import difference
+    from gradproof.report import write_json
+
+    with tempfile.TemporaryDirectory() as folder:
+        for report in reports:
+            write_json(Path(folder) / report["contract"]["id"] / "report.json", report)
+        found = difference(baseline, Path(folder))
+    known = {report["contract"]["id"] for report in reports}
+    shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
+    reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
+    for row in found.contracts:
+        told = [_told(change) for change in row.changes if change.direction in ("weakened", "undecided")]
+        for name in [row.contract] if row.contract in known else known:
+            reasons[name] += told
+    return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
+
+
+def _told(change: ChangeShape) -> tuple[Exit, str]:
+    sides = f": {change.old or 'nothing'} -> {change.new or 'nothing'}"
+    if change.direction == "weakened":
+        return Exit.BROKEN, f"weaker than the baseline: {change.kind} {change.place}, {change.word}{sides}"
+    return Exit.OPEN, f"not decided against the baseline: {change.kind} {change.place}, {change.word}{sides}"
+
+
+def _judged(report: dict[str, Any], found: Sequence[tuple[Exit, str]]) -> dict[str, Any]:
+    verdict = report["verdict"]
+    exit_ = min([Exit(verdict["exit"]), *(e for e, _ in found)], key=SEVERITY.index)
+    reasons = [*(text for _, text in found), *verdict["reasons"]]
+    told = {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons}
+    return {**report, "verdict": {**verdict, **told}}

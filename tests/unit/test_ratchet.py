@@ -1,0 +1,92 @@
+"""`gradproof gate --baseline`: green on what stayed or grew stronger, red in every format on what became weaker."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gradproof.cli import dispatch
+from gradproof.core import EXIT_CODE, Exit
+from gradproof.workspace import Workspace
+
+MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
+
+
+@pytest.fixture
+def base(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The toy workspace after a run, with its reports kept as a baseline."""
+    monkeypatch.delenv("GRADPROOF_BASELINE", raising=False)
+    assert dispatch(["verify", "-q"]) == MET
+    place = toy.root / "baseline"
+    shutil.copytree(toy.reports, place)
+    return place
+
+
+def edit(toy: Workspace, old: str, new: str) -> None:
+    path = toy.contracts()[0]
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    dispatch(["verify", "-q"])
+
+
+def test_what_stayed_is_met(toy: Workspace, base: Path) -> None:
+    assert dispatch(["gate", "--baseline", str(base)]) == MET
+    assert dispatch(["gate", "--baseline", str(base / "report.json")]) == MET
+
+
+WEAKER = {
+    "a looser tolerance": ('value: "1e-5"', 'value: "1e-4"'),
+    "a smaller bound": ("name: micro_batches, value: 4", "name: micro_batches, value: 3"),
+}
+
+
+@pytest.mark.parametrize("name", WEAKER)
+def test_what_became_weaker_is_red_though_the_gate_is_met(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    edit(toy, *WEAKER[name])
+    assert dispatch(["gate"]) == MET
+    capsys.readouterr()
+    assert dispatch(["gate", "--baseline", str(base)]) == BROKEN
+    assert "weaker than the baseline" in capsys.readouterr().out
+    shutil.rmtree(base)
+    shutil.copytree(toy.reports, base)
+    edit(toy, *reversed(WEAKER[name]))
+    assert dispatch(["gate", "--baseline", str(base)]) == MET
+
+
+def test_every_format_tells_it(toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    for name in ("json", "junit", "sarif", "github", "md", "ndjson", "html"):
+        capsys.readouterr()
+        assert dispatch(["gate", "--baseline", str(base), "--format", name]) == BROKEN
+        assert "weaker than the baseline" in capsys.readouterr().out, name
+
+
+def test_the_file_and_the_environment_name_it_too(toy: Workspace, base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    (toy.root / "pyproject.toml").write_text('[tool.gradproof]\nbaseline = "baseline"\n', encoding="utf-8")
+    assert dispatch(["gate"]) == BROKEN
+    monkeypatch.setenv("GRADPROOF_BASELINE", str(toy.reports))
+    assert dispatch(["gate"]) == MET
+
+
+def test_a_baseline_that_is_not_there_or_says_too_much_is_refused(toy: Workspace, base: Path) -> None:
+    assert dispatch(["gate", "--baseline", "nowhere.json"]) == USAGE
+    path = base / "report.json"
+    report = json.loads(path.read_text(encoding="utf-8"))
+    report["obligations"][0]["cells"]["smt"]["effect"] = "BROKEN"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    assert dispatch(["gate", "--baseline", str(base)]) == USAGE
+
+
+def test_a_baseline_of_another_contract_decides_nothing(toy: Workspace, base: Path) -> None:
+    path = base / "report.json"
+    text = path.read_text(encoding="utf-8").replace('"id": "toy"', '"id": "another"')
+    path.write_text(text, encoding="utf-8")
+    code = dispatch(["gate", "--baseline", str(base)])
+    assert code in (OPEN, BROKEN)
