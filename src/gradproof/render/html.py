@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,7 @@ def _key(device: str) -> Markup:
     return svg.format(plot.mark(device, 8, 7))
 
 
+@cache
 def _environment() -> Environment:
     loader = FileSystemLoader(HERE)
     env = Environment(
