@@ -30,8 +30,12 @@ FILES = 40  # files of the engine that one claim names: about as many as a proof
 HEAD = """\
 metadata: {{version: "1.0.0", description: "contract {place} of a workspace with many checks"}}
 subjects:
-  {{model: "models.a:VALUE", empty: "models.a:VALUE", mutants: "models.registry:MUTANTS",
-   torch: "models.a:VALUE", torch_empty: "models.a:VALUE", torch_mutants: "models.registry:MUTANTS"}}
+  model: "models.a:VALUE"
+  empty: "models.a:VALUE"
+  mutants: "models.registry:MUTANTS"
+  torch: "models.a:VALUE"
+  torch_empty: "models.a:VALUE"
+  torch_mutants: "models.registry:MUTANTS"
 equations: {{}}
 proof_obligations:
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -64,6 +65,7 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(function)
     def gathered(**given: Any) -> int:
+        gc.set_threshold(100_000, 20, 20)  # what these commands read lives to their end: looking for waste is wasted
         from gradproof.session import Options
 
         shared = {k: given.pop(k) for k in tuple(given) if k in Options.__dataclass_fields__}
