@@ -21,6 +21,7 @@ check: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench_shadow
+	$(BIN)/python -m tests.bench_speed
 
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)

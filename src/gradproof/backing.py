@@ -13,13 +13,13 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.audit import belongs
 from gradproof.core import Check, Kind
-from gradproof.rounding.contracts import LEMMAS, Lemma, premises
-from gradproof.rounding.lemma_jobs import method
-from gradproof.rounding.solve import FAMILIES
+
+if TYPE_CHECKING:
+    from gradproof.rounding.contracts import Lemma
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 Row = Mapping[str, Any]
@@ -64,6 +64,9 @@ def _named(check: Check) -> list[str]:
 
 def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator[str]:
     """Lemmas without a row, and rows that prove nothing; premises count alike. `exact`: nothing may be rounded."""
+    from gradproof.rounding.contracts import LEMMAS
+    from gradproof.rounding.lemma_jobs import method
+
     rows = {row["name"]: row for row in stats.get("lemmas", ())}
     if not names and not exact:
         yield "it names no lemma"
@@ -86,6 +89,8 @@ def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator
 
 def _follows(lemma: Lemma, row: Row, rows: Row) -> bool:
     """Whether the premises are those of the lemma, and are there."""
+    from gradproof.rounding.contracts import premises
+
     return list(row["premises"]) == list(premises(lemma)) and rows.keys() >= {*row["premises"]}
 
 
@@ -127,6 +132,8 @@ def _alone(check: Check, stats: Row) -> Iterator[str]:
 
 def families(replies: Sequence[Row]) -> list[str]:
     """Families of the solvers that answered `unsat`; none where one answered otherwise with a counterexample."""
+    from gradproof.rounding.solve import FAMILIES
+
     if any(reply["answer"] == "sat" for reply in replies):
         return []
     agreed = [reply["solver"] for reply in replies if reply["answer"] == "unsat" and reply["version"]]
@@ -172,6 +179,8 @@ def _count(n: int, what: str) -> str:
 
 def lemma_lines(stats: Row) -> Iterator[str]:
     """One line a lemma: its method, and each solver's verdict."""
+    from gradproof.rounding.solve import FAMILIES
+
     for row in stats.get("lemmas") or ():
         if row["method"] == "solvers":
             said = [f"{r['solver']} {r['version']} ({FAMILIES.get(r['solver'], '?')})" for r in row["solvers"]]

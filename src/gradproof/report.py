@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gradproof import __version__, studies
+from gradproof import __version__, harness_text, studies
 from gradproof.core import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.environment import environment
 from gradproof.evidence import now
@@ -64,6 +64,7 @@ def build(
         "rounding": studies.rounding(workspace),
         "kernels": studies.kernels(workspace, checks, here),
         "studies": studies.training(workspace),
+        "harnesses": harness_text.texts((r.check.harness for r in rulings), workspace.root),
         "totals": _totals(rulings),
         "environment": here,
         "seconds": round(seconds, 3),
@@ -95,6 +96,7 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
         "rounding": studies.no_rounding("the run has not finished"),
         "kernels": {"documents": [], "relies": []},
         "studies": [],
+        "harnesses": {},
         "totals": _totals([]),
         "environment": environment(),
         "seconds": 0.0,

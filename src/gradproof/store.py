@@ -73,7 +73,7 @@ class Store:
 
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
-        self._hashes: dict[Path, str] = {}
+        self._hashes: dict[str, str] = {}
         self._locator = Locator(workspace.root)
 
     def folder(self, check: Check) -> Path:
@@ -159,15 +159,15 @@ class Store:
         return None if root is None or ".." in Path(name).parts else root / name
 
     def _file(self, key: str, digest: str) -> str | None:
-        path = self._place(key)
-        if path is None:
-            return f"{key} names no file"
-        if path not in self._hashes:
+        if key not in self._hashes:
+            path = self._place(key)
+            if path is None:
+                return f"{key} names no file"
             try:
-                self._hashes[path] = sha256_of(path)
+                self._hashes[key] = sha256_of(path)
             except OSError:
-                self._hashes[path] = ""
-        now = self._hashes[path]
+                self._hashes[key] = ""
+        now = self._hashes[key]
         return None if now == digest else f"{key} changed" if now else f"{key} is gone"
 
     def _module(self, name: str, key: str) -> str | None:

@@ -57,3 +57,9 @@ def test_a_cell_that_no_check_of_its_model_carries_is_refused() -> None:
             check["subject"] = TABLE
     with pytest.raises(GradproofError, match=r"GA-INV-002 x smt reads DISCHARGED where none of its checks is about"):
         markdown.render(report)
+
+
+def test_many_other_subjects_are_counted_by_their_reach() -> None:
+    known = [{"subject": f"models.m:{i}", "reach": "sampled" if i == 3 else "all inputs"} for i in range(4)]
+    assert views._further(known[:2]) == ["of models.m:0: all inputs", "of models.m:1: all inputs"]
+    assert views._further(known) == ["of 3 other subjects: all inputs", "of 1 other subject: sampled"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -98,6 +99,7 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
     def gathered(**given: Any) -> int:
         from click.core import ParameterSource
 
+        gc.set_threshold(100_000, 20, 20)  # what these commands read lives to their end: looking for waste is wasted
         from gradproof.session import Options
 
         source = click.get_current_context().get_parameter_source

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any
 
 ABSENT = "none"
+# Control characters, those that steer the direction of text, and lone surrogates.
+_UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def clean(text: object) -> str:
     """`text` with every control character except newline and tab made visible, so that no terminal obeys it."""
-    out = []
-    for ch in str(text):
-        code = ord(ch)
-        hidden = (code < 0x20 and ch not in "\n\t") or 0x7F <= code < 0xA0
-        steering = 0x202A <= code <= 0x202E or 0x2066 <= code <= 0x2069 or 0xD800 <= code <= 0xDFFF
-        out.append(f"\\x{code:02x}" if hidden or steering else ch)
-    return "".join(out)
+    return _UNSEEN.sub(lambda found: f"\\x{ord(found[0]):02x}", str(text))
 
 
 def one_line(text: object) -> str:

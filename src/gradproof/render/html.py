@@ -1,7 +1,14 @@
-"""The report as one self-contained HTML page: no script, no external resource, everything escaped."""
+"""The report as one self-contained HTML page: no external resource, everything escaped, and all of it without a script.
+
+The one script filters the checks and opens what a link points at. The page's own policy names it by its digest, so a
+browser runs no other.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +16,14 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from gradproof.core import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
-from gradproof.render import errors, fmt, plot, rounding, rounding_plot, traces, views
+from gradproof.render import errors, fmt, kills, plot, rounding, rounding_plot, stories, traces, views
 from gradproof.render.consistency import Report, effect_of, require, required_ids
 from gradproof.timeline import as_svg
 
 HERE = Path(__file__).resolve().parent
+MANY = 150  # checks up to which a page is tried in full
+MOST = 1_000_000  # bytes of a page that is not the least
+FULL, BRIEF, LEAST = 2, 1, 0  # how much is told of what is discharged; of the rest everything is told
 
 
 def _finalize(value: Any) -> Any:
@@ -56,6 +66,7 @@ def _key(device: str) -> Markup:
     return svg.format(plot.mark(device, 8, 7))
 
 
+@cache
 def environment() -> Environment:
     """Templates of this folder, everything escaped."""
     loader = FileSystemLoader(HERE)
@@ -76,7 +87,10 @@ def environment() -> Environment:
         to=_to,
         key=_key,
         effect_of=effect_of,
+        wrong=stories.wrong,
+        kill_heads=kills.heads,
     )
+    env.tests["wrong"] = stories.wrong
     env.globals.update(rounding=rounding, as_svg=as_svg)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
     return env
@@ -98,9 +112,42 @@ def _plot_section(report: Report) -> dict[str, Any]:
     }
 
 
+def _stories(report: Report, level: int) -> dict[str, Any]:
+    return {
+        "stories": stories.stories(report),
+        "harnesses": report.get("harnesses") or {},
+        "machines": stories.environments(report),
+        "claims": stories.claims(report),
+        "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
+        "effects": {c["id"]: effect_of(c) for c in report["checks"]},
+        "killed": [m["name"] for m in report["mutants"] if kills.certain(m)],
+        "kill_matrices": kills.matrices(m for m in report["mutants"] if level or not kills.certain(m)),
+        "by_layer": views.by_layer(report),
+    }
+
+
+def _script() -> dict[str, Any]:
+    """The script, and its digest as the page's policy names it."""
+    text = (HERE / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    return {"script": Markup(text), "script_digest": Markup(digest)}
+
+
 def render(report: Report) -> str:
-    """The page as text. Raises GradproofError on a wrong shape or an inconsistency."""
+    """The page as text, with less of what is discharged where it would pass MOST bytes.
+
+    Raises GradproofError on a wrong shape or an inconsistency.
+    """
     require(report)
+    levels = (FULL, BRIEF, LEAST) if len(report["checks"]) <= MANY else (BRIEF, LEAST)
+    for level in levels:
+        page = _page(report, level)
+        if len(page.encode()) <= MOST:
+            break
+    return page
+
+
+def _page(report: Report, level: int) -> str:
     template = environment().get_template("report.html.j2")
     seen = {Outcome(c["outcome"]) for c in report["checks"]}
     return template.render(
@@ -114,6 +161,8 @@ def render(report: Report) -> str:
         exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
         css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
         ids={c["id"] for c in report["checks"]},
-        layer_ids={layer: {c["id"] for c in report["checks"] if c["layer"] == layer} for layer in Layer},
+        level=level,
+        **_stories(report, level),
+        **_script(),
         **_plot_section(report),
     )

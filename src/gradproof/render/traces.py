@@ -23,6 +23,12 @@ def traces(report: Report) -> list[tuple[str, str, Timeline]]:
     return found
 
 
+def own(check: Mapping[str, Any]) -> Timeline | None:
+    """The run that breaks the check's own subject, where its counterexample carries one. Raises as `traces` does."""
+    shown = check.get("counterexample") or {}
+    return _legible(shown["trace"]) if shown.get("trace") else None
+
+
 def _legible(trace: Mapping[str, Any]) -> Timeline:
     """A timeline whose texts no terminal and no page obeys. Raises GradproofError for what is none."""
     try:

@@ -187,7 +187,15 @@ def _cell_reach(told: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
     parts += [w for w in known or words if not w.startswith("proved, ")]
     shown = {(r.get("subject"), r.get("reach")) for r in rows if effect_of(r) is Effect.DISCHARGED}
     further = [b for b in told.get("beyond", ()) if (b["subject"], b["reach"]) in shown]
-    return "; ".join([*parts, *(f"of {b['subject']}: {b['reach']}" for b in further)])
+    return "; ".join([*parts, *_further(further)])
+
+
+def _further(known: list[Mapping[str, Any]], limit: int = 2) -> list[str]:
+    """What is known of other subjects, by name where they are few, else counted by reach."""
+    if len(known) <= limit:
+        return [f"of {b['subject']}: {b['reach']}" for b in known]
+    reaches = [str(b["reach"]) for b in known]
+    return [f"of {plural(reaches.count(r), 'other subject')}: {r}" for r in dict.fromkeys(reaches)]
 
 
 def of_model(told: Mapping[str, Any], check: Mapping[str, Any]) -> bool:

@@ -1,0 +1,218 @@
+"""A quick way to the tree of a contract that is written plainly; None where it is not, and the YAML reader is asked.
+
+Taken: block mappings and lists, word-like keys, scalars and flow collections of one line, folded and literal text
+(which the YAML reader itself is given, alone). Whatever else a line holds makes the whole answer None. So this knows no
+mistake and reports none; where it answers, `contract_tree.parse` would give the same tree and no problem, which the
+tests try on contracts with random edits.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from gradproof.contract_tree import MAX_DEPTH, MAX_NODES, Node
+
+# What stands outside of this is left to the YAML reader: tabs, other line ends, byte order marks, rare planes.
+_ODD = re.compile("[^\n\x20-\x7e\xa1-\u2027\u2030-\ud7ff\ue000-\ufefe\uff00-\uffef]")
+_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*):(?= |$)")
+_NO_KEY = re.compile(r"(?i:null|true|false)")
+_DOUBLE = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_SINGLE = re.compile(r"'((?:[^']|'')*)'")
+_START = r"(?:[A-Za-z0-9_.(/<=+$^\xa1-\uffef]|-(?=[A-Za-z0-9.]))"
+_PLAIN = re.compile(_START + r"[^#:]*(?:(?::(?=[^ #])|(?<=[^ ])#)[^#:]*)*")
+_FLOW = re.compile(_START + r"[^,\[\]{}#:]*")
+_TAIL = re.compile(r" *(?:(?<= )#.*)?$")
+_TEXT = re.compile(r"[>|]-?$")
+
+Resolve = Callable[[str, int, int], Node | None]
+Folded = Callable[[str], str | None]
+
+
+class _Unsure(Exception):
+    """The YAML reader must decide."""
+
+
+def quick(text: str, resolve: Resolve, folded: Folded) -> Node | None:
+    """The tree of `text`, or None. `resolve` makes a node of a plain scalar; `folded` reads `k: >` with its lines."""
+    if _ODD.search(text):
+        return None
+    try:
+        return _Quick(text, resolve, folded).document()
+    except _Unsure:
+        return None
+
+
+class _Quick:
+    """Reads line by line; `at` is the line under way, whose list dash has been made a space."""
+
+    def __init__(self, text: str, resolve: Resolve, folded: Folded) -> None:
+        self.lines, self.at, self.nodes = text.split("\n"), 0, 0
+        self.resolve, self.folded = resolve, folded
+
+    def document(self) -> Node:
+        if self.indent() != 0:
+            raise _Unsure
+        node = self.mapping(0, 1)
+        if self.indent() >= 0:
+            raise _Unsure
+        return node
+
+    def indent(self) -> int:
+        """Column of the next line with content, which is made the one under way; -1 where there is none."""
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            found = line.lstrip(" ")
+            if found and found[0] != "#":
+                return len(line) - len(found)
+            self.at += 1
+        return -1
+
+    def counted(self, node: Node) -> Node:
+        self.nodes += 1
+        if self.nodes > MAX_NODES // 2:
+            raise _Unsure
+        return node
+
+    def block(self, indent: int, depth: int) -> Node:
+        dash = self.lines[self.at].startswith("- ", indent)
+        return self.items(indent, depth) if dash else self.mapping(indent, depth)
+
+    def items(self, indent: int, depth: int) -> Node:
+        node = self.opened(Node([], self.at + 1, indent + 1), depth)
+        while self.indent() == indent and self.lines[self.at].startswith("- ", indent):
+            line = self.lines[self.at]
+            column = len(line) - len(line[indent + 1 :].lstrip(" "))
+            if column >= len(line):
+                raise _Unsure
+            if _KEY.match(line, column):
+                self.lines[self.at] = " " * column + line[column:]
+                node.value.append(self.mapping(column, depth + 1))
+            else:
+                node.value.append(self.inline(column, depth))
+        if self.indent() > indent:
+            raise _Unsure
+        return node
+
+    def mapping(self, indent: int, depth: int) -> Node:
+        node = self.opened(Node({}, self.at + 1, indent + 1), depth)
+        while self.indent() == indent:
+            line = self.lines[self.at]
+            found = _KEY.match(line, indent)
+            if found is None:
+                raise _Unsure
+            key = found[1]
+            if key in node.keys or _NO_KEY.fullmatch(key):
+                raise _Unsure
+            node.keys[key] = (self.at + 1, indent + 1)
+            node.value[key] = self.of_key(found.end(), indent, node.keys[key], depth)
+        if self.indent() > indent:
+            raise _Unsure
+        return node
+
+    def opened(self, node: Node, depth: int) -> Node:
+        if depth > MAX_DEPTH // 2:
+            raise _Unsure
+        return self.counted(node)
+
+    def of_key(self, column: int, indent: int, place: tuple[int, int], depth: int) -> Node:
+        """What stands after a key: on its line, or below it."""
+        line = self.lines[self.at]
+        if not _TAIL.match(line, column):
+            column += len(line[column:]) - len(line[column:].lstrip(" "))
+            if _TEXT.match(line, column):
+                return self.text(column, indent)
+            return self.inline(column, depth)
+        self.at += 1
+        below = self.indent()
+        if below > indent or (below == indent and self.lines[self.at].startswith("- ", indent)):
+            return self.block(below, depth + 1)
+        return self.counted(Node(None, *place, empty=True))
+
+    def text(self, column: int, indent: int) -> Node:
+        """Folded or literal text: its lines are those that are indented deeper, and blank ones."""
+        start, head = self.at, self.lines[self.at]
+        self.at += 1
+        while self.at < len(self.lines):
+            line = self.lines[self.at]
+            found = line.lstrip(" ")
+            if found and len(line) - len(found) <= indent:
+                break
+            self.at += 1
+        body = "\n".join(self.lines[start + 1 : self.at])
+        value = self.folded(f"{' ' * indent}k: {head[column:]}\n{body}\n")
+        if value is None:
+            raise _Unsure
+        return self.counted(Node(value, start + 1, column + 1))
+
+    def inline(self, column: int, depth: int) -> Node:
+        """A scalar or a flow collection that ends on its line."""
+        line = self.lines[self.at]
+        if line[column] in "[{":
+            node, end = self.flow(line, column, depth + 1)
+        elif line[column] in "\"'":
+            node, end = self.quoted(line, column)
+        else:
+            found = _PLAIN.match(line, column)
+            if found is None:
+                raise _Unsure
+            node, end = self.plain(found[0], column), found.end()
+        if not _TAIL.match(line, end):
+            raise _Unsure
+        self.at += 1
+        return node
+
+    def plain(self, text: str, column: int) -> Node:
+        node = self.resolve(text.rstrip(" "), self.at + 1, column + 1)
+        if node is None:
+            raise _Unsure
+        return self.counted(node)
+
+    def quoted(self, line: str, column: int) -> tuple[Node, int]:
+        found = (_DOUBLE if line[column] == '"' else _SINGLE).match(line, column)
+        if found is None:
+            raise _Unsure
+        text = found[1]
+        text = re.sub(r"\\(.)", r"\1", text) if line[column] == '"' else text.replace("''", "'")
+        return self.counted(Node(text, self.at + 1, column + 1)), found.end()
+
+    def flow(self, line: str, column: int, depth: int) -> tuple[Node, int]:
+        """A flow collection and the column behind it."""
+        closing = "]" if line[column] == "[" else "}"
+        node = self.opened(Node([] if closing == "]" else {}, self.at + 1, column + 1), depth)
+        at = _past(line, column + 1)
+        if line[at : at + 1] == closing:
+            return node, at + 1
+        while True:
+            if closing == "}":
+                found = _KEY.match(line, at)
+                if found is None or found[1] in node.keys or _NO_KEY.fullmatch(found[1]):
+                    raise _Unsure
+                node.keys[found[1]] = (self.at + 1, at + 1)
+                node.value[found[1]], at = self.part(line, _past(line, found.end()), depth)
+            else:
+                value, at = self.part(line, at, depth)
+                node.value.append(value)
+            at = _past(line, at)
+            if line[at : at + 1] == closing:
+                return node, at + 1
+            if line[at : at + 2] != ", ":
+                raise _Unsure
+            at = _past(line, at + 1)
+
+    def part(self, line: str, at: int, depth: int) -> tuple[Node, int]:
+        """One value of a flow collection."""
+        start = line[at : at + 1]
+        if start in ("[", "{"):
+            return self.flow(line, at, depth + 1)
+        if start in ('"', "'"):
+            return self.quoted(line, at)
+        found = _FLOW.match(line, at)
+        if found is None:
+            raise _Unsure
+        return self.plain(found[0], at), at + len(found[0].rstrip(" "))
+
+
+def _past(line: str, at: int) -> int:
+    """The first column from `at` that is no space."""
+    return at + len(line[at:]) - len(line[at:].lstrip(" "))
