@@ -305,6 +305,7 @@ def _base(profile: str, gpu: bool) -> Report:
         "gate": {"id": "F-GA-001", "criteria": [], "falsification": {
             "text": "remove the 1/N scaling", "turned_red": True, "why": "KANI-GA-001 refuted it at N = 2"}},
         "checks": [*_proofs(), *_runs(gpu), seeded], "measurements": measurements(gpu),
+        "waivers": [],
         "rounding": {"standing": "fresh", "reason": "no file has changed", "document": studies.rounding()},
         "kernels": kernels(gpu),
         "studies": [{"name": "tokens.json", "standing": "fresh", "reason": "no file has changed"}],

@@ -40,7 +40,7 @@ def test_what_stayed_is_met(toy: Workspace, base: Path) -> None:
 
 WEAKER = {
     "a looser tolerance": ('value: "1e-5"', 'value: "1e-4"'),
-    "a smaller bound": ("name: micro_batches, value: 2", "name: micro_batches, value: 1"),
+    "a smaller bound": ("name: examples, value: 2", "name: examples, value: 1"),
 }
 
 
