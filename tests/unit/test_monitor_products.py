@@ -112,3 +112,28 @@ def test_a_model_that_trains_in_evaluation_mode_tells_its_rows() -> None:
         model(torch.ones(2, 3)).mean().backward()
         optimizer.step()
     assert monitored(monitor)["effective"]["sizes"] == [2]
+
+
+SCALED: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
+    "scaled last": (lambda scaler, loss: scaler.scale(loss / N), True),
+    "a product below the scale": (lambda scaler, loss: scaler.scale(loss * (1 / N)), False),
+    "a product above the scale": (lambda scaler, loss: scaler.scale(loss) * (1 / N), False),
+    "a quotient above the scale": (lambda scaler, loss: scaler.scale(loss) / N, False),
+}
+
+
+@pytest.mark.parametrize("name", SCALED)
+def test_only_the_scaler_s_own_product_is_taken_out(name: str) -> None:
+    share, told = SCALED[name]
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    right = []
+    with Monitor() as monitor:
+        for _ in range(N):
+            loss = model(torch.randn(2, 3)).square().mean()
+            share(scaler, loss).backward()  # type: ignore[no-untyped-call]
+            right.append(float(loss.detach()))
+        scaler.step(optimizer)
+    due = pytest.approx(right, rel=1e-6) if told else [None] * N
+    assert [row["loss"] for row in monitored(monitor)["losses"]] == due

@@ -77,7 +77,7 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, told_by: str) 
         made.scale = 1.0 if scale is None else scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
         node = _skipped(roots[0].grad_fn)
         if scale is not None:
-            node = _skipped(_below(node)) if _name(node) == "MulBackward0" else None
+            node = _skipped(_below(node)) if _name(node) == "MulBackward0" and _is_by(node, scale) else None
         while _name(node) == "DivBackward0" and (by := _divisor(node)) is not None:
             made.divisor *= by
             node = _skipped(node.next_functions[0][0])
@@ -150,6 +150,12 @@ def _below(node: Any) -> Any:
     """The one node under a product with a number."""
     below = [n for n, _ in node.next_functions if n is not None]
     return below[0] if len(below) == 1 else None
+
+
+def _is_by(node: Any, scale: Any) -> bool:
+    """Whether a product is by the loss scaler's own tensor, and not by another number on top of it."""
+    other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+    return isinstance(other, Tensor) and isinstance(scale, Tensor) and other.data_ptr() == scale.data_ptr()
 
 
 def _divisor(node: Any) -> float | None:
