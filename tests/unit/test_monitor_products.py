@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from gradproof.core import Outcome
 from gradproof.monitoring import report_loss
 from gradproof.shadow.monitor import Monitor
-from gradproof.shadow.monitored import heard, monitored, reported
+from gradproof.shadow.monitored import DROPPED, heard, monitored, reported
 
 N = 4
 
@@ -137,3 +137,35 @@ def test_only_the_scaler_s_own_product_is_taken_out(name: str) -> None:
         scaler.step(optimizer)
     due = pytest.approx(right, rel=1e-6) if told else [None] * N
     assert [row["loss"] for row in monitored(monitor)["losses"]] == due
+
+
+@pytest.mark.parametrize("of", ["optimizer", "model"])
+def test_gradients_that_were_zeroed_inside_a_window_have_no_effective_batch(of: str) -> None:
+    model, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    owner: Any = {"optimizer": optimizer, "model": model}[of]
+    for wrong in (True, False):
+        owner.zero_grad()
+        with Monitor() as monitor:
+            for _ in range(N):
+                (model(torch.ones(2, 3)).mean() / N).backward()
+                (owner if wrong else other).zero_grad()
+            optimizer.step()
+            owner.zero_grad()
+        told = monitored(monitor)["effective"]
+        assert (told["samples"], told["why"]) == ((None, DROPPED) if wrong else (2 * N, ""))
+
+
+def test_a_closure_that_is_called_again_has_no_effective_batch() -> None:
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+
+    def closure() -> float:
+        optimizer.zero_grad()
+        loss = (model(torch.ones(2, 3)) - 1).square().mean()
+        loss.backward()
+        return float(loss.detach())
+
+    with Monitor() as monitor:
+        optimizer.step(closure)  # type: ignore[no-untyped-call]
+    assert monitored(monitor)["effective"]["why"] == DROPPED

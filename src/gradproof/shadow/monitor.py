@@ -113,6 +113,7 @@ class Monitor:
         self.world = 1
         self.samples: list[Any] = []
         self.mixed = False
+        self.dropped = False
         self._past = False
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -155,6 +156,9 @@ class Monitor:
         for cls in all_subclasses(torch.amp.GradScaler):
             patches.method(cls, "step", self._scaled_step)
             patches.method(cls, "scale", self._scaling)
+        for owner in (Optimizer, nn.Module):
+            for cls in all_subclasses(owner):
+                patches.method(cls, "zero_grad", self._zeroing)
         patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
         patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
 
@@ -249,6 +253,13 @@ class Monitor:
             fresh = {number: self.tally.epoch(counts) for number, counts in present.counts.items()}
             self.epoch, self.common = Epoch(it, fresh), self.tally.epoch(self.common)
         self.epoch.iteration = it
+
+    def _zeroing(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        """zero_grad of an optimizer or a module; inside of the first window it drops micro-batches."""
+        if self.open and not self.closed and not self.dropped:
+            owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
+            self.dropped = any(p.grad is not None for p in owned or owner.parameters())
+        return original(owner, *args, **kwargs)
 
     # Steps
 
