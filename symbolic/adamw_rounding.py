@@ -7,7 +7,9 @@ R = sqrt(1 - b2^t), D = sqrt(v') / R + eps, all of them as torch's doubles, and 
     |dv'|     <= h_4 v'
     |dtheta'| <= h_3 |theta| c + h_10 s |m'| / D + (1 + h_10) s |dm'| / D
 
-Each phase is claimed by itself, and the next one starts from any number within the claim of the one before.
+Each phase is claimed by itself, and the next one starts from any number within the claim of the one before. A w of 1/2
+or more has to be a number of fp32: of another one torch takes 1 - w after w was rounded, and the error of that is u w
+and no part of b1, so that m' may be further off.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from gradproof.arith.formats import FORMATS
 from symbolic.factors import Claim, Factored, Term, charged, errors, grown, rules
 
 CLAUSE = "AW-EQ-001"
@@ -110,9 +113,14 @@ def cost(k: int) -> Fraction:
 
 
 def bounds(state: tuple[Fraction, Fraction, Fraction, Fraction], scalars: Scalars, below: Fraction) -> Bounds:
-    """The bounds for (theta, g, m, v), `below` being D. Raises ZeroDivisionError where D is zero."""
+    """The bounds for (theta, g, m, v), `below` being D.
+
+    Raises ZeroDivisionError where D is zero, and ValueError where 1 - b1 is at least 1/2 and no number of fp32.
+    """
     p, g, m, v = state
     w = scalars.weight
+    if w >= Fraction(1, 2) and not FORMATS["fp32"].representable(w):
+        raise ValueError(f"1 - b1 = {float(w)} is at least 1/2 and no number of fp32: nothing is derived for it")
     first, second = m + w * (g - m), scalars.beta2 * v + scalars.weight2 * g * g
     start, added = (m, w) if w < Fraction(1, 2) else (g, 1 - w)
     off = cost(START) * abs(start) + cost(MOMENT) * added * abs(g - m)

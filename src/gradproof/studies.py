@@ -45,18 +45,21 @@ TOKENS = Study(
     ("symbolic.token_study",), ("models", "symbolic", "gradproof.arith"),
     "python -m symbolic.token_study --out reports/tokens.json --plots docs",
 )  # fmt: skip
-MEASURED = ("models", "gradproof.subjects")
+MEASURED = ("models", "gradproof.subjects", "gradproof.backends.rank_group")
 SWEEP = Study(
     "sweep.json", "gradproof.subjects.sweep_document:Sweep",
-    ("models.throughput", "models.gradient_variance", "gradproof.subjects.sweep"), MEASURED, "make throughput",
+    ("models.throughput", "models.gradient_variance", "models.char_measure", "gradproof.subjects.sweep"), MEASURED,
+    "make throughput",
 )  # fmt: skip
 SPEEDUP = Study(
-    "speedup.json", "gradproof.subjects.study_document:Speedup", ("models.step_speed", "gradproof.subjects.speedup"),
-    MEASURED, "python -m gradproof.subjects.speedup --out reports/speedup.json",
+    "speedup.json", "gradproof.subjects.study_document:Speedup",
+    ("models.step_speed", "models.char_measure", "gradproof.subjects.speedup"), MEASURED,
+    "python -m gradproof.subjects.speedup --out reports/speedup.json",
 )  # fmt: skip
 SCALING = Study(
-    "scaling.json", "gradproof.subjects.study_document:Scaling", ("models.large_batch", "gradproof.subjects.scaling"),
-    MEASURED, "python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg",
+    "scaling.json", "gradproof.subjects.study_document:Scaling",
+    ("models.large_batch", "models.char_measure", "gradproof.subjects.scaling"), MEASURED,
+    "python -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg",
 )  # fmt: skip
 TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING)
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 from house_rules import REPOSITORY
@@ -14,6 +15,7 @@ from gradproof.contract import load as contract_at
 from gradproof.core import Check, Expect
 from gradproof.ledger.build import built, can_turn_red
 from gradproof.ledger.document import Claims, totals
+from gradproof.ledger.figures import judged, value_of
 from gradproof.ledger.read import Ledger, load
 from gradproof.ledger.rules import Verdict
 from gradproof.plan import plan
@@ -73,6 +75,26 @@ def test_what_cannot_be_tested_is_said_and_does_not_count() -> None:
     silent = [row.id for row in ledger().claims if Verdict(row.expect) is Verdict.NOT_TESTABLE]
     assert len(silent) > 0
     assert not set(silent) & set(counted(ledger(), planned()))
+
+
+@pytest.mark.parametrize(
+    ("id_", "content"),
+    [
+        ("CLAIM-C-15", {"variance": {"slope_low": -9, "slope_high": 7}}),
+        ("CLAIM-C-15", {"variance": {"slope_low": -1, "slope_high": -0.5}}),
+        (
+            "CLAIM-C-16",
+            {
+                "rows": [{"samples_per_sec_high": 101}, {"samples_per_sec_low": 98}],
+                "knee": {"effective_batch": 16},
+            },
+        ),
+    ],
+)
+def test_a_measurement_that_says_nothing_makes_no_row_true(id_: str, content: Any) -> None:
+    """A slope that may be anything; a curve that falls from its first point to its knee."""
+    [row] = (r for r in ledger().claims if r.id == id_)
+    assert not all(judged(figure, value_of(figure, content)) for figure in row.figures or ())
 
 
 def test_no_claim_is_stated_twice() -> None:

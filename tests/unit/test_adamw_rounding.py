@@ -174,3 +174,18 @@ def test_two_forms_part_by_more_than_eight_ulp_in_m_as_far_as_is_derived() -> No
     second = 2 * h4 * scale / U
     assert 8 < second < Fraction(81, 10)
     assert 8 < first < 11
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.4, 1 / 3])
+def test_a_far_weight_that_fp32_does_not_hold_has_no_bound(beta: float) -> None:
+    """torch rounds 1 - b1 before it takes b1 back from it: at b1 = 0.1 the formula would be exceeded."""
+    with pytest.raises(ValueError, match="no number of fp32"):
+        soft_step(states()[0], Settings(rate=0.25, betas=(beta, 0.75), eps=0.5), 7, Kernel())
+
+
+def test_torch_exceeds_the_formula_where_nothing_is_derived() -> None:
+    weight, moment, grad = 1 - 0.1, -31.999998092651367, 3.814697720372351e-06
+    got = torch.tensor([moment]).lerp_(torch.tensor([grad]), weight)
+    m, g, w = map(Fraction, (moment, grad, weight))
+    formula = (grown(1) - 1) * abs(g) + (grown(4) - 1) * (1 - w) * abs(g - m)
+    assert abs(Fraction(float(got)) - (m + w * (g - m))) > Fraction(13, 10) * formula

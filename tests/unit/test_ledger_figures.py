@@ -96,8 +96,30 @@ def test_what_is_no_arithmetic_is_refused(text: str) -> None:
         computed(text)
 
 
+@pytest.mark.parametrize("text", ["1e99999999", "1e-99999999", "9" * 31, "0x10", "1_000"])
+def test_a_number_that_would_fill_the_memory_or_is_no_decimal_is_refused(text: str) -> None:
+    with pytest.raises(ComputeError):
+        computed(text)
+
+
 def test_a_figure_in_words_is_exact_or_says_that_it_is_not() -> None:
     assert told(Fraction("74.88"), "%") == "74.88 %"
     assert told(Fraction(1, 3)) == "≈ 0.333333333333"
     assert [told(True), told("x"), told(Fraction(157))] == ["yes", "x", "157"]
     assert said(figure(at="/x", at_least=3, at_most=4)) == ">= 3 and <= 4"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        (Fraction(10) ** 400, "1e+400"),
+        (Fraction(10) ** 5000, "1e+5000"),
+        (Fraction(1, 10**400), "1e-400"),
+        (-Fraction(1, 3**800), "≈ -2.00907534575e-382"),
+        (Fraction(10**30 + 1, 10**30), "≈ 1"),
+        (Fraction(0), "0"),
+    ],
+)
+def test_a_figure_beyond_the_doubles_has_words_too(value: Fraction, words: str) -> None:
+    assert told(value) == words
+    assert judged(figure(compute="1", document=None, equals=1), value) is False

@@ -57,6 +57,7 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
         (curve(1, 2, 4, 8, 16), "not above|no point is above"),
         (curve(10, 20, 38, 40, 41, spread=0.5), "no point is above"),
         (curve(10, 20), "three"),
+        (curve(100, 99, 97, 94, 10), "does not rise"),
     ],
 )
 def test_no_knee_where_there_is_none_beyond_the_spread(points: list[Point], why: str) -> None:

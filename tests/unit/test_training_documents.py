@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,3 +178,20 @@ def test_a_standing_that_is_none_is_refused(rows: Any) -> None:
     report = sample.green() | {"studies": rows}
     with pytest.raises(GradproofError):
         consistency.require(report)
+
+
+RESOLVED = re.compile(r"""(?:models|place\.resolve)\("(?:models\.)?([a-z_]+)"\)""")
+
+
+@pytest.mark.parametrize("study", TRAINING, ids=lambda s: str(s.file))
+def test_a_model_that_is_resolved_by_name_is_a_source_too(study: studies.Study) -> None:
+    sources = sources_of(study, Workspace(ROOT, ROOT / "reports"))
+    starts = [name.replace(".", "/") + ".py" for name in study.starts]
+    named = {name for key in starts for name in RESOLVED.findall(source(key).read_text(encoding="utf-8"))}
+    assert named or study is TOKENS
+    assert {f"models/{name}.py" for name in named} <= set(sources)
+
+
+def source(key: str) -> Path:
+    """The file of a key of `sources`."""
+    return ROOT / "src" / key if key.startswith("gradproof/") else ROOT / key

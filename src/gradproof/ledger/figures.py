@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -176,9 +177,13 @@ def told(value: Value, unit: str = "") -> str:
 
 
 def _decimal(value: Fraction) -> str:
-    if value.denominator == 1 and len(str(value)) <= LONGEST:
+    if value.denominator == 1 and abs(value) < 10**LONGEST:
         return str(value)
-    text = f"{float(value):.{DIGITS}g}"
+    if Fraction(1, 10**LONGEST) < abs(value) < 10**LONGEST or not value:
+        text = f"{float(value):.{DIGITS}g}"
+    else:
+        wide = Context(prec=DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)
+        text = f"{wide.divide(Decimal(value.numerator), Decimal(value.denominator)).normalize():g}"
     return text if Fraction(text) == value else f"≈ {text}"
 
 

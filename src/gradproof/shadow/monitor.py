@@ -113,12 +113,14 @@ class Monitor:
         self.world = 1
         self.samples: list[Any] = []
         self.mixed = False
+        self.dropped = False
         self._past = False
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
         self._iteration: Iteration | None = None
         self._size: tuple[int | None, str] | None = None
+        self._trains = False
         self._scale: Any = None
         self._scaler: Scaled | None = None
         self._attempts = 0
@@ -154,6 +156,9 @@ class Monitor:
         for cls in all_subclasses(torch.amp.GradScaler):
             patches.method(cls, "step", self._scaled_step)
             patches.method(cls, "scale", self._scaling)
+        for owner in (Optimizer, nn.Module):
+            for cls in all_subclasses(owner):
+                patches.method(cls, "zero_grad", self._zeroing)
         patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
         patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
 
@@ -166,11 +171,16 @@ class Monitor:
     # Batches and losses
 
     def _entered(self, module: nn.Module, args: Any) -> None:
-        """A module's forward pass: the first since the last backward pass tells the size of the micro-batch."""
+        """A module's forward pass: the first since the last backward pass tells the size of the micro-batch.
+
+        One that trains comes before one in evaluation mode, which may be a validation that forgot `no_grad`.
+        """
         if torch.compiler.is_compiling():
             return
-        if self._size is None and not self._inside and torch.is_grad_enabled():
-            self._size = (rows_of(args), FORWARD)
+        if self._inside or not torch.is_grad_enabled():
+            return
+        if self._size is None or (module.training and not self._trains):
+            self._size, self._trains = (rows_of(args), FORWARD), module.training
 
     def _begun(self, original: Call, loader: Any) -> Any:
         """A new iteration over a DataLoader."""
@@ -212,7 +222,7 @@ class Monitor:
         """A micro-batch, as its backward pass begins."""
         self._turn()
         size, told_by = self._size or (None, "")
-        it, self._size = self._iteration, None
+        it, self._size, self._trains = self._iteration, None, False
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
             it.late += int(it.ended)
@@ -243,6 +253,13 @@ class Monitor:
             fresh = {number: self.tally.epoch(counts) for number, counts in present.counts.items()}
             self.epoch, self.common = Epoch(it, fresh), self.tally.epoch(self.common)
         self.epoch.iteration = it
+
+    def _zeroing(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        """zero_grad of an optimizer or a module; inside of the first window it drops micro-batches."""
+        if self.open and not self.closed and not self.dropped:
+            owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
+            self.dropped = any(p.grad is not None for p in owned or owner.parameters())
+        return original(owner, *args, **kwargs)
 
     # Steps
 
@@ -317,8 +334,18 @@ class Monitor:
             self.unchecked += 1
             return
         with torch.no_grad(), _disable_current_modes():
-            kept = value.detach().clone() if isinstance(value, Tensor) else float(value)
+            kept = number_of(value)
         self.reports.append(Reported(kept, of, divided, window, len(self.recorded), user_place()))
+
+
+def number_of(value: Any) -> Tensor | float | None:
+    """A tensor of one real element, or a number; None for anything else: a watched script is not stopped by its log."""
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.numel() == 1 and not value.is_complex() else None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def length_of(loader: Any) -> int | None:

@@ -2,7 +2,8 @@
 
 The graph shows it: the outermost product is the loss scaler's where one was asked, then come quotients by numbers, then
 the loss. Only below a mean is the quotient the division by N; of a sum, the divisor may be its tokens, and then it is
-not told apart. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not divided out either.
+not told apart. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not divided out either;
+where it may be the division, being below 1 or one over a window's length, the loss is not told at all.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ ULPS = 16
 class Handed:
     """One micro-batch: its samples (None: not told), what backward was handed, the divisor, whether it divides a mean.
 
-    `scaled` says whether a loss scaler multiplied it, by `scale`.
+    `scale` is what a loss scaler multiplied it by; `products` are factors that may be 1/N where nothing else divides.
     """
 
     size: int | None
@@ -44,11 +45,14 @@ class Handed:
     divisor: float = 1.0
     scale: Tensor | float = 1.0
     mean: bool = False
+    products: tuple[float, ...] = ()
 
     def own(self, tally: Tally, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not told; `lengths` are what N may be."""
         number = self.number
         if number is None or not self.mean or (self.divisor != 1 and self.divisor not in lengths):
+            return None
+        if self.divisor == 1 and any(close(f * n, 1.0, self.room) for f in self.products for n in lengths if n > 1):
             return None
         return float(tally.loss(number, self.divisor, float(self.scale), before))
 
@@ -73,25 +77,62 @@ def handed(roots: Sequence[Tensor], scale: Any, size: int | None, told_by: str) 
         made.scale = 1.0 if scale is None else scale.detach().clone() if isinstance(scale, Tensor) else float(scale)
         node = _skipped(roots[0].grad_fn)
         if scale is not None:
-            node = _skipped(_below(node)) if _name(node) == "MulBackward0" else None
+            node = _skipped(_below(node)) if _name(node) == "MulBackward0" and _is_by(node, scale) else None
         while _name(node) == "DivBackward0" and (by := _divisor(node)) is not None:
             made.divisor *= by
             node = _skipped(node.next_functions[0][0])
-        made.mean = means(node)
+        factors = weights(node)
+        multiplied = made.divisor == 1 and _name(node) == "MulBackward0"
+        made.mean = factors is not None and not (multiplied and max(factors) < 1)
+        made.products = _products(factors or [])
     return made
 
 
-def means(node: Any, depth: int = 0) -> bool:
-    """Whether a node is a mean, or a weighted sum of means."""
+def weights(node: Any, depth: int = 0) -> list[float] | None:
+    """The factor of each mean in a node that is a weighted sum of means; None for anything else.
+
+    A factor that is not a number of one element on the CPU counts as 0, which is below 1.
+    """
     name = _name(node)
     if name.startswith("MeanBackward"):
-        return True
+        return [_within(node)]
     if name in REDUCING:
-        return bool(getattr(node, "_saved_reduction", 0) == MEAN)
+        return [1.0] if getattr(node, "_saved_reduction", 0) == MEAN else None
     if depth > DEEP or name not in MIXING | PASSING:
-        return False
-    below = [n for n, _ in node.next_functions if n is not None]
-    return bool(below) and all(means(n, depth + 1) for n in below)
+        return None
+    parts = [weights(n, depth + 1) for n, _ in node.next_functions if n is not None]
+    known = [part for part in parts if part is not None]
+    if not parts or len(known) < len(parts):
+        return None
+    if name != "MulBackward0":
+        return [f for part in known for f in part]
+    return [f * g for f in known[0] for g in (known[1] if len(known) > 1 else [_factor(node)])]
+
+
+def _products(factors: Sequence[float]) -> tuple[float, ...]:
+    """What may be 1/N where every mean has a factor: all alike, or weights that add up to it."""
+    if not factors or max(factors) >= 1:
+        return ()
+    return (sum(factors), *([factors[0]] if max(factors) == min(factors) else []))
+
+
+def _within(node: Any) -> float:
+    """The factor that every summand of a mean was multiplied or divided by last; 1 without one."""
+    below = _skipped(node.next_functions[0][0])
+    if _name(below) == "DivBackward0":
+        return 1 / (_divisor(below) or 1.0)
+    if _name(below) == "MulBackward0" and _below(below) is not None:
+        return _factor(below) or 1.0
+    return 1.0
+
+
+def _factor(node: Any) -> float:
+    """The size of the number in a product with one; 0 where it is no number of one element."""
+    other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+    if not isinstance(other, Tensor) or other.numel() != 1 or other.device.type != "cpu":
+        return 0.0
+    found = abs(float(other))
+    return 0.0 if math.isnan(found) else found
 
 
 def _name(node: Any) -> str:
@@ -111,6 +152,12 @@ def _below(node: Any) -> Any:
     return below[0] if len(below) == 1 else None
 
 
+def _is_by(node: Any, scale: Any) -> bool:
+    """Whether a product is by the loss scaler's own tensor, and not by another number on top of it."""
+    other = node._saved_self if node.next_functions[0][0] is None else node._saved_other
+    return isinstance(other, Tensor) and isinstance(scale, Tensor) and other.data_ptr() == scale.data_ptr()
+
+
 def _divisor(node: Any) -> float | None:
     """The number that a quotient divides by; None where it is no constant of one element."""
     if len(node.next_functions) > 1 and node.next_functions[1][0] is not None:
@@ -126,7 +173,7 @@ def _divisor(node: Any) -> float | None:
 class Reported:
     """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
 
-    value: Tensor | float
+    value: Tensor | float | None
     of: str
     divided: bool
     window: list[Handed]
@@ -138,6 +185,8 @@ class Reported:
 
         The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
         """
+        if self.value is None:
+            return None, "what was reported is no number"
         following = list(run[self.at : self.at + 1]) if self.of == "batch" else []
         found = [self._against(window, tally, lengths) for window in (self.window, following) if window]
         for wanted in (True, False):
@@ -147,7 +196,7 @@ class Reported:
         return found[0] if found else (None, "no micro-batch was handed to backward")
 
     def _against(self, window: list[Handed], tally: Tally, lengths: Sequence[int]) -> tuple[bool | None, str]:
-        value = float(self.value)
+        value = float(self.value or 0.0)
         rows = own_losses(window, tally, lengths)
         numbers = [h.number for h in window]
         if not rows or any(own is None for own in rows) or any(n is None for n in numbers):

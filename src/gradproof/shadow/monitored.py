@@ -16,6 +16,7 @@ READ_AHEAD = "a DataLoader was read to its end before its batches were trained o
 MIXED = "backward passes followed several DataLoaders in turn; give --epoch-batches"
 SEVERAL = "several optimizers step: which of them a micro-batch is for is not told"
 NO_SIZE = "the rows of a micro-batch are not told: no tensor was seen to enter a module or to leave a DataLoader"
+DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not told"
 NO_WINDOW = "no window was complete"
 
 
@@ -43,6 +44,8 @@ def effective(monitor: Monitor) -> dict[str, Any]:
     made |= {"accum_steps": len(first), "sizes": [h.size for h in first]}
     if len(monitor.types) > 1:
         return {**made, "why": SEVERAL}
+    if monitor.dropped:
+        return {**made, "why": DROPPED}
     if any(h.size is None for h in first):
         return {**made, "why": NO_SIZE}
     told = ", ".join(dict.fromkeys(h.told_by for h in first))

@@ -15,7 +15,7 @@ ASKED = 0.95
 KNEE_RULE = (
     "the point farthest above the chord from the first point to the last, vertically, over the effective batch "
     "(Kneedle for a rising concave curve: Satopaa et al. 2011); no knee where one constant lies in every interval, or "
-    "where the low end of that point is not above the chord of the high ends"
+    "where the low end of that point is not above the chord of the high ends and the high end of the first point"
 )
 
 
@@ -67,6 +67,8 @@ def knee(points: Sequence[Point]) -> tuple[Point | None, str]:
     top = max(points[1:-1], key=lambda p: p.y - chord(p.x, first.y, last.y))
     if top.low <= chord(top.x, first.high, last.high):
         return None, "no point is above the chord by more than the spread"
+    if top.low <= first.high:
+        return None, "the curve does not rise from its first point by more than the spread"
     return top, "farthest above the chord, by more than the spread"
 
 
