@@ -11,3 +11,6 @@ settings.load_profile("gradproof")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it for what it starts with `&`
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Workspaces that are data of tests, and wrong on purpose: the plugin would run their contracts.
+collect_ignore_glob = ["corpus/*/proofs"]

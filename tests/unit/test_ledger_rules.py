@@ -36,7 +36,7 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("told", "said"), SAID, ids=str)
+@pytest.mark.parametrize(("told", "said"), SAID, ids=lambda v: " ".join(sorted(v)) if isinstance(v, set) else str(v))
 def test_a_verdict_follows_from_what_was_told(told: set[Answer], said: Verdict) -> None:
     assert verdict(told) is said
 
