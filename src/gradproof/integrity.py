@@ -85,7 +85,16 @@ def _plain(value: Any) -> Any:
 
 
 def _same(was: Held, now: Held | None) -> bool:
-    return now is not None and was[0] is now[0] and was[1] is now[1] and was[2] is now[2]
+    if now is None or was[1] is not now[1] or was[2] is not now[2]:
+        return False
+    return was[0] is now[0] or _compilers(was[0], now[0])
+
+
+def _compilers(was: Any, now: Any) -> bool:
+    """Whether this is torch's own wrapper, which torch._dynamo puts around torch.manual_seed when it is imported."""
+    code = getattr(now, "__code__", None)
+    made = Path(code.co_filename).parts[-2:] if isinstance(code, CodeType) else ()
+    return made == ("torch", "_compile.py") and getattr(now, "__wrapped__", None) is was
 
 
 def _strange(module: ModuleType, now: dict[str, Held]) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -203,3 +205,26 @@ def test_the_honest_workspace_is_green_with_folders_on_the_import_path(green: Pa
     """No false alarm: a folder of PYTHONPATH is no attack."""
     (path / "helper.py").write_text("VALUE = 1\n")
     assert verify(green, alone=False, no_cache=True).exit is Exit.MET
+
+
+SEALED = """
+import torch
+from gradproof.integrity import Seal
+seal = Seal()
+seal.close()
+{change}
+print(seal.broken())
+"""
+CHANGES = {
+    "import torch._dynamo": "[]",
+    "torch.manual_seed = lambda seed: None": "['torch.manual_seed']",
+    "import torch._dynamo; torch.manual_seed = lambda seed: None": "['torch.manual_seed']",
+    "torch.allclose = lambda *a, **k: True": "['torch.allclose']",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_torch_may_wrap_its_own_function_and_nobody_else_may(change: str) -> None:
+    command = [sys.executable, "-c", SEALED.format(change=change)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.strip() == CHANGES[change]

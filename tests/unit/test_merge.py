@@ -13,7 +13,7 @@ from toy_workspace import answer, refutation, runs, worker_command, write_worksp
 
 from gradproof import cli, merge
 from gradproof.core import EXIT_CODE, Check, Exit, Finding, Outcome, Reach, digest_of
-from gradproof.evidence import record
+from gradproof.evidence import now, record
 from gradproof.runner import Worker
 from gradproof.session import Options, Session
 from gradproof.store import safe
@@ -64,7 +64,7 @@ def other(whole: Workspace, folder: Path, finding: Callable[[Check], Finding] | 
     data = json.loads(path.read_text(encoding="utf-8"))
     if finding is not None:
         data["finding"] = json.loads(json.dumps(record(planned(whole)[name], finding(planned(whole)[name]))))["finding"]
-    data["finished_at"] = "2099-01-01T00:00:00.000+00:00" if later else "2000-01-01T00:00:00.000+00:00"
+    data["finished_at"] = now() if later else "2000-01-01T00:00:00.000+00:00"
     return stored(folder, data)
 
 

@@ -10,6 +10,7 @@ from gradproof.cli.options import place, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
+    from gradproof.ledger.document import Claims
     from gradproof.session import Options, Session
 
 
@@ -26,32 +27,33 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     from gradproof.cli.show import verdict_line
     from gradproof.cli.verify import FORMATS, table
     from gradproof.core import Exit
+    from gradproof.ledger.build import about
     from gradproof.session import Run, Session, worst
 
     wanted = asked(formats, json_)
     session = Session(options)
     run = Run(session.standings(session.checks), frozenset(), True, False, 0.0)
-    made = []
+    claims, made = claimed(session), []
     with Outputs(wanted, len(session.contracts)) as outputs:
         for contract in session.contracts:
             report = session.reported(contract, run)
+            report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)
             if outputs.table:
                 table(report)
             verdict_line(report, paths["html"])
             made.append(report)
         outputs.finish(made)
-    if not options.contracts:
-        claimed(session)
     return worst(Exit(report["verdict"]["exit"]) for report in made)
 
 
-def claimed(session: Session) -> None:
+def claimed(session: Session) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
-    from gradproof.ledger.build import built
-    from gradproof.ledger.read import FILE
+    from gradproof.ledger.build import judged, ledger_of
 
-    if (session.workspace.root / FILE).is_file():
+    claims = judged(session, ledger_of(session))
+    if claims is not None:
         from gradproof.cli.claims import write
 
-        write(built(session), session.workspace.reports)
+        write(claims, session.workspace.reports)
+    return claims

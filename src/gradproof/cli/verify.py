@@ -41,6 +41,7 @@ def command(
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
+    from gradproof.ledger.build import about, judged, ledger_of
     from gradproof.session import INTERRUPTED, Run, Session, worst
 
     wanted = asked(formats, json_)
@@ -52,15 +53,17 @@ def command(
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
     problems(session, quiet)
+    ledger = ledger_of(session)
     with Outputs(wanted, len(session.contracts)) as outputs:
         session.mark()
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
         others = session.standings([c for c in session.checks if c.id not in run.standings])
         run = Run({**run.standings, **others}, run.ran, run.complete and shard is None, run.interrupted, run.seconds)
-        made = []
+        claims, made = judged(session, ledger), []
         for contract in session.contracts:
             report = session.reported(contract, run)
+            report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)
             made.append(report)
             if outputs.table and not quiet:
