@@ -14,7 +14,7 @@ import jsonschema
 import pytest
 from ledger_toy import check_of, flipped, judged, ledger, left, only_row, reaching, row, stocked, store, study
 from pydantic import ValidationError
-from toy_workspace import answer
+from toy_workspace import answer, worker_command
 
 from gradproof import cli
 from gradproof.contract_tree import ContractErrors
@@ -24,6 +24,7 @@ from gradproof.ledger.build import again, can_turn_red
 from gradproof.ledger.document import Claims
 from gradproof.ledger.read import FILE
 from gradproof.render.claims import as_json, html, markdown
+from gradproof.runner import Worker
 from gradproof.workspace import Workspace
 
 MET, BROKEN, USAGE, OPEN, NOTHING = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.USAGE, Exit.OPEN, Exit.NOTHING))
@@ -342,3 +343,14 @@ def test_what_a_ledger_says_is_escaped(toy: Workspace) -> None:
     assert "<script" not in text
     assert "\x1b" not in page + text
     assert re.findall(r"(?:src|href)=\"(?!#)", page) == []
+
+
+def test_a_run_with_a_wrong_ledger_tells_it_and_judges_the_contracts(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Worker, "command", lambda self: worker_command(toy.root))
+    (toy.root / FILE).write_text("format: none\n", encoding="utf-8")
+    assert cli.dispatch(["verify", "-q", "--workspace", str(toy.root)]) == MET
+    assert "the ledger of claims is left out" in capsys.readouterr().err
+    report = json.loads((toy.reports / "report.json").read_text(encoding="utf-8"))
+    assert "claims" not in report

@@ -70,7 +70,9 @@ def test_a_study_whose_optimizer_clips_fails(monkeypatch: pytest.MonkeyPatch) ->
 
     assert "sgd_clipped" in SCALING_MUTANTS
     clipped = models.torch_scaling.SCALING_MUTANTS["sgd_clipped"].subject
-    monkeypatch.setattr(models.torch_scaling, "Documented", type("Clipped", (clipped, models.torch_scaling.Documented), {}))
+    monkeypatch.setattr(
+        models.torch_scaling, "Documented", type("Clipped", (clipped, models.torch_scaling.Documented), {})
+    )
     monkeypatch.setattr(models.torch_scaling, "CLIP", 0.01)
     assert token_study.parity(10)["ok"] is False
 

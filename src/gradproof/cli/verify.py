@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gradproof.cli.outputs import Output
-    from gradproof.session import Options
+    from gradproof.ledger.read import Ledger
+    from gradproof.session import Options, Session
 
 FORMATS = ("json", "md", "html")
 
@@ -41,7 +42,7 @@ def command(
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
-    from gradproof.ledger.build import about, judged, ledger_of
+    from gradproof.ledger.build import about, judged
     from gradproof.session import INTERRUPTED, Run, Session, worst
 
     wanted = asked(formats, json_)
@@ -53,7 +54,7 @@ def command(
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
     problems(session, quiet)
-    ledger = ledger_of(session)
+    ledger = claimed(session)
     with Outputs(wanted, len(session.contracts)) as outputs:
         session.mark()
         with listening(quiet) as listener:
@@ -71,6 +72,19 @@ def command(
             verdict_line(report, paths["html"])
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
+
+
+def claimed(session: Session) -> Ledger | None:
+    """The workspace's ledger; one that is wrong is told and left out, for no contract rests on it."""
+    from gradproof.contract_tree import ContractErrors
+    from gradproof.ledger.build import ledger_of
+
+    try:
+        return ledger_of(session)
+    except ContractErrors as error:
+        first = error.problems[0]
+        click.echo(f"{first.where}: {first.code}: the ledger of claims is left out: {first.found}", err=True)
+        return None
 
 
 def watched(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
