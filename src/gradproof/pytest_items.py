@@ -91,8 +91,7 @@ class CheckItem(pytest.Item):
         if run.interrupted:
             raise KeyboardInterrupt
         (contract,) = self.asked.contracts
-        others = self.asked.standings(c for c in self.asked.checks if c.id not in run.standings)
-        return self.asked.judged(contract, {**run.standings, **others}).rulings[self.check.id]
+        return self.asked.judged(contract, self.asked.filled(run).standings).rulings[self.check.id]
 
     def runtest(self) -> None:
         """Raises Broken."""

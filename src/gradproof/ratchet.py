@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core import EXIT_CODE, Exit
+from gradproof.session import SEVERITY
 
 if TYPE_CHECKING:
     from gradproof.diff.document import ChangeShape
-
-SEVERITY = (Exit.BROKEN, Exit.CRASH, Exit.OPEN, Exit.NOTHING, Exit.MET)
 
 
 def held(baseline: Path, reports: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -178,6 +178,15 @@ class Session:
         store = Store(self.workspace)
         return {check.id: store.standing(check) for check in checks}
 
+    def at_hand(self) -> Run:
+        """The evidence at hand of every check, as a run that ran nothing."""
+        return Run(self.standings(self.checks), frozenset(), True, False, 0.0)
+
+    def filled(self, run: Run) -> Run:
+        """A run of some checks, with the evidence at hand of all others."""
+        others = self.standings(c for c in self.checks if c.id not in run.standings)
+        return replace(run, standings={**run.standings, **others})
+
     def run(self, checks: Sequence[Check], listener: Listener) -> Run:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
         clock, store = time.monotonic(), Store(self.workspace)

@@ -70,8 +70,7 @@ def verify(root: Path, check: str = "K-1", *, alone: bool = True, **options: Any
     """What `gradproof verify` says; with `alone` only this check is run, and the gate has the rest as it stands."""
     asked = session(root, *([check] if alone else []), **options)
     run = asked.run(asked.selected(), lambda progress: None)
-    others = asked.standings(c for c in asked.checks if c.id not in run.standings)
-    return seen(asked.judged(asked.contracts[0], {**run.standings, **others}), check)
+    return seen(asked.judged(asked.contracts[0], asked.filled(run).standings), check)
 
 
 def edit(root: Path, name: str, old: str, new: str) -> None:

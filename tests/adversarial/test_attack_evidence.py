@@ -72,9 +72,8 @@ def test_editing_the_verdict_in_the_report(wrong: Path) -> None:
     (wrong / "reports/report.json").write_text('{"verdict": {"met": true, "exit": "met", "code": 0}}')
     assert gate(wrong).exit is Exit.BROKEN
     asked = session(wrong)
-    from gradproof.session import Run
 
-    run = Run(asked.standings(asked.checks), frozenset(), True, False, 0.0)
+    run = asked.at_hand()
     assert asked.reported(asked.contracts[0], run)["verdict"]["met"] is False
 
 

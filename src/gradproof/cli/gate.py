@@ -28,11 +28,11 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     """
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.core import Exit
-    from gradproof.session import Run, Session, worst
+    from gradproof.session import Session, worst
 
     wanted = asked(formats, json_)
     session = Session(options)
-    run = Run(session.standings(session.checks), frozenset(), True, False, 0.0)
+    run = session.at_hand()
     reports = [session.reported(contract, run) for contract in session.contracts]
     if session.options.baseline is not None:
         from gradproof.ratchet import held

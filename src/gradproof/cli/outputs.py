@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
+from gradproof.cli.check import written
 from gradproof.core import GradproofError
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def _write(output: Output, reports: Sequence[Report]) -> None:
         return
     groups = [[report] for report in reports] if ONE_EACH in output.path else [list(reports)]
     for group in groups:
-        _file(output.path.replace(ONE_EACH, group[0]["contract"]["id"]), rendered(output.name, group))
+        written(Path(output.path.replace(ONE_EACH, group[0]["contract"]["id"])), rendered(output.name, group))
 
 
 def rendered(name: str, reports: Sequence[Report]) -> str:
@@ -210,15 +211,6 @@ def _github(output: Output, reports: Sequence[Report]) -> None:
                 page.write(github.summary(reports))
         except OSError as error:
             raise unwritten(path, error) from error
-
-
-def _file(path: str, text: str) -> None:
-    from gradproof.files import replace_whole
-
-    try:
-        replace_whole(Path(path), text)
-    except OSError as error:
-        raise unwritten(path, error) from error
 
 
 def unwritten(path: str, error: OSError) -> GradproofError:

@@ -11,7 +11,7 @@ from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
     from gradproof.ledger.document import Claims
-    from gradproof.session import Options, Session
+    from gradproof.session import Options, Run, Session
 
 
 @click.command("report")
@@ -28,12 +28,12 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     from gradproof.cli.verify import FORMATS, table
     from gradproof.core import Exit
     from gradproof.ledger.build import about
-    from gradproof.session import Run, Session, worst
+    from gradproof.session import Session, worst
 
     wanted = asked(formats, json_)
     session = Session(options)
-    run = Run(session.standings(session.checks), frozenset(), True, False, 0.0)
-    claims, made = claimed(session), []
+    run = session.at_hand()
+    claims, made = claimed(session, run), []
     with Outputs(wanted, len(session.contracts)) as outputs:
         for contract in session.contracts:
             report = session.reported(contract, run)
@@ -47,11 +47,11 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     return worst(Exit(report["verdict"]["exit"]) for report in made)
 
 
-def claimed(session: Session) -> Claims | None:
+def claimed(session: Session, run: Run) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
     from gradproof.ledger.build import judged, ledger_of
 
-    claims = judged(session, ledger_of(session))
+    claims = judged(session, ledger_of(session), run.standings)
     if claims is not None:
         from gradproof.cli.claims import write
 

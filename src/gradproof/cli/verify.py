@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -43,7 +44,7 @@ def command(
     from gradproof.cli.show import problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.ledger.build import about, judged
-    from gradproof.session import INTERRUPTED, Run, Session, worst
+    from gradproof.session import INTERRUPTED, Session, worst
 
     wanted = asked(formats, json_)
     if watch:
@@ -59,9 +60,8 @@ def command(
         session.mark()
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
-        others = session.standings([c for c in session.checks if c.id not in run.standings])
-        run = Run({**run.standings, **others}, run.ran, run.complete and shard is None, run.interrupted, run.seconds)
-        claims, made = judged(session, ledger), []
+        run = replace(session.filled(run), complete=run.complete and shard is None)
+        claims, made = judged(session, ledger, run.standings), []
         for contract in session.contracts:
             report = session.reported(contract, run)
             report |= about(claims, report)

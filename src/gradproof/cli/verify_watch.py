@@ -88,7 +88,7 @@ class Watcher:
         from gradproof.cli.progress import listening
         from gradproof.cli.verify import FORMATS
         from gradproof.saves import touched
-        from gradproof.session import INTERRUPTED, Run, worst
+        from gradproof.session import INTERRUPTED, worst
 
         chosen = session.selected()
         if self.session is not None:
@@ -99,8 +99,7 @@ class Watcher:
         session.mark()
         with listening(quiet=True) as listener:
             run = session.run(chosen, listener)
-        others = session.standings([c for c in session.checks if c.id not in run.standings])
-        run = Run({**run.standings, **others}, run.ran, run.complete, run.interrupted, run.seconds)
+        run = session.filled(run)
         self.standings = run.standings
         reports = [session.reported(contract, run) for contract in session.contracts]
         for contract, report in zip(session.contracts, reports, strict=True):

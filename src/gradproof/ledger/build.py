@@ -17,6 +17,7 @@ from gradproof.ledger.sources import STUDIES, document
 from gradproof.studies import FRESH
 
 if TYPE_CHECKING:
+    from gradproof.evidence import Standing
     from gradproof.judge import Ruling
     from gradproof.session import Session
 
@@ -32,7 +33,7 @@ def built(session: Session, select: Sequence[str] = ()) -> Claims:
     Raises GradproofError GP501 without a ledger, and ContractErrors with every mistake in it.
     """
     ledger = load(session.workspace.root, session.checks)
-    return _Builder(session, ledger).claims(select)
+    return _Builder(session, ledger, {}).claims(select)
 
 
 def ledger_of(session: Session) -> Ledger | None:
@@ -41,9 +42,9 @@ def ledger_of(session: Session) -> Ledger | None:
     return load(session.workspace.root, session.checks) if whole else None
 
 
-def judged(session: Session, ledger: Ledger | None) -> Claims | None:
-    """Every claim of a ledger, on the evidence at hand."""
-    return None if ledger is None else _Builder(session, ledger).claims(())
+def judged(session: Session, ledger: Ledger | None, standings: Mapping[str, Standing]) -> Claims | None:
+    """Every claim of a ledger, on evidence that has been read."""
+    return None if ledger is None else _Builder(session, ledger, standings).claims(())
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,9 +58,11 @@ def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Builder:
-    def __init__(self, session: Session, ledger: Ledger) -> None:
+    """`standings`: what is known of the evidence already; the rest is read."""
+
+    def __init__(self, session: Session, ledger: Ledger, standings: Mapping[str, Standing]) -> None:
         self.session, self.ledger = session, ledger
-        verdicts = session.verdicts({})
+        verdicts = session.verdicts(standings)
         self.contract = {name: c for c, v in verdicts.items() for name in v.rulings}
         self.rulings: dict[str, Ruling] = {n: r for v in verdicts.values() for n, r in v.rulings.items()}
         self.documents: dict[str, Any] = {}

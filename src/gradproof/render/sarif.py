@@ -24,20 +24,20 @@ def render(reports: Sequence[Report]) -> str:
     """The log of these reports. The first MOST results are kept, errors before warnings."""
     found = [row for report in reports for row in rows(report) if row.level is not None]
     kept = sorted(found, key=lambda row: str(row.level))[:MOST]
-    names = list(dict.fromkeys(row.id for row in kept))
     titles = {row.id: row.title for row in kept}
+    index = {name: i for i, name in enumerate(titles)}
     run = {
         "tool": {
             "driver": {
                 "name": "gradproof",
                 "version": __version__,
                 "semanticVersion": __version__,
-                "rules": [{"id": n, "shortDescription": {"text": titles[n] or n}} for n in names],
+                "rules": [{"id": n, "shortDescription": {"text": titles[n] or n}} for n in titles],
             }
         },
         "invocations": [_invocation(report) for report in reports],
         "columnKind": "unicodeCodePoints",
-        "results": [_result(row, names.index(row.id)) for row in kept],
+        "results": [_result(row, index[row.id]) for row in kept],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1, ensure_ascii=False) + "\n"
 
