@@ -152,13 +152,14 @@ def place_of(key: str, root: Path) -> Path | None:
     return None if home is None else home / name
 
 
-def edited(files: Mapping[str, str], root: Path, since: float) -> list[str]:
-    """Keys of the engine's, the workspace's and other files that were written after `since` (seconds, epoch)."""
+def edited(files: Mapping[str, str], root: Path, since: float, engine: float | None = None) -> list[str]:
+    """Keys of the files that were written after `since` (seconds, epoch), those of the engine after `engine`."""
     found = []
     for key, digest in files.items():
+        start = since if engine is None or not key.startswith("gp:") else engine
         path = place_of(key, root) or Path(key.partition(":")[2])
         if digest == ABSENT and not path.exists():
             continue
-        if not path.is_file() or path.stat().st_mtime > since - TICK:
+        if not path.is_file() or path.stat().st_mtime > start - TICK:
             found.append(key)
     return found

@@ -10,6 +10,7 @@ from pathlib import Path
 MIB = 1 << 20
 PREFIX = "gradproof-"
 ROUNDS = 5
+SERVE = "--serve"  # a worker with this flag and a descriptor is a fork server
 
 
 def strays(scratch: str) -> list[int]:

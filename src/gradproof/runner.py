@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,10 +26,13 @@ from gradproof.audit import audit
 from gradproof.core import DECISION, Check, Effect, Finding, Kind, Layer, Outcome
 from gradproof.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence import now, record, validate
+from gradproof.forked import LOST, Forked, ForkServer
 from gradproof.processes import PREFIX, end_strays
+from gradproof.stash import NEEDED
 from gradproof.workspace import PACKAGE, Workspace
 
 GRACE = 0.2
+SEVERAL = 3
 MEMORY = (signal.SIGKILL, signal.SIGABRT)  # how a process ends that gets no memory, from outside and from within
 TAIL = 4000
 START = """\
@@ -71,7 +75,9 @@ class Worker:
 
     def __init__(self, check: Check, workspace: Workspace, limit: float, memory: int | None = None) -> None:
         self.check, self.workspace, self.limit, self.memory = check, workspace, limit, memory
-        self.process: subprocess.Popen[bytes] | None = None
+        self.server: ForkServer | None = None
+        self.preload: Sequence[str] = ()
+        self.process: subprocess.Popen[bytes] | Forked | None = None
         self.killed = False
         self._tail = b""
 
@@ -99,16 +105,7 @@ class Worker:
 
     def _attend(self, result: Path) -> tuple[Outcome | None, str]:
         """Start, wait, kill what is left. The outcome is None when the worker ended well."""
-        process = subprocess.Popen(
-            self.command(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            env=worker_environ(str(self.check.layer), str(result.parent)),
-            cwd=self.workspace.root,
-            start_new_session=True,
-        )
-        self.process = process
+        process = self.process = self._started(str(result.parent))
         if self.killed:
             self.kill()
         assert process.stdin is not None
@@ -130,7 +127,27 @@ class Worker:
                 process.stdin.close()
         if self.killed:
             return Outcome.NOT_RUN, "interrupted"
-        return (None, "") if process.returncode == 0 else (Outcome.ERROR, _death(process.returncode))
+        code = process.wait()
+        if code == LOST:
+            return Outcome.ERROR, "the process that the worker was forked from ended before it"
+        return (None, "") if code == 0 else (Outcome.ERROR, _death(code))
+
+    def _started(self, scratch: str) -> subprocess.Popen[bytes] | Forked:
+        """The process, forked where that can be; a GPU's driver does not outlive a fork."""
+        command, environ = self.command(), worker_environ(str(self.check.layer), scratch)
+        if self.server is not None and self.check.layer is not Layer.CUDA:
+            forked = self.server.start(command, environ, self.preload)
+            if forked is not None:
+                return forked
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=environ,
+            cwd=self.workspace.root,
+            start_new_session=True,
+        )
 
     def _job(self, result: Path) -> dict[str, Any]:
         return {
@@ -141,6 +158,7 @@ class Worker:
             "result": str(result),
             "lifeline": True,
             "memory": self.memory,
+            **({"since": self.server.since} if isinstance(self.process, Forked) and self.server is not None else {}),
         }
 
     def kill(self) -> None:
@@ -154,7 +172,7 @@ class Worker:
             process.wait(GRACE)
         _signal(process.pid, signal.SIGKILL)
 
-    def _bury(self, process: subprocess.Popen[bytes], scratch: str) -> None:
+    def _bury(self, process: subprocess.Popen[bytes] | Forked, scratch: str) -> None:
         """Leave no member of the process group alive, nor a child that left it."""
         _signal(process.pid, signal.SIGKILL)
         process.wait()
@@ -221,6 +239,7 @@ class Pool:
         self._events: queue.Queue[tuple[Check, Evidence]] = queue.Queue()
         self._total, self._stop = len(checks), False
         self._threads: list[threading.Thread] = []
+        self._server, self._preload = ForkServer(self.workspace.root), _worth(checks)
         weight = _weights(checks, self.known)
         try:
             while self._running or (self._waiting and not self._stop):
@@ -233,6 +252,8 @@ class Pool:
         except BaseException:
             self._abort()
             raise
+        finally:
+            self._server.close()
         return Result(self._done, complete=not self._waiting)
 
     def _launch(self, weight: Mapping[str, float]) -> bool:
@@ -248,6 +269,9 @@ class Pool:
             return True
         limit = self.limit or check.time_limit
         worker = self.worker(check, self.workspace, limit, self.memory)
+        if self._preload:
+            worker.server = self._server
+            worker.preload = [name for name in NEEDED[check.kind] if name in self._preload]
         self._running[check.id] = (worker, time.monotonic())
         thread = threading.Thread(target=self._attend, args=(check, worker), daemon=True)
         self._threads.append(thread)
@@ -319,6 +343,12 @@ class Pool:
             thread.start()
         for thread in [*threads, *self._threads]:
             thread.join(5.0)
+
+
+def _worth(checks: Sequence[Check]) -> frozenset[str]:
+    """Libraries that so many of these checks import that one process should import them for all."""
+    wanted = Counter(name for c in checks if c.harness and c.layer is not Layer.CUDA for name in NEEDED[c.kind])
+    return frozenset(name for name, count in wanted.items() if count >= SEVERAL)
 
 
 def _weights(checks: Sequence[Check], known: Mapping[str, float]) -> dict[str, float]:

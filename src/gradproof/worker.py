@@ -2,7 +2,8 @@
 
 The job is JSON: check, root, reports, package, result, and `queries`, a file for the solver's queries, where they are
 wanted. The evidence goes to the file `result`, which appears complete or not at all. With `lifeline`, the end of stdin
-means that the parent is gone: the process group ends.
+means that the parent is gone: the process group ends. `since` is when the process started that this one was forked
+from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process itself.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import time
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gradproof import backends
 from gradproof.claim import claim_of, edited, reads, watch
@@ -27,7 +28,7 @@ from gradproof.evidence import now, record
 from gradproof.files import write_json
 from gradproof.integrity import Seal, shadowed
 from gradproof.packages import imported
-from gradproof.processes import end_strays, limit_memory
+from gradproof.processes import SERVE, end_strays, limit_memory
 from gradproof.workspace import PACKAGE, Workspace
 
 TAIL = 4000
@@ -77,7 +78,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange)}")
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read)
-        late = edited(claim["files"], workspace.root, began)
+        late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")
     except (GradproofError, OSError) as e:
@@ -110,6 +111,16 @@ def _watch(descriptor: int) -> None:
 
 
 def main() -> None:
+    """Be a worker or, where the command line says so, the process that workers are forked from."""
+    if SERVE not in sys.argv:
+        _work()
+    before = set(sys.modules)
+    from gradproof import forkserver
+
+    forkserver.serve(int(sys.argv[sys.argv.index(SERVE) + 1]), before, _work)
+
+
+def _work() -> NoReturn:
     """Read the job, run it, write the evidence, and end without the interpreter's own teardown."""
     line = b""
     while not line.endswith(b"\n"):
