@@ -18,7 +18,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -56,10 +56,23 @@ class Forked:
             if self.returncode is None and select.select([self._report], [], [], max(0.0, seconds))[0]:
                 with self._lock:
                     if self.returncode is None:
-                        said = self._report.recv(64)
-                        self.returncode = int(said) if said else LOST
+                        self.returncode = _told(self._report)
                         self._report.close()
         return self.returncode
+
+
+def _told(report: socket.socket) -> int:
+    try:
+        said = report.recv(64)
+    except OSError:
+        said = b""
+    return int(said) if said else LOST
+
+
+def _pipe(kept: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe's end for writing and its end for reading."""
+    reading, writing = os.pipe()
+    return kept.enter_context(os.fdopen(writing, "wb")), kept.enter_context(os.fdopen(reading, "rb"))
 
 
 class ForkServer:
@@ -76,33 +89,28 @@ class ForkServer:
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], preload: Sequence[str]) -> Forked | None:
         """A worker in the environment `environ`, whose TMPDIR is its scratch folder; None when there can be none."""
-        theirs: list[int] = []
-        try:
-            with self._lock:
-                channel = self._serving(command, environ)
-            if channel is None:
-                return None
-            taken, stdin = os.pipe()
-            stdout, given = os.pipe()
-            mine, report = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            theirs = [taken, given, report.detach()]
-            message = {"scratch": environ["TMPDIR"], "preload": list(preload)}
-            socket.send_fds(channel, [json.dumps(message).encode()], theirs)
-        except OSError:
-            self._broken = True
+        with self._lock:
+            channel = self._serving(command, environ)
+        if channel is None:
             return None
-        finally:
-            for descriptor in theirs:
-                os.close(descriptor)
-        ready = select.select([mine], [], [], STARTS_WITHIN)[0]
-        pid = mine.recv(64) if ready else b""
-        ends = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
-        if pid:
-            return Forked(int(pid), mine, *ends)
+        message = {"scratch": environ["TMPDIR"], "preload": list(preload)}
+        with ExitStack() as kept:
+            stdin, taken = _pipe(kept)
+            given, stdout = _pipe(kept)
+            mine, report = (kept.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            descriptors = [taken.fileno(), given.fileno(), report.fileno()]
+            try:
+                socket.send_fds(channel, [json.dumps(message).encode()], descriptors)
+                taken.close()
+                given.close()
+                report.close()
+                said = mine.recv(64) if select.select([mine], [], [], STARTS_WITHIN)[0] else b""
+            except OSError:
+                said = b""
+            if said:
+                kept.pop_all()
+                return Forked(int(said), mine, stdin, stdout)
         self._broken = True
-        mine.close()
-        for end in ends:
-            end.close()
         return None
 
     def _serving(self, command: Sequence[str], environ: Mapping[str, str]) -> socket.socket | None:

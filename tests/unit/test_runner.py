@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,11 @@ from toy_workspace import answer, check, worker_command, write_workspace
 from gradproof import runner
 from gradproof.core import Check, Effect, Finding, Kind, Layer, Outcome
 from gradproof.evidence import record, validate
+from gradproof.forked import Forked, ForkServer
 from gradproof.runner import Pool, Progress, Worker
 from gradproof.workspace import Workspace
 
+Run = Callable[..., dict[str, Any]]
 FAULTS = """\
 import os
 import signal
@@ -115,6 +118,24 @@ def _toy_worker(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Worker, "command", lambda self: worker_command(toy.root))
 
 
+@pytest.fixture(params=["alone", "forked"])
+def one(toy: Workspace, request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Run one harness, in a worker that starts from nothing and in one that is forked."""
+    server = ForkServer(toy.root)
+
+    def run(harness: str, limit: float = 20.0) -> dict[str, Any]:
+        of = check(harness=f"symbolic.faults:{harness}")
+        worker = Worker(of, toy, limit)
+        worker.server = server if request.param == "forked" else None
+        data = worker.run()
+        assert isinstance(worker.process, Forked) == (request.param == "forked")
+        assert validate(data) == of
+        return data
+
+    yield run
+    server.close()
+
+
 def run_one(toy: Workspace, harness: str, limit: float = 20.0) -> dict[str, Any]:
     of = check(harness=f"symbolic.faults:{harness}")
     data = Worker(of, toy, limit).run()
@@ -130,8 +151,8 @@ def alive(pid: int) -> bool:
         return False
 
 
-def test_a_good_worker_gives_its_own_evidence(toy: Workspace) -> None:
-    data = run_one(toy, "good")
+def test_a_good_worker_gives_its_own_evidence(one: Run) -> None:
+    data = one("good")
     assert data["finding"]["outcome"] == "HOLDS"
     assert data["claim"]["files"]
 
@@ -145,16 +166,16 @@ def test_a_good_worker_gives_its_own_evidence(toy: Workspace) -> None:
         ("is_killed", "SIGKILL (out of memory?)"),
     ],
 )
-def test_a_worker_that_dies_is_an_error(toy: Workspace, harness: str, said: str) -> None:
-    finding = run_one(toy, harness)["finding"]
+def test_a_worker_that_dies_is_an_error(one: Run, harness: str, said: str) -> None:
+    finding = one(harness)["finding"]
     assert finding["outcome"] == "ERROR"
     assert said in finding["reason"]
 
 
 @pytest.mark.parametrize("harness", ["hangs", "ignores_sigterm", "breeds_and_hangs"])
-def test_a_worker_that_hangs_is_killed_at_its_limit(toy: Workspace, harness: str) -> None:
+def test_a_worker_that_hangs_is_killed_at_its_limit(one: Run, harness: str) -> None:
     began = time.monotonic()
-    data = run_one(toy, harness, limit=1.5)
+    data = one(harness, limit=1.5)
     assert time.monotonic() - began < 1.5 + runner.GRACE + 3
     assert data["finding"]["outcome"] == "TIMEOUT"
     assert "1.5 s" in data["finding"]["reason"]
@@ -170,9 +191,9 @@ def test_a_worker_that_hangs_is_killed_at_its_limit(toy: Workspace, harness: str
         ("breeds_a_session_and_dies", 30.0, "ERROR"),
     ],
 )
-def test_no_child_outlives_its_worker(toy: Workspace, harness: str, limit: float, outcome: str) -> None:
+def test_no_child_outlives_its_worker(one: Run, toy: Workspace, harness: str, limit: float, outcome: str) -> None:
     """Not even one that ignores SIGTERM, and not after a run that ended well."""
-    assert run_one(toy, harness, limit)["finding"]["outcome"] == outcome
+    assert one(harness, limit)["finding"]["outcome"] == outcome
     child = int((toy.root / "child.pid").read_text())
     deadline = time.monotonic() + 2
     while alive(child) and time.monotonic() < deadline:
@@ -180,8 +201,8 @@ def test_no_child_outlives_its_worker(toy: Workspace, harness: str, limit: float
     assert not alive(child)
 
 
-def test_the_end_of_a_flood_is_kept(toy: Workspace) -> None:
-    finding = run_one(toy, "floods")["finding"]
+def test_the_end_of_a_flood_is_kept(one: Run) -> None:
+    finding = one("floods")["finding"]
     assert finding["outcome"] == "ERROR"
     assert finding["stats"]["output"].endswith("the very end")
     assert len(finding["stats"]["output"]) <= runner.TAIL

@@ -1,0 +1,228 @@
+"""Workers that are forked from a process that imported the libraries: nothing that they rest on is other than alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_runner import alive
+from toy_workspace import check, worker_command, write_workspace
+
+from gradproof import forkserver
+from gradproof.forked import Forked, ForkServer
+from gradproof.processes import strays
+from gradproof.runner import Pool, Worker
+from gradproof.workspace import Workspace
+
+HARNESSES = """\
+import os
+import sys
+import time
+
+from toy_workspace import answer
+
+
+def note(workspace, said):
+    with (workspace.root / "said").open("a") as f:
+        f.write(said + "\\n")
+
+
+def parents(check, workspace):
+    note(workspace, str(os.getppid()))
+    time.sleep(0.2)
+    return answer(check)
+
+
+def sees(check, workspace):
+    before = [name for name in ("z3", "crosshair") if name in sys.modules]
+    import z3
+
+    note(workspace, f"{before} {z3.get_version_string()} {z3.__spec__.loader.__class__.__name__} {z3.__file__}")
+    return answer(check)
+
+
+def sees_nothing(check, workspace):
+    return answer(check)
+
+
+def ends_its_parent(check, workspace):
+    os.kill(os.getppid(), 9)
+    time.sleep(20)
+
+
+def forks_away(check, workspace):
+    pid = os.fork()
+    if pid == 0:
+        os.setsid()
+        note(workspace, str(os.getpid()))
+        time.sleep(60)
+        os._exit(0)
+    while not (workspace.root / "said").exists():
+        time.sleep(0.02)
+    return answer(check)
+"""
+Run = Callable[..., tuple[dict[str, Any], bool]]
+
+
+@pytest.fixture
+def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
+    workspace = write_workspace(tmp_path / "toy")
+    (workspace.root / "symbolic/odd.py").write_text(HARNESSES)
+    monkeypatch.setattr(Worker, "command", lambda self: worker_command(workspace.root))
+    return workspace
+
+
+@pytest.fixture
+def server(toy: Workspace) -> Iterator[ForkServer]:
+    server = ForkServer(toy.root)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def run(toy: Workspace, server: ForkServer) -> Run:
+    """Evidence of a harness, and whether its worker was forked."""
+
+    def one(harness: str, preload: Sequence[str] = (), forked: bool = True) -> tuple[dict[str, Any], bool]:
+        worker = Worker(check(harness=f"symbolic.odd:{harness}"), toy, 30.0)
+        worker.server, worker.preload = server if forked else None, preload
+        return worker.run(), isinstance(worker.process, Forked)
+
+    return one
+
+
+def said(toy: Workspace) -> list[str]:
+    lines = (toy.root / "said").read_text().splitlines()
+    (toy.root / "said").unlink()
+    return lines
+
+
+def test_three_checks_are_forked_from_one_process_that_is_not_the_runner(toy: Workspace) -> None:
+    checks = [check(f"K-{i}", harness="symbolic.odd:parents") for i in range(3)]
+    result = Pool(toy, jobs=3).run(checks, lambda data: None)
+    parents = said(toy)
+    assert [data["finding"]["outcome"] for data in result.evidence.values()] == ["HOLDS"] * 3
+    assert len(parents) == 3
+    assert len(set(parents)) == 1
+    assert parents[0] != str(os.getpid())
+    assert not alive(int(parents[0]))
+
+
+def test_two_checks_start_by_themselves(toy: Workspace) -> None:
+    checks = [check(f"K-{i}", harness="symbolic.odd:parents") for i in range(2)]
+    Pool(toy, jobs=2).run(checks, lambda data: None)
+    assert said(toy) == [str(os.getpid())] * 2
+
+
+def test_a_preloaded_library_is_seen_when_it_is_imported_and_not_before(toy: Workspace, run: Run) -> None:
+    alone, forked = run("sees", forked=False), run("sees", ("z3", "crosshair.core_and_libs"))
+    assert (alone[1], forked[1]) == (False, True)
+    first, second = said(toy)
+    assert first == second
+    assert first.startswith("[] ")
+
+
+def test_what_a_run_rests_on_is_the_same_alone_and_forked(run: Run) -> None:
+    for harness in ("sees", "sees_nothing"):
+        alone, forked = (run(harness, ("z3",), forked=how)[0] for how in (False, True))
+        assert set(forked["claim"]["files"]) - set(alone["claim"]["files"]) == {"gp:forkserver.py", "gp:stash.py"}
+        assert set(alone["claim"]["absent"]) <= set(forked["claim"]["absent"])
+        assert alone["environment"]["distributions"] == forked["environment"]["distributions"]
+        assert ("z3-solver" in forked["environment"]["distributions"]) == (harness == "sees")
+        assert ("z3" in forked["claim"]["absent"]) == (harness == "sees")
+
+
+def test_a_workspace_with_a_module_of_a_library_starts_its_workers_from_nothing(toy: Workspace, run: Run) -> None:
+    """Alone, the library would have imported the workspace's module; nothing else may be judged than that."""
+    (toy.root / "z3.py").write_text("raise ImportError('the workspace has a solver of its own')\n")
+    alone, forked = run("sees", ("z3",), forked=False)[0], run("sees", ("z3",))[0]
+    assert "a solver of its own" in alone["finding"]["reason"]
+    assert forked["finding"]["reason"] == alone["finding"]["reason"]
+    assert "gp:forkserver.py" not in forked["claim"]["files"]
+
+
+def test_a_library_on_pythonpath_is_not_run_in_the_process_that_all_share(
+    toy: Workspace, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").mkdir()
+    mark = tmp_path / "ran"
+    (tmp_path / "own/z3.py").write_text(f"open({str(mark)!r}, 'w').write('x')\n")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "own"), os.environ.get("PYTHONPATH", "")]))
+    evidence, forked = run("sees_nothing", ("z3",))
+    assert (evidence["finding"]["outcome"], forked) == ("HOLDS", True)
+    assert not mark.exists()
+
+
+def test_a_check_that_ends_the_server_is_an_error_and_the_others_run(run: Run) -> None:
+    lost, _ = run("ends_its_parent")
+    assert lost["finding"]["outcome"] == "ERROR"
+    assert "forked from ended before it" in lost["finding"]["reason"]
+    after, forked = run("sees_nothing")
+    assert (after["finding"]["outcome"], forked) == ("HOLDS", False)
+
+
+def test_a_process_that_forks_away_from_its_worker_is_found_and_ended(toy: Workspace, run: Run) -> None:
+    """It was never started with the worker's scratch folder in its environment: the worker wrote it there itself."""
+    evidence, forked = run("forks_away")
+    assert (evidence["finding"]["outcome"], forked) == ("HOLDS", True)
+    child = int(said(toy)[0])
+    deadline = time.monotonic() + 2
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)
+
+
+def test_without_a_scratch_folder_of_its_own_a_worker_starts_from_nothing(toy: Workspace, run: Run) -> None:
+    script = toy.root / "toy_worker.py"
+    refused = "if '--serve' in sys.argv:\n    from gradproof import forkserver\n"
+    refused += "    forkserver._at_home = lambda old, new: False\n"
+    script.write_text(script.read_text().replace("worker.main()", refused + "worker.main()"))
+    evidence, _ = run("sees_nothing")
+    assert evidence["finding"]["outcome"] == "HOLDS"
+    assert "gp:stash.py" not in evidence["claim"]["files"]
+
+
+@pytest.mark.parametrize(("old", "new"), [("/a", "/longer"), ("/nobody/has/this/folder", "/nobody/has/that/folder")])
+def test_a_folder_that_cannot_be_renamed_in_place_is_refused(old: str, new: str) -> None:
+    before = Path("/proc/self/environ").read_bytes()
+    assert not forkserver._at_home(old, new)
+    assert Path("/proc/self/environ").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["import nothing_of_this_name\n", "raise SystemExit\n", "import os; os._exit(0)\n"])
+def test_a_server_that_cannot_start_costs_no_answer(toy: Workspace, run: Run, text: str) -> None:
+    script = toy.root / "toy_worker.py"
+    script.write_text(f"import sys\nif '--serve' in sys.argv:\n    {text}" + script.read_text())
+    evidence, forked = run("sees_nothing")
+    assert (evidence["finding"]["outcome"], forked) == ("HOLDS", False)
+
+
+def test_an_engine_that_was_edited_after_the_server_started_is_an_error(toy: Workspace, server: ForkServer) -> None:
+    """The worker runs what the server imported, and its claim names what the file says now."""
+    worker = Worker(check(harness="symbolic.odd:sees_nothing"), toy, 30.0)
+    worker.server = server
+    assert worker.run()["finding"]["outcome"] == "HOLDS"
+    server.since = Path(forkserver.__file__).stat().st_mtime - 1.0
+    again = Worker(check(harness="symbolic.odd:sees_nothing"), toy, 30.0)
+    again.server = server
+    finding = again.run()["finding"]
+    assert finding["outcome"] == "ERROR"
+    assert "edited while the check ran: gp:" in finding["reason"]
+
+
+def test_closing_leaves_no_process_and_starts_none(toy: Workspace, server: ForkServer, run: Run) -> None:
+    run("sees_nothing")
+    process, scratch = server._process, server._scratch
+    assert process is not None
+    assert scratch is not None
+    server.close()
+    assert process.returncode == -signal.SIGKILL
+    assert not Path(scratch.name).exists()
+    assert not strays(scratch.name)
+    assert server.start([sys.executable], {"TMPDIR": "/x"}, ()) is None
