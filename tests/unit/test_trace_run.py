@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch_bench import Desk
 
 from gradproof import audit
@@ -66,6 +67,14 @@ class Silent(TorchStep):
         for master in job.masters:
             assert master.grad is not None
             master.grad.numpy()[:] *= 0.5
+
+
+class Pretends(TorchStep):
+    """Clips hard, unless a dispatch mode is on."""
+
+    def clip(self, job: Job) -> None:
+        if not _get_current_dispatch_mode_stack():
+            torch.nn.utils.clip_grad_norm_(job.masters, 1e-3)
 
 
 class Crash(TorchStep):
@@ -215,6 +224,12 @@ def test_the_empty_body_is_refuted_as_a_subject_too() -> None:
 def test_a_step_that_never_steps_does_not_hold() -> None:
     assert run(claim("GA-INV-003"), **{STEP: Idle}).outcome is not Outcome.HOLDS
     assert run(claim("GA-EQ-001"), **{STEP: Idle}).outcome is not Outcome.HOLDS
+
+
+def test_a_step_that_behaves_only_while_it_is_recorded_is_no_answer() -> None:
+    found = run(claim(), **{STEP: Pretends})
+    assert found.outcome is Outcome.OPAQUE
+    assert "the step does something else when nobody records it" in found.reason
 
 
 def test_a_gradient_that_is_changed_through_numpy_is_opaque() -> None:

@@ -113,9 +113,11 @@ def pairs(ours: Reading, full: Reading) -> Pairs:
 
 
 def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Window]]) -> None:
-    """The losses that the function returned; of a function that returns none, the roots of its backward passes."""
+    """The losses that the function returned, or the roots of its backward passes: of a function that returns none, or
+    one for each micro-batch, for which the full batch has no counterpart."""
     told = [[o for o in r.observations if o.event.kind == "loss" and o.values] for r in (ours, full)]
-    if told[0] and told[1]:
+    passes = sum(len(window.roots) for window in stepped[0])
+    if told[0] and told[1] and not len(told[0][0].values) == passes != len(told[1][0].values):
         _tensors(found, "loss", 0, told[0][0], told[1][0], "loss/")
         _told(found, told[1][0], stepped[1])
         return

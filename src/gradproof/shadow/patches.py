@@ -83,5 +83,9 @@ class Patches:
 
 def _holding(wanted: Collection[int]) -> list[tuple[Any, str, Any]]:
     """Every global name of an imported module that holds an object of one of these ids."""
-    modules = [m for m in list(sys.modules.values()) if isinstance(getattr(m, "__dict__", None), dict)]
-    return [(m, name, held) for m in modules for name, held in list(vars(m).items()) if id(held) in wanted]
+    found, ids = [], frozenset(wanted)
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if isinstance(names, dict) and not ids.isdisjoint(map(id, list(names.values()))):
+            found += [(module, name, held) for name, held in list(names.items()) if id(held) in ids]
+    return found

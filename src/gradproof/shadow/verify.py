@@ -50,6 +50,7 @@ from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, o
 from gradproof.shadow.shuffled import SHUFFLED
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.tokens import MASKS, everywhere, normaliser, rows, untested, verdicts, weighed
+from gradproof.shadow.unrecorded import unrecorded
 from gradproof.shadow.verdict import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.windows import Broken
 
@@ -57,7 +58,7 @@ PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")
 DATA_MEND = "every micro-batch takes the next samples of the stream that the full batch takes at once"
 RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other order of the samples was verified"
-BLINDING = frozenset({"unseen-write", "raised"})
+BLINDING = frozenset({"unseen-write", "raised", "unrecorded"})
 
 
 def check(
@@ -224,7 +225,9 @@ class Judge:
     # What makes numbers worthless
 
     def _troubles(self) -> Iterable[Trouble]:
-        looks: tuple[Callable[[Session], Iterable[Trouble]], ...] = (blindness, past_the_recorder, self._sight)
+        looks: tuple[Callable[[Session], Iterable[Trouble]], ...] = (
+            blindness, past_the_recorder, self._sight, lambda session: unrecorded(session, self.made),
+        )  # fmt: skip
         for look in looks:
             found = list(look(self.session))
             if found:

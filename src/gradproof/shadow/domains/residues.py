@@ -73,8 +73,8 @@ def power(a: Words, n: int) -> Words:
     return result
 
 
-ALONE = 256
-"""Elements up to which each is inverted by itself."""
+ALONE = 64
+"""Elements up to which each is inverted by itself, by Euclid's algorithm in Python."""
 
 
 def inverse(a: Words) -> Words:
@@ -85,25 +85,11 @@ def inverse(a: Words) -> Words:
 
 def _inverses(a: Words) -> Words:
     if a.size <= ALONE:
-        return _fermat(a)
+        return np.array([pow(x, -1, P) for x in a.tolist()], dtype=np.uint64)
     half = a.size // 2
     x, y = a[:half], a[half : 2 * half]
     both = _inverses(np.concatenate([mul(x, y), a[2 * half :]]))
     return np.concatenate([mul(both[:half], y), mul(both[:half], x), both[half:]])
-
-
-def _fermat(a: Words) -> Words:
-    """a^(p - 2), with 2^61 - 3 = (2^59 - 1) 4 + 1."""
-    run, have = a, 1
-    for bit in f"{BITS - 2:b}"[1:]:
-        doubled = run
-        for _ in range(have):
-            doubled = mul(doubled, doubled)
-        run, have = mul(doubled, run), 2 * have
-        if bit == "1":
-            run, have = mul(mul(run, run), a), have + 1
-    run = mul(run, run)
-    return mul(mul(run, run), a)
 
 
 def total(a: Words, axes: tuple[int, ...]) -> Words:
