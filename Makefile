@@ -10,7 +10,7 @@ verify: $(READY)
 	$(BIN)/gradproof verify
 
 test: check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 	$(BIN)/gradproof verify
 
 check: $(READY)

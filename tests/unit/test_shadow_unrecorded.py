@@ -176,6 +176,13 @@ def test_a_step_that_rounding_decides_is_no_hiding_place(monkeypatch: pytest.Mon
     assert "other parameters" in made.result("GA-EQ-001").reason
 
 
+def test_a_model_outside_of_the_step_is_no_false_alarm() -> None:
+    """The recordings at other values leave it with other weights."""
+    made = said(traps.deep_copy_frozen)
+    assert {r.outcome for r in made.results} == {Outcome.HOLDS}
+    assert unrecorded.UNSTEADY not in made.uncovered
+
+
 def test_a_step_of_which_nothing_can_be_seen_says_so() -> None:
     assert unrecorded.SILENT in said(traps.step_by_hand).uncovered
 

@@ -64,20 +64,28 @@ def unrecorded(session: Session, made: Verification) -> Iterator[Trouble]:
     if not ours.steps and not ours.returned.size:
         made.uncovered.append(SILENT)
         return
-    calls = [called(session.step, session.run, watched=True)] if ours.steps else []
-    calls += [called(session.step, session.run, watched=False)] if ours.returned.size else []
     allowed = tolerance(session.ours[0].tape)
+    if not _found(_calls(session, ours), ours, allowed):
+        return
+    recorded(session.step, session.run, 1, values_of(session.ours))  # a model outside of the step is as it was for ours
+    calls = _calls(session, ours)
     if not _found(calls, ours, allowed):
         return
-    around = list(_around(session))
-    found = _found(calls, ours, allowed, around)
+    if apart(ours, of_recording(recorded(session.step, session.run, 1)[0]), allowed):
+        made.uncovered.append(UNSTEADY)
+        return
+    found = _found(calls, ours, allowed, list(_around(session)))
     if not found:
         made.notes.append(CLOSE)
-    elif apart(ours, of_recording(recorded(session.step, session.run, 1)[0]), allowed, around):
-        made.uncovered.append(UNSTEADY)
-    else:
-        reason = f"the step does something else when nobody records it: {found}"
-        yield Trouble(Outcome.OPAQUE, reason, _start(session.step), MEND, "unrecorded")
+        return
+    reason = f"the step does something else when nobody records it: {found}"
+    yield Trouble(Outcome.OPAQUE, reason, _start(session.step), MEND, "unrecorded")
+
+
+def _calls(session: Session, ours: Seen) -> list[Seen]:
+    """The plain calls that can show a difference."""
+    watched = [called(session.step, session.run, watched=True)] if ours.steps else []
+    return watched + ([called(session.step, session.run, watched=False)] if ours.returned.size else [])
 
 
 def _found(calls: Sequence[Seen], ours: Seen, allowed: float, around: Sequence[Seen] = ()) -> str:
