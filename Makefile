@@ -4,14 +4,18 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test check bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite check bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
 
-test: check
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+# The linters need one core, so that the tests run beside them.
+test: $(READY)
+	$(MAKE) --jobs 2 check suite
 	$(BIN)/gradproof verify
+
+suite: $(READY)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 check: $(READY)
 	$(BIN)/ruff check .

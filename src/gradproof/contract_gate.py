@@ -1,7 +1,5 @@
 """The shape of `qa_gate`: what must hold, what must stand behind it, and what is waived until when."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from typing import Annotated, Any, Literal

@@ -7,8 +7,6 @@ layers, subjects and gate criteria. A contract that uses any key of ours is held
 A check that pydantic cannot express raises PydanticCustomError with one of gradproof's own codes as its type.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field

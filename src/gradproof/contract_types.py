@@ -3,8 +3,6 @@
 A check that pydantic cannot express raises PydanticCustomError with one of gradproof's own codes as its type.
 """
 
-from __future__ import annotations
-
 import re
 from fractions import Fraction
 from typing import Annotated, Any, Literal

@@ -12,14 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof import report as reports
 from gradproof.audit import audit
 from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, GradproofError, Kind, Layer, Outcome
 from gradproof.evidence import ANSWERS, Standing
 from gradproof.files import replace_whole
 from gradproof.judge import Policy, Verdict, excused, judge, required
 from gradproof.plan import plan, policy_of
-from gradproof.runner import Listener, Pool
 from gradproof.settings import Settings
 from gradproof.settings import load as load_settings
 from gradproof.store import Store
@@ -27,6 +25,7 @@ from gradproof.workspace import Workspace, find
 
 if TYPE_CHECKING:
     from gradproof.contract import Contract
+    from gradproof.runner import Listener
 
 INTERRUPTED = 130
 MOST_JOBS = 8
@@ -189,6 +188,8 @@ class Session:
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Run:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
+        from gradproof.runner import Pool
+
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.standing(c) for c in checks}
         due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
@@ -248,6 +249,8 @@ class Session:
 
     def reported(self, contract: Contract, run: Run) -> dict[str, Any]:
         """The report of one contract."""
+        from gradproof import report as reports
+
         verdict = self.judged(contract, run.standings)
         return reports.build(
             contract,
@@ -265,6 +268,8 @@ class Session:
 
     def mark(self) -> None:
         """Say in every report.json that a run is under way, and take the older renderings away."""
+        from gradproof import report as reports
+
         for contract in self.contracts:
             running = reports.marker(contract, self.workspace, self.options.profile)
             with writing(self.report_path(contract, "json")):

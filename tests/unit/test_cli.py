@@ -340,8 +340,8 @@ def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
 def test_a_killed_run_cannot_read_as_clean(toy: Workspace) -> None:
     assert gradproof("verify", "-q") == 0
     program = (
-        "import os, signal; from gradproof import session; from gradproof.cli import main\n"
-        "session.Pool = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
+        "import os, signal; from gradproof import runner; from gradproof.cli import main\n"
+        "runner.Pool = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(['verify'])"
     )
     assert subprocess.run([sys.executable, "-c", program], cwd=toy.root, check=False).returncode == -signal.SIGKILL

@@ -11,7 +11,7 @@ import pytest
 import shadow_steps as steps
 
 from gradproof.core import GradproofError, Outcome
-from gradproof.shadow import decide, session, verify
+from gradproof.shadow import decide, match, session, verify
 from gradproof.shadow.domains.field import Field
 from gradproof.shadow.match import Difference, differences
 from gradproof.shadow.run import Run, record
@@ -203,3 +203,14 @@ def test_rounding_is_bounded_for_the_ranges_that_are_asked_for() -> None:
 def test_a_range_of_nothing_is_a_mistake() -> None:
     with pytest.raises(GradproofError, match="GP406"):
         said("plain", domains=("field", "rounding"), ranges=("wight=1",))
+
+
+def test_other_values_do_not_depend_on_where_the_users_folder_lies() -> None:
+    """Two checkouts of one repository say the same about a step."""
+    here, there, other = (
+        match.moved({("data", f"{folder}/loop.py:3+1"): np.arange(4.0)}, 1)
+        for folder in ("/home/a/src", "/tmp/x/src", "/tmp/x/lib")
+    )
+    first, second, third = (next(iter(found.values())) for found in (here, there, other))
+    assert np.array_equal(first, second)
+    assert not np.array_equal(first, third)

@@ -222,11 +222,16 @@ def _ref(x: Ref, y: Ref, numbering: Numbering) -> tuple[str, str] | None:
     return None
 
 
+def _number(name: Key) -> int:
+    """A seed for a leaf: the same wherever the user's file lies, as far as its folder's name."""
+    return crc32("/".join("/".join(name).split("/")[-2:]).encode())
+
+
 def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]:
     """Every leaf moved by at most `size` of itself (of 1, where it is 0): so little that the path stays. fp32-exact."""
     found: dict[Key, Array] = {}
     for name in sorted(values):
-        stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
+        stream, generator = values[name], np.random.default_rng([key, _number(name)])
         shift = generator.uniform(-size, size, stream.size) * np.where(stream == 0, 1.0, np.abs(stream))
         found[name] = (stream + shift).astype(np.float32).astype(np.float64)
     return values.with_values(found) if isinstance(values, Streams) else Streams(found, {})
@@ -239,7 +244,7 @@ def moved(values: Mapping[Key, Array], key: int, scale: float = 1.0) -> dict[Key
     """
     found: dict[Key, Array] = {}
     for name in sorted(values):
-        stream, generator = values[name], np.random.default_rng([key, crc32("/".join(name).encode())])
+        stream, generator = values[name], np.random.default_rng([key, _number(name)])
         factor = generator.uniform(0.75, 1.25, stream.size)
         spread = generator.uniform(-0.25, 0.25, stream.size) * (np.abs(stream).mean() + 0.1) if stream.size else 0.0
         shift = spread if np.any(stream < 0) or not np.any(stream) else 0.0
