@@ -36,10 +36,19 @@ def end_strays(scratch: str) -> None:
             return
 
 
-def limit_memory(mib: int | None) -> None:
+def data_held() -> int:
+    """Data that this process may write, in MiB: what RLIMIT_DATA counts. 0 where the system does not tell."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) // 1024
+    return 0
+
+
+def limit_memory(mib: int | None, beside: int = 0) -> None:
     """Let this process hold at most so much data of its own, in MiB. Nothing where the system has no such limit.
 
-    RLIMIT_DATA counts what may be written and is not shared (Linux 4.7); address space that is only reserved is free.
+    `beside`: MiB that do not count, because a fork began with them. RLIMIT_DATA counts what may be written and is not
+    shared (Linux 4.7); address space that is only reserved is free.
     """
     if mib is None:
         return
@@ -47,5 +56,6 @@ def limit_memory(mib: int | None) -> None:
         import resource
 
         _, most = resource.getrlimit(resource.RLIMIT_DATA)
-        wanted = mib * MIB if most == resource.RLIM_INFINITY else min(mib * MIB, most)
+        allowed = (mib + beside) * MIB
+        wanted = allowed if most == resource.RLIM_INFINITY else min(allowed, most)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))

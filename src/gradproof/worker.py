@@ -28,7 +28,7 @@ from gradproof.evidence import now, record
 from gradproof.files import write_json
 from gradproof.integrity import Seal, shadowed
 from gradproof.packages import imported
-from gradproof.processes import SERVE, end_strays, limit_memory
+from gradproof.processes import SERVE, data_held, end_strays, limit_memory
 from gradproof.workspace import PACKAGE, Workspace
 
 TAIL = 4000
@@ -64,7 +64,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     hide(str(check.layer))
     watch()
     memory = None if check.layer is Layer.CUDA else job.get("memory")
-    limit_memory(memory)
+    limit_memory(memory, data_held() if "since" in job else 0)
     seal, written = Seal(), record
     exchanged = seal.broken
     try:

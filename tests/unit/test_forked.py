@@ -56,6 +56,11 @@ def ends_its_parent(check, workspace):
     time.sleep(20)
 
 
+def hoards(check, workspace):
+    held = bytearray(300 << 20)
+    return answer(check)
+
+
 def forks_away(check, workspace):
     pid = os.fork()
     if pid == 0:
@@ -67,6 +72,7 @@ def forks_away(check, workspace):
         time.sleep(0.02)
     return answer(check)
 """
+MOST = 150
 Run = Callable[..., tuple[dict[str, Any], bool]]
 
 
@@ -89,8 +95,10 @@ def server(toy: Workspace) -> Iterator[ForkServer]:
 def run(toy: Workspace, server: ForkServer) -> Run:
     """Evidence of a harness, and whether its worker was forked."""
 
-    def one(harness: str, preload: Sequence[str] = (), forked: bool = True) -> tuple[dict[str, Any], bool]:
-        worker = Worker(check(harness=f"symbolic.odd:{harness}"), toy, 30.0)
+    def one(
+        harness: str, preload: Sequence[str] = (), forked: bool = True, memory: int | None = None
+    ) -> tuple[dict[str, Any], bool]:
+        worker = Worker(check(harness=f"symbolic.odd:{harness}"), toy, 30.0, memory)
         worker.server, worker.preload = server if forked else None, preload
         return worker.run(), isinstance(worker.process, Forked)
 
@@ -214,6 +222,15 @@ def test_an_engine_that_was_edited_after_the_server_started_is_an_error(toy: Wor
     finding = again.run()["finding"]
     assert finding["outcome"] == "ERROR"
     assert "edited while the check ran: gp:" in finding["reason"]
+
+
+def test_a_limit_on_memory_counts_what_the_check_takes_and_not_what_was_preloaded(run: Run) -> None:
+    libraries = ("numpy", "torch._dynamo")
+    assert run("sees_nothing", libraries, memory=MOST)[0]["finding"]["outcome"] == "HOLDS"
+    assert run("hoards", libraries)[0]["finding"]["outcome"] == "HOLDS"
+    finding = run("hoards", libraries, memory=MOST)[0]["finding"]
+    assert finding["outcome"] == "ERROR"
+    assert f"out of memory ({MOST} MiB" in finding["reason"]
 
 
 def test_closing_leaves_no_process_and_starts_none(toy: Workspace, server: ForkServer, run: Run) -> None:
