@@ -84,7 +84,7 @@ def test_fewer_squares_are_refuted(monkeypatch: pytest.MonkeyPatch, wrong: Any) 
 
 
 @pytest.mark.parametrize("scale", ["divide", "multiply"])
-@pytest.mark.parametrize(("fmt", "n"), [("t3", 2), ("t2", 3), ("t2", 4)])
+@pytest.mark.parametrize(("fmt", "n"), [("t3", 2), ("t3", 3), ("t2", 3), ("t2", 4)])
 def test_no_input_of_a_tiny_format_exceeds_the_relative_form(
     monkeypatch: pytest.MonkeyPatch, fmt: str, scale: str, n: int
 ) -> None:

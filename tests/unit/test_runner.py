@@ -124,21 +124,18 @@ def one(toy: Workspace, request: pytest.FixtureRequest) -> Iterator[Run]:
     server = ForkServer(toy.root)
 
     def run(harness: str, limit: float = 20.0) -> dict[str, Any]:
-        of = check(harness=f"symbolic.faults:{harness}")
-        worker = Worker(of, toy, limit)
-        worker.server = server if request.param == "forked" else None
-        data = worker.run()
-        assert isinstance(worker.process, Forked) == (request.param == "forked")
-        assert validate(data) == of
-        return data
+        return run_one(toy, harness, limit, server if request.param == "forked" else None)
 
     yield run
     server.close()
 
 
-def run_one(toy: Workspace, harness: str, limit: float = 20.0) -> dict[str, Any]:
+def run_one(toy: Workspace, harness: str, limit: float = 20.0, server: ForkServer | None = None) -> dict[str, Any]:
     of = check(harness=f"symbolic.faults:{harness}")
-    data = Worker(of, toy, limit).run()
+    worker = Worker(of, toy, limit)
+    worker.server = server
+    data = worker.run()
+    assert isinstance(worker.process, Forked) == (server is not None)
     assert validate(data) == of
     return data
 

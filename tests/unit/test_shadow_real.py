@@ -95,7 +95,7 @@ def _meaning(e: Any, at: dict[str, Fraction]) -> Any:
     return table[op](*args) if op in table else _hashed(op, args)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(EXPRESSION, st.tuples(SMALL, SMALL, SMALL))
 def test_the_normal_form_keeps_the_value(e: Any, values: tuple[Fraction, ...]) -> None:
     at = dict(zip(NAMES, values, strict=True))

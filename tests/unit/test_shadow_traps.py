@@ -33,7 +33,7 @@ WRONG = [
     ("step_by_hand_unscaled", "GA-EQ-001", REFUTED, "weights of"),
     ("clip_each", "GA-EQ-001", REFUTED, "is not the full batch's"),
     ("clip_each", "GA-INV-005", REFUTED, "clipped before the last micro-batch"),
-    ("hook_clamps", "GA-EQ-001", REFUTED, "the full batch's"),
+    ("hook_clamps", "GA-EQ-001", REFUTED, "is not the full batch's"),
     ("time_first_unscaled", "GA-EQ-001", REFUTED, "4 times the full batch's"),
     ("overlapping_windows", "GA-EQ-001", OPAQUE, "shares its memory with other data"),
     ("deep_copy_in_training", "GA-EQ-001", Outcome.OUTSIDE, "normalisation over the batch"),
