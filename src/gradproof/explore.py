@@ -157,11 +157,11 @@ class Explorer:
         return self._path.conditions + (self._rounder.constraints if self._rounder else [])
 
     def ask(self, extra: list[smt.Term], wanted: dict[str, smt.Term] | None = None) -> smt.Reply:
-        """One query on top of the path's facts, within what is left of the time limit."""
+        """One query on top of the path's facts, within what is left of the time limit; for `wanted` see `smt.solve`."""
         left = min(self.limits.query_seconds, self.limits.deadline - time.monotonic())
         if left <= 0:
             raise self._stop("TIMEOUT", "the time limit of the check passed")
-        return smt.solve(self.facts() + extra, wanted or {}, left)
+        return smt.solve(self.facts() + extra, wanted, left)
 
     def _decide(self) -> int | None:
         """The recorded decision at this point, or None when it is new."""

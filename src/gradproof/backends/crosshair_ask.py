@@ -10,12 +10,14 @@ ExceptionFilter, read at version 0.0.112.
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -75,7 +77,8 @@ def consult(contract: Contract, post: str, limit: float, most_paths: int = sys.m
         checkables = analyze_function(contract, options(limit, most_paths, watch.stats))
         problem = unsuitable(checkables, post)
         asked = [watched(c, watch) for c in checkables if isinstance(c, ConditionCheckable)]
-        messages = [] if problem else run_checkables(asked)
+        with uncollected():
+            messages = [] if problem else run_checkables(asked)
     except Exception as error:  # CrossHair's own failure is an outcome, and never an answer
         return Answer(Outcome.ERROR, f"CrossHair failed: {type(error).__name__}: {error}")
     used = time.process_time() - began
@@ -86,6 +89,23 @@ def consult(contract: Contract, post: str, limit: float, most_paths: int = sys.m
     elif answer.outcome is Outcome.UNKNOWN and used >= 0.95 * limit:
         answer.outcome, answer.reason = Outcome.TIMEOUT, f"not confirmed within {limit:.1f} s of CPU time"
     return answer
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """No cyclic garbage is collected inside, but all of it before.
+
+    z3 gives the number of a collected term to a later one, and what it answers depends on numbers: a counterexample
+    would depend on when the interpreter collects, and so on all that was imported before.
+    """
+    was = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def options(limit: float, most_paths: int, stats: Counter[str]) -> AnalysisOptionSet:
