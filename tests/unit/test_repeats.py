@@ -61,7 +61,8 @@ class Cyclic:
 def test_garbage_of_before_is_gone_and_that_of_an_exploration_stays() -> None:
     before = weakref.ref(Cyclic())
     with uncollected():
-        assert before() is None and not gc.isenabled()
+        assert before() is None
+        assert not gc.isenabled()
         during = [weakref.ref(Cyclic()) for _ in range(5000)]
         assert all(made() is not None for made in during)
     assert gc.isenabled()
