@@ -224,12 +224,16 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
+    from gradproof.bound_shape import BOUND, THRESHOLDS, BoundDocument, Thresholds
     from gradproof.bundle.document import BUNDLE, Manifest
     from gradproof.diff.document import DIFF, Diff
     from gradproof.doctor_shape import DOCTOR, Doctor
+    from gradproof.events_shape import EVENTS, Event
     from gradproof.graph import GRAPH_SCHEMA
     from gradproof.graph_shape import Graph
     from gradproof.ledger.document import CLAIMS, Claims
+    from gradproof.listing_shapes import CONFIG, LIST, SELECTION, Config, Listing, Selection
+    from gradproof.merge_shape import MERGE, Merge
     from gradproof.subjects.document import DETERMINISTIC, Deterministic
     from gradproof.subjects.study_document import SCALING, SPEEDUP, Scaling, Speedup
     from gradproof.subjects.sweep_document import SWEEP, Sweep
@@ -249,6 +253,13 @@ def schemas() -> dict[str, dict[str, Any]]:
         "claims.schema.json": (CLAIMS, Claims),
         "doctor.schema.json": (DOCTOR, Doctor),
         "diff.schema.json": (DIFF, Diff),
+        "merge.schema.json": (MERGE, Merge),
+        "list.schema.json": (LIST, Listing),
+        "config.schema.json": (CONFIG, Config),
+        "selection.schema.json": (SELECTION, Selection),
+        "events.schema.json": (EVENTS, Event),
+        "bound.schema.json": (BOUND, BoundDocument),
+        "thresholds.schema.json": (THRESHOLDS, Thresholds),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

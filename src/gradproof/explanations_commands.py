@@ -165,6 +165,32 @@ COMMANDS: Mapping[str, Explanation] = {
         "`gradproof init` could not write one of its files. Those that it had written were taken back.",
         "Look at the permissions of the folder and the room on the disk.",
     ),
+    "GP475": Explanation(
+        "The key that signs a bundle, or that one is judged with, cannot be used: it is no ed25519 key in PEM, it is "
+        "encrypted and GRADPROOF_SIGN_PASSPHRASE does not open it, or it lies in the bundle.",
+        "Make one with openssl genpkey -algorithm ed25519, write its public half with openssl pkey -pubout, and keep "
+        "both outside of the workspace; get a public key by other means than the bundle.",
+    ),
+    "GP476": Explanation(
+        "Signing, and judging a signature, needs securesystemslib with cryptography, and one of them is not installed. "
+        "Nothing was signed or judged.",
+        "Run python -m pip install 'gradproof[sign]', and the command again.",
+    ),
+    "GP477": Explanation(
+        "A signature of the bundle is demanded, by --key or by the envelopes that it lists, and MANIFEST.dsse.json is "
+        "missing.",
+        "Do not rely on the bundle; ask for the one that gradproof attest --sign wrote.",
+    ),
+    "GP478": Explanation(
+        "An envelope of the bundle is none, or does not hold the statement that this bundle makes: it may belong to "
+        "another bundle, or the bundle was changed after it was signed.",
+        "Do not rely on the bundle; copy it again, or ask for it again.",
+    ),
+    "GP479": Explanation(
+        "No signature in the envelope is valid and of a key that was given: somebody else signed it, or what was "
+        "signed was changed.",
+        "Do not rely on the bundle. Where the key was exchanged, get the new public key by other means.",
+    ),
     "GP480": Explanation(
         "--shard is not i/n: the number of this part, from 1, and the number of parts.",
         "Write --shard 1/4 on the first of four machines, and 2/4, 3/4 and 4/4 on the others.",

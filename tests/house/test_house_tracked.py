@@ -13,21 +13,28 @@ import pytest
 from house_rules import PRIVATE_WORDS, REPOSITORY, private_words
 
 KINDS = (
+    "bound",
     "bundle",
     "claims",
+    "config",
     "deterministic",
     "diff",
     "doctor",
+    "events",
     "evidence",
     "graph",
     "kernels",
+    "list",
+    "merge",
     "plan-batch",
     "report",
     "rounding",
     "scaling",
+    "selection",
     "speedup",
     "step",
     "sweep",
+    "thresholds",
     "tokens",
 )
 SCHEMAS = tuple(f"reports/{kind}.schema.json" for kind in KINDS)

@@ -1,26 +1,29 @@
 """`gradproof verify-bundle`: is a bundle whole, and does its evidence carry its verdicts? Offline; nothing is executed.
 
-In this order, each only where the one before found nothing: the listing, the files, the evidence against contracts and
-sources, and everything that follows from the evidence, made anew and compared.
+In this order, each only where the one before found nothing: the signature where keys are given, the listing, the files,
+the evidence against contracts and sources, and everything that follows from the evidence, made anew and compared.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
-from gradproof.bundle import asking, derived, listing
+from gradproof.bundle import asking, derived, envelope, listing
 from gradproof.bundle.carried import BESIDE, DISTRIBUTIONS, FILES, NOTHING, SOURCES, Carried, files_of, opened
-from gradproof.bundle.document import Manifest
+from gradproof.bundle.document import MANIFEST, Manifest
 from gradproof.bundle.listing import Problem
 from gradproof.bundle.queries import counts, parse
 from gradproof.core import GradproofError
 from gradproof.store import parse as parse_json
 from gradproof.workspace import CONTENT
+
+if TYPE_CHECKING:
+    from gradproof.bundle.signing import PublicKey
 
 _GIVEN = ("evidence/", "gpu/", f"{asking.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
@@ -31,17 +34,33 @@ _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, I
 
 @dataclass(frozen=True)
 class Judged:
-    """A bundle that was read: what is wrong with it, and its own reports where nothing is."""
+    """A bundle that was read: what is wrong with it, and its own reports where nothing is.
+
+    `key`: whose signature covers it; None where no key was given.
+    """
 
     manifest: Manifest
     problems: tuple[Problem, ...]
     carried: Carried | None = None
     reports: Mapping[str, dict[str, Any]] | None = None
+    key: PublicKey | None = None
 
 
-def verify(root: Path) -> Judged:
-    """Judge a bundle. Raises GradproofError: GP443 where there is none to judge, GP444 for an unknown version."""
+def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
+    """Judge a bundle. With `keys`, a valid signature of one of them over this very manifest is demanded.
+
+    Raises GradproofError: GP443 where there is none to judge, GP444 for an unknown version.
+    """
     manifest = listing.open_manifest(root)
+    if not keys:
+        return _judged(root, manifest, ())
+    key, problem = envelope.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
+    if problem is not None:
+        return Judged(manifest, (problem,))
+    return replace(_judged(root, manifest, keys), key=key)
+
+
+def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged:
     found = listing.problems(root, manifest)
     if found:
         return Judged(manifest, tuple(found))
@@ -53,7 +72,7 @@ def verify(root: Path) -> Judged:
     found = list(_evidence(root, manifest, carried))
     if found:
         return Judged(manifest, tuple(found))
-    found = list(_conclusions(root, manifest, carried))
+    found = list(_conclusions(root, manifest, carried, keys))
     reports = {} if found else derived.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)
 
@@ -100,7 +119,7 @@ def _why_unused(root: Path, name: str, carried: Carried) -> str:
     return "no contract of the bundle plans its check"
 
 
-def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
+def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]) -> Iterator[Problem]:
     """What follows from the evidence is what the bundle says."""
     try:
         made = derived.reports(carried, manifest.made_at, manifest.gradproof)
@@ -117,12 +136,16 @@ def _conclusions(root: Path, manifest: Manifest, carried: Carried) -> Iterator[P
             yield Problem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
         yield Problem("GP449", FILES, "its digest is not the manifest's digest of the sources")
-    known = {*expected, *_BESIDE, DISTRIBUTIONS, *(derived.report_path(name) for name in made)}
+    places = (derived.report_path, envelope.envelope_path)
+    known = {*expected, *_BESIDE, DISTRIBUTIONS, *(place(name) for name in made for place in places)}
     known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
-    for name in (e.path for e in manifest.files):
+    listed = frozenset(e.path for e in manifest.files)
+    for name in sorted(listed):
         if name not in known and not name.startswith(_GIVEN):
             yield Problem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
+    texts = {name: expected[derived.statement_path(name)] for name in made}
+    yield from envelope.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
 
 
 def _of_another(manifest: Manifest) -> str:

@@ -61,11 +61,16 @@ def report_path(contract: str) -> str:
     return f"reports/{safe(contract)}.json"
 
 
+def statement_path(contract: str) -> str:
+    """Where the in-toto statement of a contract lies."""
+    return f"statements/{safe(contract)}.json"
+
+
 def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None, sources: str) -> dict[str, str]:
     """Every derived file but the reports, by its place in the bundle. `sources`: the digest of files.sha256."""
     found = {FILES: files_text(claimed(carried.standings))}
     for name, report in made.items():
-        found[f"statements/{safe(name)}.json"] = dumped(statement(report, wheel, sources, _materials(carried)))
+        found[statement_path(name)] = dumped(statement(report, wheel, sources, _materials(carried)))
     witnesses = list(_witnesses(carried))
     found["witnesses.json"] = dumped([row for row, _ in witnesses])
     found |= {row["replay"]: text for row, text in witnesses}

@@ -1,4 +1,5 @@
-"""The manifest of a bundle, format `gradproof-bundle/1`: `MANIFEST.json`, which names every other file and its digest.
+"""The manifest of a bundle, format `gradproof-bundle/1`: `MANIFEST.json`, which names every other file and its digest,
+but for the one that signs it.
 
 Its JSON Schema, `reports/bundle.schema.json`, is made of the classes here. The paths are judged in `listing`.
 """
@@ -13,6 +14,8 @@ from gradproof.documents import Shape
 
 BUNDLE = "gradproof-bundle/1"
 MANIFEST = "MANIFEST.json"
+ENVELOPE = "MANIFEST.dsse.json"
+"""The signature over the manifest: beside the manifest the one file that no manifest lists."""
 SAYS = "The evidence in this folder supports the verdicts in reports/, as far as each check reaches."
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]

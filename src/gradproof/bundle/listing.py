@@ -14,11 +14,12 @@ from pathlib import Path, PurePosixPath
 
 from pydantic import ValidationError
 
-from gradproof.bundle.document import BUNDLE, MANIFEST, Entry, Manifest
+from gradproof.bundle.document import BUNDLE, ENVELOPE, MANIFEST, Entry, Manifest
 from gradproof.core import GradproofError
 from gradproof.store import parse
 
 _BLOCK = 1 << 20
+_APART = (MANIFEST, ENVELOPE)
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,15 @@ def entry_of(root: Path, path: str) -> Entry:
 
 
 def entries(root: Path) -> list[Entry]:
-    """An entry for every file below `root` but the manifest, sorted. Raises ValueError for what is no plain file."""
+    """An entry for every file below `root` but the manifest and its envelope, sorted.
+
+    Raises ValueError for what is no plain file.
+    """
     found = list(walk(root))
     strange = [name for name, kind in found if kind != "file"]
     if strange:
         raise ValueError(f"{strange[0]} is no plain file")
-    return [entry_of(root, name) for name in sorted(n for n, _ in found if n != MANIFEST)]
+    return [entry_of(root, name) for name in sorted(n for n, _ in found if n not in _APART)]
 
 
 def walk(root: Path, below: str = "") -> Iterator[tuple[str, str]]:
@@ -110,7 +114,7 @@ def _listed(files: Sequence[Entry]) -> Iterator[Problem]:
     for name in names:
         parts = PurePosixPath(name).parts
         plain = "/".join(parts) == name and ".." not in parts and "\\" not in name and name.isprintable()
-        if not plain or name.startswith("/") or name == MANIFEST or ":" in parts[0]:
+        if not plain or name.startswith("/") or name in _APART or ":" in parts[0]:
             yield Problem("GP445", name, "it is no place inside of the bundle")
     if names != sorted(names):
         yield Problem("GP445", MANIFEST, "its files are not sorted")
@@ -122,7 +126,7 @@ def _present(root: Path, files: Sequence[Entry]) -> Iterator[Problem]:
     for name, kind in there.items():
         if kind != "file":
             yield Problem("GP446", name, f"it is a {kind}" if kind != "empty folder" else "it is an empty folder")
-        elif name not in wanted and name != MANIFEST:
+        elif name not in wanted and name not in _APART:
             yield Problem("GP446", name, "the manifest does not list it")
     for name, entry in wanted.items():
         if name not in there:

@@ -1,4 +1,4 @@
-"""A report as an in-toto Statement v1 with a test-result v0.1 predicate: plain JSON, unsigned.
+"""A report as an in-toto Statement v1 with a test-result v0.1 predicate: plain JSON, to be put into an envelope.
 
 The predicate knows passed, warned and failed, and nothing between: whatever gave no answer is failed. A check that
 nothing demands and that did not run is in no list. A waived one is warned.
@@ -7,16 +7,19 @@ Source: https://in-toto.io/Statement/v1 and https://in-toto.io/attestation/test-
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gradproof.bundle.document import Wheel
+from gradproof.bundle.document import MANIFEST, Wheel
 from gradproof.render.consistency import excused_ids
 from gradproof.render.standing import Standing, rows
 from gradproof.workspace import sha256_of
 
 TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
+RESULTS = ("FAILED", "WARNED", "PASSED")  # the worst first
 
 
 def statement(
@@ -36,6 +39,28 @@ def statement(
             "passedTests": passed,
             "warnedTests": warned,
             "failedTests": failed,
+        },
+    }
+
+
+def of_manifest(digest: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """The statement about a whole bundle. Its subject is the manifest, by `digest` (sha256 in hex).
+
+    `statements`: of each contract, by its id, the place in the bundle and the text. The tests are the contracts.
+    """
+    results = {name: json.loads(text)["predicate"]["result"] for name, (_, text) in statements.items()}
+    named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
+    texts = statements.values()
+    return {
+        "_type": TYPE,
+        "subject": [_described(MANIFEST, digest)],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "result": next((word for word in RESULTS if named[word]), "FAILED"),
+            "configuration": [_described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in texts],
+            "passedTests": named["PASSED"],
+            "warnedTests": named["WARNED"],
+            "failedTests": named["FAILED"],
         },
     }
 

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
-from gradproof.bundle import asking, derived
+from gradproof.bundle import asking, derived, envelope
 from gradproof.bundle.carried import (
     BESIDE,
     DISTRIBUTIONS,
@@ -24,7 +24,7 @@ from gradproof.bundle.carried import (
     files_text,
     opened,
 )
-from gradproof.bundle.document import BUNDLE, MANIFEST, SAYS, LeftOut, Manifest
+from gradproof.bundle.document import BUNDLE, ENVELOPE, MANIFEST, SAYS, LeftOut, Manifest
 from gradproof.bundle.inventory import ran_on, wheel_of
 from gradproof.bundle.listing import entries, entry_of
 from gradproof.core import GradproofError
@@ -33,18 +33,25 @@ from gradproof.runner import Listener
 from gradproof.session import Session
 from gradproof.workspace import CONTENT, sha256_of
 
+if TYPE_CHECKING:
+    from gradproof.bundle.signing import Signer
+
 NO_QUERIES = "left out with --no-queries"
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What `gradproof attest` is asked for. `second_limit`: seconds of the second solver for each check."""
+    """What `gradproof attest` is asked for. `second_limit`: seconds of the second solver for each check.
+
+    `signer`: the key that signs it; None for a bundle without a signature.
+    """
 
     out: Path
     wheel: Path | None = None
     queries: bool = True
     second_limit: float = 20.0
     jobs: int = 1
+    signer: Signer | None = None
 
 
 @dataclass(frozen=True)
@@ -58,7 +65,10 @@ class Made:
 
 
 def attest(session: Session, wanted: Wanted, listener: Listener = lambda progress: None) -> Made:
-    """Write the bundle. Raises GradproofError: GP440 for the folder, GP441 without evidence, GP442 for the wheel."""
+    """Write the bundle.
+
+    Raises GradproofError: GP440 for the folder, GP441 without evidence, GP442 for the wheel, GP475 for the key.
+    """
     made_at = stated_time()
     out = free(wanted.out)
     standings = session.standings(c for checks in session.plans.values() for c in checks)
@@ -123,17 +133,37 @@ def _fill(
     _unchanged(carried, kept)
     sources = sha256_of(stage / FILES)
     made = derived.reports(carried, made_at, __version__)
-    for name, text in derived.documents(carried, made, wheel, sources).items():
+    documents = derived.documents(carried, made, wheel, sources)
+    for name, text in documents.items():
         _put(stage, name, text)
     for name, report in made.items():
         _put(stage, derived.report_path(name), derived.dumped(report))
+    texts = {name: documents[derived.statement_path(name)] for name in made}
+    if wanted.signer is not None:
+        _signed_statements(stage, wanted.signer, texts)
     manifest = Manifest.model_validate(
         {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "profile": profile,
          "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
          "left_out": [LeftOut(check=k, reason=v) for k, v in left_out.items()]}
     )  # fmt: skip
     _put(stage, MANIFEST, derived.dumped(manifest.model_dump(mode="json", by_alias=True)))
-    return Made(manifest, entry_of(stage, MANIFEST).sha256, made, tuple(contradictions))
+    digest = entry_of(stage, MANIFEST).sha256
+    if wanted.signer is not None:
+        _put(stage, ENVELOPE, _enclosed(wanted.signer, envelope.payloads(digest, texts)[ENVELOPE]))
+    return Made(manifest, digest, made, tuple(contradictions))
+
+
+def _signed_statements(stage: Path, signer: Signer, texts: Mapping[str, str]) -> None:
+    """An envelope of each statement. Raises GradproofError GP475 where the key's own file came into the bundle."""
+    from gradproof.bundle.signing import kept_apart
+
+    kept_apart(signer, {e.path: e.sha256 for e in entries(stage)})
+    for name, text in texts.items():
+        _put(stage, envelope.envelope_path(name), _enclosed(signer, text.encode()))
+
+
+def _enclosed(signer: Signer, payload: bytes) -> str:
+    return derived.dumped(signer.envelope(payload))
 
 
 def _put(stage: Path, name: str, text: str) -> None:

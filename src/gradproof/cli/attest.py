@@ -10,6 +10,7 @@ import click
 from gradproof.cli.options import place, with_options
 
 if TYPE_CHECKING:
+    from gradproof.bundle.signing import Signer
     from gradproof.session import Options
 
 MOST = 10
@@ -28,30 +29,48 @@ MOST = 10
     help="Seconds of the second solver (cvc5) for each check.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Checks at a time.  [default: one for each CPU, at most 8]")
+@click.option(
+    "--sign", type=click.Path(path_type=Path, dir_okay=False), metavar="KEY.pem", help="Sign with this ed25519 key."
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress.")
 @with_options
-def command(options: Options, out: Path, wheel: Path | None, no_queries: bool, second_limit: float, quiet: bool) -> int:
+def command(
+    options: Options, out: Path, wheel: Path | None, no_queries: bool, second_limit: float, sign: Path | None,
+    quiet: bool,
+) -> int:  # fmt: skip
     """Write contracts, sources, evidence, reports, queries and digests to OUT_DIR, whole or not at all.
 
     Proofs are run again to write their queries as SMT-LIB. The exit code is that of the gate, or 1 where a repeated run
     or a second solver contradicts the evidence. The time stated is SOURCE_DATE_EPOCH where that is set.
+    --sign takes a private key in PEM (PKCS#8); where it is encrypted, GRADPROOF_SIGN_PASSPHRASE is its passphrase.
     """
     from gradproof.bundle.write import Wanted, attest
     from gradproof.cli.progress import listening
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import Session, worst
 
+    signer = _signer(sign)
     session = Session(options)
     with listening(quiet) as listener:
-        made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs), listener)
+        made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs, signer), listener)
     for row in made.manifest.left_out[:MOST]:
         click.echo(f"left out: {row.check}: {row.reason}", err=True)
     if len(made.manifest.left_out) > MOST:
         click.echo(f"left out: {len(made.manifest.left_out) - MOST} more, see MANIFEST.json", err=True)
     click.echo(f"written: {out}, {len(made.manifest.files)} files; sha256 of MANIFEST.json {made.digest}")
+    if signer is not None:
+        click.echo(f"signed: MANIFEST.dsse.json, with the key {signer.keyid}")
     exits = [Exit(report["verdict"]["exit"]) for report in made.reports.values()]
     for name, report in made.reports.items():
         click.echo(f"the evidence supports: {name}: {report['verdict']['exit']} (exit {report['verdict']['code']})")
     for words in made.contradictions:
         click.echo(f"contradicted: {words}", err=True)
     return EXIT_CODE[Exit.BROKEN] if made.contradictions else worst(exits)
+
+
+def _signer(path: Path | None) -> Signer | None:
+    if path is None:
+        return None
+    from gradproof.bundle.signing import private_key
+
+    return private_key(path)

@@ -96,7 +96,7 @@ def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
 
     found = thresholds(setting, eps, power(most))
     if json_:
-        return json.dumps(found)
+        return json.dumps({"schema": "gradproof-thresholds/1", **found})
     lines = [f"{k}: {v or 'none'}" for k, v in found.items()]
     return "\n".join(lines + ([f"(N = {most} is the largest that was asked)"] if found["true up to"] == most else []))
 
@@ -145,10 +145,10 @@ class Shown:
         return None if self.eps is None else (self.norm or self.made).outcome(self.eps)
 
     def as_json(self) -> dict[str, Any]:
-        """As JSON values."""
+        """As JSON values, format gradproof-bound/1."""
         from gradproof.rounding.answer import as_json
 
-        found = as_json(self.made) | {"outcome": self.outcome}
+        found = {"schema": "gradproof-bound/1", **as_json(self.made), "outcome": self.outcome}
         if self.norm is not None:
             n = self.norm
             found["norm"] = {"elements": n.elements, "bound": str(n.bound), "attained": str(n.attained)}

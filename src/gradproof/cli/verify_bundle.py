@@ -10,6 +10,7 @@ import click
 if TYPE_CHECKING:
     from gradproof.bundle.check import Judged
     from gradproof.bundle.listing import Problem
+    from gradproof.bundle.signing import PublicKey
 
 MOST = 20
 
@@ -20,7 +21,18 @@ MOST = 20
 @click.option("--ask", "solver", type=click.Choice(["z3", "cvc5"]), help="Put the recorded queries to a solver again.")
 @click.option("--sha256", metavar="HEX", help="The digest that MANIFEST.json must have, told to you by other means.")
 @click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that it must be about.")
-def command(folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: str | None, wheel: Path | None) -> int:
+@click.option(
+    "--key",
+    "paths",
+    multiple=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    metavar="PUB.pem",
+    help="Demand a signature of this ed25519 key, or of another --key (repeatable).",
+)
+def command(
+    folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: str | None, wheel: Path | None,
+    paths: tuple[Path, ...],
+) -> int:  # fmt: skip
     """Judge a bundle that gradproof attest wrote. Offline; executes nothing without --rerun.
 
     Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts.
@@ -30,7 +42,7 @@ def command(folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: st
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import worst
 
-    judged = verify(folder)
+    judged = verify(folder, _keys(paths, folder))
     found = list(judged.problems)
     digest = entry_of(folder, "MANIFEST.json").sha256
     if sha256 is not None and sha256.lower() != digest:
@@ -49,8 +61,29 @@ def command(folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: st
     for name, report in judged.reports.items():
         verdict = report["verdict"]
         click.echo(f"the evidence supports: {name}: {verdict['exit']} (exit {verdict['code']})")
+    click.echo(_signature(judged, folder))
     click.echo(f"{len(judged.manifest.files)} files as listed; sha256 of MANIFEST.json {digest}")
     return worst(Exit(report["verdict"]["exit"]) for report in judged.reports.values())
+
+
+def _keys(paths: tuple[Path, ...], folder: Path) -> list[PublicKey]:
+    """The keys that were given. Raises GradproofError GP475 and GP476."""
+    if not paths:
+        return []
+    from gradproof.bundle.signing import public_key
+
+    return [public_key(path, folder) for path in paths]
+
+
+def _signature(judged: Judged, folder: Path) -> str:
+    """What is known of who signed a bundle that is good otherwise."""
+    from gradproof.bundle.document import ENVELOPE
+
+    if judged.key is not None:
+        return f"signed with the key {judged.key.keyid} ({judged.key.path})"
+    if (folder / ENVELOPE).exists():
+        return "signed, and nobody checked by whom: --key PUB.pem does"
+    return "not signed: whoever could write this folder could have made all of it"
 
 
 def _wheel(judged: Judged, path: Path) -> list[Problem]:
