@@ -20,7 +20,7 @@ Strategy = Literal[
 ]  # fmt: skip
 
 MAX_TIME_LIMIT = 3600
-STRICT = ConfigDict(strict=True, extra="forbid", frozen=True)
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")

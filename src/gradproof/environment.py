@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.metadata
 import os
 import platform
 import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any
 
 from gradproof import __version__
 from gradproof.core import Kind, digest_of
-from gradproof.packages import changed
+from gradproof.packages import changed, version_of
 
 PACKAGES: Mapping[str, str] = {
     "z3": "z3-solver",
@@ -77,15 +76,6 @@ def variables(layer: str) -> dict[str, str]:
     names = [k for k in os.environ if k in LIBRARIES or (layer == "cuda" and k.startswith(GPU))]
     found = {k: os.environ[k] for k in sorted(names)}
     return {k: digest_of(v)[:16] if os.sep in v else v for k, v in found.items()}
-
-
-@cache
-def version_of(distribution: str) -> str | None:
-    """Installed version of a distribution, None when it is absent."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def environment() -> dict[str, Any]:

@@ -200,7 +200,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (folder / "mylib.py").write_text("FACTOR = 1\n")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.syspath_prepend(str(folder))
-    packages._version.cache_clear()
+    packages.version_of.cache_clear()
     packages._owners.cache_clear()
     return folder
 
@@ -213,7 +213,7 @@ def metadata(site: Path, version: str, top: str = "mylib.py") -> None:
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mylib\nVersion: {version}\n")
     (info / "RECORD").write_text(f"{top},,\nmylib-{version}.dist-info/RECORD,,\n")
-    packages._version.cache_clear()
+    packages.version_of.cache_clear()
 
 
 def test_an_installed_module_that_the_workspace_imports_is_part_of_the_claim(toy: Workspace, site: Path) -> None:
@@ -232,6 +232,17 @@ def test_the_version_of_an_imported_distribution_counts(toy: Workspace, site: Pa
     assert store.standing(one).fresh
     metadata(site, "2.0")
     assert Store(toy).standing(one).reason == "mylib 1.0 then, 2.0 now"
+
+
+def test_a_version_is_that_of_the_metadata_s_head_and_not_of_its_text(site: Path) -> None:
+    metadata(site, "1.0")
+    file = site / "mylib-1.0.dist-info/METADATA"
+    file.write_text("Metadata-Version: 2.1\nName: mylib\nVersion: 1.5.post1\n\nVersion: 9\n")
+    assert packages.version_of("mylib") == "1.5.post1"
+    packages.version_of.cache_clear()
+    file.write_text("Metadata-Version: 2.1\nversion:\t3\nName: mylib\n\nVersion: 9\n")
+    assert packages.version_of("mylib") == "3"
+    assert packages.version_of("no-such-package") is None
 
 
 def test_the_stack_counts_by_its_own_versions_and_not_by_its_files(toy: Workspace) -> None:
