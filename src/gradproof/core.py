@@ -294,6 +294,11 @@ class Finding:
     stats: dict[str, Any] = field(default_factory=dict)
 
 
+def entry_of(check_id: str) -> str:
+    """Id of the contract's own entry, of which a check is one run: X of X@cpu-fp32 and of X/seeded_bug."""
+    return check_id.partition("@")[0].partition("/")[0]
+
+
 def canonical(data: Any) -> str:
     """Canonical JSON: sorted keys, no spaces, no NaN. Raises ValueError on NaN and infinity."""
     return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)

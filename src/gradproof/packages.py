@@ -16,7 +16,7 @@ from typing import Any
 ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradproof", "tqdm")
 """torch imports tqdm where it finds it."""
 _TOP = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
-_VERSION = re.compile(r"^Version:\s*(\S+)\s*$", re.MULTILINE | re.IGNORECASE)
+_VERSION = re.compile(r"^Version:[ \t]*(\S+)[ \t]*$", re.MULTILINE | re.IGNORECASE)
 _FOLDERS = ("site-packages", "dist-packages")
 
 

@@ -43,7 +43,7 @@ class ContractFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """One item a check. Raises CollectError with every mistake of the contract, each with its place."""
-        from gradproof.core import GradproofError
+        from gradproof.core import GradproofError, entry_of
 
         try:
             asked = self._asked()
@@ -52,8 +52,7 @@ class ContractFile(pytest.File):
         except GradproofError as error:
             raise self.CollectError(error.render()) from None
         for check in checks:
-            entry = check.id.partition("@")[0].partition("/")[0]
-            line = contract.places.get(entry, (1, 1))[0] - 1
+            line = contract.places.get(entry_of(check.id), (1, 1))[0] - 1
             yield CheckItem.from_parent(self, name=check.id, check=check, asked=asked, line=line)
 
     def _asked(self) -> Session:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gradproof.rounding.sources import _imports as imported
+from gradproof.rounding.sources import imported
 from gradproof.workspace import PACKAGE, sha256_of
 
 

@@ -14,6 +14,7 @@ from gradproof.core import GradproofError
 from gradproof.documents import read, schemas
 from gradproof.subjects import deterministic
 from gradproof.subjects.document import PUBLISHED, Compared, Deterministic, Run, Sizes, compared
+from gradproof.subjects.measured import write
 from models.char_bugs import MUTANTS
 from models.char_measure import measured
 
@@ -91,7 +92,7 @@ FORGED: dict[str, Callable[[Json], Any]] = {
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_document_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "d.json"
-    deterministic.write(path, made(*PAIR))
+    write(path, made(*PAIR))
     data = json.loads(path.read_text(encoding="utf-8"))
     assert read(path, Deterministic) == made(*PAIR)
     jsonschema.validate(data, schemas()["deterministic.schema.json"])
@@ -107,7 +108,7 @@ def test_a_document_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkey
 
     monkeypatch.setattr("gradproof.files.os.replace", full)
     with pytest.raises(GradproofError, match="GP407"):
-        deterministic.write(tmp_path / "d.json", made(*PAIR))
+        write(tmp_path / "d.json", made(*PAIR))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -11,13 +11,12 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from importlib import import_module
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gradproof.bundle.queries import HEAD, Query
-from gradproof.rounding.solve import version_of
+from gradproof.rounding.solve import CALLS, version_of
 
 EACH = 5.0
 VERDICTS = ("agree", "differ", "unknown", "not_asked")
@@ -54,28 +53,6 @@ def answers(queries: Sequence[Query], solver: str, seconds: float) -> list[str]:
         printed = late.stdout.decode(errors="replace") if isinstance(late.stdout, bytes) else late.stdout or ""
     whole = printed.rpartition("\n")[0]
     return whole.split("\n")[: len(queries)] if whole else []
-
-
-def _cvc5(text: str, seconds: float) -> str:
-    solver = import_module("cvc5")
-    engine = solver.Solver(solver.TermManager())
-    engine.setOption("fp-exp", "true")
-    engine.setOption("tlimit-per", str(int(seconds * 1000)))
-    parser = solver.InputParser(engine)
-    parser.setStringInput(solver.InputLanguage.SMT_LIB_2_6, text, "query")
-    symbols, said = parser.getSymbolManager(), ""
-    while not (command := parser.nextCommand()).isNull():
-        said += str(command.invoke(engine, symbols))
-    return said.strip()
-
-
-def _z3(text: str, seconds: float) -> str:
-    from gradproof import smt
-
-    return smt.decide_text(text, seconds)
-
-
-CALLS: Mapping[str, Callable[[str, float], str]] = {"cvc5": _cvc5, "z3": _z3}
 
 
 def main(solver: str) -> None:

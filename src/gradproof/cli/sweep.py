@@ -39,7 +39,8 @@ def command(
     """
     from gradproof.cli.check import writable, written
     from gradproof.render.sweep import throughput_svg, told, variance_svg
-    from gradproof.subjects.sweep import Asked, made, refused, text
+    from gradproof.subjects.measured import text
+    from gradproof.subjects.sweep import Asked, made, refused
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)

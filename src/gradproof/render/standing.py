@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gradproof.core import Effect, Outcome
+from gradproof.core import Effect, Outcome, entry_of
 from gradproof.render.consistency import excused_ids
 from gradproof.render.fmt import one_line
 
@@ -85,7 +85,7 @@ def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
     words = f"{'waived: ' if waived else ''}{outcome}: {check['reason'] or check['meaning']}"
     if check["expect"] != "holds":
         words = f"{outcome}, expected {check['expect']}: {check['reason'] or check['meaning']}"
-    place = _place(report, check["id"].partition("@")[0].partition("/")[0])
+    place = _place(report, entry_of(check["id"]))
     level = level_of(outcome, standing)
     return Row(check["id"], one_line(check["title"]), standing, level, str(outcome), one_line(words),
                float(check["seconds"]), report["contract"]["id"], *place)  # fmt: skip

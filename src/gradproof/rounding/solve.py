@@ -89,39 +89,42 @@ def _read(printed: bytes, texts: int) -> tuple[str, str]:
     return (bad[0], f"text {answers.index(bad[0]) + 1} of {texts}") if bad else ("unsat", "")
 
 
-def _bitwuzla(text: str) -> str:
+def _bitwuzla(text: str, seconds: float) -> str:  # `seconds` is left to the limit of its process
     solver = import_module("bitwuzla")
     parser = solver.Parser(solver.TermManager(), solver.Options())
     parser.parse(text.replace("(check-sat)", ""), parse_only=False, parse_file=False)
     return str(parser.bitwuzla().check_sat())
 
 
-def _cvc5(text: str) -> str:
+def _cvc5(text: str, seconds: float) -> str:
     solver = import_module("cvc5")
     engine = solver.Solver(solver.TermManager())
     engine.setOption("fp-exp", "true")
+    engine.setOption("tlimit-per", str(int(seconds * 1000)))
     parser = solver.InputParser(engine)
-    parser.setStringInput(solver.InputLanguage.SMT_LIB_2_6, text, "lemma")
+    parser.setStringInput(solver.InputLanguage.SMT_LIB_2_6, text, "text")
     symbols, said = parser.getSymbolManager(), ""
     while not (command := parser.nextCommand()).isNull():
         said += str(command.invoke(engine, symbols))
     return said.strip()
 
 
-def _z3(text: str) -> str:
+def _z3(text: str, seconds: float) -> str:
     from gradproof import smt
 
-    return smt.decide_text(text, 10**6)
+    return smt.decide_text(text, seconds)
 
 
-CALLS: Mapping[str, Callable[[str], str]] = {"bitwuzla": _bitwuzla, "cvc5": _cvc5, "z3": _z3}
+CALLS: Mapping[str, Callable[[str, float], str]] = {"bitwuzla": _bitwuzla, "cvc5": _cvc5, "z3": _z3}
+"""Solver -> its answer to a text, for which it has so many seconds."""
+LONG = 10**6
 
 
 def main(solver: str) -> None:
     """Answer the texts on standard input, up to the first that is not unsat."""
     answers: list[str] = []
     for text in json.loads(sys.stdin.read()):
-        answers.append(CALLS[solver](text))
+        answers.append(CALLS[solver](text, LONG))
         if answers[-1] != "unsat":
             break
     print(json.dumps(answers))

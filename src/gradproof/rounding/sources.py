@@ -28,11 +28,11 @@ def sources(root: Path = PACKAGE) -> dict[str, str]:
         if path is None or (place := path.relative_to(root).as_posix()) in found:
             continue
         found[place] = sha256_of(path)
-        waiting += [n for n in _imports(path) if n.startswith(FOLDERS)]
+        waiting += [n for n in imported(path) if n.startswith(FOLDERS)]
     return dict(sorted(found.items()))
 
 
-def _imports(path: Path) -> Iterator[str]:
+def imported(path: Path) -> Iterator[str]:
     """Names of modules, and of what might be modules, that a file imports."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):

@@ -8,7 +8,6 @@ document: `gradproof-deterministic/1`, `reports/deterministic.schema.json`; it i
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -19,10 +18,10 @@ from typing import TYPE_CHECKING
 
 from gradproof import __version__
 from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.subjects.measured import models, place, write
 
 if TYPE_CHECKING:
     from gradproof.subjects.document import Deterministic
-    from gradproof.workspace import Workspace
 
 SPLITS = ((64, 1), (16, 4))
 STEPS, QUICK = 100, 5
@@ -43,26 +42,15 @@ def document(steps: int, device: str) -> Deterministic:
     from gradproof.studies import DETERMINISTIC, settled, sources_of
     from gradproof.subjects.document import PUBLISHED, Deterministic, Run, Sizes, compared
 
-    place = _reference()
-    measure, began, made_of = place.resolve("models.char_measure"), time.monotonic(), sources_of(DETERMINISTIC, place)
+    measure, began, made_of = models("char_measure"), time.monotonic(), sources_of(DETERMINISTIC, place())
     one, two = (Run(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
     return Deterministic(
         schema="gradproof-deterministic/1", gradproof=__version__, made_at=now(),
         seconds=round(time.monotonic() - began, 1),
         device="cuda" if device == "cuda" else "cpu", device_name=measure.device_name(device),
         torch=measure.torch_version(), threads=1, sizes=Sizes(**asdict(measure.sizes(device))), runs=(one, two),
-        compared=compared(one, two), published=PUBLISHED, sources=dict(settled(DETERMINISTIC, place, made_of)),
+        compared=compared(one, two), published=PUBLISHED, sources=dict(settled(DETERMINISTIC, place(), made_of)),
     )  # fmt: skip
-
-
-def _reference() -> Workspace:
-    """The reference workspace, whose models are measured. Raises GradproofError GP201 without one."""
-    from gradproof.workspace import Workspace, reference
-
-    root = reference()
-    if root is None:
-        raise GradproofError("GP201", "no reference workspace", "the one of this package", "install gradproof again")
-    return Workspace(root, root / "reports")
 
 
 def told(made: Deterministic) -> str:
@@ -84,15 +72,6 @@ def told(made: Deterministic) -> str:
     lines.append(f"{'  published':16}{0:20.3e}{apart:20.3e}{slow:9.2f}x by its own figures, told as: {p.said}")
     where = f"torch {made.torch} on {made.device_name}, one thread"
     return "\n".join([*lines, f"step {made.runs[0].steps}, {where}, {made.seconds} s in all"])
-
-
-def write(path: Path, made: Deterministic) -> None:
-    """Write the document, whole or not at all. Raises GradproofError GP407."""
-    from gradproof.cli.check import written
-
-    text = json.dumps(made.model_dump(mode="json", by_alias=True), indent=1, allow_nan=False) + "\n"
-    type(made).model_validate_json(text)
-    written(path, text)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

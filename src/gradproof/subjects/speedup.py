@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gradproof import __version__
 from gradproof.core import EXIT_CODE, Exit, GradproofError
 from gradproof.studies import SPEEDUP, settled, sources_of
-from gradproof.subjects.sweep import models, place, write
+from gradproof.subjects.measured import models, place, write
 
 if TYPE_CHECKING:
     from gradproof.subjects.study_document import SpeedRow, Speedup

@@ -6,22 +6,20 @@ all-reduces are counted in a second run of the same loop in a group of one; on s
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
 from gradproof.core import GradproofError
 from gradproof.studies import SWEEP, settled, sources_of
+from gradproof.subjects.measured import models, place
 from gradproof.subjects.statistics import interval
 
 if TYPE_CHECKING:
     from gradproof.subjects.sweep_document import Row, Setup, Sweep, Variance
-    from gradproof.workspace import Workspace
 
 FUNCTION = "models.throughput:one_rank"
 NETS = ("char", "mlp")
@@ -89,21 +87,6 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
         setup=_setup(asked), counted=COUNTED, rows=rows, knee=None if absent else knee_of(rows), variance=variance,
         sources=dict(settled(SWEEP, place(), made_with)),
     )  # fmt: skip
-
-
-def place() -> Workspace:
-    """The reference workspace, whose models are measured. Raises GradproofError GP201 without one."""
-    from gradproof.workspace import Workspace, reference
-
-    root = reference()
-    if root is None:
-        raise GradproofError("GP201", "no reference workspace", "the one of this package", "install gradproof again")
-    return Workspace(root, root / "reports")
-
-
-def models(name: str) -> Any:
-    """A module of the reference workspace. Raises GradproofError GP201 without one."""
-    return place().resolve(f"models.{name}")
 
 
 def _setup(asked: Asked) -> Setup:
@@ -181,17 +164,3 @@ def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
         population=POPULATION, sigma_squared=known.second, confidence=CONFIDENCE, rows=rows, slope=found, slope_low=low,
         slope_high=high, slope_expected=-1,
     )  # fmt: skip
-
-
-def text(document: Any) -> str:
-    """A document as JSON text, after it was read again. Raises ValueError where it does not agree with itself."""
-    made = json.dumps(document.model_dump(mode="json", by_alias=True), indent=1, allow_nan=False) + "\n"
-    type(document).model_validate_json(made)
-    return made
-
-
-def write(path: Path, document: Any) -> None:
-    """Write a document, whole or not at all. Raises GradproofError GP407."""
-    from gradproof.cli.check import written
-
-    written(path, text(document))
