@@ -165,6 +165,17 @@ def test_a_figure_over_its_limit_turns_the_verdict(toy: Workspace) -> None:
         assert judged(toy).code == code
 
 
+def test_a_figure_says_what_it_was_measured_on(toy: Workspace) -> None:
+    made = {"x": 1, "device_name": "cpu AVX512", "torch": "2.13.0", "made_at": "2026-11-22T01:17:51+00:00"}
+    study(toy, "tokens", made)
+    (figure,) = only_row(toy, FIGURE, TRUE).figures
+    assert figure.on == "cpu AVX512, torch 2.13.0, 2026-11-22"
+    study(toy, "tokens", made | {"device_name": None})
+    assert only_row(toy, FIGURE, TRUE).figures[0].on == "torch 2.13.0, 2026-11-22"
+    study(toy, "tokens", {"x": 1})
+    assert only_row(toy, FIGURE, TRUE).figures[0].on == ""
+
+
 DOCUMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "absent": (lambda path: path.unlink(), "there is no reports/tokens.json"),
     "stale": (lambda path: (path.parents[1] / "models/a.py").write_text("VALUE = 2\n"), "models/a.py changed"),

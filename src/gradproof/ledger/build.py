@@ -134,6 +134,7 @@ class _Builder:
     def _figure(self, figure: FigureShape) -> Figure:
         origin, place, rerun = self._origin(figure)
         words: dict[str, Any] = {"origin": origin, "place": place, "again": rerun, "said": figures.said(figure)}
+        words["on"] = self._on(figure)
         try:
             value = figures.value_of(figure, self._content(figure))
         except (figures.Unread, GradproofError) as error:
@@ -156,6 +157,21 @@ class _Builder:
         if figure.plan is not None:
             return "plan-batch", _place(figure), figures.plan_again(figure)
         return "its own arithmetic", str(figure.compute), "gradproof claims"
+
+    def _on(self, figure: FigureShape) -> str:
+        """What a figure was measured on and when: it holds there, and a document does not go stale elsewhere."""
+        try:
+            content = self._content(figure)
+        except (figures.Unread, GradproofError):
+            return ""
+        if figure.evidence is not None:
+            evidence = self._evidence(figure).standing.evidence or {}
+            content = {**evidence.get("environment", {}), "made_at": evidence.get("started_at")}
+            content["device_name"] = content.get("device")
+        if not isinstance(content, Mapping) or not content.get("torch"):
+            return ""
+        day = str(content.get("made_at", "")).partition("T")[0]
+        return ", ".join(str(w) for w in (content.get("device_name"), f"torch {content['torch']}", day) if w)
 
     def _evidence(self, figure: FigureShape) -> Ruling:
         name = str(figure.evidence)

@@ -54,10 +54,14 @@ class Named(Shape):
 
 
 class Figure(Shape):
-    """A figure that a row names. `origin`: a study, the evidence of a check, a plan, or the claim's own arithmetic."""
+    """A figure that a row names. `origin`: a study, the evidence of a check, a plan, or the claim's own arithmetic.
+
+    `on`: the device, torch and day of a measurement, "" where nothing was measured.
+    """
 
     origin: str
     place: str
+    on: str
     answer: AnswerName
     value: str
     said: str

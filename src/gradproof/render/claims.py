@@ -131,7 +131,9 @@ def _told(row: Row) -> Iterator[str]:
             yield f"  {name:9} {one_line(text)}"
     yield from (f"  found     {one_line(text)}" for text in found(row))
     yield from (f"  check     {_check(check)}" for check in row.checks)
-    yield from (f"  figure    {f.origin} at {one_line(f.place)}: {f.answer}" for f in row.figures)
+    for f in row.figures:
+        on = f", measured on {one_line(f.on)}" if f.on else ""
+        yield f"  figure    {f.origin} at {one_line(f.place)}: {f.answer}{on}"
     yield from (f"  again     {command}" for command in again(row))
 
 
