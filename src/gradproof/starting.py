@@ -20,7 +20,6 @@ from gradproof.core import GradproofError
 from gradproof.files import replace_whole
 
 CI = ("github", "gitlab", "none")
-ACTION = f"gradproof/gradproof@v{__version__}"
 FOLDER = re.compile(r"[\w./ -]+")
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 CLIPS = re.compile(r"clip_grad|gradient_clip|max_grad_norm|clip_value")
@@ -210,7 +209,7 @@ def continuous(plan: Plan, folder: Path) -> dict[Path, str]:
         text = texts.GITLAB.substitute(version=__version__, workspace=workspace, install=install)
         return {top / ".gitlab-ci.yml": text}
     install = texts.GITHUB_INSTALL if needs else ""
-    text = texts.GITHUB.substitute(version=__version__, workspace=workspace, install=install, action=ACTION)
+    text = texts.GITHUB.substitute(version=__version__, workspace=workspace, install=install)
     return {top / ".github" / "workflows" / "gradproof.yml": text}
 
 

@@ -135,12 +135,12 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-$install      - uses: $action
-        with:
-          workspace: "$workspace"
-          requirement: "gradproof==$version"
-          profile: ci
-          reports: gradproof-reports
+$install      - run: python -m pip install "gradproof==$version"
+      - run: |
+          mkdir -p gradproof-reports
+          gradproof verify --quiet --workspace "$workspace" --format github \\
+            --format junit=gradproof-reports/report.junit.xml \\
+            --format sarif=gradproof-reports/report.sarif
       - uses: actions/upload-artifact@v4
         if: always()
         with:

@@ -19,7 +19,6 @@ from gradproof.cli import cli, dispatch
 from gradproof.contract import load
 from gradproof.files import replace_whole
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 LOOP = "def train(run):\n    return []\n\n\ndef other(run):\n    return []\n"
 WRITTEN = {
     "models/__init__.py", "models/loop.py", "symbolic/__init__.py", "symbolic/loop.py", "reports/.gitignore",
@@ -212,14 +211,15 @@ def test_the_files_for_ci_use_what_there_is(home: Path) -> None:
     for kind in FILES:
         assert dispatch(["init", "--loop", "train.py:train", "--ci", kind, "--force"]) == 0
     steps = parsed(home / FILES["github"])["jobs"]["gate"]["steps"]
-    [step] = [s for s in steps if s["uses"] == starting.ACTION]
-    assert set(step["with"]) <= set(parsed(REPOSITORY / "action.yml")["inputs"])
+    assert {s["uses"].partition("/")[0] for s in steps if "uses" in s} == {"actions"}
     job = parsed(home / FILES["gitlab"])["gradproof"]
     verify = cli.get_command(None, "verify")  # type: ignore[arg-type]
     assert verify is not None
-    words = job["script"][-1].split()
-    assert words[:2] == ["gradproof", "verify"]
-    assert {w for w in words if w.startswith("--")} <= {o for p in verify.params for o in p.opts}
+    [github] = [s["run"] for s in steps if "gradproof verify" in s.get("run", "")]
+    for script in (github.partition("\n")[2].replace("\\\n", ""), job["script"][-1]):
+        words = script.split()
+        assert words[:2] == ["gradproof", "verify"]
+        assert {w for w in words if w.startswith("--")} <= {o for p in verify.params for o in p.opts}
     assert f"junit={job['artifacts']['reports']['junit']}" in words
 
 

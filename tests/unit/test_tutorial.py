@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from ruamel.yaml import YAML
 
 TUTORIAL = Path(__file__).resolve().parents[2] / "docs" / "tutorial.md"
 BLOCK = re.compile(r"^```(?P<kind>\w+)(?: (?P<file>\S+))?\n(?P<text>.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -94,7 +95,12 @@ def test_the_tutorial_keeps_its_promises(tmp_path: Path) -> None:
     page = blocks(TUTORIAL.read_text(encoding="utf-8"))
     loop = next(b for b in page if b.kind == "python")
     assert 30 <= len([line for line in loop.text.splitlines() if line.strip()]) <= 40
-    assert list(Reader(tmp_path).follow(page)) == []
+    reader = Reader(tmp_path)
+    assert list(reader.follow(page)) == []
+    steps = YAML(typ="safe").load(reader.folder / ".github/workflows/gradproof.yml")["jobs"]["gate"]["steps"]
+    for step in steps:  # what the reader's own CI runs after the commit
+        assert list(reader.run(step["run"])) == [] if "run" in step else step["uses"].startswith("actions/")
+    assert {p.name for p in (reader.folder / "gradproof-reports").iterdir()} == {"report.junit.xml", "report.sarif"}
 
 
 def test_a_broken_promise_is_seen(tmp_path: Path) -> None:
