@@ -8,13 +8,16 @@ the same process can undo whatever it likes, this too: what a workspace imports 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from gradproof.packages import in_stack, owned
 from gradproof.workspace import installed
 
 ENGINE = "gradproof"
@@ -22,8 +25,11 @@ STACK = ("z3", "torch", "numpy", "crosshair", "hypothesis")
 OTHERS = (
     "z3.z3", "z3.z3core", "torch", "torch.functional", "torch._tensor", "torch.nn.functional", "torch.linalg",
     "torch.autograd", "torch.testing", "torch.optim.optimizer", "math", "fractions", "hypothesis.core", "json",
+    "builtins", "contextlib", "operator", "random", "time", "copy",
 )  # fmt: skip
 SHOWN = {"z3.z3": "z3"}
+_COMMON = frozenset({"tests", "test", "docs", "examples", "benchmarks", "tools", "scripts"})  # nobody's own names
+_FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _CALLED = (FunctionType, BuiltinFunctionType, staticmethod, classmethod, property, type)
 Held = tuple[Any, CodeType | None, Any]
 
@@ -61,8 +67,10 @@ def _watched() -> list[tuple[str, ModuleType]]:
 
 
 def _named(module: ModuleType) -> Iterator[tuple[str, Held]]:
-    """Functions and classes under the names of a module, and the methods of the classes that it defines."""
+    """Functions and classes under the names of a module, the methods of the classes that it defines, and constants."""
     for name, value in list(vars(module).items()):
+        if isinstance(value, _FIXED) and name.isupper():
+            yield name, (value, None, None)
         if isinstance(value, _CALLED):
             yield name, _held(value)
         if isinstance(value, type) and value.__module__ in (module.__name__, module.__name__.partition(".")[0]):
@@ -122,19 +130,29 @@ def _written(module: ModuleType) -> dict[str, list[CodeType]]:
 
 
 def shadowed(places: Iterable[Path]) -> list[str]:
-    """Packages of the STACK that were loaded from below one of these folders and are no installation, with their file.
+    """Packages of the STACK, what these need and modules of Python's own that were loaded from below one of these
+    folders and are no installation, with their file.
 
-    A solver that lies in the workspace or on PYTHONPATH answers as its author likes.
+    A solver that lies in the workspace or on PYTHONPATH answers as its author likes, and so does what it imports.
     """
-    found = []
-    for name in STACK:
+    found, places = [], list(places)
+    for name in (*STACK, *sorted(_needed(set(sys.modules) - {*STACK, ENGINE}))):
         module = sys.modules.get(name)
         for origin in {getattr(module, "__file__", None), getattr(getattr(module, "__spec__", None), "origin", None)}:
-            path = Path(origin).resolve() if isinstance(origin, str) else None
-            if path is not None and not installed(path) and any(path.is_relative_to(p) for p in places):
+            path = Path(origin).resolve() if isinstance(origin, str) and os.path.isabs(origin) else None
+            own = path is None or installed(path) or path.is_relative_to(Path(os.__file__).resolve().parent)
+            if path is not None and not own and any(path.is_relative_to(p) for p in places):
                 found.append(f"{name} from {path.parent.name}/{path.name}")
                 break
     return found
+
+
+def _needed(names: set[str]) -> Iterator[str]:
+    """Those of the names that Python, or an installed package that the STACK needs, has for itself."""
+    homes = [Path(p) for p in sys.path if installed(Path(p))]
+    for name in names - _COMMON:
+        if name in sys.stdlib_module_names or any(in_stack(owned(home, name)) for home in homes):
+            yield name
 
 
 def _shown(name: str) -> str:

@@ -151,13 +151,16 @@ def _failure(
     With `shrink` a fixed case that fails is followed by draws in its own cell, which may find a smaller one.
     """
     held: list[Failure] = []
+    open_: list[Case] = []
 
     def body(case: Case) -> None:
+        open_.append(case)
         try:
             seen = prop.test(subject, case, place)
         except Refutation as e:
             held.append(Failure(case, e, "Hypothesis"))
             raise
+        open_.pop()
         if tally is not None:
             tally.add(case, seen)
 
@@ -176,6 +179,8 @@ def _failure(
         _draw(prop, drawn, place, count, body, shrink)
     except Refutation:
         return held[-1]
+    if open_ and fixed is None:
+        raise RuntimeError(f"{len(open_)} cases were left without an answer, the first one {open_[0].to_json()}")
     return fixed
 
 
