@@ -90,7 +90,9 @@ class Result:
 
 
 class Explorer:
-    """Runs one harness body over all its paths."""
+    """Runs one harness body over all its paths. It has slots: no method can be put over one of its own."""
+
+    __slots__ = ("_founded", "_path", "_queue", "_rounder", "limits", "refusal", "result", "rounds", "stub")
 
     def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
         self.limits, self.stub = limits, stub

@@ -35,10 +35,26 @@ Held = tuple[Any, CodeType | None, Any]
 
 
 class Seal:
-    """What the engine was. `close` is called once, before anything of a workspace is imported."""
+    """What the engine was. `close` is called once, before anything of a workspace is imported.
 
-    def __init__(self) -> None:
+    `root`: a workspace whose files may not trace the engine either: a tracer can change what it computes.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
         self._held: dict[str, dict[str, Held]] | None = None
+        self._meddled: set[str] = set()
+        self._root = None if root is None else f"{root}{os.sep}"
+        if root is not None:
+            sys.addaudithook(self._note)
+
+    def _note(self, event: str, args: tuple[Any, ...]) -> None:
+        """The audit hook: who asks to trace, or gives an object of the engine another class, is the frame below."""
+        retyped = event == "object.__setattr__" and args[1] == "__class__"
+        if retyped and type(args[0]).__module__.partition(".")[0] != ENGINE:
+            return
+        if (retyped or event in ("sys.settrace", "sys.setprofile")) and self._root is not None:
+            if sys._getframe(1).f_code.co_filename.startswith(self._root):
+                self._meddled.add(f"{type(args[0]).__name__}.__class__" if retyped else event)
 
     def close(self) -> None:
         """Note the engine as it is now; a second call changes nothing."""
@@ -49,7 +65,7 @@ class Seal:
         """Names of what was exchanged since, in order; none when nothing of a workspace was imported."""
         if self._held is None:
             return []
-        found = []
+        found = [*self._meddled]
         for name, module in _watched():
             now = dict(_named(module))
             if name in self._held:

@@ -65,7 +65,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     watch()
     memory = None if check.layer is Layer.CUDA else job.get("memory")
     limit_memory(memory, data_held() if "since" in job else 0)
-    seal, written = Seal(), record
+    seal, written = Seal(workspace.root), record
     exchanged = seal.broken
     try:
         finder = workspace.enter()
