@@ -210,6 +210,6 @@ def edited(files: Mapping[str, str], root: Path, since: float, engine: float | N
 
 
 def _changed(path: Path, key: str) -> float:
-    """When a file was last written; of the workspace's own also when its time stamp was set, which a cheat sets back."""
+    """When a file was last written; of the workspace's own also when its time stamp was set, as a cheat does."""
     stat = path.stat()
     return max(stat.st_mtime, stat.st_ctime) if key.startswith("ws:") else stat.st_mtime

@@ -69,7 +69,7 @@ def _tolerance(value: Any) -> str:
     if not isinstance(text, str):
         raise wrong("GP104", "a number")
     try:
-        positive = 0 < float(exact(text))
+        positive = float(exact(text)) > 0
     except (ValueError, OverflowError):
         positive = False
     if not positive:

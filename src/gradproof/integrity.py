@@ -52,9 +52,10 @@ class Seal:
         retyped = event == "object.__setattr__" and args[1] == "__class__"
         if retyped and type(args[0]).__module__.partition(".")[0] != ENGINE:
             return
-        if (retyped or event in ("sys.settrace", "sys.setprofile")) and self._root is not None:
-            if sys._getframe(1).f_code.co_filename.startswith(self._root):
-                self._meddled.add(f"{type(args[0]).__name__}.__class__" if retyped else event)
+        if not retyped and event not in ("sys.settrace", "sys.setprofile"):
+            return
+        if self._root is not None and sys._getframe(1).f_code.co_filename.startswith(self._root):
+            self._meddled.add(f"{type(args[0]).__name__}.__class__" if retyped else event)
 
     def close(self) -> None:
         """Note the engine as it is now; a second call changes nothing."""

@@ -50,8 +50,7 @@ TRACE = """\
 """
 OVER = "not by the engine"
 DECEPTIONS: dict[str, tuple[str, str]] = {
-    "it ends the path": ("    from gradproof.explore import PathEnds\n    raise PathEnds", f"PathEnds was raised by the "
-        f"harness or the subject, and {OVER}"),
+    "it ends the path": ("    from gradproof.explore import PathEnds\n    raise PathEnds", OVER),
     "it ends the run": ("    from gradproof.arith.rounding import OutOfRange\n    raise OutOfRange", OVER),
     "it is refuted by itself": ("    from gradproof.explore import Violated\n    raise Violated('', '', {}, [])", OVER),
     "it stops": ("    from gradproof.explore import Stopped\n    raise Stopped('HOLDS', '')", OVER),

@@ -101,7 +101,7 @@ def test_a_number_that_is_moved_while_it_is_read(tmp_path: Path, name: str) -> N
     """What stands in the file after the run need not be what the run read."""
     root = workspace(tmp_path / "ws")
     (root / "models/scale.txt").write_text("1")
-    append(root, MODEL, f"\nimport os\nP = os.path.join(os.path.dirname(__file__), 'scale.txt')\n")
+    append(root, MODEL, "\nimport os\nP = os.path.join(os.path.dirname(__file__), 'scale.txt')\n")
     append(root, MODEL, f"L = os.path.join(os.environ['TMPDIR'], 'l')\n{MOVES[name]}\n")
     found = verify(root)
     assert found.red

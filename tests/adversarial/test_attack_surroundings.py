@@ -118,8 +118,16 @@ CONTRACTS: dict[str, tuple[str, str, str]] = {
     "an id twice": ("kani_harnesses:\n  - id: K-1", "kani_harnesses:\n  - id: T-1", "GP108"),
     "a merge of keys": ("qa_gate:\n", "qa_gate:\n  <<: {checks: []}\n", "GP120"),
     "a key twice": ("    bound: 3\n", "    bound: 3\n    expect: holds\n    expect: refuted\n", "GP102"),
-    "a tolerance beyond every float": ("    layers:", "    tolerance: [{dtype: fp32, value: 1e400}]\n    layers:", "GP107"),
-    "a tolerance that is no number": ("    layers:", "    tolerance: [{dtype: fp32, value: .nan}]\n    layers:", "GP107"),
+    "a tolerance beyond every float": (
+        "    layers:",
+        "    tolerance: [{dtype: fp32, value: 1e400}]\n    layers:",
+        "GP107",
+    ),
+    "a tolerance that is no number": (
+        "    layers:",
+        "    tolerance: [{dtype: fp32, value: .nan}]\n    layers:",
+        "GP107",
+    ),
     "a tolerance below zero": ("    layers:", "    tolerance: [{dtype: fp32, value: -1}]\n    layers:", "GP107"),
     "a time limit without end": ("time_limit: 20", "time_limit: .inf", "GP107"),
     "text that turns round": ("property: mean\n", "property: mean \u202esi siht\u202c\n", "GP493"),
