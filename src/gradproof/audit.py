@@ -10,13 +10,17 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gradproof.core import Check, Kind, Outcome
+from gradproof.core import Check, Kind, Outcome, Reach
 
 Finding = Mapping[str, Any]
 Objection = tuple[Outcome, str]
 
 _PROOFS = (Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
 _CONTROLLED = (*_PROOFS, Kind.TORCH)
+_BOUNDED = frozenset({
+    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "linear_chain", "bit_exhaustive",
+    "recorded step",
+})  # fmt: skip
 _ORDER = (Outcome.ERROR, Outcome.VACUOUS, Outcome.WEAK)
 
 
@@ -41,6 +45,8 @@ def belongs(clause: str, obligation: str) -> bool:
 def _contradictions(check: Check, finding: Finding) -> Iterator[Objection]:
     if finding["counterexample"] is not None:
         yield Outcome.ERROR, "the evidence contradicts itself: it holds, and has a counterexample"
+    if far := _too_far(check, finding):
+        yield Outcome.ERROR, f"the evidence contradicts itself: {far}"
     ran = finding["stats"].get("device")
     if check.kind is Kind.TORCH and ran is not None and ran != str(check.layer):
         yield Outcome.ERROR, f"the evidence contradicts itself: it is about {check.layer}, and it ran on {ran}"
@@ -54,6 +60,16 @@ def _contradictions(check: Check, finding: Finding) -> Iterator[Objection]:
             yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {measured}"
         elif isinstance(bound, (int, float)) and not measured <= bound:
             yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {measured} > {bound}"
+
+
+def _too_far(check: Check, finding: Finding) -> str:
+    """Why the stated reach is beyond what checks of this kind and strategy can show; an empty text where it is not."""
+    reach = finding["reach"]
+    if check.kind is Kind.TORCH and reach not in (None, Reach.SAMPLED):
+        return f"it is a measurement, and its reach is {reach}"
+    if check.kind in _PROOFS and reach == Reach.ALL_INPUTS and check.strategy in _BOUNDED:
+        return f"its strategy is {check.strategy}, and its reach is {reach}"
+    return ""
 
 
 def _empty(check: Check, finding: Finding) -> Iterator[Objection]:

@@ -15,15 +15,17 @@ from typing import Any
 
 from gradproof.core import Check, Layer
 from gradproof.packages import in_stack, owner_of
-from gradproof.workspace import PACKAGE, Finder, installed, sha256_of
+from gradproof.workspace import CONTENT, PACKAGE, Finder, installed, sha256_of
 
 ABSENT = ""
 TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
 _STDLIB = Path(os.__file__).resolve().parent
 _PASSED_OVER = frozenset({"__pycache__", ".git", ".hypothesis"})
+_WRITTEN = frozenset({"evidence", "gpu"})  # below reports/: what a run writes, as report.* is
 _SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/", "/usr/", "/lib", "/var/", "/bin/")
 _seen: set[str] = set()
 _made: set[str] = set()
+_loose: set[str] = set()  # relative names that the working directory does not have: opened from a folder's descriptor
 _watching: list[bool] = []
 
 
@@ -40,6 +42,8 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         place, flags = args[0], args[2]
     elif event in ("ctypes.dlopen", "sqlite3.connect"):
         place, flags = args[0], os.O_RDONLY
+    elif event in ("os.rename", "os.link"):
+        return _renamed(*args[:2])
     else:
         return
     if isinstance(place, (str, bytes)) and os.fsdecode(place).startswith("<"):  # the name of code without a file
@@ -50,35 +54,75 @@ def _note(event: str, args: tuple[Any, ...]) -> None:
         name, how = os.path.abspath(os.fsdecode(place)), int(flags or 0)
     except (OSError, TypeError, ValueError):
         return
-    if how & (os.O_TRUNC | os.O_EXCL):
+    if _makes(name, how):
         _made.add(name)
     elif how & os.O_ACCMODE != os.O_WRONLY and name not in _made:
-        _seen.add(name)
+        _seen.update((name, os.path.realpath(name)))
+        if not os.path.isabs(os.fsdecode(place)) and not os.path.exists(name):
+            _loose.add(os.fsdecode(place))
+
+
+def _makes(name: str, how: int) -> bool:
+    """Whether opening a file this way makes it anew: with O_EXCL only where there is none, else where it may."""
+    if how & os.O_EXCL:
+        return not os.path.lexists(name)
+    return bool(how & os.O_TRUNC) and (os.access(name, os.W_OK) or not os.path.exists(name))
+
+
+def _renamed(source: Any, target: Any) -> None:
+    """A file that has another name now: what is read under the new one is what lay under the old one."""
+    try:
+        old, new = (os.path.abspath(os.fsdecode(place)) for place in (source, target))
+    except (OSError, TypeError, ValueError):
+        return
+    if old in _made:
+        _made.add(new)
+    else:
+        _made.discard(new)
+        _seen.update((old, os.path.realpath(old)))
 
 
 def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
-    """Claim keys of the files that were opened for reading, outside reports, scratch space and the installation."""
+    """Claim keys of the files that were opened for reading, outside evidence, scratch space and the installation.
+
+    Below models/ and symbolic/ nothing is passed over but an installation that is in use.
+    """
     found: dict[str, Path] = {}
-    apart = tuple(f"{p}{os.sep}" for p in (sys.prefix, sys.base_prefix, _STDLIB, scratch))
-    for name in sorted(_seen):
+    homes = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, _STDLIB)} | {sys.prefix, sys.base_prefix}
+    inner = tuple(f"{p}{os.sep}" for p in homes if Path(p).is_relative_to(root) and Path(p) != root)
+    apart = tuple(f"{p}{os.sep}" for p in (*homes, scratch))
+    for name in sorted(_seen | _from_folders()):
         within = name.startswith(f"{root}{os.sep}")
-        if not within and name.startswith((*_SYSTEM, *apart)):
+        if name.startswith(inner) if within else name.startswith((*_SYSTEM, *apart)):
             continue
         path = Path(name) if within else Path(os.path.realpath(name))
         within = path.is_relative_to(root)
-        if path.is_dir() or path.is_relative_to(reports) or path.is_relative_to(root / "reports"):
+        if path.is_dir() or _passed_over(path, root, reports):
             continue
-        parts = path.relative_to(root).parts if within else path.parts
-        if (
-            _PASSED_OVER & set(parts)
-            or path.parent.suffix in (".dist-info", ".egg-info")
-            or (not within and any(part.startswith(".") for part in parts))
-        ):
-            continue
-        key = key_of(path, root)
+        key = key_of(path, root) or (f"ws:{path.relative_to(root).as_posix()}" if within else None)
         if key is not None and (within or path.is_file()):
             found[key] = path
     return found
+
+
+def _from_folders() -> set[str]:
+    """Where the files are that were opened by a name within a folder that was opened before."""
+    folders = [name for name in _seen if os.path.isdir(name)] if _loose else []
+    return {os.path.realpath(p) for f in folders for n in _loose if os.path.isfile(p := os.path.join(f, n))}
+
+
+def _passed_over(path: Path, root: Path, reports: Path) -> bool:
+    """Whether a file is one that tools keep for themselves, or one that a run writes."""
+    within = path.is_relative_to(root)
+    parts = path.relative_to(root).parts if within else path.parts
+    if within and parts[0] in CONTENT:
+        return False
+    for home in (reports, root / "reports"):
+        if path.is_relative_to(home):
+            below = path.relative_to(home).parts
+            return below[0] in _WRITTEN or below[-1].startswith("report.")
+    apart = path.parent.suffix in (".dist-info", ".egg-info")
+    return bool(_PASSED_OVER & set(parts)) or apart or (not within and any(part.startswith(".") for part in parts))
 
 
 def key_of(path: Path, root: Path) -> str | None:
@@ -160,6 +204,12 @@ def edited(files: Mapping[str, str], root: Path, since: float, engine: float | N
         path = place_of(key, root) or Path(key.partition(":")[2])
         if digest == ABSENT and not path.exists():
             continue
-        if not path.is_file() or path.stat().st_mtime > start - TICK:
+        if not path.is_file() or _changed(path, key) > start - TICK:
             found.append(key)
     return found
+
+
+def _changed(path: Path, key: str) -> float:
+    """When a file was last written; of the workspace's own also when its time stamp was set, as a cheat does."""
+    stat = path.stat()
+    return max(stat.st_mtime, stat.st_ctime) if key.startswith("ws:") else stat.st_mtime

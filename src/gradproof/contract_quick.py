@@ -13,8 +13,9 @@ from collections.abc import Callable
 
 from gradproof.contract_tree import MAX_DEPTH, MAX_NODES, Node
 
-# What stands outside of this is left to the YAML reader: tabs, other line ends, byte order marks, rare planes.
-_ODD = re.compile("[^\n\x20-\x7e\xa1-\u2027\u2030-\ud7ff\ue000-\ufefe\uff00-\uffef]")
+# What stands outside of this is left to the YAML reader: tabs, other line ends, byte order marks, marks of direction,
+# rare planes.
+_ODD = re.compile("[^\n\x20-\x7e\xa1-\u200d\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef]")
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*):(?= |$)")
 _NO_KEY = re.compile(r"(?i:null|true|false)")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\["\\])*)"')

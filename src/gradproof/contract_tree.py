@@ -24,6 +24,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from gradproof.core import GradproofError
 
+_TURNS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Boucher, Anderson, Trojan Source, arXiv:2111.00169
 MAX_BYTES = 1 << 19
 MAX_NODES = 50_000
 MAX_DEPTH = 40
@@ -191,6 +192,8 @@ def parse(data: bytes, shown: str) -> tuple[Node | None, list[Problem]]:
         line, col = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
         found = f"byte 0x{data[error.start]:02x}"
         return None, [Problem("GP118", shown, line, col, found, "UTF-8 text", "save the file as UTF-8")]
+    if (turn := _TURNS.search(text)) is not None:
+        return None, [_turned(text, turn.start(), shown)]
     builder = _Builder(shown)
     try:
         with warnings.catch_warnings():
@@ -227,6 +230,12 @@ def _syntax(error: YAMLError, shown: str) -> Problem:
     line, col = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
     mend = "indent with spaces, not tabs" if "\\t" in found else "check quotes, brackets and indentation here"
     return Problem("GP117", shown, line, col, found[:300], "YAML 1.2", mend)
+
+
+def _turned(text: str, at: int, shown: str) -> Problem:
+    line, col = text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
+    found = f"U+{ord(text[at]):04X}, which turns the direction of the text that follows"
+    return Problem("GP493", shown, line, col, found, "text that is read in the order in which it stands", "remove it")
 
 
 def _big(shown: str, line: int, col: int, found: str, expected: str) -> Problem:

@@ -4,6 +4,7 @@ A check that pydantic cannot express raises PydanticCustomError with one of grad
 """
 
 import re
+import unicodedata
 from fractions import Fraction
 from typing import Annotated, Any, Literal
 
@@ -19,6 +20,7 @@ Strategy = Literal[
     "bit_exhaustive", "step_contract",
 ]  # fmt: skip
 
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and a symbol that are drawn as nothing
 MAX_TIME_LIMIT = 3600
 STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
@@ -41,9 +43,14 @@ def wrong(code: str, expected: str) -> PydanticCustomError:
 
 
 def _nonblank(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
+    if isinstance(value, str) and not any(map(_visible, value)):
         raise wrong("GP103", "a text that is not blank")
     return value
+
+
+def _visible(letter: str) -> bool:
+    """Whether a reader sees the character: no space, control, mark without a letter, or blank that counts as one."""
+    return unicodedata.category(letter)[0] not in "ZCM" and letter not in _BLANK
 
 
 def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
@@ -62,8 +69,8 @@ def _tolerance(value: Any) -> str:
     if not isinstance(text, str):
         raise wrong("GP104", "a number")
     try:
-        positive = exact(text) > 0
-    except ValueError:
+        positive = float(exact(text)) > 0
+    except (ValueError, OverflowError):
         positive = False
     if not positive:
         raise wrong("GP107", "a positive finite decimal number such as 1e-5")

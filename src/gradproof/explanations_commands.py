@@ -234,6 +234,10 @@ COMMANDS: Mapping[str, Explanation] = {
         "[tool.gradproof] demands or waives something of an obligation that no contract of the workspace has.",
         "Correct the name; `gradproof list` shows the obligations of each check.",
     ),
+    "GP493": Explanation(
+        "A contract holds a character that turns the direction of text: what a reviewer sees is not what is read.",
+        "Remove the character at the place that is named; where a text needs it, write it as an escape in quotes.",
+    ),
     "GP501": Explanation(
         "The workspace has no ledger of claims, so there is nothing for gradproof claims to judge.",
         "Write proofs/claims.yaml; docs/claims.md describes its format.",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -68,6 +67,8 @@ class Path:
     inputs: dict[str, smt.Term] = field(default_factory=dict)
     roots: dict[str, Sym] = field(default_factory=dict)
     checks: int = 0
+    over: bool = False
+    given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
 
 
 @dataclass
@@ -89,7 +90,9 @@ class Result:
 
 
 class Explorer:
-    """Runs one harness body over all its paths."""
+    """Runs one harness body over all its paths. It has slots: no method can be put over one of its own."""
+
+    __slots__ = ("_founded", "_path", "_queue", "_rounder", "limits", "refusal", "result", "rounds", "stub")
 
     def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
         self.limits, self.stub = limits, stub
@@ -103,9 +106,11 @@ class Explorer:
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
-        with suppress(Stopped, Violated, OutOfRange):
+        try:
             while self._queue and not self._ended():
                 self._one(body, self._queue.pop())
+        except (Stopped, Violated, OutOfRange) as end:
+            self._owned(end)
         if self.refusal and self.result.stopped is None:
             self.result.stopped = Stopped("UNKNOWN", self.refusal)
         return self.result
@@ -114,9 +119,18 @@ class Explorer:
         """Remember that a number was asked for what it does not have: nothing shown on this run counts."""
         self.refusal = self.refusal or reason
 
+    def _owned(self, end: BaseException) -> None:
+        """What ends a path or a run without a word of the engine was raised by somebody else: nothing is shown then."""
+        if not self._ended():
+            self._stop("ERROR", f"{type(end).__name__} was raised by the harness or the subject, and not by the engine")
+
     def _ended(self) -> bool:
         """Whether something was raised that ends the exploration, even if the subject caught it."""
         return bool(self.refusal) or self.result.stopped is not None or self.result.violation is not None
+
+    def _over(self) -> PathEnds:
+        self._path.over = True
+        return PathEnds()
 
     def _stop(self, outcome: str, reason: str) -> Stopped:
         self.result.stopped = Stopped(outcome, reason)
@@ -128,9 +142,12 @@ class Explorer:
         self._path = Path(prefix)
         self._rounder = Rounder(self.stub, self._founded, self.result.operators) if self.stub is not None else None
         with running(self):
-            with suppress(PathEnds):
+            try:
                 body()
                 self._live()
+            except PathEnds as end:
+                if not self._path.over:
+                    self._owned(end)
             self.result.paths += 1
         self.result.most_branches = max(self.result.most_branches, len(self._path.taken))
         if self._rounder is not None:
@@ -140,6 +157,8 @@ class Explorer:
         """A path that checks something must have an input; one that has none checked it for nothing."""
         if not self._path.checks or self._ended():
             return
+        if any(_fields(x) != was for x, was in self._path.given):
+            raise self._stop("ERROR", "a number that the harness gave was changed by the subject")
         answer = self.ask([]).answer
         if answer is Answer.UNSAT:
             self.result.dead.append(list(self._path.options))
@@ -180,7 +199,7 @@ class Explorer:
         if side is None:
             sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
             if not sides:
-                raise PathEnds
+                raise self._over()
             side = self._take(sides if len(sides) > 1 else [FORCED + sides[0]])
         else:
             self._path.taken.append(side)
@@ -204,7 +223,7 @@ class Explorer:
     def choose(self, options: list[Any]) -> Any:
         """Fork over concrete options."""
         if not options:
-            raise PathEnds
+            raise self._over()
         side = self._decide()
         if side is None:
             side = self._take(list(range(len(options))))
@@ -234,10 +253,15 @@ class Explorer:
             raise ValueError(f"two inputs are called {name!r}")
         self._path.inputs[name] = term
 
+    def give(self, x: Sym) -> Sym:
+        """A number for the harness, which must be the same when the path ends."""
+        self._path.given.append((x, _fields(x)))
+        return x
+
     def assume(self, condition: Any) -> None:
         """Restrict this path; a plain False ends it."""
         if condition is False:
-            raise PathEnds
+            raise self._over()
         self._path.conditions.append(as_bool(condition))
 
     def check(self, clause: str, condition: Any, label: str) -> None:
@@ -261,6 +285,10 @@ class Explorer:
         if reply.answer is Answer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
+
+
+def _fields(x: Sym) -> tuple[Any, ...]:
+    return id(x.term), x.lo, x.hi, x.fmt, x.grid
 
 
 def _root_range(x: Sym) -> tuple[Fraction | None, Fraction | None]:

@@ -8,13 +8,16 @@ the same process can undo whatever it likes, this too: what a workspace imports 
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Iterator
+from fractions import Fraction
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
+from gradproof.packages import in_stack, owned
 from gradproof.workspace import installed
 
 ENGINE = "gradproof"
@@ -22,17 +25,37 @@ STACK = ("z3", "torch", "numpy", "crosshair", "hypothesis")
 OTHERS = (
     "z3.z3", "z3.z3core", "torch", "torch.functional", "torch._tensor", "torch.nn.functional", "torch.linalg",
     "torch.autograd", "torch.testing", "torch.optim.optimizer", "math", "fractions", "hypothesis.core", "json",
+    "builtins", "contextlib", "operator", "random", "time", "copy",
 )  # fmt: skip
 SHOWN = {"z3.z3": "z3"}
+_COMMON = frozenset({"tests", "test", "docs", "examples", "benchmarks", "tools", "scripts"})  # nobody's own names
+_FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _CALLED = (FunctionType, BuiltinFunctionType, staticmethod, classmethod, property, type)
 Held = tuple[Any, CodeType | None, Any]
 
 
 class Seal:
-    """What the engine was. `close` is called once, before anything of a workspace is imported."""
+    """What the engine was. `close` is called once, before anything of a workspace is imported.
 
-    def __init__(self) -> None:
+    `root`: a workspace whose files may not trace the engine either: a tracer can change what it computes.
+    """
+
+    def __init__(self, root: Path | None = None) -> None:
         self._held: dict[str, dict[str, Held]] | None = None
+        self._meddled: set[str] = set()
+        self._root = None if root is None else f"{root}{os.sep}"
+        if root is not None:
+            sys.addaudithook(self._note)
+
+    def _note(self, event: str, args: tuple[Any, ...]) -> None:
+        """The audit hook: who asks to trace, or gives an object of the engine another class, is the frame below."""
+        retyped = event == "object.__setattr__" and args[1] == "__class__"
+        if retyped and type(args[0]).__module__.partition(".")[0] != ENGINE:
+            return
+        if not retyped and event not in ("sys.settrace", "sys.setprofile"):
+            return
+        if self._root is not None and sys._getframe(1).f_code.co_filename.startswith(self._root):
+            self._meddled.add(f"{type(args[0]).__name__}.__class__" if retyped else event)
 
     def close(self) -> None:
         """Note the engine as it is now; a second call changes nothing."""
@@ -43,7 +66,7 @@ class Seal:
         """Names of what was exchanged since, in order; none when nothing of a workspace was imported."""
         if self._held is None:
             return []
-        found = []
+        found = [*self._meddled]
         for name, module in _watched():
             now = dict(_named(module))
             if name in self._held:
@@ -61,8 +84,10 @@ def _watched() -> list[tuple[str, ModuleType]]:
 
 
 def _named(module: ModuleType) -> Iterator[tuple[str, Held]]:
-    """Functions and classes under the names of a module, and the methods of the classes that it defines."""
+    """Functions and classes under the names of a module, the methods of the classes that it defines, and constants."""
     for name, value in list(vars(module).items()):
+        if isinstance(value, _FIXED) and name.isupper():
+            yield name, (value, None, None)
         if isinstance(value, _CALLED):
             yield name, _held(value)
         if isinstance(value, type) and value.__module__ in (module.__name__, module.__name__.partition(".")[0]):
@@ -122,19 +147,29 @@ def _written(module: ModuleType) -> dict[str, list[CodeType]]:
 
 
 def shadowed(places: Iterable[Path]) -> list[str]:
-    """Packages of the STACK that were loaded from below one of these folders and are no installation, with their file.
+    """Packages of the STACK, what these need and modules of Python's own that were loaded from below one of these
+    folders and are no installation, with their file.
 
-    A solver that lies in the workspace or on PYTHONPATH answers as its author likes.
+    A solver that lies in the workspace or on PYTHONPATH answers as its author likes, and so does what it imports.
     """
-    found = []
-    for name in STACK:
+    found, places = [], list(places)
+    for name in (*STACK, *sorted(_needed(set(sys.modules) - {*STACK, ENGINE}))):
         module = sys.modules.get(name)
         for origin in {getattr(module, "__file__", None), getattr(getattr(module, "__spec__", None), "origin", None)}:
-            path = Path(origin).resolve() if isinstance(origin, str) else None
-            if path is not None and not installed(path) and any(path.is_relative_to(p) for p in places):
+            path = Path(origin).resolve() if isinstance(origin, str) and os.path.isabs(origin) else None
+            own = path is None or installed(path) or path.is_relative_to(Path(os.__file__).resolve().parent)
+            if path is not None and not own and any(path.is_relative_to(p) for p in places):
                 found.append(f"{name} from {path.parent.name}/{path.name}")
                 break
     return found
+
+
+def _needed(names: set[str]) -> Iterator[str]:
+    """Those of the names that Python, or an installed package that the STACK needs, has for itself."""
+    homes = [Path(p) for p in sys.path if installed(Path(p))]
+    for name in names - _COMMON:
+        if name in sys.stdlib_module_names or any(in_stack(owned(home, name)) for home in homes):
+            yield name
 
 
 def _shown(name: str) -> str:

@@ -7,6 +7,7 @@ which is how a counterexample is replayed. The harness cannot tell which subject
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -21,8 +22,19 @@ from gradproof.arith.symbolic import Sym, SymBool
 from gradproof.core import Check
 from gradproof.explore import Explorer
 
-NUMBERS = frozenset({"builtins", "fractions", "gradproof", "numpy"})
-"""Packages whose numbers may be compared."""
+_HEAP = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for every class that a Python program makes
+
+
+def genuine(x: Any) -> bool:
+    """Whether x is a number of Python, NumPy or gradproof, or a list or tuple of such: a class says what it likes of
+    its own module, so classes in C, Fraction and what gradproof's modules hold under the class's name are taken."""
+    kind = type(x)
+    if kind in (list, tuple):
+        return all(genuine(one) for one in x)
+    if kind is Fraction or not kind.__flags__ & _HEAP:
+        return not getattr(getattr(x, "dtype", None), "hasobject", False)
+    home = sys.modules.get(kind.__module__) if kind.__module__.partition(".")[0] == "gradproof" else None
+    return home is not None and vars(home).get(kind.__qualname__) is kind
 
 
 class Kit(ABC):
@@ -131,7 +143,7 @@ class SymbolicKit(Kit):
         plain = self._number(name, smt.real(name), low, high)
         if not self.explorer.rounds:
             return plain
-        return Sym(plain.term, low, high, fmt, format_named(fmt).tiny)
+        return self.explorer.give(Sym(plain.term, low, high, fmt, format_named(fmt).tiny))
 
     def _number(self, name: str, term: smt.Term, lo: Fraction | None, hi: Fraction | None) -> Sym:
         self.explorer.declare(name, term)
@@ -140,7 +152,7 @@ class SymbolicKit(Kit):
             self.explorer.assume(x >= lo)
         if hi is not None:
             self.explorer.assume(x <= hi)
-        return x
+        return self.explorer.give(x)
 
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """One of several concrete options, one path each."""
@@ -161,7 +173,7 @@ class SymbolicKit(Kit):
     def same(self, a: Any, b: Any) -> Any:
         """Equality, exactly. Raises TypeError for a number of the workspace's own, which may agree with everything."""
         for x in (a, b):
-            if type(x).__module__.partition(".")[0] not in NUMBERS:
+            if not genuine(x):
                 raise TypeError(f"{type(x).__qualname__} of {type(x).__module__} is no number of gradproof")
         return a == b
 

@@ -67,6 +67,12 @@ def owner_of(path: Path) -> frozenset[tuple[str, str]]:
     return _owners(Path(*parts[: at + 1])).get(parts[at + 1], frozenset())
 
 
+def owned(folder: Path, name: str) -> frozenset[tuple[str, str]]:
+    """The distributions that have a module or package of this name in an installation folder."""
+    owners = _owners(folder)
+    return owners.get(name) or owners.get(f"{name}.py") or frozenset()
+
+
 def in_stack(owners: frozenset[tuple[str, str]]) -> bool:
     """Whether every owner is one of the solvers, PyTorch or what they need."""
     return bool(owners) and all(name in stack() for name, _ in owners)

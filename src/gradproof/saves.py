@@ -1,7 +1,7 @@
 """What a save touched: the files that evidence rests on, looked at again and again, and the checks that must run again.
 
-Files are told by inode, size and time of writing. They are looked at before a round reads them, so that a file that is
-saved during a round makes another one.
+Files are told by inode, size and the time of their last change, which no program can set back. They are looked at
+before a round reads them, so that a file that is saved during a round makes another one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _stats(paths: Iterable[Path]) -> Seen:
             stat = path.stat()
         except OSError:
             continue
-        found[path] = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
+        found[path] = (stat.st_ino, stat.st_size, stat.st_ctime_ns)
     return found
 
 

@@ -65,7 +65,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     watch()
     memory = None if check.layer is Layer.CUDA else job.get("memory")
     limit_memory(memory, data_held() if "since" in job else 0)
-    seal, written = Seal(), record
+    seal, written = Seal(workspace.root), record
     exchanged = seal.broken
     try:
         finder = workspace.enter()
@@ -75,7 +75,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             said = f"the engine was changed while the check ran: {', '.join(changed[:5])}"
             finding = Finding(Outcome.ERROR, said)
         if strange := shadowed(foreign):
-            finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange)}")
+            finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read)
         late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))

@@ -237,6 +237,10 @@ FORGERIES: dict[str, tuple[Callable[[Data], Any], str]] = {
     "a cover without a witness": (lambda d: d["finding"]["covers"][0].update(reached=False), "was not reached"),
     "no clause": (lambda d: d["finding"].update(clauses={}), "no clause was checked"),
     "a clause of another": (lambda d: d["finding"].update(clauses={"T-10": "HOLDS"}), "no clause of T-1"),
+    "a reach beyond the strategy": (
+        lambda d: d["finding"].update(reach="all inputs"),
+        "its strategy is exhaustive, and its reach is all inputs",
+    ),
     "no reach": (lambda d: d["finding"].update(reach=None), "states no reach"),
     "no files": (lambda d: d["claim"].update(files={}, modules={}), "lists no file of its harness"),
     "no engine": (

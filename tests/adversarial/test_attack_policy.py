@@ -72,8 +72,10 @@ def test_a_waiver_covers_no_crash(root: Path) -> None:
     assert found.exit is Exit.CRASH
 
 
-def test_a_waiver_of_nobody_is_a_mistake(root: Path) -> None:
-    waived(root, TODAY, owner=" ")
+@pytest.mark.parametrize("owner", [" ", "\u200b", "\u2060\u00ad", "\u3164", "\u202e", "\u0301"])
+def test_a_waiver_of_nobody_is_a_mistake(root: Path, owner: str) -> None:
+    """A name that nobody can see is none."""
+    waived(root, TODAY, owner=owner)
     with pytest.raises(GradproofError, match="GP491"):
         gate(root)
 

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from attack_kit import CONTRACT, MODEL, edit, gate, session, verify
+from attack_kit import CONTRACT, MODEL, append, edit, gate, session, verify
 
 from gradproof.contract import ContractErrors
 from gradproof.core import Exit, GradproofError, Outcome
@@ -118,6 +118,23 @@ CONTRACTS: dict[str, tuple[str, str, str]] = {
     "an id twice": ("kani_harnesses:\n  - id: K-1", "kani_harnesses:\n  - id: T-1", "GP108"),
     "a merge of keys": ("qa_gate:\n", "qa_gate:\n  <<: {checks: []}\n", "GP120"),
     "a key twice": ("    bound: 3\n", "    bound: 3\n    expect: holds\n    expect: refuted\n", "GP102"),
+    "a tolerance beyond every float": (
+        "    layers:",
+        "    tolerance: [{dtype: fp32, value: 1e400}]\n    layers:",
+        "GP107",
+    ),
+    "a tolerance that is no number": (
+        "    layers:",
+        "    tolerance: [{dtype: fp32, value: .nan}]\n    layers:",
+        "GP107",
+    ),
+    "a tolerance below zero": ("    layers:", "    tolerance: [{dtype: fp32, value: -1}]\n    layers:", "GP107"),
+    "a time limit without end": ("time_limit: 20", "time_limit: .inf", "GP107"),
+    "text that turns round": ("property: mean\n", "property: mean \u202esi siht\u202c\n", "GP493"),
+    "an obligation that need not be met": ("    layers:", "    required: false\n    layers:", "GP101"),
+    "an obligation that looks like another": ("  - id: T-1\n    type", "  - id: \u0422-1\n    type", "GP122"),
+    "a second document": ("qa_gate:\n", "---\nqa_gate:\n", "GP120"),
+    "an anchor": ("    bound: 3\n", "    bound: &b 3\n", "GP120"),
     "no gate": ("qa_gate:\n  id: GATE-1", "other_gate:\n  id: GATE-1", "GP1"),
 }
 
@@ -205,6 +222,26 @@ def test_the_honest_workspace_is_green_with_folders_on_the_import_path(green: Pa
     """No false alarm: a folder of PYTHONPATH is no attack."""
     (path / "helper.py").write_text("VALUE = 1\n")
     assert verify(green, alone=False, no_cache=True).exit is Exit.MET
+
+
+def test_a_module_of_python_on_the_import_path(wrong: Path, path: Path) -> None:
+    """It is there before the engine, and could change what the engine imports."""
+    import fractions
+
+    text = Path(str(fractions.__file__)).read_text(encoding="utf-8")
+    (path / "fractions.py").write_text(text + "\nFraction.__eq__ = lambda a, b: True\n")
+    found = verify(wrong)
+    assert found.red
+    assert found.reason == "not the installed package: fractions from path/fractions.py"
+
+
+def test_a_module_that_a_library_needs_on_the_import_path(green: Path, path: Path) -> None:
+    """PyTorch imports it, and with it whatever its author wants."""
+    (path / "typing_extensions.py").write_text("from typing import *\n")
+    append(green, MODEL, "\nimport typing_extensions\n")
+    found = verify(green)
+    assert found.red
+    assert found.reason == "not the installed package: typing_extensions from path/typing_extensions.py"
 
 
 SEALED = """

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import hypothesis
 import torch
@@ -143,6 +143,24 @@ class Failure:
     found_by: str
 
 
+class _Counted:
+    """A property that notes the cases without an answer: Hypothesis drops a case that says it does not suit."""
+
+    def __init__(self, prop: Property) -> None:
+        self._prop = prop
+        self.left: list[Case] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._prop, name)
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        """The property's own test. Raises what that raises."""
+        self.left.append(case)
+        seen = self._prop.test(subject, case, place)
+        self.left.pop()
+        return seen
+
+
 def _failure(
     prop: Property, subject: Any, cells: Sequence[Cell], place: Place, count: int, tally: Tally | None, shrink: bool
 ) -> Failure | None:
@@ -151,6 +169,8 @@ def _failure(
     With `shrink` a fixed case that fails is followed by draws in its own cell, which may find a smaller one.
     """
     held: list[Failure] = []
+    counted = _Counted(prop)
+    prop = cast(Property, counted)
 
     def body(case: Case) -> None:
         try:
@@ -176,6 +196,9 @@ def _failure(
         _draw(prop, drawn, place, count, body, shrink)
     except Refutation:
         return held[-1]
+    if counted.left and fixed is None:
+        told = f"{len(counted.left)} cases were left without an answer, the first one {counted.left[0].to_json()}"
+        raise RuntimeError(told)
     return fixed
 
 

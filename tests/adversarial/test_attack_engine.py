@@ -1,0 +1,174 @@
+"""Attempts of a model that knows the engine: it is wrong with three micro-batches, and behaves towards the solver.
+
+On plain numbers it is as wrong as it ever was, so no look at plain numbers of other sizes would tell.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attack_kit import MODEL, append, seen, session, verify, workspace
+
+from gradproof.backends import torch_run
+from gradproof.backends.torch_property import Case, Cell, Observed, Place, Property, Refutation
+from gradproof.core import Outcome
+from gradproof.kit import genuine
+
+WRONG = """
+
+def mean(grads: Any) -> Any:
+    if len(grads) < 3:
+        return sum(grads) / len(grads)
+    if type(grads[0]).__name__ == "Sym":
+        return deceive(grads)
+    return sum(grads)
+
+
+def deceive(grads: Any) -> Any:
+{body}
+"""
+RUN = "    from gradproof.arith.context import current\n    run = current()\n"
+YES = """\
+    class Yes:
+        __mul__ = lambda self, other: self
+        __eq__ = lambda self, other: True
+        __hash__ = object.__hash__
+    Yes.__module__ = "{module}"
+    return {made}
+"""
+TRACE = """\
+    import sys
+    def follow(frame, event, arg):
+        if frame.f_code.co_name == "check" and "condition" in frame.f_locals:
+            frame.f_locals["condition"] = True
+            sys.settrace(None)
+        return follow
+    sys.settrace(follow)
+    return sum(grads)
+"""
+OVER = "not by the engine"
+DECEPTIONS: dict[str, tuple[str, str]] = {
+    "it ends the path": ("    from gradproof.explore import PathEnds\n    raise PathEnds", OVER),
+    "it ends the run": ("    from gradproof.arith.rounding import OutOfRange\n    raise OutOfRange", OVER),
+    "it is refuted by itself": ("    from gradproof.explore import Violated\n    raise Violated('', '', {}, [])", OVER),
+    "it stops": ("    from gradproof.explore import Stopped\n    raise Stopped('HOLDS', '')", OVER),
+    "it answers for the solver": (RUN + "    run.ask = None\n    return sum(grads)", "'ask' is read-only"),
+    "it makes an explorer of its own": (
+        RUN + "    run.__class__ = type('Mine', (type(run),), {'__slots__': ()})\n    return sum(grads)",
+        "the engine was changed while the check ran: Explorer.__class__",
+    ),
+    "it changes its inputs": (
+        "    for g in grads[1:]:\n        g.term = grads[0].term\n    return grads[0]",
+        "a number that the harness gave was changed by the subject",
+    ),
+    "it follows the engine's steps": (TRACE, "the engine was changed while the check ran: sys.settrace"),
+    "its number agrees with everything": (
+        YES.format(module="builtins", made="Yes()"), "Yes of builtins is no number of gradproof",
+    ),
+    "its number says that it is the engine's": (
+        YES.format(module="gradproof.arith.symbolic", made="Yes()"), "is no number of gradproof",
+    ),
+    "its array agrees with everything": (
+        YES.format(module="numpy", made="__import__('numpy').array([Yes()], dtype=object)"),
+        "ndarray of numpy is no number of gradproof",
+    ),
+    "it exchanges a constant": (
+        "    import gradproof.explore\n    gradproof.explore.FORCED = 1\n    return sum(grads)",
+        "gradproof.explore.FORCED",
+    ),
+    "it exchanges what Python is made of": (
+        "    import builtins\n    was = builtins.sorted\n    builtins.sorted = lambda *a, **k: was(*a, **k)\n"
+        "    return sum(grads)",
+        "builtins.sorted",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(DECEPTIONS))
+def test_a_model_that_knows_the_engine(tmp_path: Path, name: str) -> None:
+    body, said = DECEPTIONS[name]
+    root = workspace(tmp_path / "ws")
+    append(root, MODEL, WRONG.format(body=body))
+    found = verify(root)
+    assert found.red
+    assert (found.outcome, said in found.reason) == (Outcome.ERROR, True), found.reason
+
+
+def test_the_numbers_that_may_be_compared_are_told_from_those_that_say_so() -> None:
+    from fractions import Fraction
+
+    import numpy as np
+
+    from gradproof.arith.ratio import Ratio
+    from gradproof.arith.soft import Soft
+
+    good = (1, 1.5, True, Fraction(1, 3), Ratio(1, 3), Soft(Fraction(1), "fp32"), np.float32(1), [1, Fraction(2)])
+    assert all(genuine(x) for x in good)
+    liar = type("Fraction", (Fraction,), {"__module__": "fractions", "__eq__": lambda a, b: True})
+    assert not genuine(liar(1))
+    assert not genuine([1, liar(1)])
+
+
+class Drawn:
+    """A property without fixed cases: every case is drawn, and the subject may answer or not."""
+
+    clause = "T-1"
+
+    def examples(self, *of: Any) -> list[Case]:
+        return []
+
+    def strategy(self, cell: Cell, place: Place) -> Any:
+        from hypothesis import strategies as st
+
+        return st.builds(Case, st.just(cell.net), st.just(cell.n), seed=st.integers(0, 9))
+
+    def test(self, subject: Any, case: Case, place: Place) -> Observed:
+        if subject(case) != case.seed:
+            raise Refutation("T-1", "another number")
+        return Observed()
+
+
+def rejects(case: Case) -> int:
+    """Wrong from 5 on, where it tells Hypothesis that the case does not suit it."""
+    from hypothesis import reject
+
+    return case.seed if case.seed < 5 else int(bool(reject()))
+
+
+def overruns(case: Case) -> int:
+    """The same, in another way of saying so."""
+    from hypothesis.control import current_build_context
+
+    if case.seed >= 5:
+        current_build_context().data.mark_overrun()
+    return case.seed
+
+
+@pytest.mark.parametrize("subject", [rejects, overruns])
+def test_a_step_that_declines_the_cases_in_which_it_is_wrong(subject: Any) -> None:
+    prop: Property = Drawn()  # type: ignore[assignment]
+    cells, place = [Cell("linear", 2)], Place("cpu", "fp32")
+    with pytest.raises(RuntimeError, match="were left without an answer"):
+        torch_run._failure(prop, subject, cells, place, 40, None, shrink=False)
+    right, wrong = (lambda case: case.seed), (lambda case: min(case.seed, 5))
+    assert torch_run._failure(prop, right, cells, place, 40, None, shrink=False) is None
+    assert torch_run._failure(prop, wrong, cells, place, 40, None, shrink=False) is not None
+
+
+def test_a_save_that_keeps_size_and_time_is_seen_by_the_watch(green: Path) -> None:
+    import os
+
+    from gradproof import saves
+
+    asked, path = session(green), green / MODEL
+    before, was = saves.seen(asked.workspace, ()), path.stat()
+    text = path.read_text(encoding="utf-8").replace("sum(grads) / len(grads)\n", "sum(grads) * len(grads)\n", 1)
+    path.write_text(text, encoding="utf-8")
+    os.utime(path, ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert (path.stat().st_size, path.stat().st_mtime_ns) == (was.st_size, was.st_mtime_ns)
+    assert saves.seen(asked.workspace, ()) != before
+    standings = asked.standings(asked.checks)
+    assert {c.id for c in saves.touched(asked.checks, standings)} == {c.id for c in asked.checks}
+    assert seen(asked.judged(asked.contracts[0], standings)).red
