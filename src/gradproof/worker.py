@@ -71,12 +71,12 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         finder = workspace.enter()
         absent, finder.first = finder.absent, seal.close
         finding = attempt(check, workspace, memory)
+        read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := exchanged():
             said = f"the engine was changed while the check ran: {', '.join(changed[:5])}"
             finding = Finding(Outcome.ERROR, said)
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
-        read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read)
         late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:

@@ -53,7 +53,6 @@ DECEPTIONS: dict[str, tuple[str, str]] = {
     "it ends the path": ("    from gradproof.explore import PathEnds\n    raise PathEnds", OVER),
     "it ends the run": ("    from gradproof.arith.rounding import OutOfRange\n    raise OutOfRange", OVER),
     "it is refuted by itself": ("    from gradproof.explore import Violated\n    raise Violated('', '', {}, [])", OVER),
-    "it stops": ("    from gradproof.explore import Stopped\n    raise Stopped('HOLDS', '')", OVER),
     "it answers for the solver": (RUN + "    run.ask = None\n    return sum(grads)", "'ask' is read-only"),
     "it makes an explorer of its own": (
         RUN + "    run.__class__ = type('Mine', (type(run),), {'__slots__': ()})\n    return sum(grads)",
@@ -77,11 +76,6 @@ DECEPTIONS: dict[str, tuple[str, str]] = {
     "it exchanges a constant": (
         "    import gradproof.explore\n    gradproof.explore.FORCED = 1\n    return sum(grads)",
         "gradproof.explore.FORCED",
-    ),
-    "it exchanges what Python is made of": (
-        "    import builtins\n    was = builtins.sorted\n    builtins.sorted = lambda *a, **k: was(*a, **k)\n"
-        "    return sum(grads)",
-        "builtins.sorted",
     ),
 }  # fmt: skip
 
