@@ -17,6 +17,9 @@ from markupsafe import Markup
 GUTTER, COLUMN, ROW, LEADING, NARROWEST = 96, 88, 24, 17, 480
 LETTER = 6.6  # width of an average letter of a 12 px sans-serif font, in px
 RED, AMBER = "#c62828", "#b26a00"
+MOST = 12
+LEFT_OUT = "left out"
+"""The event of a tick that stands for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class Tick:
 
     @property
     def mark(self) -> str:
-        """X where the event is refused, ! where it only does harm, else o."""
-        return "X" if self.refused else "!" if self.harm else "o"
+        """X where the event is refused, ! where it only does harm, : for events that are left out, else o."""
+        return "X" if self.refused else "!" if self.harm else ":" if self.event == LEFT_OUT else "o"
 
     @property
     def words(self) -> str:
@@ -84,6 +87,53 @@ def from_json(data: Any) -> Timeline:
     return line
 
 
+def shortened(ticks: Sequence[Tick], most: int = MOST) -> tuple[Tick, ...]:
+    """The ticks up to the last one with something wrong, at most `most` of them.
+
+    What lies nearest to something wrong is kept, the first such first; each stretch that is cut becomes one tick with
+    the number of its events. Raises ValueError for fewer than 3.
+    """
+    if most < 3:
+        raise ValueError(f"a timeline cannot be cut to {most} ticks")
+    wrong = [i for i, t in enumerate(ticks) if t.words] or [len(ticks) - 1]
+    ticks = ticks[: wrong[-1] + 1]
+    if len(ticks) <= most:
+        return tuple(ticks)
+    pinned = [wrong[0], wrong[-1]]
+    order = sorted(range(len(ticks)), key=lambda i: (min(abs(i - w) for w in pinned), i not in pinned, i))
+    kept: set[int] = set()
+    for i in order:
+        if len(_told(ticks, kept | {i})) <= most:
+            kept.add(i)
+    return tuple(_told(ticks, kept))
+
+
+def _told(ticks: Sequence[Tick], kept: set[int]) -> list[Tick]:
+    """The kept ticks, and one for each stretch between them."""
+    found: list[Tick] = []
+    gap = 0
+    for i, tick in enumerate(ticks):
+        if i not in kept:
+            gap += 1
+            continue
+        found += [Tick(LEFT_OUT, "...", f"{gap} events")] if gap > 1 else ticks[i - 1 : i] if gap else []
+        found.append(tick)
+        gap = 0
+    return found
+
+
+def as_lines(line: Timeline) -> list[str]:
+    """The timeline with one event a line, for a narrow page: mark, number, event, note, state; then what is wrong."""
+    names, notes = (max(len(getattr(t, part)) for t in line.ticks) for part in ("event", "note"))
+    rows = enumerate(line.ticks, 1)
+    drawn = [f"{t.mark} {i:>2} {t.event.ljust(names)}  {t.note.ljust(notes)}  {t.after}".rstrip() for i, t in rows]
+    return drawn + _faults(line)
+
+
+def _faults(line: Timeline) -> list[str]:
+    return [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
+
+
 def as_text(line: Timeline) -> str:
     """The timeline as lines of text, without a trailing newline."""
     notes = [t.note for t in line.ticks]
@@ -99,8 +149,7 @@ def as_text(line: Timeline) -> str:
         first = line.start if name == "state" else ""
         body = "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         out.append(f"{name.ljust(gutter)}{first.ljust(start)}{body}".rstrip())
-    out += [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
-    return "\n".join(out)
+    return "\n".join(out + _faults(line))
 
 
 def as_svg(line: Timeline) -> Markup:
@@ -152,6 +201,8 @@ def _mark(tick: Tick, x: float, y: float) -> Markup:
     if tick.refused:
         cross = Markup('<path d="M{:.1f} {:.1f}l12 12m0 -12l-12 12" stroke="{}" stroke-width="3">{}</path>')
         return cross.format(x - 6, y - 6, RED, title)
+    if tick.event == LEFT_OUT:
+        return _text(x, y + 4, "...", "middle", "currentColor")
     if tick.harm:
         return Markup('<path d="M{:.1f} {:.1f}l7 12h-14z" fill="{}">{}</path>').format(x, y - 7, AMBER, title)
     return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="currentColor"/>').format(x, y)
