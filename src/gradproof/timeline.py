@@ -14,7 +14,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-GUTTER, COLUMN, ROW, LEADING, NARROWEST = 96, 88, 24, 17, 480
+GUTTER, COLUMN, WIDEST, ROW, LEADING, NARROWEST = 96, 88, 160, 24, 17, 480
 LETTER = 6.6  # width of an average letter of a 12 px sans-serif font, in px
 RED, AMBER = "#c62828", "#b26a00"
 MOST = 12
@@ -154,26 +154,37 @@ def as_text(line: Timeline) -> str:
 
 def as_svg(line: Timeline) -> Markup:
     """The timeline as one `svg` element for a page of HTML; every text in it is escaped."""
-    width = max(NARROWEST, GUTTER + COLUMN * (len(line.ticks) + 1))
+    column = max(COLUMN, min(WIDEST, round(LETTER * max(len(_head(i, t)) for i, t in enumerate(line.ticks, 1)) + 8)))
+    states = [textwrap.wrap(t.after, int(column / LETTER)) or [""] for t in line.ticks]
+    width = max(NARROWEST, GUTTER + column * (len(line.ticks) + 1))
     fit = int((width - 16) / LETTER)
     told = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
     titles = textwrap.wrap(line.title, fit)
     top = LEADING * len(titles) + ROW
     below = top + ROW * (len(line.lanes) + 1)
-    height = below + LEADING * len(told) + ROW
+    under = below + LEADING * (max(map(len, states)) - 1)
+    height = under + LEADING * len(told) + ROW
     parts = [_text(8, LEADING * (i + 1), row, "start", "currentColor") for i, row in enumerate(titles)]
     parts += _lanes(line, top, width)
     for i, tick in enumerate(line.ticks):
-        parts += _tick(line, i, tick, top, below)
+        x = GUTTER + column * (i + 1.5)
+        parts += [_text(x, top - 6, _head(i + 1, tick), "middle", "currentColor")]
+        parts += [_mark(tick, x, top + ROW * (line.lanes.index(tick.event) + 0.5))]
+        parts += [_text(x, below + LEADING * k, row, "middle", "currentColor") for k, row in enumerate(states[i])]
     parts += [_text(GUTTER - 8, below, "state", "end", "currentColor")]
-    parts += [_text(GUTTER + COLUMN / 2, below, line.start, "middle", "currentColor")]
+    parts += [_text(GUTTER + column / 2, below, line.start, "middle", "currentColor")]
     for i, (row, tick) in enumerate(told):
-        parts.append(_text(8, below + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
+        parts.append(_text(8, under + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
     label = "; ".join([line.title, *(f"event {i}, {t.event}: {t.words}" for i, t in line.faults)])
     head = Markup(
-        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" aria-label="{}">'
+        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" fill="currentColor" '
+        'text-anchor="middle" aria-label="{}">'
     )
     return head.format(width, height, width, label) + Markup("").join(parts) + Markup("</svg>")
+
+
+def _head(number: int, tick: Tick) -> str:
+    return f"{number}" + (f" ({tick.note})" if tick.note else "")
 
 
 def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
@@ -183,16 +194,6 @@ def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
         y = top + ROW * (i + 0.5)
         parts += [rule.format(GUTTER, y, width - 8, y), _text(GUTTER - 8, y + 4, lane, "end", "currentColor")]
     return parts
-
-
-def _tick(line: Timeline, i: int, tick: Tick, top: float, below: float) -> list[Markup]:
-    x, y = GUTTER + COLUMN * (i + 1.5), top + ROW * (line.lanes.index(tick.event) + 0.5)
-    number = f"{i + 1}" + (f" ({tick.note})" if tick.note else "")
-    return [
-        _text(x, top - 6, number, "middle", "currentColor"),
-        _mark(tick, x, y),
-        _text(x, below, tick.after, "middle", "currentColor"),
-    ]
 
 
 def _mark(tick: Tick, x: float, y: float) -> Markup:
@@ -205,12 +206,14 @@ def _mark(tick: Tick, x: float, y: float) -> Markup:
         return _text(x, y + 4, "...", "middle", "currentColor")
     if tick.harm:
         return Markup('<path d="M{:.1f} {:.1f}l7 12h-14z" fill="{}">{}</path>').format(x, y - 7, AMBER, title)
-    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="currentColor"/>').format(x, y)
+    return Markup('<circle cx="{:.0f}" cy="{:.0f}" r="5"/>').format(x, y)
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str) -> Markup:
-    made = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="{}">{}</text>')
-    return made.format(x, y, anchor, colour, text)
+    """A text; the anchor and the colour that the drawing has anyway are not said again."""
+    said = Markup("") if anchor == "middle" else Markup(' text-anchor="{}"').format(anchor)
+    said += Markup("") if colour == "currentColor" else Markup(' fill="{}"').format(colour)
+    return Markup('<text x="{:.0f}" y="{:.0f}"{}>{}</text>').format(x, y, said, text)
 
 
 def as_page(lines: Sequence[Timeline]) -> str:

@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Protocol
 
 from gradproof import smt
-from gradproof.backends.replay import first_reproduced, instance, torch_replay
+from gradproof.backends.replay import Attempt, first_reproduced, instance, retold, torch_replay
 from gradproof.backends.twins import disown, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
@@ -169,7 +169,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.clauses = {result.violation.clause: "REFUTED"}
         base.counterexample, base.replays = attempt.counterexample, attempt.replays
         if attempt.reproduced:
-            _trace(trial, base.counterexample, check.subject.rpartition(":")[2], trial.reference)
+            _trace(trial, attempt, result.violation, check.subject.rpartition(":")[2], trial.reference)
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing
@@ -233,17 +233,20 @@ def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -
     named = control.kind == "empty_body" or violation.clause == control.clause
     control.killed = attempt.reproduced and named
     if control.killed and control.kind == "mutant":
-        _trace(trial, control.counterexample, control.name, subject)
+        _trace(trial, attempt, violation, control.name, subject)
     if not named:
         control.reason += f" (it is named for {control.clause})"
 
 
-def _trace(trial: Trial, counterexample: dict[str, Any], name: str, subject: Any) -> None:
-    """Add the shortest concrete run of a wrong subject, where the claim names a function that finds one.
+def _trace(trial: Trial, attempt: Attempt, violation: Violated, name: str, subject: Any) -> None:
+    """Add the run of a wrong subject: the shortest one, where the claim names a function that finds it, else this one.
 
     `params.trace` takes the name of the harness, the name of the subject and the subject, and gives a Timeline or None.
     """
     if "trace" in trial.check.params:
         find = trial.workspace.resolve(trial.check.params["trace"])
         line = find(trial.check.harness.rpartition(":")[2], name, subject)
-        counterexample["trace"] = None if line is None else as_json(line)
+        attempt.counterexample["trace"] = None if line is None else as_json(line)
+        return
+    reference = None if subject is trial.reference else trial.reference
+    retold(trial.check, trial.harness, subject, reference, violation, attempt)
