@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
+from inspect import getattr_static, isfunction
 from typing import Any
 
 MOST = 4096
@@ -62,12 +63,11 @@ def by_phase(subject: Any, kind: type) -> Any:
     A subject that takes no attributes is given back as it is.
     """
     for name in dir(kind):
-        method = getattr(subject, name, None)
-        if name.startswith("_") or not callable(getattr(kind, name)) or not callable(method):
+        if name.startswith("_") or not isfunction(getattr_static(kind, name)):
             continue
         try:
-            setattr(subject, name, _told(name, method))
-        except AttributeError:
+            setattr(subject, name, _told(name, getattr(subject, name)))
+        except (AttributeError, TypeError):
             return subject
     return subject
 

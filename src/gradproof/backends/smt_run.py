@@ -7,8 +7,9 @@ mutant refuted on the clause that it was made to break, and every refutation rep
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
@@ -57,6 +58,7 @@ class Trial:
     stub: Any
     deadline: float
     backing: dict[str, Any] = field(default_factory=dict)
+    untold: list[Callable[[], None]] = field(default_factory=list)
 
     def explore(self, subject: Any) -> Result:
         """Explore the harness on one subject, which is made anew on every path."""
@@ -91,6 +93,8 @@ def run(check: Check, workspace: Workspace) -> Finding:
         disown(rows, registry)
         if left := survivors(finding.controls):
             finding.outcome, finding.reason = Outcome.WEAK, left
+    for tell in trial.untold:  # after the last question: what a solver answers depends on what was freed before
+        tell()
     if check.strategy in WITHOUT_SOLVER:
         return finding
     if finding.outcome is Outcome.HOLDS and smt.TALLY.queries:
@@ -249,4 +253,4 @@ def _trace(trial: Trial, attempt: Attempt, violation: Violated, name: str, subje
         attempt.counterexample["trace"] = None if line is None else as_json(line)
         return
     reference = None if subject is trial.reference else trial.reference
-    retold(trial.check, trial.harness, subject, reference, violation, attempt)
+    trial.untold.append(partial(retold, trial.check, trial.harness, subject, reference, violation, attempt))
