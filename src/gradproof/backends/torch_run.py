@@ -26,6 +26,7 @@ from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
 from gradproof.backends.told import FLOATS, events_of, heard, traced
+from gradproof.backends.torch_heard import phases
 from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
 from gradproof.backends.twins import disown
 from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
@@ -214,7 +215,7 @@ def _control(
 
 
 def _refuted(control: Control, prop: Property, subject: Any, right: Any, place: Place, failure: Failure) -> None:
-    with listening() as said:
+    with listening() as said, phases():
         again = _again(prop, subject, failure.case, place, failure.refutation.clause)
     control.counterexample, control.replays = _counterexample(failure), [again]
     control.outcome = Outcome.REFUTED if again["reproduced"] else Outcome.SPURIOUS
@@ -230,7 +231,10 @@ def _retold(prop: Property, right: Any, ours: list[Said], place: Place, failure:
     """The window of events of a reproduced counterexample, as its field; `right` is None where there is no other."""
     case, clause = failure.case, failure.refutation.clause
     told = events_of(ours)
-    theirs = heard(lambda: _again(prop, right, case, place, clause)) if told and right is not None else []
+    theirs: list[Said] = []
+    if told and right is not None:
+        with phases():
+            theirs = heard(lambda: _again(prop, right, case, place, clause))
     return traced(f"{clause}, {Cell(case.net, case.n)}", told, theirs, f"{clause} breaks", FLOATS)
 
 
@@ -299,7 +303,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
             _crashed(finding, e)
             return finding
         if failure is not None:
-            with listening() as said:
+            with listening() as said, phases():
                 again = _again(prop, subject, failure.case, place, failure.refutation.clause)
             finding.counterexample, finding.replays = _counterexample(failure), [again]
             if again["reproduced"]:
