@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradproof.arith import constant, round_to, sqrt
+from gradproof.telling import tell
 from models.window import Event
 
 Number = Any
@@ -59,10 +60,12 @@ class Record:
         self.events.append(event)
         self.values.append(buffer)
         self.buffer = buffer
+        tell(event, buffer)
 
     def close(self) -> None:
         """End the window: its loss is reported, the next one starts at zero."""
         self.losses.append(self.open_loss)
+        tell("report", self.open_loss)
         self.open_loss, self.window = 0, self.window + 1
 
 

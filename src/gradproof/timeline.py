@@ -14,9 +14,12 @@ from typing import Any
 
 from markupsafe import Markup
 
-GUTTER, COLUMN, ROW, LEADING, NARROWEST = 96, 88, 24, 17, 480
+GUTTER, COLUMN, WIDEST, ROW, LEADING, NARROWEST = 96, 88, 160, 24, 17, 480
 LETTER = 6.6  # width of an average letter of a 12 px sans-serif font, in px
 RED, AMBER = "#c62828", "#b26a00"
+MOST = 12
+LEFT_OUT = "left out"
+"""The event of a tick that stands for others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +37,8 @@ class Tick:
 
     @property
     def mark(self) -> str:
-        """X where the event is refused, ! where it only does harm, else o."""
-        return "X" if self.refused else "!" if self.harm else "o"
+        """X where the event is refused, ! where it only does harm, : for events that are left out, else o."""
+        return "X" if self.refused else "!" if self.harm else ":" if self.event == LEFT_OUT else "o"
 
     @property
     def words(self) -> str:
@@ -84,6 +87,53 @@ def from_json(data: Any) -> Timeline:
     return line
 
 
+def shortened(ticks: Sequence[Tick], most: int = MOST) -> tuple[Tick, ...]:
+    """The ticks up to the last one with something wrong, at most `most` of them.
+
+    What lies nearest to something wrong is kept, the first such first; each stretch that is cut becomes one tick with
+    the number of its events. Raises ValueError for fewer than 3.
+    """
+    if most < 3:
+        raise ValueError(f"a timeline cannot be cut to {most} ticks")
+    wrong = [i for i, t in enumerate(ticks) if t.words] or [len(ticks) - 1]
+    ticks = ticks[: wrong[-1] + 1]
+    if len(ticks) <= most:
+        return tuple(ticks)
+    pinned = [wrong[0], wrong[-1]]
+    order = sorted(range(len(ticks)), key=lambda i: (min(abs(i - w) for w in pinned), i not in pinned, i))
+    kept: set[int] = set()
+    for i in order:
+        if len(_told(ticks, kept | {i})) <= most:
+            kept.add(i)
+    return tuple(_told(ticks, kept))
+
+
+def _told(ticks: Sequence[Tick], kept: set[int]) -> list[Tick]:
+    """The kept ticks, and one for each stretch between them."""
+    found: list[Tick] = []
+    gap = 0
+    for i, tick in enumerate(ticks):
+        if i not in kept:
+            gap += 1
+            continue
+        found += [Tick(LEFT_OUT, "...", f"{gap} events")] if gap > 1 else ticks[i - 1 : i] if gap else []
+        found.append(tick)
+        gap = 0
+    return found
+
+
+def as_lines(line: Timeline) -> list[str]:
+    """The timeline with one event a line, for a narrow page: mark, number, event, note, state; then what is wrong."""
+    names, notes = (max(len(getattr(t, part)) for t in line.ticks) for part in ("event", "note"))
+    rows = enumerate(line.ticks, 1)
+    drawn = [f"{t.mark} {i:>2} {t.event.ljust(names)}  {t.note.ljust(notes)}  {t.after}".rstrip() for i, t in rows]
+    return drawn + _faults(line)
+
+
+def _faults(line: Timeline) -> list[str]:
+    return [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
+
+
 def as_text(line: Timeline) -> str:
     """The timeline as lines of text, without a trailing newline."""
     notes = [t.note for t in line.ticks]
@@ -99,32 +149,42 @@ def as_text(line: Timeline) -> str:
         first = line.start if name == "state" else ""
         body = "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
         out.append(f"{name.ljust(gutter)}{first.ljust(start)}{body}".rstrip())
-    out += [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
-    return "\n".join(out)
+    return "\n".join(out + _faults(line))
 
 
 def as_svg(line: Timeline) -> Markup:
     """The timeline as one `svg` element for a page of HTML; every text in it is escaped."""
-    width = max(NARROWEST, GUTTER + COLUMN * (len(line.ticks) + 1))
+    column = max(COLUMN, min(WIDEST, round(LETTER * max(len(_head(i, t)) for i, t in enumerate(line.ticks, 1)) + 8)))
+    states = [textwrap.wrap(t.after, int(column / LETTER)) or [""] for t in line.ticks]
+    width = max(NARROWEST, GUTTER + column * (len(line.ticks) + 1))
     fit = int((width - 16) / LETTER)
     told = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
     titles = textwrap.wrap(line.title, fit)
     top = LEADING * len(titles) + ROW
     below = top + ROW * (len(line.lanes) + 1)
-    height = below + LEADING * len(told) + ROW
+    under = below + LEADING * (max(map(len, states)) - 1)
+    height = under + LEADING * len(told) + ROW
     parts = [_text(8, LEADING * (i + 1), row, "start", "currentColor") for i, row in enumerate(titles)]
     parts += _lanes(line, top, width)
     for i, tick in enumerate(line.ticks):
-        parts += _tick(line, i, tick, top, below)
+        x = GUTTER + column * (i + 1.5)
+        parts += [_text(x, top - 6, _head(i + 1, tick), "middle", "currentColor")]
+        parts += [_mark(tick, x, top + ROW * (line.lanes.index(tick.event) + 0.5))]
+        parts += [_text(x, below + LEADING * k, row, "middle", "currentColor") for k, row in enumerate(states[i])]
     parts += [_text(GUTTER - 8, below, "state", "end", "currentColor")]
-    parts += [_text(GUTTER + COLUMN / 2, below, line.start, "middle", "currentColor")]
+    parts += [_text(GUTTER + column / 2, below, line.start, "middle", "currentColor")]
     for i, (row, tick) in enumerate(told):
-        parts.append(_text(8, below + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
+        parts.append(_text(8, under + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
     label = "; ".join([line.title, *(f"event {i}, {t.event}: {t.words}" for i, t in line.faults)])
     head = Markup(
-        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" aria-label="{}">'
+        '<svg role="img" viewBox="0 0 {} {}" width="{}" font-family="sans-serif" font-size="12" fill="currentColor" '
+        'text-anchor="middle" aria-label="{}">'
     )
     return head.format(width, height, width, label) + Markup("").join(parts) + Markup("</svg>")
+
+
+def _head(number: int, tick: Tick) -> str:
+    return f"{number}" + (f" ({tick.note})" if tick.note else "")
 
 
 def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
@@ -136,30 +196,24 @@ def _lanes(line: Timeline, top: float, width: float) -> list[Markup]:
     return parts
 
 
-def _tick(line: Timeline, i: int, tick: Tick, top: float, below: float) -> list[Markup]:
-    x, y = GUTTER + COLUMN * (i + 1.5), top + ROW * (line.lanes.index(tick.event) + 0.5)
-    number = f"{i + 1}" + (f" ({tick.note})" if tick.note else "")
-    return [
-        _text(x, top - 6, number, "middle", "currentColor"),
-        _mark(tick, x, y),
-        _text(x, below, tick.after, "middle", "currentColor"),
-    ]
-
-
 def _mark(tick: Tick, x: float, y: float) -> Markup:
     """A dot, a cross where the event is refused, a triangle where it only does harm."""
     title = Markup("<title>{}</title>").format(tick.words) if tick.words else Markup("")
     if tick.refused:
         cross = Markup('<path d="M{:.1f} {:.1f}l12 12m0 -12l-12 12" stroke="{}" stroke-width="3">{}</path>')
         return cross.format(x - 6, y - 6, RED, title)
+    if tick.event == LEFT_OUT:
+        return _text(x, y + 4, "...", "middle", "currentColor")
     if tick.harm:
         return Markup('<path d="M{:.1f} {:.1f}l7 12h-14z" fill="{}">{}</path>').format(x, y - 7, AMBER, title)
-    return Markup('<circle cx="{:.1f}" cy="{:.1f}" r="5" fill="currentColor"/>').format(x, y)
+    return Markup('<circle cx="{:.0f}" cy="{:.0f}" r="5"/>').format(x, y)
 
 
 def _text(x: float, y: float, text: str, anchor: str, colour: str) -> Markup:
-    made = Markup('<text x="{:.1f}" y="{:.1f}" text-anchor="{}" fill="{}">{}</text>')
-    return made.format(x, y, anchor, colour, text)
+    """A text; the anchor and the colour that the drawing has anyway are not said again."""
+    said = Markup("") if anchor == "middle" else Markup(' text-anchor="{}"').format(anchor)
+    said += Markup("") if colour == "currentColor" else Markup(' fill="{}"').format(colour)
+    return Markup('<text x="{:.0f}" y="{:.0f}"{}>{}</text>').format(x, y, said, text)
 
 
 def as_page(lines: Sequence[Timeline]) -> str:

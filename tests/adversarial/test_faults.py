@@ -18,7 +18,7 @@ from attack_kit import CHECK, HARNESS, MODEL, edit, evidence, gate, seen, sessio
 
 from gradproof import files, smt
 from gradproof.cli import dispatch
-from gradproof.core import Exit, Outcome
+from gradproof.core import Control, Exit, Outcome
 
 GATE = "GATE-1/falsification"
 
@@ -151,7 +151,8 @@ def test_a_gpu_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
     place = Place("cpu", "fp32", {}, frozenset())
     prop: Any = Full()
-    control = torch_run._control(prop, "bug", "mutant", "T-1", None, place, [Cell("linear", 2)], 1)
+    bug = Control("bug", "mutant", "T-1", Outcome.HOLDS, False)
+    control = torch_run._control(prop, bug, None, None, place, [Cell("linear", 2)], 1)
     assert (control.outcome, control.killed) == (Outcome.ERROR, False)
     assert "CUDA out of memory" in control.reason
     with pytest.raises(torch.cuda.OutOfMemoryError):

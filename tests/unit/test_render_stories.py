@@ -153,6 +153,28 @@ def test_five_hundred_checks_stay_below_one_megabyte_and_nothing_undischarged_is
     assert len([f for f in folds if f.get("class") in ("weak", "refuted", "timeout")]) == open_ > 0
 
 
+def test_five_hundred_checks_with_a_run_of_each_counterexample_stay_below_one_megabyte() -> None:
+    """Twelve events each, with the words of a real one: few are drawn, the others told in lines, and none is left."""
+    report = many(500)
+    told = {"refused": "the reference has [0.02053, 0.008292, 0.004715, ...] here", "harm": "GA-EQ-001 breaks"}
+    ticks = [
+        {"event": "accumulate", "after": "[0.04107, 0.01658, 0.009431, ...]", "note": "", "refused": "", "harm": ""}
+        for _ in range(12)
+    ]
+    ticks[3] |= told
+    trace = {"title": "GA-EQ-001, linear/N=2", "start": "", "ticks": ticks}
+    own = [c for c in report["checks"] if c.get("counterexample")]
+    killed = [k for c in report["checks"] for k in c["controls"] if k.get("counterexample")]
+    for shown in [*own, *killed]:
+        shown["counterexample"]["trace"] = trace
+    text = html.render(report)
+    assert len(text.encode()) < 1_000_000
+    stories = text.partition('id="stories"')[2].partition('id="checks"')[0]
+    drawn, lines = stories.count('aria-label="Timeline of'), stories.count('aria-label="Events of')
+    assert (drawn, drawn + lines) == (html.FEW, len(own))
+    assert stories.count("X 4 accumulate: the reference has [0.02053") == lines
+
+
 def test_a_page_that_would_be_too_large_tells_less_of_what_is_discharged(monkeypatch: pytest.MonkeyPatch) -> None:
     full = html.render(with_sources())
     monkeypatch.setattr(html, "MOST", 1000)

@@ -273,7 +273,7 @@ def test_documents_of_two_machines_and_thirty_traces_leave_the_page_below_its_si
     ]
     green["kernels"]["relies"] *= 20
     [control] = [k for k in green["checks"][2]["controls"] if k["counterexample"].get("trace")]
-    green["checks"][2]["controls"] += [control] * 29
+    green["checks"][2]["controls"] += [{**control, "name": f"{control['name']}_{i}"} for i in range(29)]
     page = html.render(green)
     assert page.count('<details class="trace">') >= 30
     assert page.count("buf.add_(g / 249)") == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,6 +21,7 @@ from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, 
 from gradproof.evidence import plain
 from gradproof.shadow import verify
 from gradproof.shadow.verdict import ALL_INPUTS, RECORDED, Result, Verification
+from gradproof.timeline import from_json
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS
 from models.torch_steps import TorchStep
@@ -348,3 +350,13 @@ class Reports(TorchStep):
 def test_losses_are_judged_where_they_are_claimed() -> None:
     assert run(claim("GA-INV-001"), **{STEP: Reports}).outcome is Outcome.REFUTED
     assert run(claim("GA-EQ-001"), **{STEP: Reports}).outcome is Outcome.HOLDS
+
+
+def test_a_killed_mutant_is_told_as_its_window() -> None:
+    """The first loss of the window is the event that is to blame; the numbers hold no second copy of the run."""
+    (_, control) = run(claim(mutants=["missing_scale"])).controls
+    assert control.killed, control.reason
+    line = from_json(control.counterexample["trace"])
+    assert "trace" not in control.counterexample["values"]
+    assert [i for i, t in line.faults if t.refused] == [1]
+    assert re.fullmatch(r"\w+\.py:\d+", line.ticks[0].note)

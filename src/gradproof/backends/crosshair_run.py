@@ -18,7 +18,8 @@ from typing import Any, Protocol
 from gradproof.arith.ratio import Ratio
 from gradproof.arith.soft import Soft
 from gradproof.backends.crosshair_ask import Answer, Contract, broken, consult, sampled
-from gradproof.backends.replay import instance
+from gradproof.backends.replay import instance, watched
+from gradproof.backends.told import CUT, EXACT, heard, traced
 from gradproof.backends.twins import disown, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 
@@ -86,6 +87,18 @@ class Trial:
             rows.append(self._replay("Python model, IEEE software floats", subject, values, soft))
         rows.append(self._replay("Python model, NumPy floats", subject, values, {"number": float}))
         return [r for r in rows if "NumPy has no" not in r["detail"]]
+
+    def retold(self, subject: Any, values: Mapping[str, Any], example: dict[str, Any]) -> None:
+        """Add the window of events to a reproduced counterexample."""
+
+        def run(one: Any) -> Any:
+            return broken(self.harness(watched(one, self.reference)), values)
+
+        ours = heard(lambda: run(subject))
+        right = [] if subject is self.reference else heard(lambda: run(self.reference))
+        slack = EXACT if number_of(self.harness) == "Lattice" else CUT
+        clause = example["clause"] or "the contract"
+        example |= traced(f"{clause}, {self.check.id}", ours, right, f"{clause} breaks", slack)
 
     def _replay(self, on: str, subject: Any, values: Mapping[str, Any], setup: Mapping[str, Any]) -> dict[str, Any]:
         fails, detail = broken(fresh(self.harness, subject, **setup), values)
@@ -240,6 +253,7 @@ def _judge_subject(trial: Trial, workspace: Workspace, finding: Finding) -> None
         if not finding.replays[0]["reproduced"]:
             finding.outcome = Outcome.SPURIOUS
         else:
+            trial.retold(trial.reference, answer.values, finding.counterexample)
             finding.replays += torch_replay(trial, workspace, answer.values)
     elif answer.outcome is Outcome.HOLDS:
         count, disagreement = sampled(contract)
@@ -285,6 +299,8 @@ def _control(trial: Trial, control: Control, subject: Any) -> Control:
             control.outcome = Outcome.SPURIOUS
         elif not named:
             control.reason += f" (it is named for {control.clause})"
+        elif control.kind == "mutant":
+            trial.retold(subject, answer.values, control.counterexample)
     elif answer.outcome is Outcome.HOLDS:
         control.reason = "the contract finds nothing wrong with it"
     control.seconds = round(time.monotonic() - began, 3)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradproof.arith.witness import accumulation_witness
+from gradproof.backends.told import CUT, EXACT, heard, traced
 from gradproof.core import Check
 from gradproof.explore import Violated
 from gradproof.kit import Broken, ConcreteKit, Unreplayable
+from gradproof.telling import by_phase
 
 FAMILIES = {
     "exhaustive": ("fraction", "float"),
@@ -39,9 +41,10 @@ NAMES = {
 
 @dataclass
 class Attempt:
-    """The concrete values that were tried last and what each replay said."""
+    """The concrete values that were tried last, what each replay said, and the values as numbers."""
 
     counterexample: dict[str, Any]
+    values: Mapping[str, Any] = field(default_factory=dict)
     replays: list[dict[str, Any]] = field(default_factory=list)
     case: dict[str, Any] | None = None
 
@@ -94,7 +97,8 @@ def _attempt(
             "values": shown,
             "choices": [str(c) for c in violation.choices],
             "found_by": found_by,
-        }
+        },
+        values,
     )
     for family in FAMILIES[check.strategy]:
         clause, detail, case = once(check, harness, subject, values, violation.choices, family)
@@ -106,6 +110,28 @@ def _attempt(
         attempt.replays.append({"on": NAMES[family], "reproduced": good, "detail": detail})
         attempt.case = case or attempt.case
     return attempt
+
+
+def retold(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, attempt: Attempt) -> None:
+    """Add the window of events to a reproduced counterexample; `reference` is None where the subject is its own."""
+    family = FAMILIES[check.strategy][0]
+
+    def run(one: Any) -> Any:
+        made = watched(one, subject if reference is None else reference)
+        return once(check, harness, made, attempt.values, violation.choices, family)
+
+    ours = heard(lambda: run(subject))
+    right = [] if reference is None else heard(lambda: run(reference))
+    title = f"{violation.clause}, {violation.label}".rstrip(", ")
+    slack = CUT if family in ("fraction", "float") else EXACT
+    attempt.counterexample |= traced(title, ours, right, f"{violation.clause} breaks", slack)
+
+
+def watched(subject: Any, reference: Any) -> Any:
+    """An instance of a subject that is a class, of which the phases that the reference has are told."""
+    made = instance(subject)
+    both = isinstance(subject, type) and isinstance(reference, type)
+    return by_phase(made, reference) if both else made
 
 
 def candidates(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -7,13 +7,14 @@ mutant refuted on the clause that it was made to break, and every refutation rep
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, Protocol
 
 from gradproof import smt
-from gradproof.backends.replay import first_reproduced, instance, torch_replay
+from gradproof.backends.replay import Attempt, first_reproduced, instance, retold, torch_replay
 from gradproof.backends.twins import disown, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
@@ -57,6 +58,7 @@ class Trial:
     stub: Any
     deadline: float
     backing: dict[str, Any] = field(default_factory=dict)
+    untold: list[Callable[[], None]] = field(default_factory=list)
 
     def explore(self, subject: Any) -> Result:
         """Explore the harness on one subject, which is made anew on every path."""
@@ -91,6 +93,8 @@ def run(check: Check, workspace: Workspace) -> Finding:
         disown(rows, registry)
         if left := survivors(finding.controls):
             finding.outcome, finding.reason = Outcome.WEAK, left
+    for tell in trial.untold:  # after the last question: what a solver answers depends on what was freed before
+        tell()
     if check.strategy in WITHOUT_SOLVER:
         return finding
     if finding.outcome is Outcome.HOLDS and smt.TALLY.queries:
@@ -169,7 +173,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
         base.clauses = {result.violation.clause: "REFUTED"}
         base.counterexample, base.replays = attempt.counterexample, attempt.replays
         if attempt.reproduced:
-            _trace(trial, base.counterexample, check.subject.rpartition(":")[2], trial.reference)
+            _trace(trial, attempt, result.violation, check.subject.rpartition(":")[2], trial.reference)
         base.reason = f"{result.violation.clause} {result.violation.label}"
     elif missing := _missing(check, result):
         base.outcome, base.reason = Outcome.VACUOUS, missing
@@ -233,17 +237,20 @@ def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -
     named = control.kind == "empty_body" or violation.clause == control.clause
     control.killed = attempt.reproduced and named
     if control.killed and control.kind == "mutant":
-        _trace(trial, control.counterexample, control.name, subject)
+        _trace(trial, attempt, violation, control.name, subject)
     if not named:
         control.reason += f" (it is named for {control.clause})"
 
 
-def _trace(trial: Trial, counterexample: dict[str, Any], name: str, subject: Any) -> None:
-    """Add the shortest concrete run of a wrong subject, where the claim names a function that finds one.
+def _trace(trial: Trial, attempt: Attempt, violation: Violated, name: str, subject: Any) -> None:
+    """Add the run of a wrong subject: the shortest one, where the claim names a function that finds it, else this one.
 
     `params.trace` takes the name of the harness, the name of the subject and the subject, and gives a Timeline or None.
     """
     if "trace" in trial.check.params:
         find = trial.workspace.resolve(trial.check.params["trace"])
         line = find(trial.check.harness.rpartition(":")[2], name, subject)
-        counterexample["trace"] = None if line is None else as_json(line)
+        attempt.counterexample["trace"] = None if line is None else as_json(line)
+        return
+    reference = None if subject is trial.reference else trial.reference
+    trial.untold.append(partial(retold, trial.check, trial.harness, subject, reference, violation, attempt))

@@ -25,9 +25,12 @@ from hypothesis import HealthCheck, Phase, Verbosity, given, settings
 from hypothesis import strategies as st
 from hypothesis.errors import Flaky
 
+from gradproof.backends.told import FLOATS, events_of, heard, traced
+from gradproof.backends.torch_heard import phases
 from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
 from gradproof.backends.twins import disown
 from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
+from gradproof.telling import Said, listening
 
 EMPTY = "empty body"
 CONTROL_EXAMPLES = 20  # drawn over the cells after the fixed cases; a control that needs more survives
@@ -219,37 +222,54 @@ def _again(prop: Property, subject: Any, case: Case, place: Place, clause: str) 
 
 
 def _control(
-    prop: Property, name: str, kind: str, clause: str, subject: Any, place: Place, cells: Sequence[Cell], count: int
+    prop: Property, control: Control, subject: Any, right: Any, place: Place, cells: Sequence[Cell], count: int
 ) -> Control:
-    """Run the property on a control until it is refuted. Killed only on `clause`, and only when replayed."""
+    """Run the property on a control until it is refuted. Killed only on its clause, and only when replayed."""
     began = time.perf_counter()
-    control = Control(name, kind, clause, Outcome.HOLDS, False, reason="the property let it pass on every case")
+    control.outcome, control.reason = Outcome.HOLDS, "the property let it pass on every case"
     try:
         failure = _failure(prop, subject, cells, place, count, None, shrink=False)
         if failure is not None:
-            _refuted(control, prop, subject, place, failure)
+            _refuted(control, prop, subject, right, place, failure)
     except Exception as e:
         control.outcome, control.reason = Outcome.ERROR, f"crashed, which kills nothing: {type(e).__name__}: {e}"
     control.seconds = round(time.perf_counter() - began, 4)
     return control
 
 
-def _refuted(control: Control, prop: Property, subject: Any, place: Place, failure: Failure) -> None:
-    again = _again(prop, subject, failure.case, place, failure.refutation.clause)
+def _refuted(control: Control, prop: Property, subject: Any, right: Any, place: Place, failure: Failure) -> None:
+    with listening() as said, phases():
+        again = _again(prop, subject, failure.case, place, failure.refutation.clause)
     control.counterexample, control.replays = _counterexample(failure), [again]
     control.outcome = Outcome.REFUTED if again["reproduced"] else Outcome.SPURIOUS
     control.killed = control.outcome is Outcome.REFUTED and failure.refutation.clause == control.clause
     control.reason = str(failure.refutation)
+    if control.killed and control.kind == "mutant":
+        control.counterexample |= _retold(prop, right, said, place, failure)
     if failure.refutation.clause != control.clause:
         control.reason = f"refuted on {failure.refutation.clause}, not on {control.clause}"
 
 
-def _controls(prop: Property, check: Check, workspace: Resolver, place: Place, cells: Sequence[Cell]) -> list[Control]:
+def _retold(prop: Property, right: Any, ours: list[Said], place: Place, failure: Failure) -> dict[str, Any]:
+    """The window of events of a reproduced counterexample, as its field; `right` is None where there is no other."""
+    case, clause = failure.case, failure.refutation.clause
+    told = events_of(ours)
+    theirs: list[Said] = []
+    if told and right is not None:
+        with phases():
+            theirs = heard(lambda: _again(prop, right, case, place, clause))
+    return traced(f"{clause}, {Cell(case.net, case.n)}", told, theirs, f"{clause} breaks", FLOATS)
+
+
+def _controls(
+    prop: Property, check: Check, workspace: Resolver, right: Any, place: Place, cells: Sequence[Cell]
+) -> list[Control]:
     """The empty body and every named mutant, on the cells of the first net, larger N after N = 2, 4."""
     first = sorted((c for c in cells if c.net == cells[0].net), key=lambda c: (c.n == 1, c.n))
     names = check.params.get("subjects", {})
     empty = workspace.resolve(check.params.get("empty") or names["torch_empty"])
-    found = [_control(prop, EMPTY, "empty_body", prop.clause, empty, place, first, CONTROL_EXAMPLES)]
+    nothing = Control(EMPTY, "empty_body", prop.clause, Outcome.HOLDS, False)
+    found = [_control(prop, nothing, empty, right, place, first, CONTROL_EXAMPLES)]
     subjects = [empty]
     mutants = workspace.resolve(check.params.get("mutants") or names["torch_mutants"]) if check.mutants else {}
     for name in check.mutants:
@@ -259,9 +279,8 @@ def _controls(prop: Property, check: Check, workspace: Resolver, place: Place, c
             subjects.append(None)
             continue
         mutant = mutants[name]
-        control = _control(prop, name, "mutant", mutant.obligation, mutant.subject, place, first, CONTROL_EXAMPLES)
-        control.reference = mutant.reference
-        found.append(control)
+        control = Control(name, "mutant", mutant.obligation, Outcome.HOLDS, False, mutant.reference)
+        found.append(_control(prop, control, mutant.subject, right, place, first, CONTROL_EXAMPLES))
         subjects.append(mutant.subject)
     disown(list(zip(found, subjects, strict=True)), mutants)
     return found
@@ -307,10 +326,13 @@ def run(check: Check, workspace: Resolver) -> Finding:
             _crashed(finding, e)
             return finding
         if failure is not None:
-            again = _again(prop, subject, failure.case, place, failure.refutation.clause)
+            with listening() as said, phases():
+                again = _again(prop, subject, failure.case, place, failure.refutation.clause)
             finding.counterexample, finding.replays = _counterexample(failure), [again]
+            if again["reproduced"]:
+                finding.counterexample |= _retold(prop, None, said, place, failure)
         able = [c for c in cells if str(c) not in tally.unsupported]
-        finding.controls = _controls(prop, check, workspace, place, able) if able else []
+        finding.controls = _controls(prop, check, workspace, subject, place, able) if able else []
     _report(finding, prop, check, place, cells, tally)
     return finding
 

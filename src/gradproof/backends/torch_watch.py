@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 
 from gradproof.backends.torch_job import Batch, Job, make_optimizer
+from gradproof.telling import heard, tell
 
 
 @dataclass(eq=False)
@@ -148,6 +149,7 @@ class Watch:
         self._loss = loss
         self._sizes: list[int] = []
         self._in_scaler = False
+        self._untold = ""
         self._job: Job | None = None
 
     def criterion(self, output: Tensor, batch: Batch, reduction: str = "mean") -> Tensor:
@@ -205,6 +207,18 @@ class Watch:
 
     def _note(self, event: str) -> None:
         self.trace.events.append(event)
+        self._tell(event)
+
+    def _tell(self, event: str) -> None:
+        """Tell the event before this one, with what it left in the buffers; the last one is `end`."""
+        if self._job is None or not heard():
+            return
+        if self._untold:
+            grads = [copied(p.grad) for p in self._job.masters]
+            tell(self._untold, tuple(vector_of(grads, [p.numel() for p in self._job.masters]).tolist()))
+        self._untold = event
+        if event == "end":
+            self._tell("")
 
     def _attempt(self) -> None:
         self._note("step")

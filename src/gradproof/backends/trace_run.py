@@ -282,9 +282,16 @@ def _example(trial: Trial, tried: Tried, result: Result) -> dict[str, Any]:
         "place": shown(result.place) if result.place is not None and result.place != NOWHERE else "",
         "detail": trial.shown(result.reason),
         "mend": result.mend,
-        **(result.counterexample or {}),
+        **{name: value for name, value in (result.counterexample or {}).items() if name != "trace"},
     }
-    return {"clause": result.obligation, "values": values, "found_by": f"gradproof.shadow, {result.domain or 'events'}"}
+    trace = (result.counterexample or {}).get("trace")
+    told = {} if trace is None else {"trace": trace}
+    return {
+        "clause": result.obligation,
+        "values": values,
+        "found_by": f"gradproof.shadow, {result.domain or 'events'}",
+        **told,
+    }
 
 
 def _again(trial: Trial, name: str, subject: Any, setting: Setting, clause: str) -> dict[str, Any]:

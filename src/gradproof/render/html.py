@@ -18,11 +18,13 @@ from markupsafe import Markup
 from gradproof.core import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.render import errors, fmt, kills, plot, rounding, rounding_plot, stories, traces, views
 from gradproof.render.consistency import Report, effect_of, require, required_ids
-from gradproof.timeline import as_svg
+from gradproof.timeline import as_lines, as_svg
 
 HERE = Path(__file__).resolve().parent
 MANY = 150  # checks up to which a page is tried in full
 MOST = 1_000_000  # bytes of a page that is not the least
+DRAWN = 40  # runs of mutants that a full page draws; the others are told in lines
+FEW = 8  # runs of subjects that a page draws which is not told in full
 FULL, BRIEF, LEAST = 2, 1, 0  # how much is told of what is discharged; of the rest everything is told
 
 
@@ -80,7 +82,7 @@ def environment() -> Environment:
     )
     env.globals.update(
         views=views,
-        traces_of=traces.traces,
+        traces_of=traces.of_mutants,
         fmt=fmt,
         link=_link,
         checks=_checks_links,
@@ -91,7 +93,7 @@ def environment() -> Environment:
         kill_heads=kills.heads,
     )
     env.tests["wrong"] = stories.wrong
-    env.globals.update(rounding=rounding, as_svg=as_svg)
+    env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
     env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
     return env
 

@@ -162,7 +162,7 @@ def _traces(report: Report) -> str:
         events = " ".join(t.event if t.mark == "o" else f"{t.mark} {t.event}" for t in line.ticks)
         wrong = "; ".join(f"{i} {t.event}: {t.words}" for i, t in line.faults)
         rows.append((name, check, line.title, events, wrong))
-    head = "## Shortest runs of the mutants of the window table"
+    head = "## Event by event: the run of each counterexample, and of each mutant one"
     return f"{head}\n\n" + table(headers, rows)
 
 

@@ -22,9 +22,10 @@ from rich.text import Text
 
 from gradproof.core import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.render import markdown, monitoring
-from gradproof.render.fmt import compact, one_line, plural, seconds, sentence, value
+from gradproof.render.fmt import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.shadow.tape import Place
 from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
+from gradproof.timeline import as_lines, from_json
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
@@ -210,6 +211,24 @@ def _long(item: Any) -> str:
     return words if " " in words else value(words)
 
 
+def numbers(result: Result) -> Mapping[str, Any] | None:
+    """The counterexample without the run that shows it."""
+    shown = result.counterexample
+    return None if shown is None else {name: value for name, value in shown.items() if name != "trace"}
+
+
+def run_of(result: Result) -> list[str]:
+    """The run that shows a counterexample, one event a line under a heading; nothing where there is none."""
+    trace = (result.counterexample or {}).get("trace")
+    if not trace:
+        return []
+    try:
+        line = from_json(trace)
+    except ValueError:
+        return ["The run that shows it cannot be read."]
+    return [one_line(f"Events, {line.title}:"), *(f"  {clean(row)}" for row in as_lines(line))]
+
+
 def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
     """The first of some items, and how many more there are."""
     found = list(items)
@@ -259,8 +278,10 @@ def _block(block: Block, console: Console) -> None:
             _item(console, Text(f"{r.place.line} | {line}"), 4)
         if r.place.via:
             _item(console, Text(f"through {one_line(r.place.via)}", style="dim"), 4)
-    for name, data in (("Counterexample", r.counterexample), ("Details", r.details)):
+    for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
         _pairs(name, data, console)
+    for line in run_of(r):
+        _item(console, Text(line))
     if r.mend:
         _item(console, Text.assemble(("Mend: ", "bold"), sentence(r.mend)))
 
@@ -342,12 +363,14 @@ def _section(block: Block) -> str:
     if r.place is not None and r.place.file:
         line = quoted(r.place)
         parts.append(f"At {markdown.escape(shown(r.place))}" + (f": {markdown.escape(line)}" if line else ""))
-    for name, data in (("Counterexample", r.counterexample), ("Detail", r.details)):
+    for name, data in (("Counterexample", numbers(r)), ("Detail", r.details)):
         kept, more = cut(pairs(data), 10 * ITEMS)
         if kept:
             parts.append(markdown.table((name, "Value"), kept))
         if more:
             parts.append(f"And {more} more in the JSON form.")
+    if drawn := run_of(r):
+        parts.append("\n".join(["```text", *(line.replace("`", "'") for line in drawn), "```"]))
     if r.mend:
         parts.append(f"**Mend:** {markdown.escape(sentence(r.mend))}")
     return "\n\n".join(parts)

@@ -1,4 +1,4 @@
-"""Timelines of a report: the shortest run of every subject that was caught."""
+"""Timelines of a report: the runs of the subjects that were caught, one each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,21 @@ from gradproof.timeline import Tick, Timeline, from_json
 
 
 def traces(report: Report) -> list[tuple[str, str, Timeline]]:
-    """Check, name of the wrong subject, and its shortest run: of every check that carries one, and of its mutants."""
-    found = []
+    """Check, name of the wrong subject, and its run: of every check that carries one, and of each mutant the first."""
+    lines = ((c["id"], str(c.get("subject")), own(c)) for c in report["checks"])
+    return [(name, subject, line) for name, subject, line in lines if line is not None] + of_mutants(report)
+
+
+def of_mutants(report: Report) -> list[tuple[str, str, Timeline]]:
+    """The same of the mutants that were killed alone, the first run of each. Raises as `traces` does."""
+    found: dict[str, tuple[str, str, Timeline]] = {}
     for check in report["checks"]:
-        killed = [(k["name"], k["counterexample"]) for k in check.get("controls") or [] if k.get("killed") is True]
-        for name, shown in [(str(check.get("subject")), check.get("counterexample")), *killed]:
+        for control in check.get("controls") or []:
+            shown = control["counterexample"] if control.get("killed") is True else None
             if shown and shown.get("trace"):
-                found.append((check["id"], name, _legible(shown["trace"])))
-    return found
+                line = _legible(shown["trace"])
+                found.setdefault(control["name"], (check["id"], control["name"], line))
+    return list(found.values())
 
 
 def own(check: Mapping[str, Any]) -> Timeline | None:

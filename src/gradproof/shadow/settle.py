@@ -9,11 +9,13 @@ from typing import Any, cast
 from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.blame import place_of_gradient, place_of_number, place_of_weights
+from gradproof.shadow.compare import Quantity
 from gradproof.shadow.interaction import interacting
 from gradproof.shadow.obligations import Decision
 from gradproof.shadow.protocol import Judgement
+from gradproof.shadow.retold import Wrong, last_write, of_offence
 from gradproof.shadow.session import Session, Trouble, batch_norm
-from gradproof.shadow.tape import Event, Place
+from gradproof.shadow.tape import Event, Place, Tape
 from gradproof.shadow.verdict import RECORDED, UP_TO_CONSTANTS, Result
 from gradproof.shadow.windows import Broken
 
@@ -43,12 +45,17 @@ def as_result(name: str, trouble: Trouble) -> Result:
     return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.mend, details={"code": trouble.code})
 
 
-def offence(broken: Broken) -> Result:
+def with_trace(shown: dict[str, Any] | None, trace: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A counterexample with the run that shows it."""
+    return shown if trace is None else {**(shown or {}), "trace": trace}
+
+
+def offence(broken: Broken, tape: Tape) -> Result:
     """A broken rule of the window protocol as a result."""
     details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
     return Result(
         broken.obligation, Outcome.REFUTED, broken.why, broken.place, MENDS.get(broken.obligation, ""), "events",
-        RECORDED, details,
+        RECORDED, details, with_trace(None, of_offence(tape, broken)),
     )  # fmt: skip
 
 
@@ -66,6 +73,7 @@ class Settled:
 
     def __init__(self, session: Session, broken: list[Broken]) -> None:
         self.session, self.broken = session, broken
+        self.wrongs: list[tuple[Result, Wrong]] = []
         self._looked, self._place = False, cast("Place | None", None)
 
     def results(self, decision: Decision) -> Iterable[Result]:
@@ -84,7 +92,8 @@ class Settled:
         moved = self._moved_between(decision)
         if moved is not None:
             self.broken = [*self.broken, moved]
-            yield replace(offence(moved), domain=decision.domain, reach=decision.reach)
+            tape = self.session.ours[0].tape
+            yield replace(offence(moved, tape), domain=decision.domain, reach=decision.reach)
         yield from self._gradients(decision)
         yield from self._losses(decision)
         if self.session.ranks > 1:
@@ -105,7 +114,8 @@ class Settled:
         tape = self.session.ours[first.rank].tape
         place = place_of_weights(tape, first.window, first.name) or first.place
         why = f"the weights were changed after the step of window {first.window}, and not as with the full batch"
-        return Broken("GA-INV-003", why, "weights", place, 0, (first.name,), 0)
+        index = last_write(tape, place, first.window)
+        return Broken("GA-INV-003", why, "weights", place, 0, (first.name,), index)
 
     def _gradients(self, decision: Decision) -> Iterable[Result]:
         close = [q for q, _ in decision.constants]
@@ -171,11 +181,24 @@ class Settled:
     def _apart(self, decision: Decision, quantity: Any, obligation: str) -> Result:
         result = judge.refuted(self.session, quantity, decision)
         result.obligation = obligation
+        if result.outcome is not Outcome.REFUTED:
+            return result
         cause = next((b for b in self.broken if b.place is not None), None)
-        if cause is not None and result.outcome is Outcome.REFUTED:
+        if cause is not None:
             result.details["follows_from"] = cause.obligation
             result.place, result.mend = cause.place, MENDS.get(cause.obligation, "")
+        everywhere = self._everywhere(decision, quantity)
+        self.wrongs.append((result, Wrong(obligation, result.reason, result.place, cause, quantity, everywhere)))
         return result
+
+    def _everywhere(self, decision: Decision, quantity: Quantity) -> bool:
+        """Whether all gradients of a window are one multiple of the full batch's, in more than one element."""
+        mine = (quantity.window, quantity.rank)
+        grads = [q for q in decision.of("grad", decision.apart) if (q.window, q.rank) == mine]
+        if sum(q.ours.size for q in grads) < 2:
+            return False
+        factor = judge.one_factor(self.session, grads)
+        return factor is not None and abs(factor.factor - 1) > 1e-3
 
     def _same_update(self, decision: Decision) -> Result:
         quantity = judge.first_of(decision.of("grad", decision.apart))

@@ -31,6 +31,7 @@ from gradproof.shadow.padding import RESHAPED
 from gradproof.shadow.paths import numbers_read, others, uncovered
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.reads import integers_differ
+from gradproof.shadow.retold import Wrong, of_wrong
 from gradproof.shadow.rounding_report import assumptions as rounding_assumptions
 from gradproof.shadow.rounding_report import ranges_of, report
 from gradproof.shadow.run import Run, Step
@@ -46,7 +47,7 @@ from gradproof.shadow.session import (
     past_the_recorder,
     same_path,
 )
-from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged
+from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged, with_trace
 from gradproof.shadow.shuffled import SHUFFLED
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.tokens import MASKS, everywhere, normaliser, rows, untested, verdicts, weighed
@@ -144,13 +145,15 @@ class Judge:
     def __init__(self, session: Session, made: Verification, domains: Sequence[str]) -> None:
         self.session, self.made, self.domains = session, made, domains
         self.found: dict[str, list[Result]] = {name: [] for name in OBLIGATIONS}
+        self.broken: list[Broken] = []
+        self.wrongs: list[tuple[Result, Wrong]] = []
         self.ragged = False
 
     def results(self) -> list[Result]:
         """The worst result of every obligation, in the order of OBLIGATIONS."""
         if self._errors():
             return self._collected()
-        broken = self._protocol()
+        broken = self.broken = self._protocol()
         troubles = list(self._troubles())
         for trouble in troubles:
             self._obscured(trouble)
@@ -167,8 +170,21 @@ class Judge:
         for name, results in self.found.items():
             if name in ("GA-SYNC-001",) and not results:
                 continue
-            made.append(min(results, key=lambda r: SEVERITY.index(r.outcome), default=unjudged(name)))
+            worst = min(results, key=lambda r: SEVERITY.index(r.outcome), default=unjudged(name))
+            self._traced(worst)
+            made.append(worst)
         return made
+
+    def _traced(self, result: Result) -> None:
+        """A refutation is told as the events of its run."""
+        if result.outcome is not Outcome.REFUTED or "trace" in (result.counterexample or {}):
+            return
+        cause = next((b for b in self.broken if b.place == result.place), None)
+        wrong = Wrong(result.obligation, result.reason, result.place, cause)
+        wrong = next((found for one, found in self.wrongs if one is result), wrong)
+        rank = wrong.quantity.rank if wrong.quantity else 0
+        told = of_wrong(self.session.ours[rank].tape, wrong, self.made.weights)
+        result.counterexample = with_trace(result.counterexample, told)
 
     def _errors(self) -> bool:
         raised = list(errors(self.session))
@@ -190,7 +206,7 @@ class Judge:
         self.made.events = report.events
         self._windows()
         for broken in report.broken:
-            self.add(offence(broken))
+            self.add(offence(broken, tape))
         for name in PROTOCOL:
             if report.unseen:
                 words = f"not seen on this tape: {report.unseen}"
@@ -303,7 +319,9 @@ class Judge:
                 continue
             began = time.monotonic()
             decision = DOMAINS[name](session, self.made)
-            found += Settled(session, broken).results(decision)
+            settled = Settled(session, broken)
+            found += settled.results(decision)
+            self.wrongs += settled.wrongs if session is self.session else []
             self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
         return self._answered(found)
 
