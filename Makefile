@@ -13,6 +13,7 @@ verify: $(READY)
 test: $(READY)
 	$(MAKE) --jobs 2 check suite
 	$(BIN)/gradproof verify
+	$(BIN)/python -m tests.conform
 
 suite: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

@@ -52,9 +52,9 @@ def _contradictions(check: Check, finding: Finding) -> Iterator[Objection]:
         yield Outcome.ERROR, f"the evidence contradicts itself: it is about {check.layer}, and it ran on {ran}"
     for row in finding["measurements"]:
         measured, bound = row.get("measured"), row.get("bound")
-        if row.get("column") != "accumulation":
-            continue
         if measured is None and str(row.get("note", "")).startswith("NOT_RUN"):
+            continue
+        if row.get("column") != "accumulation" and bound is None:
             continue
         if not isinstance(measured, (int, float)) or not math.isfinite(measured):
             yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {measured}"

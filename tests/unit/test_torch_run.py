@@ -255,6 +255,12 @@ def test_a_row_above_its_bound_is_never_green(fields: Mapping[str, Any]) -> None
     assert bent(rows=(a_row(**fields),)).outcome is Outcome.ERROR
 
 
+@pytest.mark.parametrize(("fields", "outcome"), [({}, Outcome.HOLDS), ({"bound": None}, Outcome.HOLDS),
+    ({"measured": 3e-8}, Outcome.ERROR), ({"measured": None}, Outcome.ERROR)])  # fmt: skip
+def test_a_quantity_of_ones_own_keeps_the_limit_that_it_states(fields: Mapping[str, Any], outcome: Outcome) -> None:
+    assert bent(rows=(a_row(column="peak bytes", ratio=None, **fields),)).outcome is outcome
+
+
 def test_cells_that_were_not_judged_make_the_check_vacuous() -> None:
     finding = bent(judged=False)
     assert finding.outcome is Outcome.VACUOUS

@@ -363,8 +363,10 @@ def _report(finding: Finding, prop: Property, check: Check, place: Place, cells:
 
 
 def _below(row: Mapping[str, Any]) -> bool:
-    """Whether an accumulation error is at most its proven bound; a ratio that cannot be taken is not."""
-    ratio, bound = row["ratio"], row["bound"]
+    """Whether a row is at most its bound. An accumulation error must have one; a ratio that cannot be taken is above."""
+    ratio, bound = row.get("ratio"), row.get("bound")
+    if row["column"] != "accumulation":
+        return bound is None or bool(row["measured"] is not None and row["measured"] <= bound)
     return ratio is not None and bound is not None and bool(ratio <= 1 and row["measured"] <= bound)
 
 
@@ -375,9 +377,9 @@ def _decide(finding: Finding, place: Place, ran: int, missing: Sequence[str]) ->
         if all(r["reproduced"] for r in finding.replays):
             return Outcome.REFUTED, detail
         return Outcome.SPURIOUS, f"{detail}; {finding.replays[0]['detail']}"
-    above = [r for r in finding.measurements if r["column"] == "accumulation" and not _below(r)]
+    above = [r for r in finding.measurements if not _below(r)]
     if above:
-        return Outcome.ERROR, f"{len(above)} rows measured above their proven bound although the property passed"
+        return Outcome.ERROR, f"{len(above)} rows measured above their bound although the property passed"
     not_run = finding.stats["not_run"]
     if missing:
         return Outcome.VACUOUS, f"never judged: {', '.join(missing)}"

@@ -2,6 +2,7 @@
 
 Three columns that are never mixed: accumulation error (has a proven bound), end-to-end difference (has none), and
 what lies outside the contract's assumptions. Errors are absolute, L-infinity, in units of the gradient (|g| <= 1).
+Every other column is a quantity of the workspace's own, such as peak bytes, beside the limit that its harness states.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from gradproof.render.consistency import Report
 from gradproof.render.fmt import one_line
 
 Row = Mapping[str, Any]
+COLUMNS = ("accumulation", "end_to_end", "outside_assumptions")
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,27 @@ class Summary:
     nets: tuple[str, ...]
     sizes: tuple[int, ...]
     largest: Row
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A quantity of the workspace's own, on one device and dtype: the row that comes nearest to its limit, and more."""
+
+    name: str
+    device: str
+    dtype: str
+    rows: int
+    nets: tuple[str, ...]
+    sizes: tuple[int, ...]
+    nearest: Row
+    above: int
+
+    @property
+    def verdict(self) -> str:
+        """In words, against the limit."""
+        if self.above:
+            return f"ABOVE the limit in {self.above} of {self.rows} rows"
+        return "no limit is stated" if self.nearest.get("bound") is None else "within"
 
 
 def column(report: Report, name: str) -> list[Row]:
@@ -92,3 +115,26 @@ def summaries(rows: Iterable[Row]) -> list[Summary]:
         sizes = tuple(sorted({r["n"] for r in members}))
         found.append(Summary(device, dtype, note, len(members), nets, sizes, max(members, key=size)))
     return found
+
+
+def quantities(report: Report) -> list[Quantity]:
+    """One for each column of the workspace's own, device and dtype, in order of appearance. A row not run is left out."""
+    made: dict[tuple[str, str, str], list[Row]] = {}
+    for row in report["measurements"]:
+        if row["column"] not in COLUMNS and row["measured"] is not None:
+            made.setdefault((one_line(row["column"]), row["device"], row["dtype"]), []).append(row)
+    found = []
+    for (name, device, dtype), members in made.items():
+        nets = tuple(dict.fromkeys(r["net"] for r in members))
+        sizes = tuple(sorted({r["n"] for r in members}))
+        near, above = max(members, key=_share), sum(exceeds(r) for r in members)
+        found.append(Quantity(name, device, dtype, len(members), nets, sizes, near, above))
+    return found
+
+
+def _share(row: Row) -> tuple[float, float]:
+    """How much of its limit a row takes, for ordering; a row above it comes before all others."""
+    limit, value = row.get("bound"), size(row)
+    if exceeds(row):
+        return math.inf, value
+    return (value / limit if limit else 0.0), value

@@ -110,6 +110,7 @@ def _plot_section(report: Report) -> dict[str, Any]:
         "has_bound": any(r.get("bound") is not None for r in rows),
         "end_to_end": errors.summaries(errors.column(report, "end_to_end")),
         "studies": rounding_plot.panels(rounding.study(report) or {"series": []}),
+        "quantities": errors.quantities(report),
         "outside": errors.summaries(errors.column(report, "outside_assumptions")),
     }
 

@@ -231,7 +231,33 @@ def _errors(report: Report) -> str:
         "## Outside the assumptions (reported; neither proof nor refutation)",
         _differences(report, "outside_assumptions"),
     ]
+    if found := errors.quantities(report):
+        parts += ["## Other quantities, each with the limit that its harness states", _quantities(found)]
     return "\n\n".join(parts)
+
+
+def _quantities(found: Sequence[errors.Quantity]) -> str:
+    headers = (
+        "Quantity",
+        "Device",
+        "dtype",
+        "Rows",
+        "Nets",
+        "N",
+        "Nearest to its limit",
+        "Its limit",
+        "of",
+        "Against it",
+    )
+    rows = [
+        (
+            *(q.name, q.device, q.dtype, q.rows, ", ".join(q.nets), ", ".join(map(str, q.sizes))),
+            *(sci(q.nearest["measured"]), sci(q.nearest.get("bound"))),
+            *(f"{q.nearest['net']}, N = {q.nearest['n']}", q.verdict),
+        )
+        for q in found
+    ]
+    return table(headers, rows)
 
 
 def _differences(report: Report, name: str) -> str:
