@@ -58,6 +58,7 @@ def test_a_worker_that_cannot_be_killed_is_lost_and_holds_nobody_up(
     assert worker.poll() is None
     assert worker.wait() == LOST
     assert (worker.poll(), worker.wait(), worker.wait(1.0)) == (LOST, LOST, LOST)
+    assert worker._report.fileno() == -1
 
 
 @pytest.mark.parametrize(("told", "code"), [(b"0", 0), (b"-9", -9), (b"", LOST)])
@@ -67,6 +68,26 @@ def test_an_exit_code_is_what_was_told_and_its_absence_is_none(untold: Untold, t
         theirs.send(told)
     theirs.close()
     assert (worker.wait(), worker.poll()) == (code, code)
+
+
+def test_two_threads_may_ask_for_one_end(untold: Untold, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other one was told between this one's first look and its wait, and closed the socket."""
+    worker, _ = untold
+
+    def told_elsewhere(*asked: Any) -> Any:
+        worker.returncode = 7
+        raise ValueError("file descriptor cannot be a negative integer (-1)")
+
+    monkeypatch.setattr(forked.select, "select", told_elsewhere)
+    assert worker.poll() == 7
+
+
+def test_an_end_that_cannot_be_read_is_lost(untold: Untold) -> None:
+    """The server ended with something of the worker's unread."""
+    worker, theirs = untold
+    worker._report.send(b"unread")
+    theirs.close()
+    assert worker.wait() == LOST
 
 
 def test_a_check_whose_worker_cannot_be_killed_is_no_answer(
