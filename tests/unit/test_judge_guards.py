@@ -60,6 +60,15 @@ def test_a_contract_without_a_falsification_of_its_gate_plans_none() -> None:
     assert verdict((one, stands(one)), policy=replace(BARE, gate_check=None), gate=False).exit is Exit.MET
 
 
+def test_stubs_are_judged_before_what_rests_on_them_in_whatever_order_they_come() -> None:
+    base, middle = (
+        check("S", kind=Kind.STUB, obligations=()),
+        check("M", kind=Kind.STUB, depends=("S",), obligations=()),
+    )
+    found = (proved(depends=("M",)), (middle, answer(middle)), (base, answer(base)))
+    assert judged(*found, policy=BARE).exit is judged(*found[::-1], policy=BARE).exit is Exit.MET
+
+
 def test_a_proof_of_one_obligation_is_none_of_another() -> None:
     both = clauses(Clause("T-1", (Layer.SMT,)), Clause("T-2", (Layer.SMT,)))
     made = judged(proved(obligations=("T-2",)), policy=both)
