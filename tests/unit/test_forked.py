@@ -298,3 +298,16 @@ def test_without_proc_no_process_is_found_and_no_memory_counted(
     monkeypatch.setattr(processes, "Path", lambda place: Path(str(place).replace("/proc", str(tmp_path / "none"))))
     assert (strays(f"/x/{processes.PREFIX}y"), processes.data_held()) == ([], 0)
     assert run("sees_nothing")[0]["finding"]["outcome"] == "HOLDS"
+
+
+def test_what_a_server_left_in_a_session_of_its_own_ends_with_it(toy: Workspace, server: ForkServer, run: Run) -> None:
+    left = "import subprocess\nleft = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    serving(toy, left + "open('said', 'w').write(f'{left.pid}\\n')\n")
+    assert run("sees_nothing")[1]
+    child = int(said(toy)[0])
+    assert alive(child)
+    server.close()
+    deadline = time.monotonic() + 2
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)
