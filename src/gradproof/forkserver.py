@@ -31,7 +31,11 @@ _ENV_START = 47  # proc(5), /proc/PID/stat: fields 50 and 51, counted from the f
 
 
 def serve(descriptor: int, before: Iterable[str], work: Callable[[], None]) -> NoReturn:
-    """Fork a worker for each message. `before`: names of the modules that a worker has from its start."""
+    """Fork a worker for each message. `before`: names of the modules that a worker has from its start.
+
+    Raises OSError before the first fork where the system refuses what tells the end of a worker (pidfd, Linux 5.3).
+    """
+    os.close(os.pidfd_open(os.getpid()))
     stash = Stash(before)
     sys.meta_path.insert(0, stash)
     stash.hide()
@@ -71,7 +75,7 @@ class _Server:
         """Tell the exit code of a worker: negative, the signal, as in subprocess."""
         pid, report = self._children.pop(ended)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        with suppress(BrokenPipeError):
+        with suppress(BrokenPipeError, ConnectionResetError):
             os.write(report, str(code).encode())
         os.close(report)
         os.close(ended)

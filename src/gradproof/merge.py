@@ -18,7 +18,7 @@ from gradproof.audit import audit
 from gradproof.core import Check, GradproofError, Layer, Outcome
 from gradproof.evidence import ANSWERS
 from gradproof.files import replace_whole
-from gradproof.store import Store, read
+from gradproof.store import Store, read, safe
 
 SAID = ANSWERS | {Outcome.SPURIOUS}
 KINDS = ("evidence", "gpu")
@@ -118,7 +118,8 @@ def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found |
 
 
 def _owner(path: Path, planned: Mapping[str, Check]) -> str:
-    return path.parent.name if path.parent.name in planned else ""
+    """The check in whose folder a file lies: an id need not be a folder's name."""
+    return next((name for name in planned if safe(name) == path.parent.name), "")
 
 
 def _own(check: Check, store: Store) -> Iterator[Found]:

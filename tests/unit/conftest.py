@@ -34,6 +34,22 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(scope="session")
+def pristine(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bundle of that workspace, to be copied and never written to."""
+    from bundle_bench import EPOCH
+
+    from gradproof import cli
+
+    place = tmp_path_factory.mktemp("attested") / "bundle"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Worker, "command", lambda self: worker_command(finished))
+        patch.setenv("SOURCE_DATE_EPOCH", EPOCH)
+        patch.chdir(finished)
+        assert cli.dispatch(["attest", str(place), "-q"]) == 0
+    return place
+
+
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """Torch in one thread: small tensors gain nothing from a second, and what is replayed bit for bit must have one."""

@@ -15,6 +15,7 @@ from typing import Any
 import jsonschema
 import pytest
 from bundle_bench import EPOCH, change, codes, load, reseal
+from toy_workspace import answer
 
 from gradproof import cli
 from gradproof.bundle import asking, derived, inventory, rerun
@@ -24,6 +25,7 @@ from gradproof.bundle.listing import Problem
 from gradproof.bundle.queries import parse
 from gradproof.bundle.write import Made, Wanted, attest
 from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.evidence import record
 from gradproof.runner import Pool
 from gradproof.session import Options, Session
 from gradproof.store import Store
@@ -310,3 +312,22 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(verified: Workspace, monkey
     monkeypatch.setattr("gradproof.session.datetime", Later)
     assert cli.dispatch(["gate"]) == OPEN
     assert cli.dispatch(["verify-bundle", str(out)]) == 0
+
+
+def test_evidence_of_a_gpu_and_the_lock_are_carried(verified: Workspace) -> None:
+    (verified.root / "constraints.txt").write_text("torch==2.0\n", encoding="utf-8")
+    checks = {c.id: c for cs in Session(Options(workspace=verified.root)).plans.values() for c in cs}
+    gpu, cpu = checks["F-1@cuda-fp32"], Store(verified).standing(checks["F-1@cpu-fp32"]).evidence
+    assert cpu is not None
+    Store(verified).write(
+        record(gpu, answer(gpu), claim={**cpu["claim"], "spec": gpu.digest}, environment=cpu["environment"])
+    )
+    assert attested() == 0
+    out = verified.root / "out"
+    assert codes(out) == []
+    assert load(out / MANIFEST)["left_out"] == []
+    assert len(list((out / "gpu/F-1@cuda-fp32").glob("*.json"))) == 1
+    assert (out / "sources/constraints.txt").is_file()
+    shutil.rmtree(out / "gpu")
+    reseal(out)
+    assert codes(out) == ["GP448"]

@@ -35,21 +35,12 @@ Attack = Callable[[Path], object]
 BROKEN = EXIT_CODE[Exit.BROKEN]
 
 
-@pytest.fixture(scope="module")
-def pristine(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The bundle of a toy workspace, whose workers are the toy's."""
-    place = tmp_path_factory.mktemp("bundle") / "pristine"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Worker, "command", lambda self: worker_command(finished))
-        patch.setenv("SOURCE_DATE_EPOCH", EPOCH)
-        patch.chdir(finished)
-        assert cli.dispatch(["attest", str(place), "-q"]) == 0
-        yield place
-
-
 @pytest.fixture
-def bundle(pristine: Path, tmp_path: Path) -> Path:
-    """A copy of the bundle, to tamper with."""
+def bundle(pristine: Path, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the bundle, to tamper with. Its workers are the toy's, in the folder of the toy."""
+    monkeypatch.setattr(Worker, "command", lambda self: worker_command(finished))
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", EPOCH)
+    monkeypatch.chdir(finished)
     return Path(shutil.copytree(pristine, tmp_path / "bundle", symlinks=True))
 
 

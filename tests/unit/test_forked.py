@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from test_runner import alive
 from toy_workspace import check, worker_command, write_workspace
 
-from gradproof import forkserver
+from gradproof import forked, forkserver, processes
 from gradproof.forked import Forked, ForkServer
 from gradproof.processes import strays
 from gradproof.runner import Pool, Worker
@@ -243,3 +244,70 @@ def test_closing_leaves_no_process_and_starts_none(toy: Workspace, server: ForkS
     assert not Path(scratch.name).exists()
     assert not strays(scratch.name)
     assert server.start([sys.executable], {"TMPDIR": "/x"}, ()) is None
+
+
+def serving(toy: Workspace, text: str) -> None:
+    """Run this in the server before it serves, and in no worker that starts from nothing."""
+    script = toy.root / "toy_worker.py"
+    script.write_text("import sys\nif '--serve' in sys.argv:\n" + textwrap.indent(text, "    ") + script.read_text())
+
+
+def test_a_server_that_never_answers_is_given_up(
+    toy: Workspace, server: ForkServer, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving(toy, "import time\ntime.sleep(600)\n")
+    monkeypatch.setattr(forked, "STARTS_WITHIN", 0.2)
+    evidence, was_forked = run("sees_nothing")
+    assert (evidence["finding"]["outcome"], was_forked) == ("HOLDS", False)
+    monkeypatch.setattr(forked.select, "select", lambda *asked: pytest.fail("it was asked again"))
+    assert server.start([sys.executable], {"TMPDIR": "/x"}, ()) is None
+
+
+NO_PIDFD = """\
+import os
+def refused(pid, flags=0):
+    raise OSError(38, 'Function not implemented')
+os.pidfd_open = refused
+"""
+NO_PROC = """\
+import builtins, io, pathlib
+plain_open = io.open
+def refused(file, *more, **how):
+    if str(file).startswith('/proc'):
+        raise FileNotFoundError(2, 'No such file or directory', str(file))
+    return plain_open(file, *more, **how)
+io.open = builtins.open = refused
+"""
+
+
+@pytest.mark.parametrize(("text", "is_forked"), [(NO_PIDFD, False), (NO_PROC, True)], ids=["pidfd", "proc"])
+def test_a_system_that_refuses_what_a_fork_needs_costs_no_answer(
+    toy: Workspace, run: Run, text: str, is_forked: bool
+) -> None:
+    """Whether nothing is forked, or what was forked starts itself from nothing."""
+    serving(toy, text)
+    evidence, was_forked = run("sees_nothing")
+    assert (evidence["finding"]["outcome"], was_forked) == ("HOLDS", is_forked)
+    assert "gp:stash.py" not in evidence["claim"]["files"]
+    assert run("sees_nothing")[0]["finding"]["outcome"] == "HOLDS"
+
+
+def test_without_proc_no_process_is_found_and_no_memory_counted(
+    toy: Workspace, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "Path", lambda place: Path(str(place).replace("/proc", str(tmp_path / "none"))))
+    assert (strays(f"/x/{processes.PREFIX}y"), processes.data_held()) == ([], 0)
+    assert run("sees_nothing")[0]["finding"]["outcome"] == "HOLDS"
+
+
+def test_what_a_server_left_in_a_session_of_its_own_ends_with_it(toy: Workspace, server: ForkServer, run: Run) -> None:
+    left = "import subprocess\nleft = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    serving(toy, left + "open('said', 'w').write(f'{left.pid}\\n')\n")
+    assert run("sees_nothing")[1]
+    child = int(said(toy)[0])
+    assert alive(child)
+    server.close()
+    deadline = time.monotonic() + 2
+    while alive(child) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert not alive(child)

@@ -16,7 +16,7 @@ from gradproof.core import EXIT_CODE, Check, Exit, Finding, Outcome, Reach, dige
 from gradproof.evidence import now, record
 from gradproof.runner import Worker
 from gradproof.session import Options, Session
-from gradproof.store import safe
+from gradproof.store import Store, safe
 from gradproof.workspace import Workspace
 
 OPEN, USAGE, NOTHING = EXIT_CODE[Exit.OPEN], EXIT_CODE[Exit.USAGE], EXIT_CODE[Exit.NOTHING]
@@ -232,3 +232,66 @@ def test_json_names_what_became_of_every_file(
     assert {row["check"] for row in data["taken"]} == {"STUB-1", "K-1", "K-2", "F-1@cpu-fp32", "GATE-1/falsification"}
     assert len(data["taken"]) == len(evidence(fresh.root))
     assert data["refused"] == data["missing"] == data["strange"] == []
+
+
+def taken(to: Workspace, *folders: Path) -> merge.Merged:
+    return merge.merge(list(planned(to).values()), Store(to), folders)
+
+
+def test_a_store_merged_into_itself_takes_nothing(whole: Workspace, fresh: Workspace) -> None:
+    """Its own files are found in the folder and in the store, and are one answer each."""
+    shutil.copytree(whole.reports, fresh.reports)
+    before = evidence(fresh.root)
+    found = taken(fresh, fresh.reports, fresh.root / "models/../reports")
+    assert (found.taken, len(found.kept), found.refused, found.missing) == ((), 5, (), ())
+    assert evidence(fresh.root) == before
+    assert not found.nothing
+
+
+def test_a_file_larger_than_any_evidence_is_not_read(
+    whole: Workspace, fresh: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merge, "MOST_BYTES", 9)
+    monkeypatch.setattr(merge, "read", lambda path: pytest.fail("it was read"))
+    found = taken(fresh, whole.reports)
+    assert {why for _, why in found.refused} == {"it is no file, or larger than 0 MiB"}
+    assert (found.taken, found.kept, found.strange, found.nothing) == ((), (), (), False)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), RecursionError(), ValueError("bad")])
+def test_a_file_that_cannot_be_read_is_refused_and_names_its_check(
+    whole: Workspace, fresh: Workspace, error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> Data:
+        raise error
+
+    monkeypatch.setattr(merge, "read", fail)
+    found = taken(fresh, whole.reports)
+    assert [why.partition(":")[0] for _, why in found.refused] == ["it is rejected"] * 5
+    assert taken(fresh, whole.reports / "evidence").nothing
+    assert set(found.missing) == {"STUB-1", "K-1", "K-2", "F-1@cpu-fp32", "GATE-1/falsification"}
+    assert (found.taken, found.nothing) == ((), False)
+
+
+def test_what_somebody_is_still_writing_is_not_looked_at(fresh: Workspace, tmp_path: Path) -> None:
+    place = tmp_path / "in/evidence/K-1"
+    place.mkdir(parents=True)
+    (place / ".0123.json").write_text("{", encoding="utf-8")
+    assert taken(fresh, tmp_path / "in").nothing
+
+
+def test_evidence_of_no_planned_check_alone_is_not_nothing(whole: Workspace, fresh: Workspace, tmp_path: Path) -> None:
+    shutil.copytree(whole.reports / "evidence/K-2", tmp_path / "in/evidence/K-2")
+    few = [check for check in planned(fresh).values() if check.id != "K-2"]
+    found = merge.merge(few, Store(fresh), [tmp_path / "in"])
+    assert (len(found.strange), found.nothing, found.taken) == (1, False, ())
+
+
+def test_a_check_with_evidence_at_hand_is_not_missing(whole: Workspace, fresh: Workspace, tmp_path: Path) -> None:
+    shutil.copytree(whole.reports, fresh.reports)
+    [path] = (whole.reports / "evidence/K-1").glob("*.json")
+    spoiled = tmp_path / "in/evidence/K-1" / path.name
+    spoiled.parent.mkdir(parents=True)
+    spoiled.write_text("{", encoding="utf-8")
+    found = taken(fresh, tmp_path / "in")
+    assert (len(found.refused), len(found.kept), found.missing, found.taken) == (1, 1, (), ())

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gradproof.cli import dispatch
 from gradproof.core import EXIT_CODE, Exit
+from gradproof.diff import compared
+from gradproof.ratchet import held
 from gradproof.workspace import Workspace
 
 MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
@@ -90,3 +94,44 @@ def test_a_baseline_of_another_contract_decides_nothing(toy: Workspace, base: Pa
     path.write_text(text, encoding="utf-8")
     code = dispatch(["gate", "--baseline", str(base)])
     assert code in (OPEN, BROKEN)
+
+
+def found(direction: str, contract: str = "one") -> SimpleNamespace:
+    change = SimpleNamespace(direction=direction, kind="bound", place="K-1", word="smaller", old="3", new="2")
+    return SimpleNamespace(contract=contract, changes=[change])
+
+
+WEAK = "weaker than the baseline: bound K-1, smaller: 3 -> 2"
+UNDECIDED = "not decided against the baseline: bound K-1, smaller: 3 -> 2"
+SHARED = "the baseline cannot be compared: no layer"
+
+
+@pytest.mark.parametrize(
+    ("rows", "open_", "before", "after", "reasons"),
+    [
+        ([], [], Exit.MET, (Exit.MET, Exit.MET), ([], [])),
+        ([found("strengthened")], [], Exit.MET, (Exit.MET, Exit.MET), ([], [])),
+        ([found("weakened")], [], Exit.MET, (Exit.BROKEN, Exit.MET), ([WEAK], [])),
+        ([found("undecided")], [], Exit.MET, (Exit.OPEN, Exit.MET), ([UNDECIDED], [])),
+        ([found("weakened", "gone")], [], Exit.MET, (Exit.BROKEN, Exit.BROKEN), ([WEAK], [WEAK])),
+        ([], ["no layer"], Exit.MET, (Exit.OPEN, Exit.OPEN), ([SHARED], [SHARED])),
+        ([found("undecided")], [], Exit.BROKEN, (Exit.BROKEN, Exit.BROKEN), ([UNDECIDED, "why"], ["why"])),
+        ([found("undecided")], [], Exit.CRASH, (Exit.CRASH, Exit.CRASH), ([UNDECIDED, "why"], ["why"])),
+        ([found("weakened")], ["no layer"], Exit.OPEN, (Exit.BROKEN, Exit.OPEN),
+         ([SHARED, WEAK, "why"], [SHARED, "why"])),
+    ],
+)  # fmt: skip
+def test_a_verdict_is_the_worse_of_its_own_and_of_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rows: list[Any], open_: list[str], before: Exit,
+    after: tuple[Exit, Exit], reasons: tuple[list[str], list[str]],
+) -> None:  # fmt: skip
+    """A change of a contract that is no longer there counts against every contract that is."""
+    monkeypatch.setattr(compared, "difference", lambda old, new: SimpleNamespace(open=open_, contracts=rows))
+    own = {"exit": str(before), "code": EXIT_CODE[before], "met": before is Exit.MET,
+           "reasons": [] if before is Exit.MET else ["why"]}  # fmt: skip
+    made = [
+        r["verdict"] for r in held(tmp_path, [{"contract": {"id": n}, "verdict": dict(own)} for n in ("one", "two")])
+    ]
+    assert [Exit(v["exit"]) for v in made] == list(after)
+    assert [v["reasons"] for v in made] == list(reasons)
+    assert all((v["code"], v["met"]) == (EXIT_CODE[e], e is Exit.MET) for v, e in zip(made, after, strict=True))

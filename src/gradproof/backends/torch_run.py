@@ -363,7 +363,7 @@ def _report(finding: Finding, prop: Property, check: Check, place: Place, cells:
 
 
 def _below(row: Mapping[str, Any]) -> bool:
-    """Whether a row is at most its bound. An accumulation error must have one; a ratio that cannot be taken is above."""
+    """Whether a row is at most its bound, which an accumulation error must have; one without a ratio is not."""
     ratio, bound = row.get("ratio"), row.get("bound")
     if row["column"] != "accumulation":
         return bound is None or bool(row["measured"] is not None and row["measured"] <= bound)

@@ -20,6 +20,7 @@ from gradproof.store import parse
 
 _BLOCK = 1 << 20
 _APART = (MANIFEST, ENVELOPE)
+_STRANGE = {"link": "it is a link", "empty folder": "it is an empty folder", "other": "it is no file, link or folder"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ def walk(root: Path, below: str = "") -> Iterator[tuple[str, str]]:
 def open_manifest(root: Path) -> Manifest:
     """The manifest of a bundle. Raises GradproofError: GP443 where there is none, GP444 for another version of it."""
     place = root / MANIFEST
-    if not root.is_dir() or place.is_symlink() or not place.is_file():
+    if place.is_symlink() or not place.is_file():
         raise _unreadable(root, f"there is no {MANIFEST}")
     try:
         data = parse(place.read_text(encoding="utf-8"))
@@ -114,7 +115,7 @@ def _listed(files: Sequence[Entry]) -> Iterator[Problem]:
     for name in names:
         parts = PurePosixPath(name).parts
         plain = "/".join(parts) == name and ".." not in parts and "\\" not in name and name.isprintable()
-        if not plain or name.startswith("/") or name in _APART or ":" in parts[0]:
+        if not plain or name in _APART or ":" in parts[0]:
             yield Problem("GP445", name, "it is no place inside of the bundle")
     if names != sorted(names):
         yield Problem("GP445", MANIFEST, "its files are not sorted")
@@ -125,7 +126,7 @@ def _present(root: Path, files: Sequence[Entry]) -> Iterator[Problem]:
     there = dict(walk(root))
     for name, kind in there.items():
         if kind != "file":
-            yield Problem("GP446", name, f"it is a {kind}" if kind != "empty folder" else "it is an empty folder")
+            yield Problem("GP446", name, _STRANGE[kind])
         elif name not in wanted and name not in _APART:
             yield Problem("GP446", name, "the manifest does not list it")
     for name, entry in wanted.items():

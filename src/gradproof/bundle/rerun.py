@@ -26,11 +26,13 @@ from gradproof.workspace import PACKAGE, Workspace, sha256_of
 def chosen(carried: Carried, name: str) -> Check:
     """A check that can be run again here. Raises GradproofError GP441: unknown, without evidence, another engine."""
     check = next((c for c in carried.checks() if c.id == name), None)
-    if check is None or carried.standings[name].evidence is None:
+    evidence = None if check is None else carried.standings[name].evidence
+    if check is None or evidence is None:
         raise _refused(f"there is no evidence of {name}", "the id of a check of the bundle", "see reports/")
     if check.layer is Layer.CUDA and (why := cuda_absent()):
         raise _refused(f"{name} needs a GPU: {why}", "a machine with a GPU", "run it on one")
-    changed = [key for key in _engine(carried, name) if not _same(key, carried.store.files[key])]
+    engine = [key for key in evidence["claim"]["files"] if key.startswith("gp:")]
+    changed = [key for key in engine if not _same(key, carried.store.files[key])]
     if changed:
         found = f"{len(changed)} files of the installed gradproof are not those that ran, {changed[0]} first"
         raise _refused(found, "the engine that the evidence rests on", "install the gradproof that made the bundle")
@@ -39,11 +41,6 @@ def chosen(carried: Carried, name: str) -> Check:
 
 def _refused(found: str, expected: str, mend: str) -> GradproofError:
     return GradproofError("GP441", found, expected, mend)
-
-
-def _engine(carried: Carried, name: str) -> list[str]:
-    evidence = carried.standings[name].evidence
-    return [key for key in (evidence or {"claim": {"files": {}}})["claim"]["files"] if key.startswith("gp:")]
 
 
 def _same(key: str, digest: str) -> bool:

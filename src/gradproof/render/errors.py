@@ -118,7 +118,7 @@ def summaries(rows: Iterable[Row]) -> list[Summary]:
 
 
 def quantities(report: Report) -> list[Quantity]:
-    """One for each column of the workspace's own, device and dtype, in order of appearance. A row not run is left out."""
+    """One for each column of the workspace's own, device and dtype, in order of appearance, without rows not run."""
     made: dict[tuple[str, str, str], list[Row]] = {}
     for row in report["measurements"]:
         if row["column"] not in COLUMNS and row["measured"] is not None:
