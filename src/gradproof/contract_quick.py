@@ -1,9 +1,9 @@
 """A quick way to the tree of a contract that is written plainly; None where it is not, and the YAML reader is asked.
 
 Taken: block mappings and lists, word-like keys, scalars and flow collections of one line, folded and literal text
-(which the YAML reader itself is given, alone). Whatever else a line holds makes the whole answer None. So this knows no
-mistake and reports none; where it answers, `contract_tree.parse` would give the same tree and no problem, which the
-tests try on contracts with random edits.
+(which the YAML reader itself is given, alone, unless it is even). Whatever else a line holds makes the whole answer
+None. So this knows no mistake and reports none; where it answers, `contract_tree.parse` would give the same tree and no
+problem, which the tests try on contracts with random edits.
 """
 
 from __future__ import annotations
@@ -13,14 +13,17 @@ from collections.abc import Callable
 
 from gradproof.contract_tree import MAX_DEPTH, MAX_NODES, Node
 
-# What stands outside of this is left to the YAML reader: tabs, other line ends, byte order marks, marks of direction,
-# rare planes.
-_ODD = re.compile("[^\n\x20-\x7e\xa1-\u200d\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef]")
+# What stands outside of these is left to the YAML reader: tabs, other line ends, byte order marks, marks of direction,
+# rare planes. Sets of letters beyond Latin-1 take milliseconds to compile, so one is only for texts that have such.
+_ODD_ASCII = re.compile("[^\n\x20-\x7e]")
+_ODD = "[^\n\x20-\x7e\xa1-\u200d\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef]"
 _KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*):(?= |$)")
 _NO_KEY = re.compile(r"(?i:null|true|false)")
 _DOUBLE = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
+_ESCAPE = re.compile(r"\\(.)")
 _SINGLE = re.compile(r"'((?:[^']|'')*)'")
-_START = r"(?:[A-Za-z0-9_.(/<=+$^\xa1-\uffef]|-(?=[A-Za-z0-9.]))"
+# Letters, digits, any of _.(/<=+$^ and whatever is not ASCII; a dash only before a word or a number.
+_START = r"(?:[^\x00-#%-')-*,-\-:-;>-@\[-\]`{-\xa0]|-(?=[A-Za-z0-9.]))"
 _PLAIN = re.compile(_START + r"[^#:]*(?:(?::(?=[^ #])|(?<=[^ ])#)[^#:]*)*")
 _FLOW = re.compile(_START + r"[^,\[\]{}#:]*")
 _TAIL = re.compile(r" *(?:(?<= )#.*)?$")
@@ -36,7 +39,7 @@ class _Unsure(Exception):
 
 def quick(text: str, resolve: Resolve, folded: Folded) -> Node | None:
     """The tree of `text`, or None. `resolve` makes a node of a plain scalar; `folded` reads `k: >` with its lines."""
-    if _ODD.search(text):
+    if (_ODD_ASCII if text.isascii() else re.compile(_ODD)).search(text):
         return None
     try:
         return _Quick(text, resolve, folded).document()
@@ -140,8 +143,10 @@ class _Quick:
             if found and len(line) - len(found) <= indent:
                 break
             self.at += 1
-        body = "\n".join(self.lines[start + 1 : self.at])
-        value = self.folded(f"{' ' * indent}k: {head[column:]}\n{body}\n")
+        body = self.lines[start + 1 : self.at]
+        value = _even(head[column:], body)
+        if value is None:
+            value = self.folded("\n".join([f"{' ' * indent}k: {head[column:]}", *body, ""]))
         if value is None:
             raise _Unsure
         return self.counted(Node(value, start + 1, column + 1))
@@ -174,7 +179,10 @@ class _Quick:
         if found is None:
             raise _Unsure
         text = found[1]
-        text = re.sub(r"\\(.)", r"\1", text) if line[column] == '"' else text.replace("''", "'")
+        if line[column] == "'":
+            text = text.replace("''", "'")
+        elif "\\" in text:
+            text = _ESCAPE.sub(r"\1", text)
         return self.counted(Node(text, self.at + 1, column + 1)), found.end()
 
     def flow(self, line: str, column: int, depth: int) -> tuple[Node, int]:
@@ -212,6 +220,15 @@ class _Quick:
         if found is None:
             raise _Unsure
         return self.plain(found[0], at), at + len(found[0].rstrip(" "))
+
+
+def _even(head: str, body: list[str]) -> str | None:
+    """Text after > or | whose lines all begin in one column, without blank ones; None for any other."""
+    lines = [line.lstrip(" ") for line in body]
+    widths = {len(line) - len(found) for line, found in zip(body, lines, strict=True)}
+    if len(widths) != 1 or not all(lines) or any(line.endswith(" ") for line in body):
+        return None
+    return (" " if head[0] == ">" else "\n").join(lines) + ("" if head.endswith("-") else "\n")
 
 
 def _past(line: str, at: int) -> int:

@@ -5,7 +5,6 @@ Read from the folders' own metadata (`*.dist-info/RECORD`), without importing an
 
 from __future__ import annotations
 
-import importlib.metadata
 import re
 import sys
 from collections.abc import Mapping
@@ -28,6 +27,8 @@ def normal(name: str) -> str:
 @cache
 def stack() -> frozenset[str]:
     """The solvers, PyTorch and everything that they require, by normal name."""
+    import importlib.metadata  # 10 ms, which a command that asks for no version does not wait for
+
     found: set[str] = set()
     left = list(ROOTS)
     while left:
@@ -103,6 +104,8 @@ def version_of(name: str) -> str | None:
 
     Read from the head of its metadata, a tenth of the time of `importlib.metadata.version`, which parses all of it.
     """
+    import importlib.metadata
+
     try:
         distribution = importlib.metadata.distribution(name)
     except importlib.metadata.PackageNotFoundError:

@@ -59,7 +59,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     if Path(job["package"]) != PACKAGE:
         return record(check, Finding(Outcome.ERROR, f"the worker imported another gradproof, from {PACKAGE}"))
     finding, claim = Finding(Outcome.ERROR, "no run"), {}
-    set_variables = variables(str(check.layer))
+    set_variables, here = variables(str(check.layer)), environment()
     foreign = [workspace.root, *(Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)]
     hide(str(check.layer))
     watch()
@@ -83,7 +83,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")
     except (GradproofError, OSError) as e:
         finding = Finding(Outcome.ERROR, f"{type(e).__name__}: {e}")
-    seen = {**environment(), **torch_device(str(check.layer))}
+    seen = {**here, **torch_device(str(check.layer))}
     seen |= {"variables": set_variables, "distributions": imported()}
     return written(
         check, finding, claim=claim, environment=seen, started_at=started_at, seconds=time.monotonic() - clock

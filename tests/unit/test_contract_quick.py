@@ -101,6 +101,39 @@ def test_places_and_exact_numbers_are_kept() -> None:
     assert second.get("c") == Node(None, 6, 5, empty=True)
 
 
+LINES = (
+    "one", "two words", "# no comment", "- no item", "k: v", "'q", '"', "[", "a  b", "é", "x ", "", " deeper", "%",
+    "...",
+)  # fmt: skip
+
+
+def block_texts() -> list[str]:
+    """Mappings with a folded or literal text, even and uneven."""
+    dice, texts = random.Random(6), []
+    for _ in range(400):
+        body = "".join(f"    {dice.choice(LINES)}\n" for _ in range(dice.randint(1, 4)))
+        texts.append(f"a:\n  b: {dice.choice(['>', '>-', '|', '|-'])}\n{body}{dice.choice(['', 'c: 1', '# end'])}\n")
+    return texts
+
+
+def test_folded_and_literal_text_is_read_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    folded = contract_tree._folded
+
+    def counted(text: str) -> str | None:
+        asked.append(text)
+        return folded(text)
+
+    monkeypatch.setattr(contract_tree, "_folded", counted)
+    assert not any(differs(text) for text in block_texts())
+    assert 50 < len(asked) < 350
+
+
+def test_text_that_is_called_even_and_is_not_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract_quick, "_even", lambda _, body: " ".join(line.strip() for line in body) + "\n")
+    assert any(differs(text) for text in block_texts())
+
+
 def test_a_nest_too_deep_or_a_file_too_long_is_left_to_the_yaml_reader() -> None:
     deep = "a: " + "[" * 60 + "]" * 60 + "\n"
     long = "a:\n" + "  - 1\n" * (contract_tree.MAX_NODES // 2 + 1)
