@@ -10,12 +10,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from importlib.machinery import SourceFileLoader
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from gradproof.core import Check, Layer
 from gradproof.packages import in_stack, owner_of
-from gradproof.workspace import CONTENT, PACKAGE, Finder, installed, sha256_of
+from gradproof.workspace import CONTENT, PACKAGE, Finder, compiled, installed, sha256_of
 
 ABSENT = ""
 TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
@@ -27,13 +29,29 @@ _seen: set[str] = set()
 _made: set[str] = set()
 _loose: set[str] = set()  # relative names that the working directory does not have: opened from a folder's descriptor
 _watching: list[bool] = []
+_get_code = SourceFileLoader.get_code
 
 
 def watch() -> None:
-    """Note, from now on and once a process, every path that Python opens for reading."""
+    """Once a process: note every path that Python opens for reading, and compile from source what counts by content."""
     if not _watching:
         _watching.append(True)
         sys.addaudithook(_note)
+        setattr(SourceFileLoader, "get_code", _code)  # noqa: B010  (mypy takes no assignment to a method)
+
+
+def _code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
+    """In the place of SourceFileLoader.get_code, which believes bytecode."""
+    path = loader.get_filename(fullname)
+    return _get_code(loader, fullname) if _by_version(path) else compiled(loader, fullname)
+
+
+def _by_version(place: str) -> bool:
+    """Whether a module is one of Python, of gradproof, or of the solvers, PyTorch and what those need."""
+    path = Path(place)
+    if installed(path):
+        return in_stack(owner_of(path))
+    return path.is_relative_to(PACKAGE) or path.is_relative_to(_STDLIB)
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:

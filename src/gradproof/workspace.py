@@ -37,14 +37,23 @@ def sha256_of(path: Path) -> str:
 
 
 class _Loader(SourceFileLoader):
-    """Compiles from source every time."""
+    """Compiles from source every time.
+
+    Bytecode that lies beside a file is known by the file's size and its time in whole seconds: a second edit within one
+    second would be taken for the first.
+    """
 
     def get_code(self, fullname: str) -> CodeType:
-        path = self.get_filename(fullname)
-        data = self.get_data(path)
-        Finder.loaded[str(Path(path).resolve())] = hashlib.sha256(data).hexdigest()
-        code: CodeType = self.source_to_code(data, path)
-        return code
+        return compiled(self, fullname)
+
+
+def compiled(loader: SourceFileLoader, fullname: str) -> CodeType:
+    """A module's code from its source, whose digest is noted. Raises ImportError, OSError, SyntaxError."""
+    path = loader.get_filename(fullname)
+    data = loader.get_data(path)
+    Finder.loaded[str(Path(path).resolve())] = hashlib.sha256(data).hexdigest()
+    code: CodeType = loader.source_to_code(data, path)
+    return code
 
 
 class Locator:

@@ -73,8 +73,9 @@ def row(**changed: Any) -> dict[str, Any]:
         ([row(measured=None, note="NOT_RUN: no memory")], Outcome.HOLDS),
         ([row(measured=2.0, note="NOT_RUN: no memory")], Outcome.ERROR),
         ([row(bound=None, measured=9.0)], Outcome.HOLDS),
-        ([row(column="end_to_end", measured=9.0)], Outcome.HOLDS),
-        ([{"measured": 9.0, "bound": 1.0}], Outcome.HOLDS),
+        ([row(column="end_to_end", bound=None, measured=9.0)], Outcome.HOLDS),
+        ([row(column="peak bytes", measured=9.0)], Outcome.ERROR),
+        ([{"measured": 9.0, "bound": 1.0}], Outcome.ERROR),
     ],
 )
 def test_a_measurement_keeps_its_bound(rows: list[dict[str, Any]], outcome: Outcome) -> None:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol, cast
 
 import hypothesis
@@ -28,6 +28,7 @@ from hypothesis.errors import Flaky
 from gradproof.backends.told import FLOATS, events_of, heard, traced
 from gradproof.backends.torch_heard import phases
 from gradproof.backends.torch_property import DTYPES, Case, Cell, NoKernel, Observed, Place, Property, Refutation
+from gradproof.backends.torch_tally import Tally
 from gradproof.backends.twins import disown
 from gradproof.core import Check, Control, Finding, Layer, Outcome, Reach
 from gradproof.telling import Said, listening
@@ -40,37 +41,6 @@ class Resolver(Protocol):
     """The part of a workspace that is used here."""
 
     def resolve(self, name: str) -> Any: ...
-
-
-@dataclass
-class Tally:
-    """What the reference's walk over the grid gave."""
-
-    judged: dict[str, int] = field(default_factory=dict)
-    covers: dict[str, str] = field(default_factory=dict)
-    rows: dict[tuple[Any, ...], dict[str, Any]] = field(default_factory=dict)
-    unsupported: dict[str, str] = field(default_factory=dict)
-    notes: set[str] = field(default_factory=set)
-    runs: int = 0
-
-    def add(self, case: Case, seen: Observed) -> None:
-        """Count one passed case; keep the worst row of each kind."""
-        self.runs += 1
-        cell = str(Cell(case.net, case.n))
-        self.judged[cell] = self.judged.get(cell, 0) + seen.judged
-        self.notes |= seen.notes
-        optimizer = {f"{case.optimizer} {case.form}"} if seen.judged else set()
-        for name in seen.covers | optimizer:
-            self.covers.setdefault(name, case.to_json())
-        for row in seen.rows:
-            key = (row["column"], row["net"], row["n"], row["note"])
-            held = self.rows.get(key)
-            if held is None or _badness(row) > _badness(held):
-                self.rows[key] = {**row, "case": case.to_json()}
-
-
-def _badness(row: Mapping[str, Any]) -> tuple[float, float]:
-    return (row["ratio"] if row["ratio"] is not None else 0.0, row["measured"])
 
 
 def place_of(check: Check) -> Place:
