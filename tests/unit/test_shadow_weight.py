@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from torch.nn import functional as F
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.domains.weight import LIMIT, PRIME, Weight, rational, residue
 from gradproof.shadow.run import Run, record
-from gradproof.shadow.tape import Tape
+from gradproof.shadow.tape import Source, Tape
 from gradproof.shadow.weight_rules import RULES, Counts, alike, closest, count_vectors, weighing
 from gradproof.shadow.weights import shown, weigh
 
@@ -266,3 +268,15 @@ def test_infinity_and_nan() -> None:
 def test_fractions_are_shown_short() -> None:
     assert shown(Fraction(1, 22)) == "1/22"
     assert shown(Fraction(float(torch.tensor(1 / 22)))) == "1/22"
+
+
+def test_numbers_are_the_same_wherever_a_checkout_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def residues(folder: str) -> list[int]:
+        (tmp_path / folder).mkdir()
+        monkeypatch.chdir(tmp_path / folder)
+        source = Source("data", f"{tmp_path / folder}/train.py:3+8 (2,)")
+        return [int(v) for v in Weight().leaf(source, (2,), np.zeros(2))[0]]
+
+    assert residues("here") == residues("there")
+    elsewhere = Source("data", f"{tmp_path}/other/train.py:3+8 (2,)")
+    assert [int(v) for v in Weight().leaf(elsewhere, (2,), np.zeros(2))[0]] != residues("everywhere")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -111,9 +112,13 @@ class Weight:
         return (np.asarray(x, dtype=bool),)
 
     def leaf(self, source: Any, shape: tuple[int, ...], value: Array) -> Parts:
-        """A keyed hash of the leaf's name and the element's place in its stream."""
+        """A keyed hash of the leaf's name and the element's place in its stream.
+
+        Below the working directory a file counts by its place there, so that a coin falls alike in every checkout.
+        """
         size, first = math.prod(shape), source.first
-        flat = [self._hash("leaf", source.kind, source.name, first + i) for i in range(size)]
+        name = source.name.replace(f"{os.getcwd()}{os.sep}", "")
+        flat = [self._hash("leaf", source.kind, name, first + i) for i in range(size)]
         return (_objects(flat, shape),)
 
     def rounded(self, a: Parts, dtype: str, entry: Any) -> Parts:
