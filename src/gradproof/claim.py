@@ -135,6 +135,8 @@ def _passed_over(path: Path, root: Path, reports: Path) -> bool:
     parts = path.relative_to(root).parts if within else path.parts
     if within and parts[0] in CONTENT:
         return False
+    if path.name.startswith("__editable__.") and not path.exists():  # setuptools' entry of sys.path, which is no place
+        return True
     for home in (reports, root / "reports"):
         if path.is_relative_to(home):
             below = path.relative_to(home).parts
