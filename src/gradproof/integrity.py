@@ -44,6 +44,8 @@ class Seal:
         self._held: dict[str, dict[str, Held]] | None = None
         self._meddled: set[str] = set()
         self._root = None if root is None else f"{root}{os.sep}"
+        homes = (sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix))
+        self._homes = tuple(f"{p}{os.sep}" for p in homes if self._root and p.startswith(self._root))  # a venv in there
         if root is not None:
             sys.addaudithook(self._note)
 
@@ -54,7 +56,8 @@ class Seal:
             return
         if not retyped and event not in ("sys.settrace", "sys.setprofile"):
             return
-        if self._root is not None and sys._getframe(1).f_code.co_filename.startswith(self._root):
+        place = sys._getframe(1).f_code.co_filename
+        if self._root is not None and place.startswith(self._root) and not place.startswith(self._homes):
             self._meddled.add(f"{type(args[0]).__name__}.__class__" if retyped else event)
 
     def close(self) -> None:
