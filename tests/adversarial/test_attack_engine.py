@@ -5,6 +5,8 @@ On plain numbers it is as wrong as it ever was, so no look at plain numbers of o
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from attack_kit import MODEL, append, seen, session, verify, workspace
 from gradproof.backends import torch_run
 from gradproof.backends.torch_property import Case, Cell, Observed, Place, Property, Refutation
 from gradproof.core import Outcome
+from gradproof.integrity import Seal
 from gradproof.kit import genuine
 
 WRONG = """
@@ -166,3 +169,17 @@ def test_a_save_that_keeps_size_and_time_is_seen_by_the_watch(green: Path) -> No
     standings = asked.standings(asked.checks)
     assert {c.id for c in saves.touched(asked.checks, standings)} == {c.id for c in asked.checks}
     assert seen(asked.judged(asked.contracts[0], standings)).red
+
+
+@pytest.mark.parametrize(("place", "seen"), [("models/a.py", True), (".venv/lib/site-packages/tool.py", False),
+    ("site-packages/tool.py", True), ("../elsewhere/tool.py", False)])  # fmt: skip
+def test_a_tracer_of_an_installation_inside_of_the_workspace_is_not_its_own(
+    place: str, seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "addaudithook", lambda hook: None)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / ".venv"))
+    seal = Seal(tmp_path)
+    file = os.path.normpath(tmp_path / place)
+    exec(compile("note('sys.settrace', ())", file, "exec"), {"note": seal._note})
+    seal.close()
+    assert ("sys.settrace" in seal.broken()) is seen

@@ -38,19 +38,20 @@ SILENT = "whether the step does the same unrecorded cannot be seen: it returns n
 CLOSE = "unrecorded the step agrees with the recording only as far as rounding determines it"
 ROUNDOFFS = 16
 """Units of roundoff by which leaves are moved, to see what rounding does to the parameters."""
-NEIGHBOURS = (1, 2, 3)
+NEIGHBOURS = (1, 2, 3, 4, 5)
 SLACK = 4.0
 Numbers = NDArray[np.float64]
+Tensors = list[Numbers]
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of a call: after each optimizer step its parameters' numbers, sorted; what it returned.
+    """What was seen of a call: after each optimizer step its parameters, in their order; what it returned.
 
     `steps` is None for a call whose optimizer steps nobody watched.
     """
 
-    steps: list[Numbers] | None
+    steps: list[Tensors] | None
     returned: Numbers = field(default_factory=lambda: np.zeros(0))
     error: str = ""
 
@@ -74,10 +75,13 @@ def unrecorded(session: Session, made: Verification) -> Iterator[Trouble]:
     if apart(ours, of_recording(recorded(session.step, session.run, 1)[0]), allowed):
         made.uncovered.append(UNSTEADY)
         return
-    found = _found(calls, ours, allowed, list(_around(session)))
-    if not found:
-        made.notes.append(CLOSE)
-        return
+    around: list[Seen] = []
+    for seen in _around(session):
+        around.append(seen)
+        found = _found(calls, ours, allowed, around)
+        if not found:
+            made.notes.append(CLOSE)
+            return
     reason = f"the step does something else when nobody records it: {found}"
     yield Trouble(Outcome.OPAQUE, reason, _start(session.step), MEND, "unrecorded")
 
@@ -103,7 +107,7 @@ def _around(session: Session) -> Iterator[Seen]:
 def of_recording(recording: Recording) -> Seen:
     """What a recording shows."""
     steps = [
-        _sorted(v for k, v in e.values.items() if k.startswith("param/")) for e in recording.tape.events("stepped")
+        [_flat([v]) for k, v in e.values.items() if k.startswith("param/")] for e in recording.tape.events("stepped")
     ]
     losses = [v for e in recording.tape.events("loss") for v in e.values.values()]
     return Seen(steps, _flat([*losses, np.asarray(recording.tape.returned)]), recording.error)
@@ -112,11 +116,11 @@ def of_recording(recording: Recording) -> Seen:
 def called(step: Step, run: Run, watched: bool) -> Seen:
     """What a plain call shows: its optimizer steps only if it is `watched`. The function's own error is kept."""
     seed(run.seed)
-    steps: list[Numbers] = []
+    steps: list[Tensors] = []
     seen = Seen(steps if watched else None)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        steps.append(_sorted(_plain(p) for p in params_of(optimizer)))
+        steps.append([_flat([_plain(p)]) for p in params_of(optimizer)])
 
     handle = register_optimizer_step_post_hook(after) if watched else None
     try:
@@ -141,14 +145,26 @@ def apart(ours: Seen, other: Seen, allowed: float, around: Sequence[Seen] = ()) 
     for number, (one, two) in enumerate(zip(was, now, strict=False), 1):
         if _far(one, two, allowed, [(seen.steps or [])[number - 1] for seen in near_by]):
             return f"optimizer step {number} gives other parameters"
-    far = _far(ours.returned, other.returned, allowed, [seen.returned for seen in near_by])
+    far = _far([ours.returned], [other.returned], allowed, [[seen.returned] for seen in near_by])
     return "it returns other numbers" if far else ""
 
 
-def _far(was: Numbers, now: Numbers, allowed: float, around: Sequence[Numbers]) -> bool:
-    scale = float(np.max(np.abs(was[np.isfinite(was)]), initial=1e-3))
-    spread = max((distance(was, near_by) for near_by in around), default=0.0)
-    return not distance(was, now) <= allowed * scale + (SLACK * spread if np.isfinite(spread) else 0.0)
+def _far(was: Tensors, now: Tensors, allowed: float, around: Sequence[Tensors]) -> bool:
+    """Whether a tensor is further away than allowed and than where rounding alone takes that one tensor.
+
+    Tensors that are all there, but in another order, are not far.
+    """
+    whole = _sorted(was)
+    most = allowed * float(np.max(np.abs(whole[np.isfinite(whole)]), initial=1e-3))
+    if distance(whole, _sorted(now)) <= most:
+        return False
+    room = [most + SLACK * _spread(place, was, around) for place in range(len(was))]
+    return len(was) != len(now) or not all(distance(*two) <= most for *two, most in zip(was, now, room, strict=True))
+
+
+def _spread(place: int, was: Tensors, around: Sequence[Tensors]) -> float:
+    found = max((distance(was[place], near_by[place]) for near_by in around if len(near_by) == len(was)), default=0.0)
+    return found if np.isfinite(found) else 0.0
 
 
 def _plain(tensor: Any) -> Numbers:
@@ -159,8 +175,8 @@ def _flat(parts: list[Any]) -> Numbers:
     return np.concatenate([np.zeros(0), *(np.asarray(part, dtype=np.float64).reshape(-1) for part in parts)])
 
 
-def _sorted(parts: Iterator[Any]) -> Numbers:
-    return np.sort(_flat(list(parts)))
+def _sorted(parts: Tensors) -> Numbers:
+    return np.sort(_flat(parts))
 
 
 def _start(step: Step) -> Place:
