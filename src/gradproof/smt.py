@@ -58,19 +58,35 @@ def version() -> str:
     return f"z3 {z3.get_version_string()}"
 
 
+_ESCAPES = {ord(c): f"%{ord(c):02X}" for c in "%|\\'"}
+RESERVED = frozenset([
+    "true", "false", "not", "and", "or", "xor", "ite", "if", "implies", "iff", "distinct", "abs", "div", "mod",
+    "to_real", "to_int", "is_int", "let", "forall", "exists", "as", "par", "_",
+])  # fmt: skip
+
+
+def symbol(name: str) -> str:
+    """The symbol for a name: for each name another one, which SMT-LIB can write (standard 2.6, section 3.1).
+
+    z3 takes any text for a symbol, prints |x| and x alike, and writes what it cannot read back.
+    """
+    escaped = name.translate(_ESCAPES)
+    return f"%{escaped}" if escaped in RESERVED or not escaped or escaped[0].isdigit() else escaped
+
+
 def real(name: str) -> Term:
     """A real constant."""
-    return z3.Real(name)
+    return z3.Real(symbol(name))
 
 
 def integer(name: str) -> Term:
     """An integer constant."""
-    return z3.Int(name)
+    return z3.Int(symbol(name))
 
 
 def boolean(name: str) -> Term:
     """A Boolean constant."""
-    return z3.Bool(name)
+    return z3.Bool(symbol(name))
 
 
 def number(x: Fraction | int) -> Term:
@@ -143,7 +159,7 @@ def _ieee_sort(p: int, bits: int) -> Any:
 
 def ieee(name: str, p: int, bits: int) -> Term:
     """An IEEE constant of precision p in a format `bits` wide."""
-    return z3.FP(name, _ieee_sort(p, bits))
+    return z3.FP(symbol(name), _ieee_sort(p, bits))
 
 
 def ieee_number(x: Fraction, p: int, bits: int) -> Term:
@@ -256,12 +272,12 @@ def translate(steps: Iterable[Any]) -> list[Term]:
         if step.op == "number":
             term = number(step.payload)
         elif step.op == "variable":
-            term = z3.Real(step.payload)
+            term = z3.Real(symbol(step.payload))
         elif step.op in ("true", "false"):
             term = z3.BoolVal(step.op == "true")
         elif step.op == "apply":
             sorts = [z3.RealSort()] * (len(args) + 1)
-            term = z3.Function(f"{step.payload}/{len(args)}", *sorts)(*args)
+            term = z3.Function(symbol(f"{step.payload}/{len(args)}"), *sorts)(*args)
         else:
             term = TRANSLATED[step.op](*args)
         held.append(term)
@@ -278,6 +294,15 @@ def prove_equal(
     held = translate(steps)
     differs = z3.Or([held[a] != held[b] for a, b in pairs if a != b])
     return solve([*(held[c] for c in conditions), differs], {}, seconds)
+
+
+def readable(text: str) -> bool:
+    """Whether z3 can read an SMT-LIB 2 text. Nothing is decided, and nothing stays."""
+    try:
+        z3.parse_smt2_string(text, ctx=z3.Context())
+    except z3.Z3Exception:
+        return False
+    return True
 
 
 def decide_text(text: str, seconds: float) -> str:

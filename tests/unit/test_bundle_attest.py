@@ -248,7 +248,7 @@ def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, Made]) -> 
     assert row["second"]["differ"] == 0
     queries = parse((root / row["file"]).read_text(encoding="utf-8"))
     assert len(queries) == row["included"] > 5
-    assert list(rerun.ask(root, "z3", 60.0)) == [
+    assert list(rerun.ask(root, "z3", 60.0, {PROOF: 60.0})) == [
         f"{PROOF}: {row['included']} of {row['included']} answers are the same, 0 differ (z3)"
     ]
 
@@ -286,7 +286,7 @@ def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[
     change(root / asking.INDEX, lambda d: d[0].update(expected=expected))
     reseal(root)
     assert codes(root) == []
-    (found,) = rerun.ask(root, "z3", 60.0)
+    (found,) = rerun.ask(root, "z3", 60.0, {PROOF: 60.0})
     assert isinstance(found, Problem)
     assert "1 differ" in found.found
 

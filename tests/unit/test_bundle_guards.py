@@ -166,7 +166,8 @@ def of_another(b: Path) -> None:
 def one_script(status: str, **row: Any) -> Callable[[Path], object]:
     """A script of one query, and what the index says of it."""
     text = script(["K-1"], [Query("(assert true)\n(check-sat)\n", status)])
-    said = {"file": "queries/K-1.smt2", "included": 1, "expected": {"sat": 1, "unsat": 0, "unknown": 0}, **row}
+    said = {"file": "queries/K-1.smt2", "included": 1, "read_back": 1,
+            "expected": {"sat": 1, "unsat": 0, "unknown": 0}, **row}  # fmt: skip
 
     def attack(b: Path) -> None:
         (b / "queries/K-1.smt2").write_text(text)
@@ -330,6 +331,7 @@ def test_a_repeated_run_agrees_by_outcome_and_by_clauses(
 
 
 ASKED = [Query("(assert true)\n(check-sat)\n", "sat"), Query("(assert false)\n(check-sat)\n", "unsat")]
+SILENT = "no answer within 7.5 s, or none that can be read"
 UNDECIDED = Query("(assert (= 1 1))\n(check-sat)\n", "unknown")
 
 
@@ -339,8 +341,8 @@ UNDECIDED = Query("(assert (= 1 1))\n(check-sat)\n", "unknown")
         (ASKED, ["sat", "unsat"], "K-1: 2 of 2 answers are the same, 0 differ (z3)"),
         ([*ASKED, UNDECIDED], ["sat", "unsat", "sat"], "K-1: 2 of 2 answers are the same, 0 differ (z3)"),
         (ASKED, ["sat", "sat"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 1 differ (z3)"),
-        (ASKED, ["sat", "unknown"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3)"),
-        (ASKED, ["sat"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3)"),
+        (ASKED, ["sat", "unknown"], f"GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3); {SILENT}: 1"),
+        (ASKED, ["sat"], f"GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3); {SILENT}: 1"),
         (ASKED, [], "GP449 queries/K-1.smt2: 0 of 2 answers are the same, 0 differ (z3)"),
         ([UNDECIDED, *ASKED], ["sat", "sat", "sat"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 1 differ"),
     ],
@@ -354,6 +356,6 @@ def test_a_query_without_the_same_answer_is_a_problem(
     (tmp_path / "queries/index.json").write_text(json.dumps(rows))
     (tmp_path / "queries/K-1.smt2").write_text(script(["K-1"], queries))
     assert HEAD in (tmp_path / "queries/K-1.smt2").read_text()
-    monkeypatch.setattr(rerun, "answers", lambda *asked: said)
-    (found,) = rerun.ask(tmp_path, "z3", 1.0)
+    monkeypatch.setattr(rerun, "answers", lambda queries, solver, seconds, each: said if each == 7.5 else [])
+    (found,) = rerun.ask(tmp_path, "z3", 1.0, {"K-1": 7.5})
     assert str(found).startswith(words)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,18 @@ def test_the_whole_script_has_one_answer_a_query(heard: asking.Heard) -> None:
     assert text.index("(set-logic ALL)") < text.index("(push 1)")
 
 
+def test_a_query_that_cannot_be_read_back_is_named(heard: asking.Heard) -> None:
+    row, _ = told(heard)
+    assert row["read_back"] == row["included"] == len(heard.queries)
+    before = asking.contradictions([row])
+    garbled = [Query(q.text.replace("(assert", "(assert |a\\|b|", 1), q.status) for q in heard.queries[:2]]
+    row, _ = told(replace(heard, queries=(*garbled, *heard.queries[2:])))
+    many = len(heard.queries)
+    assert [w for w in asking.contradictions([row]) if w not in before] == [
+        f"KANI-GT-403: {many - 2} of {many} queries can be read back"
+    ]
+
+
 def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> None:
     row, _ = told(heard)
     found = row["second"]
@@ -122,6 +136,24 @@ def test_the_solver_tells_its_listeners(monkeypatch: pytest.MonkeyPatch) -> None
     smt.solve([x > 0, x < 0], {}, 5.0)
     assert [q.status for q in recorder.kept] == ["sat", "unsat"]
     assert [smt.decide_text(q.text, 5.0) for q in recorder.kept] == ["sat", "unsat"]
+
+
+NAMES = (
+    "Z", "|Z|", "%7CZ%7C", "mean |g|", "mean %7Cg%7C", "a\\b", "a\\\\b", "|", "%", "", "true", "and", "%and",
+    "m", "m'", "'", "_", "0.weight", "1.0", "two words", "\u00e9",
+)  # fmt: skip
+
+
+def test_names_that_z3_confuses_or_cannot_read_back_are_told_apart_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """z3 prints Z and |Z| alike, and writes mean |g| so that no reader of SMT-LIB takes it."""
+    recorder = Recorder()
+    monkeypatch.setattr(smt, "LISTENERS", [recorder.hear])
+    for make in (smt.real, smt.integer, smt.boolean, lambda name: smt.ieee(name, 11, 16)):
+        assert len({smt.key(make(name)) for name in NAMES} - {"true", "false"}) == len(NAMES)
+    terms = [smt.real(name) for name in NAMES]
+    assert smt.solve([a < b for a, b in itertools.pairwise(terms)], {}, 5.0).answer is smt.Answer.SAT
+    assert smt.solve([t > 0 for t in terms] + [sum(terms) < 0], None, 5.0).answer is smt.Answer.UNSAT
+    assert [(smt.decide_text(q.text, 5.0), q.status) for q in recorder.kept] == [("sat", "sat"), ("unsat", "unsat")]
 
 
 GOOD = script(["title"], [Query(TRUE, "sat"), Query(FALSE, "unsat")])

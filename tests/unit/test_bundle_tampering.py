@@ -278,6 +278,10 @@ SEALED: dict[str, tuple[str, Attack]] = {
         "GP449",
         in_json("queries/index.json", lambda d: d[0].update(again={"outcome": "REFUTED", "same": False})),
     ),
+    "a script that nobody can read": (
+        "GP449",
+        in_json("queries/index.json", lambda d: d[0].update(included=2, read_back=1)),
+    ),
     "an index that is none": ("GP449", lambda b: (b / "queries/index.json").write_text("{}")),
 }  # fmt: skip
 

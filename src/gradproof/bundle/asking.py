@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.audit import audit
-from gradproof.bundle.queries import Query, counts, script
+from gradproof.bundle.queries import HEAD, Query, counts, script
 from gradproof.bundle.second import second
 from gradproof.core import Check, Effect, Kind, Outcome
 from gradproof.evidence import ANSWERS
@@ -88,6 +88,8 @@ def row(check: Check, finding: Mapping[str, Any], heard: Heard | None, unasked: 
     again = {"outcome": str(heard.outcome), "same": heard.outcome is settled}
     if heard.asked is None:
         return base | {"again": again, "not_included": f"the repeated run ended {heard.outcome} and wrote no query"}
+    from gradproof import smt
+
     more = f"{heard.left_out} more: a script is at most a megabyte" if heard.left_out else ""
     return base | {
         "file": f"{FOLDER}/{safe(check.id)}.smt2" if heard.queries else None,
@@ -95,6 +97,7 @@ def row(check: Check, finding: Mapping[str, Any], heard: Heard | None, unasked: 
         "again": again,
         "asked": heard.asked,
         "included": len(heard.queries),
+        "read_back": sum(smt.readable(HEAD + query.text) for query in heard.queries),
         "expected": dict(counts(heard.queries)),
         "options": {"solver": finding["stats"].get("solver", "z3"), "per_query": "a solver of its own, no other option",
                     "seconds_at_most": check.time_limit},
@@ -113,12 +116,17 @@ def text_of(check: Check, told: Mapping[str, Any], heard: Heard) -> str:
 
 
 def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What in an index contradicts the evidence: another answer of the repeated run, or of the second solver."""
+    """What in an index contradicts the evidence, or cannot be asked again.
+
+    Another answer of the repeated run, another one of the second solver, queries that z3 could not read back.
+    """
     found = []
     for told in rows:
         again = told.get("again")
         if again and not again["same"] and again["outcome"] in ANSWERS:
             found.append(f"{told['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+        if told.get("read_back") != told.get("included"):
+            found.append(f"{told['check']}: {told.get('read_back', 0)} of {told['included']} queries can be read back")
         if told.get("second", {}).get("differ"):
             second_ = told["second"]
             found.append(f"{told['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from gradproof.audit import audit
@@ -65,14 +65,21 @@ def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, Problem | No
     return told, None
 
 
-def ask(root: Path, solver: str, seconds: float) -> Iterator[Problem | str]:
-    """Put every recorded query to a solver: a line for each script, or a problem. No answer is a problem too."""
+def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) -> Iterator[Problem | str]:
+    """Put every recorded query to a solver: a line for each script, or a problem. No answer is a problem too.
+
+    A query has as long as its check has by the contract (`limits`), and each script has at most `seconds`.
+    """
     for row in parse_json((root / asking.INDEX).read_text(encoding="utf-8")):
         if row["file"] is None:
             continue
         queries = parse((root / row["file"]).read_text(encoding="utf-8"))
-        said = answers(queries, solver, seconds)
+        each = limits[row["check"]]
+        said = answers(queries, solver, seconds, each)
         found = [verdict(q.status, a) for q, a in zip(queries, said, strict=False)]
         agree, known = found.count("agree"), sum(q.status != "unknown" for q in queries)
-        words = f"{agree} of {known} answers are the same, {found.count('differ')} differ ({solver})"
+        differ = found.count("differ")
+        words = f"{agree} of {known} answers are the same, {differ} differ ({solver})"
+        if silent := known - agree - differ:
+            words += f"; no answer within {each:g} s, or none that can be read: {silent}"
         yield f"{row['check']}: {words}" if agree == known else Problem("GP449", row["file"], words)

@@ -38,12 +38,15 @@ def second(queries: Sequence[Query], solver: str, seconds: float) -> dict[str, A
     return {"solver": solver, "version": version or "absent", **{name: found[name] for name in VERDICTS}}
 
 
-def answers(queries: Sequence[Query], solver: str, seconds: float) -> list[str]:
-    """The answers that came within `seconds` in all, in order; fewer than queries where time ran out or it crashed."""
+def answers(queries: Sequence[Query], solver: str, seconds: float, each: float = EACH) -> list[str]:
+    """The answers that came within `seconds` in all, and `each` for one, in order.
+
+    They are fewer than the queries where time ran out or the process crashed.
+    """
     places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in places if p)}
     command = [sys.executable, "-P", "-m", "gradproof.bundle.second", solver]
-    asked = json.dumps({"texts": [HEAD + q.text for q in queries], "seconds": EACH})
+    asked = json.dumps({"texts": [HEAD + q.text for q in queries], "seconds": each})
     try:
         done = subprocess.run(
             command, input=asked, capture_output=True, text=True, timeout=seconds, env=environ, check=False

@@ -111,7 +111,8 @@ def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | N
             click.echo(told)
         else:
             found.append(problem)
-    for said in rerun.ask(folder, solver, 600.0) if solver else ():
+    limits = {check.id: check.time_limit for check in judged.carried.checks()}
+    for said in rerun.ask(folder, solver, 600.0, limits) if solver else ():
         if isinstance(said, Problem):
             found.append(said)
         else:
