@@ -1,6 +1,7 @@
 """What `gradproof bound --json` prints: `gradproof-bound/1`, and with --thresholds `gradproof-thresholds/1`.
 
-Published as `reports/bound.schema.json` and `reports/thresholds.schema.json`. Rationals are text: p or p/q.
+And what `--certificate` writes: version 2 of a certificate, whose checker is `gradproof.rounding.farkas`. Published as
+`bound`, `thresholds` and `certificate` in `reports/*.schema.json`. Rationals are text: p or p/q.
 """
 
 from __future__ import annotations
@@ -12,9 +13,15 @@ from pydantic import Field, model_validator
 
 from gradproof.documents import Format, Power, Shape
 
-BOUND, THRESHOLDS = "gradproof-bound/1", "gradproof-thresholds/1"
+BOUND, THRESHOLDS, CERTIFICATE = "gradproof-bound/1", "gradproof-thresholds/1", "gradproof-certificate/2"
 Rational = Annotated[str, Field(pattern=r"^-?[0-9]+(/[1-9][0-9]*)?$")]
 Text = Annotated[str, Field(min_length=1)]
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
+Place = Annotated[int, Field(ge=0)]
+Kind = Literal[
+    "input", "constant", "exact", "round", "shift", "fits", "widen", "quotient", "joint", "pair", "residual", "ordered"
+]
+Terms = list[tuple[Rational, Place]]
 Value = Annotated[str, Field(pattern=r"^([0-9a-f]{4}|[0-9a-f]{8}|-?[0-9]+(/[1-9][0-9]*)?)$")]
 
 
@@ -96,4 +103,37 @@ class Thresholds(Shape):
         below = max(self.true or 0, self.undecided or 0)
         if self.false is not None and self.false <= below:
             raise ValueError(f"it is called false from {self.false}, and {below} is larger")
+        return self
+
+
+class Case(Shape):
+    """The bound is for the case that the exact result of this row is at most so many units."""
+
+    row: Place
+    edge: Hex
+
+
+class Certificate(Shape):
+    """The rows of a program, and the multipliers that prove its bound; what is shaped so may still prove nothing.
+
+    A row is its kind, its format (empty over the reals), its terms (coefficient, earlier row), its reach and its error,
+    both in units of 2^-unit. The last row is the result. `case` is absent where the bound is for every case.
+    History: 2, hexadecimal units.
+    """
+
+    version: Literal[2]
+    unit: Place
+    bound: Rational
+    rows: Annotated[list[tuple[Kind, Format | Literal[""], Terms, Hex, Hex]], Field(min_length=1)]
+    multipliers: list[Rational]
+    case: Case | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Certificate:
+        if len(self.multipliers) != len(self.rows):
+            raise ValueError(f"{len(self.multipliers)} multipliers for {len(self.rows)} rows")
+        if any(earlier >= place for place, row in enumerate(self.rows) for _, earlier in row[2]):
+            raise ValueError("a term of a row is not an earlier row")
+        if self.case is not None and self.case.row >= len(self.rows):
+            raise ValueError(f"the case is about row {self.case.row} of {len(self.rows)}")
         return self

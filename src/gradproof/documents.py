@@ -46,7 +46,7 @@ Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 class Shape(BaseModel):
     """Strict: nothing is coerced, no key is unknown, no number is NaN or infinite."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
 class Decided(Shape):
@@ -224,7 +224,7 @@ def read(path: Path, kind: type[D]) -> D:
 
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
-    from gradproof.bound_shape import BOUND, THRESHOLDS, BoundDocument, Thresholds
+    from gradproof.bound_shape import BOUND, CERTIFICATE, THRESHOLDS, BoundDocument, Certificate, Thresholds
     from gradproof.bundle.document import BUNDLE, Manifest
     from gradproof.diff.document import DIFF, Diff
     from gradproof.doctor_shape import DOCTOR, Doctor
@@ -260,6 +260,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "events.schema.json": (EVENTS, Event),
         "bound.schema.json": (BOUND, BoundDocument),
         "thresholds.schema.json": (THRESHOLDS, Thresholds),
+        "certificate.schema.json": (CERTIFICATE, Certificate),
     }
     return {name: head | {"$id": id_} | kind.model_json_schema() for name, (id_, kind) in kinds.items()}
 

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,20 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from gradproof.bound_shape import BoundDocument, Thresholds
+from gradproof.bound_shape import BoundDocument, Certificate, Thresholds
 from gradproof.cli import dispatch
-from gradproof.core import EXIT_CODE, Exit
+from gradproof.core import EXIT_CODE, Exit, digest_of
 from gradproof.documents import Shape
 from gradproof.events_shape import Event
 from gradproof.listing_shapes import Config, Listing, Selection
 from gradproof.merge_shape import Merge
+from gradproof.rounding.farkas import check
 from gradproof.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, type[Shape] | type[Event]] = {
     "merge": Merge, "list": Listing, "config": Config, "selection": Selection, "events": Event, "bound": BoundDocument,
-    "thresholds": Thresholds,
+    "thresholds": Thresholds, "certificate": Certificate,
 }  # fmt: skip
 OPEN, NOTHING = EXIT_CODE[Exit.OPEN], EXIT_CODE[Exit.NOTHING]
 Json = Any
@@ -117,6 +119,20 @@ def test_bounds(capsys: pytest.CaptureFixture[str]) -> None:
     assert data["false from"] is not None
 
 
+@pytest.mark.parametrize("order", ["sequential", "pairwise", "kahan"])
+def test_certificates(order: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "certificate.json"
+    for size in ("3", "8"):
+        said = printed(capsys, "bound", "-n", size, "--order", order, "--certificate", str(place), "--json")
+        data = json.loads(place.read_text(encoding="utf-8"))
+        meets("certificate", data)
+        assert said["certificate"] == digest_of(data)
+        given = data.get("case")
+        case = given and (given["row"], Fraction(int(given["edge"], 16), 2 ** data["unit"]))
+        assert Fraction(data["bound"]) == check(data, case)
+        assert case or data["bound"] == said["bound"]
+
+
 DIGEST = "0" * 64
 CHECK: Json = {
     "id": "K-1", "kind": "smt", "layer": "smt", "obligations": ["T-1"], "title": "", "harness": "a:b", "subject": "",
@@ -142,6 +158,9 @@ GOOD: dict[str, Json] = {
         "ratio": 2.0, "witness": ["3f800000"], "contracts": ["add/fp32/grid"], "certificate": DIGEST, "assumes": [],
         "outcome": None},
     "thresholds": {"schema": "gradproof-thresholds/1", "true up to": 4, "undecided from": None, "false from": 8},
+    "certificate": {"version": 2, "unit": 256, "bound": "1/2", "multipliers": ["0", "-1/3"],
+                    "case": {"row": 1, "edge": "f"},
+                    "rows": [["input", "fp32", [], "10", "0"], ["exact", "", [["1", 0]], "10", "0"]]},
 }  # fmt: skip
 
 
@@ -176,6 +195,11 @@ WRONG: dict[tuple[str, str], Edit] = {
     ("bound", "a norm without its bound"): lambda d: d.update(norm={"elements": 3, "attained": "0"}),
     ("thresholds", "an answer left out"): lambda d: d.pop("false from"),
     ("thresholds", "no number"): lambda d: d.update({"true up to": "4"}),
+    ("certificate", "no row"): lambda d: d.update(rows=[], multipliers=[]),
+    ("certificate", "a row of a kind of its own"): lambda d: d["rows"][0].__setitem__(0, "believed"),
+    ("certificate", "a row without its error"): lambda d: d["rows"][0].pop(),
+    ("certificate", "a reach that is no hexadecimal number"): lambda d: d["rows"][0].__setitem__(3, "0x10"),
+    ("certificate", "a multiplier that is no rational"): lambda d: d["multipliers"].__setitem__(0, "0.5"),
 }
 # What no JSON Schema says, and the shape does.
 LIES: dict[tuple[str, str], Edit] = {
@@ -194,13 +218,17 @@ LIES: dict[tuple[str, str], Edit] = {
     ("bound", "a witness of another size"): lambda d: d["witness"].append("3f800000"),
     ("thresholds", "false below what is true"): lambda d: d.update({"false from": 2}),
     ("thresholds", "no power of two"): lambda d: d.update({"true up to": 3}),
+    ("certificate", "a multiplier too many"): lambda d: d["multipliers"].append("0"),
+    ("certificate", "a row that rests on itself"): lambda d: d["rows"][1][2].append(["1", 1]),
+    ("certificate", "a case of no row"): lambda d: d["case"].update(row=2),
 }
 
 
 @pytest.mark.parametrize("name", GOOD)
 def test_a_key_that_is_unknown_and_another_version_are_refused(name: str) -> None:
     meets(name, GOOD[name])
-    for wrong in ({"more": 1}, {"event" if name == "events" else "schema": "gradproof-x/9"}):
+    version = {"events": {"event": "gradproof-x/9"}, "certificate": {"version": 1}}
+    for wrong in ({"more": 1}, version.get(name, {"schema": "gradproof-x/9"})):
         data = GOOD[name] | wrong
         assert not schema(name).is_valid(data)
         with pytest.raises(ValidationError):

@@ -27,7 +27,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     from gradproof.cli.show import verdict_line
     from gradproof.cli.verify import FORMATS, table
     from gradproof.core import Exit
-    from gradproof.ledger.build import about
+    from gradproof.ledger.at_hand import about
     from gradproof.session import Session, worst
 
     wanted = asked(formats, json_)
@@ -49,7 +49,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
 def claimed(session: Session, run: Run) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
-    from gradproof.ledger.build import judged, ledger_of
+    from gradproof.ledger.at_hand import judged, ledger_of
 
     claims = judged(session, ledger_of(session), run.standings)
     if claims is not None:
