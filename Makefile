@@ -59,9 +59,10 @@ compiled: $(READY)
 gpu: $(READY)
 	$(BIN)/gradproof run --device cuda
 
+# Whatever imports a module compiles it: to compile all of torch takes longer than to install it.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[test,loops]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,loops]'
 	touch $(READY)
 
 clean:
