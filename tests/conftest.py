@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
+import pytest
 from hypothesis import settings
 
 # Tests run side by side: threads of OpenMP that spin for each other cost half of the time. A worker has one, too.
@@ -18,3 +20,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell leaves it fo
 
 # Workspaces that are data of tests, and wrong on purpose: the plugin would run their contracts.
 collect_ignore_glob = ["corpus/*/proofs"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_search_through_what_stays() -> None:
+    """What earlier modules left is passed over by the collector: torch's frameworks and CrossHair call it often."""
+    gc.freeze()

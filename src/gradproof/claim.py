@@ -17,7 +17,16 @@ from typing import Any
 
 from gradproof.core import Check, Layer
 from gradproof.packages import in_stack, owner_of
-from gradproof.workspace import CONTENT, PACKAGE, Finder, compiled, installed, sha256_of
+from gradproof.workspace import (
+    CONTENT,
+    PACKAGE,
+    Finder,
+    compiled,
+    installations,
+    installations_in,
+    installed,
+    sha256_of,
+)
 
 ABSENT = ""
 TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
@@ -106,9 +115,7 @@ def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
     Below models/ and symbolic/ nothing is passed over but an installation that is in use.
     """
     found: dict[str, Path] = {}
-    homes = {os.path.realpath(p) for p in (sys.prefix, sys.base_prefix, _STDLIB)} | {sys.prefix, sys.base_prefix}
-    inner = tuple(f"{p}{os.sep}" for p in homes if Path(p).is_relative_to(root) and Path(p) != root)
-    apart = tuple(f"{p}{os.sep}" for p in (*homes, scratch))
+    inner, apart = installations_in(root), tuple(f"{p}{os.sep}" for p in (*installations(), scratch))
     for name in sorted(_seen | _from_folders()):
         within = name.startswith(f"{root}{os.sep}")
         if name.startswith(inner) if within else name.startswith((*_SYSTEM, *apart)):

@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from gradproof.packages import in_stack, owned
-from gradproof.workspace import installed
+from gradproof.workspace import installations_in, installed
 
 ENGINE = "gradproof"
 STACK = ("z3", "torch", "numpy", "crosshair", "hypothesis")
@@ -44,8 +44,7 @@ class Seal:
         self._held: dict[str, dict[str, Held]] | None = None
         self._meddled: set[str] = set()
         self._root = None if root is None else f"{root}{os.sep}"
-        homes = (sys.prefix, sys.base_prefix, os.path.realpath(sys.prefix))
-        self._homes = tuple(f"{p}{os.sep}" for p in homes if self._root and p.startswith(self._root))  # a venv in there
+        self._homes = () if root is None else installations_in(root)
         if root is not None:
             sys.addaudithook(self._note)
 

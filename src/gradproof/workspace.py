@@ -12,6 +12,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -134,6 +135,17 @@ def _below(path: Path, root: Path) -> bool:
 def installed(path: Path) -> bool:
     """Whether a path, given relative to a root, lies in a package installation."""
     return "site-packages" in path.parts or "dist-packages" in path.parts
+
+
+def installations() -> frozenset[str]:
+    """Where this Python and its packages lie, as they are named and as they are."""
+    named = (sys.prefix, sys.base_prefix)
+    return frozenset({*named, *map(os.path.realpath, (*named, os.path.dirname(os.__file__)))})
+
+
+def installations_in(root: Path) -> tuple[str, ...]:
+    """Beginnings of the paths of whatever is installed below a root, as in a virtual environment that lies there."""
+    return tuple(f"{p}{os.sep}" for p in installations() if p.startswith(f"{root}{os.sep}"))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import re
 import tokenize
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -56,6 +56,11 @@ class Source:
         """A source made of text. Raises SyntaxError."""
         return cls(name, text, ast.parse(text))
 
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """Every node of the tree, which is walked once for all rules."""
+        return tuple(ast.walk(self.tree))
+
     def at(self, node: ast.stmt | ast.expr | ast.excepthandler, found: str) -> str:
         """One line that says where something was found."""
         return f"{self.name}:{node.lineno}: {found}"
@@ -84,15 +89,15 @@ def too_long(source: Source, excused: Mapping[str, str]) -> Iterator[str]:
 
 def long_functions(source: Source) -> Iterator[str]:
     """Functions, harnesses and tests of more than 60 lines."""
-    for node in functions(source.tree):
+    for node in functions(source):
         lines = (node.end_lineno or node.lineno) - node.lineno + 1
         if lines > MOST_FUNCTION_LINES:
             yield source.at(node, f"{node.name} has {lines} lines")
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
+def functions(source: Source) -> Iterator[Function]:
     """Every function, nested ones and methods included."""
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+    return (node for node in source.nodes if isinstance(node, Function))
 
 
 def imported(node: ast.AST) -> Iterator[str]:
@@ -116,7 +121,7 @@ def name_of(node: ast.AST) -> str:
 
 def homeless_imports(source: Source) -> Iterator[str]:
     """z3 anywhere but in its module, torch outside of backends and content."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         for package in imported(node):
             assert isinstance(node, ast.stmt | ast.expr)
             if package == "z3" and source.name != Z3_HOME:
@@ -127,10 +132,11 @@ def homeless_imports(source: Source) -> Iterator[str]:
 
 def unfinished(source: Source) -> Iterator[str]:
     """Comments and texts that promise work, and bodies that raise NotImplementedError."""
-    for token in tokenize.generate_tokens(io.StringIO(source.text).readline):
+    lines = io.StringIO(source.text if UNFINISHED.search(source.text) else "")
+    for token in tokenize.generate_tokens(lines.readline):
         if token.type in (tokenize.COMMENT, tokenize.STRING) and UNFINISHED.search(token.string):
             yield f"{source.name}:{token.start[0]}: {token.string.strip()[:60]}"
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.Raise) and node.exc is not None:
             raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
             if name_of(raised) == "NotImplementedError":
@@ -139,7 +145,7 @@ def unfinished(source: Source) -> Iterator[str]:
 
 def swallowed(source: Source) -> Iterator[str]:
     """Bare `except`, handlers with an empty body, and `suppress` of everything."""
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if isinstance(node, ast.ExceptHandler):
             if node.type is None:
                 yield source.at(node, "catches everything, unnamed")
@@ -156,7 +162,7 @@ def _is_ellipsis(node: ast.stmt) -> bool:
 
 def left_out_tests(source: Source) -> Iterator[str]:
     """Tests that are skipped or expected to fail, the two files of SKIPPING apart."""
-    for node in ast.walk(source.tree) if source.name not in SKIPPING else ():
+    for node in source.nodes if source.name not in SKIPPING else ():
         if isinstance(node, ast.Attribute) and node.attr in LEFT_OUT:
             owner = name_of(node.value)
             if owner in ("pytest", "mark", "unittest"):
@@ -167,8 +173,8 @@ def left_out_tests(source: Source) -> Iterator[str]:
 
 def unannotated(source: Source) -> Iterator[str]:
     """Parameters and results without annotation; lambdas and the receiver of a method excepted."""
-    owned = {id(f) for c in ast.walk(source.tree) if isinstance(c, ast.ClassDef) for f in c.body}
-    for node in functions(source.tree):
+    owned = {id(f) for c in source.nodes if isinstance(c, ast.ClassDef) for f in c.body}
+    for node in functions(source):
         arguments = [*node.args.posonlyargs, *node.args.args]
         if id(node) in owned and not any(name_of(d) == "staticmethod" for d in node.decorator_list):
             arguments = arguments[1:]
@@ -212,7 +218,7 @@ def only_fields(node: Documented) -> bool:
 
 def documented_methods(found: Iterable[Source], *, protocols: bool = False) -> frozenset[str]:
     """Names of methods that some class documents, or some protocol."""
-    classes = [node for source in found for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)]
+    classes = [node for source in found for node in source.nodes if isinstance(node, ast.ClassDef)]
     wanted = [c for c in classes if not protocols or any(name_of(b) == "Protocol" for b in c.bases)]
     return frozenset(f.name for c in wanted for f in c.body if isinstance(f, Function) and ast.get_docstring(f))
 
@@ -225,7 +231,7 @@ def private_words(name: str, text: str) -> Iterator[str]:
 
 def codes_in(source: Source) -> set[str]:
     """Error codes that a file names as values, docstrings and comments not counted."""
-    values = (node.value for node in ast.walk(source.tree) if isinstance(node, ast.Constant))
+    values = (node.value for node in source.nodes if isinstance(node, ast.Constant))
     return {v for v in values if isinstance(v, str) and re.fullmatch(r"GP\d{3}", v)}
 
 

@@ -12,9 +12,9 @@ from toy_workspace import answer, refutation, write_workspace
 from gradproof.core import Check, Expect, Finding, Layer, Outcome, Reach
 from gradproof.environment import environment
 from gradproof.evidence import record
+from gradproof.ledger.at_hand import FILE
 from gradproof.ledger.build import built
 from gradproof.ledger.document import Claims, Row
-from gradproof.ledger.read import FILE
 from gradproof.session import Options, Session
 from gradproof.store import Store
 from gradproof.workspace import PACKAGE, Workspace, sha256_of

@@ -20,9 +20,9 @@ from gradproof import cli
 from gradproof.contract_tree import ContractErrors
 from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, Reach
 from gradproof.documents import schemas
+from gradproof.ledger.at_hand import FILE
 from gradproof.ledger.build import again, can_turn_red
 from gradproof.ledger.document import Claims
-from gradproof.ledger.read import FILE
 from gradproof.render.claims import as_json, html, markdown
 from gradproof.runner import Worker
 from gradproof.workspace import Workspace

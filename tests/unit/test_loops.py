@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 from collections.abc import Iterator
@@ -33,7 +34,8 @@ each_alone = pytest.mark.parametrize("loop", ALONE, ids=lambda loop: loop.name)
 
 @pytest.fixture(autouse=True)
 def quiet_frameworks() -> Iterator[None]:
-    """Frameworks log, and leave names of their own in the environment."""
+    """Frameworks log, leave names of their own in the environment, and collect all garbage after each run."""
+    gc.freeze()
     before, disabled = dict(os.environ), logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     yield

@@ -43,7 +43,7 @@ def command(
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
-    from gradproof.ledger.build import about, judged
+    from gradproof.ledger.at_hand import about, judged
     from gradproof.session import INTERRUPTED, Session, worst
 
     wanted = asked(formats, json_)
@@ -77,7 +77,7 @@ def command(
 def claimed(session: Session) -> Ledger | None:
     """The workspace's ledger; one that is wrong is told and left out, for no contract rests on it."""
     from gradproof.contract_tree import ContractErrors
-    from gradproof.ledger.build import ledger_of
+    from gradproof.ledger.at_hand import ledger_of
 
     try:
         return ledger_of(session)

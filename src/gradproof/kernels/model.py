@@ -44,17 +44,17 @@ def known(name: str) -> Format:
 def decode(bits: Bits, name: str) -> Values:
     """The values of bit patterns of a format; exact, subnormals and the sign of zero included."""
     f = known(name)
-    fraction_bits = np.uint64(f.p - 1)
     wide = bits.astype(np.uint64)
     mag = wide & np.uint64(2 ** (f.bits - 1) - 1)
-    sign = (wide >> np.uint64(f.bits - 1)) << np.uint64(63)
-    field = mag >> fraction_bits
-    fraction = mag & np.uint64(2 ** (f.p - 1) - 1)
-    exponent = np.where(field == 2 ** (f.bits - f.p) - 1, np.uint64(2047), field + np.uint64(1023 - f.emax))
-    normal = ((exponent << np.uint64(52)) | (fraction << np.uint64(53 - f.p))).view(np.float64)
-    small = fraction.astype(np.float64) * 2.0 ** (f.emin - f.p + 1)
-    value: Values = np.where(field == 0, small, normal)
-    signed: Values = (value.view(np.uint64) | sign).view(np.float64)
+    drop, infinity = np.uint64(53 - f.p), np.uint64((2 ** (f.bits - f.p) - 1) << (f.p - 1))
+    raw = (mag << drop) + np.uint64((1023 - f.emax) << 52)
+    small = mag < np.uint64(2 ** (f.p - 1))
+    if small.any():
+        raw[small] = (mag[small].astype(np.float64) * 2.0 ** (f.emin - f.p + 1)).view(np.uint64)
+    special = mag >= infinity
+    if special.any():
+        raw[special] = (mag[special] - infinity << drop) | np.uint64(2047 << 52)
+    signed: Values = (raw | (wide >> np.uint64(f.bits - 1)) << np.uint64(63)).view(np.float64)
     return signed
 
 

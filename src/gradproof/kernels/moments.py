@@ -16,7 +16,7 @@ factor 1 + 32 u):
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
@@ -124,11 +124,34 @@ def root(x: Fraction) -> Fraction:
 
 def exact_step(p: Fraction, g: Fraction, m: Fraction, v: Fraction, t: int) -> tuple[Fraction, Fraction, Fraction]:
     """p', m' and v' over the reals, p' within 2^-90 of the update."""
-    b1, b2 = map(Fraction, BETAS)
     first, second = corrections(t)
-    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
+    m, v = exact_mean(g, m), exact_square(g, v)
     update = Fraction(LR) / first * m / (root(v / second) + Fraction(EPS))
     return p * (1 - Fraction(LR) * Fraction(DECAY)) - update, m, v
+
+
+def exact_mean(g: Fraction, m: Fraction) -> Fraction:
+    """m' over the reals."""
+    beta = Fraction(BETAS[0])
+    return beta * m + (1 - beta) * g
+
+
+def exact_square(g: Fraction, v: Fraction) -> Fraction:
+    """v' over the reals."""
+    beta = Fraction(BETAS[1])
+    return beta * v + (1 - beta) * g * g
+
+
+Exact = Callable[[Fraction, Fraction, Fraction, Fraction], Fraction]
+
+
+def exacts(t: int) -> tuple[Exact, Exact, Exact]:
+    """p', m' and v' over the reals as functions of p, g, m and v, each no more work than it needs."""
+    return (
+        lambda p, g, m, v: exact_step(p, g, m, v, t)[0],
+        lambda p, g, m, v: exact_mean(g, m),
+        lambda p, g, m, v: exact_square(g, v),
+    )
 
 
 def wanted(case: Case, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
@@ -158,11 +181,7 @@ def trials(form: str, dtype: str, device: str, count: int, seed: int) -> Iterato
         got = stepped(case, form, dtype, device)
         for index, (want, bound) in enumerate(wanted(case, dtype, unit(form, dtype))):
             note = f"{OUTPUTS[index]} after step {t}; parameter, gradient, exp_avg, exp_avg_sq"
-
-            def exact(p: Fraction, g: Fraction, m: Fraction, v: Fraction, t: int = t, index: int = index) -> Fraction:
-                return exact_step(p, g, m, v, t)[index]
-
-            yield from each_element(case.operands, got[index], want, bound, exact, dtype, note)
+            yield from each_element(case.operands, got[index], want, bound, exacts(t)[index], dtype, note)
 
 
 def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:

@@ -143,12 +143,12 @@ def each_element(
     `want`: the result over the reals, in float64, within 2^-12 of the bound. Every element is compared with it; those
     closest to the bound, and a few others, with `exact` of their operands as rationals.
     """
-    width, error = known(name).bits, np.abs(decode(got, name) - want)
+    width, numbers, results = known(name).bits, [decode(b, name) for b in operands], decode(got, name)
+    error = np.abs(results - want)
     order = np.argsort(-(error / bound))
     every = np.flatnonzero(~(error <= bound * (1 + 2.0**-12)))
     for at in [*order[:EXACT], *range(0, len(got), max(1, len(got) // EXACT))]:
-        values = [Fraction(float(decode(b[at : at + 1], name)[0])) for b in operands]
-        error_at = abs(value(got[at : at + 1], name) - exact(*values))
+        error_at = abs(Fraction(float(results[at])) - exact(*(Fraction(float(n[at])) for n in numbers)))
         patterns = tuple(hexadecimal(b[at], width) for b in operands)
         yield Trial(
             error_at, Fraction(float(bound[at])), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}", note

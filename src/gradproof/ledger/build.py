@@ -10,7 +10,7 @@ from gradproof.core import EXIT_CODE, Check, Effect, Expect, GradproofError, Kin
 from gradproof.evidence import now
 from gradproof.ledger import figures
 from gradproof.ledger.document import Claims, Figure, Named, NamedBound, Row, exit_of, totals
-from gradproof.ledger.read import FILE, Ledger, load
+from gradproof.ledger.read import Ledger, load
 from gradproof.ledger.rules import Answer, Part, Verdict, answer, effect, verdict
 from gradproof.ledger.shape import ClaimShape, FigureShape
 from gradproof.ledger.sources import STUDIES, document
@@ -36,25 +36,9 @@ def built(session: Session, select: Sequence[str] = ()) -> Claims:
     return _Builder(session, ledger, {}).claims(select)
 
 
-def ledger_of(session: Session) -> Ledger | None:
-    """The ledger of a workspace that has one, where every contract was asked for. Raises ContractErrors."""
-    whole = not session.options.contracts and (session.workspace.root / FILE).is_file()
-    return load(session.workspace.root, session.checks) if whole else None
-
-
-def judged(session: Session, ledger: Ledger | None, standings: Mapping[str, Standing]) -> Claims | None:
+def claims_of(session: Session, ledger: Ledger, standings: Mapping[str, Standing]) -> Claims:
     """Every claim of a ledger, on evidence that has been read."""
-    return None if ledger is None else _Builder(session, ledger, standings).claims(())
-
-
-def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says of claims: those that one of its checks decides. Nothing without a ledger."""
-    if claims is None:
-        return {}
-    ids = {check["id"] for check in report["checks"]}
-    rows = [row for row in claims.rows if ids & {check.id for check in row.checks}]
-    keys = ("id", "claim", "verdict", "effect")
-    return {"claims": [{k: getattr(r, k) for k in keys} | {"checks": [c.id for c in r.checks]} for r in rows]}
+    return _Builder(session, ledger, standings).claims(())
 
 
 class _Builder:

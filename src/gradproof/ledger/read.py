@@ -15,11 +15,11 @@ from typing import Any
 from gradproof.contract_shape import shaped
 from gradproof.contract_tree import ContractErrors, Node, Problem, read
 from gradproof.core import Check, Expect, GradproofError, Kind, Layer
+from gradproof.ledger.at_hand import FILE
 from gradproof.ledger.compute import ComputeError, computed
 from gradproof.ledger.rules import Part, Verdict
 from gradproof.ledger.shape import ClaimShape, FigureShape, LedgerShape
 
-FILE = "proofs/claims.yaml"
 ORIGINS = ("document", "evidence", "plan", "compute")
 LIMITS = ("equals", "at_least", "at_most", "above", "below")
 MATCHES = 3

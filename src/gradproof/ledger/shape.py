@@ -76,7 +76,7 @@ Size = Annotated[int, Field(ge=1)]
 class Strict(BaseModel):
     """No key is unknown and nothing is coerced."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, defer_build=True)
 
 
 class PlanShape(Strict):

@@ -71,6 +71,11 @@ def effect_of(check: Mapping[str, Any]) -> Effect:
     return DECISION[Expect(check["expect"]), Outcome(check["outcome"])]
 
 
+def exceeds(row: Mapping[str, Any]) -> bool:
+    """Whether a measured row is above its own bound; a NaN is."""
+    return row.get("bound") is not None and not row["measured"] <= row["bound"]
+
+
 def worst(effects: list[Effect]) -> Effect:
     """BROKEN before OPEN before DISCHARGED; nothing at all is OPEN."""
     for effect in (Effect.BROKEN, Effect.OPEN):
@@ -261,8 +266,7 @@ def _met(report: Report) -> Iterator[str]:
         if mutant["survived"]:
             yield f"the gate reads met and mutant {mutant['name']} survived {mutant['survived'][0]}"
     for row in report["measurements"]:
-        above = row.get("bound") is not None and not row["measured"] <= row["bound"]
-        if above or (row["column"] == "accumulation" and not math.isfinite(row["measured"])):
+        if exceeds(row) or (row["column"] == "accumulation" and not math.isfinite(row["measured"])):
             yield f"the gate reads met and {row['net']} N={row['n']} {row['dtype']} measured above its bound"
 
 

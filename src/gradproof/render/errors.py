@@ -8,11 +8,11 @@ Every other column is a quantity of the workspace's own, such as peak bytes, bes
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradproof.render.consistency import Report
+from gradproof.render.consistency import Report, exceeds
 from gradproof.render.fmt import one_line
 
 Row = Mapping[str, Any]
@@ -78,11 +78,6 @@ def column(report: Report, name: str) -> list[Row]:
     return [r for r in report["measurements"] if r["column"] == name]
 
 
-def exceeds(row: Row) -> bool:
-    """Whether the measured error is above its own bound; a NaN is."""
-    return row.get("bound") is not None and not row["measured"] <= row["bound"]
-
-
 def size(row: Row) -> float:
     """Measured error for ordering: a NaN sorts above everything."""
     value = float(row["measured"])
@@ -91,9 +86,7 @@ def size(row: Row) -> float:
 
 def groups(rows: Iterable[Row]) -> list[Group]:
     """One group for each dtype, device and N, in that order."""
-    made: dict[tuple[str, str, int], list[Row]] = {}
-    for row in rows:
-        made.setdefault((row["dtype"], row["device"], row["n"]), []).append(row)
+    made = _gathered(rows, lambda r: (r["dtype"], r["device"], r["n"]))
     order = {dtype: place for place, dtype in enumerate(dict.fromkeys(key[0] for key in made))}
     found = []
     for (dtype, device, n), members in sorted(made.items(), key=lambda kv: (order[kv[0][0]], kv[0][1], kv[0][2])):
@@ -106,30 +99,36 @@ def groups(rows: Iterable[Row]) -> list[Group]:
 
 def summaries(rows: Iterable[Row]) -> list[Summary]:
     """One summary for each device, dtype and note (what was compared, and in which mode), in order of appearance."""
-    made: dict[tuple[str, str, str], list[Row]] = {}
-    for row in rows:
-        made.setdefault((row["device"], row["dtype"], one_line(row.get("note") or "")), []).append(row)
-    found = []
-    for (device, dtype, note), members in made.items():
-        nets = tuple(dict.fromkeys(r["net"] for r in members))
-        sizes = tuple(sorted({r["n"] for r in members}))
-        found.append(Summary(device, dtype, note, len(members), nets, sizes, max(members, key=size)))
-    return found
+    made = _gathered(rows, lambda r: (r["device"], r["dtype"], one_line(r.get("note") or "")))
+    return [
+        Summary(device, dtype, note, len(members), *_ran(members), max(members, key=size))
+        for (device, dtype, note), members in made.items()
+    ]
 
 
 def quantities(report: Report) -> list[Quantity]:
     """One for each column of the workspace's own, device and dtype, in order of appearance, without rows not run."""
-    made: dict[tuple[str, str, str], list[Row]] = {}
-    for row in report["measurements"]:
-        if row["column"] not in COLUMNS and row["measured"] is not None:
-            made.setdefault((one_line(row["column"]), row["device"], row["dtype"]), []).append(row)
-    found = []
-    for (name, device, dtype), members in made.items():
-        nets = tuple(dict.fromkeys(r["net"] for r in members))
-        sizes = tuple(sorted({r["n"] for r in members}))
-        near, above = max(members, key=_share), sum(exceeds(r) for r in members)
-        found.append(Quantity(name, device, dtype, len(members), nets, sizes, near, above))
-    return found
+    own = [r for r in report["measurements"] if r["column"] not in COLUMNS and r["measured"] is not None]
+    made = _gathered(own, lambda r: (one_line(r["column"]), r["device"], r["dtype"]))
+    return [
+        Quantity(
+            name, device, dtype, len(members), *_ran(members), max(members, key=_share), sum(map(exceeds, members))
+        )
+        for (name, device, dtype), members in made.items()
+    ]
+
+
+def _gathered(rows: Iterable[Row], key: Callable[[Row], tuple[Any, ...]]) -> dict[tuple[Any, ...], list[Row]]:
+    """The rows by their keys, in order of appearance."""
+    made: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        made.setdefault(key(row), []).append(row)
+    return made
+
+
+def _ran(rows: Sequence[Row]) -> tuple[tuple[str, ...], tuple[int, ...]]:
+    """The nets of some rows in order of appearance, and their N in rising order."""
+    return tuple(dict.fromkeys(r["net"] for r in rows)), tuple(sorted({r["n"] for r in rows}))
 
 
 def _share(row: Row) -> tuple[float, float]:

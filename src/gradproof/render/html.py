@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from gradproof.core import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.render import errors, fmt, kills, plot, rounding, rounding_plot, stories, traces, views
-from gradproof.render.consistency import Report, effect_of, require, required_ids
+from gradproof.render.consistency import Report, effect_of, exceeds, require, required_ids
 from gradproof.timeline import as_lines, as_svg
 
 HERE = Path(__file__).resolve().parent
@@ -105,7 +105,7 @@ def _plot_section(report: Report) -> dict[str, Any]:
         "groups": errors.groups(rows),
         "devices": list(dict.fromkeys(r["device"] for r in rows)),
         "rows": len(rows),
-        "above": sum(errors.exceeds(r) for r in rows),
+        "above": sum(map(exceeds, rows)),
         "has_tolerance": any(r.get("tolerance") for r in rows),
         "has_bound": any(r.get("bound") is not None for r in rows),
         "end_to_end": errors.summaries(errors.column(report, "end_to_end")),

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from gradproof.render.errors import Group, Row, exceeds, groups
+from gradproof.render.consistency import exceeds
+from gradproof.render.errors import Group, Row, groups
 from gradproof.render.fmt import clean, ratio, sci
 
 WIDTH, HEIGHT = 360, 290

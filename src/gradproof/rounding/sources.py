@@ -6,13 +6,14 @@ Imports inside of functions count too, so a change anywhere that the study may r
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from gradproof.workspace import PACKAGE, sha256_of
 
 START = "gradproof.rounding.study"
 FOLDERS = ("gradproof.rounding", "gradproof.arith")
+WITH_STATEMENTS = ("body", "orelse", "finalbody", "handlers", "cases")  # parts of a statement; an import is in no other
 
 
 def sources(root: Path = PACKAGE) -> dict[str, str]:
@@ -32,14 +33,23 @@ def sources(root: Path = PACKAGE) -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def imported(path: Path) -> Iterator[str]:
-    """Names of modules, and of what might be modules, that a file imports."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+def imported(path: Path) -> tuple[str, ...]:
+    """Names of modules, and of what might be modules, that a file imports. Raises OSError and SyntaxError."""
+    return _imported(path.read_text(encoding="utf-8"))
+
+
+@cache
+def _imported(text: str) -> tuple[str, ...]:
+    found: list[str] = []
+    waiting: list[ast.AST] = [ast.parse(text)]
+    for node in waiting:
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module
-            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+            found += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+        for part in WITH_STATEMENTS:
+            waiting += getattr(node, part, ())
+    return tuple(found)
 
 
 def _file(root: Path, name: str) -> Path | None:
