@@ -229,8 +229,8 @@ def test_an_empty_body_that_is_a_mutant(green: Path) -> None:
     edit(
         green,
         place,
-        "    time_limit: 20\n",
-        '    time_limit: 20\n    params: {empty: "models:MUTANTS[missing_scale]"}\n',
+        "    time_limit: 200\n",
+        '    time_limit: 200\n    params: {empty: "models:MUTANTS[missing_scale]"}\n',
     )
     found = verify(green)
     assert found.red

@@ -39,7 +39,7 @@ def clock(monkeypatch: pytest.MonkeyPatch, shift: timedelta) -> None:
 
 
 def test_a_waiver_that_expired_excuses_nothing(root: Path) -> None:
-    edit(root, CONTRACT, "time_limit: 20", "time_limit: 0.05")
+    edit(root, CONTRACT, "time_limit: 200", "time_limit: 0.05")
     waived(root, TODAY - timedelta(days=1))
     found = verify(root, alone=False)
     assert found.red

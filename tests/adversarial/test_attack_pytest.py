@@ -38,7 +38,7 @@ def items(root: Path, *args: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
     environ["PYTEST_PLUGINS"] = "gradproof.pytest_plugin" if not _installed() else ""
     return subprocess.run(
-        [*command, "-k", "K-1"], cwd=root, env=environ, capture_output=True, text=True, timeout=60, check=False
+        [*command, "-k", "K-1"], cwd=root, env=environ, capture_output=True, text=True, timeout=600, check=False
     )
 
 

@@ -42,7 +42,7 @@ def spied(root: Path, folder: Path, *args: str) -> dict[str, object]:
     (folder / "spy.py").write_text(SPY, encoding="utf-8")
     out = folder / "seen.json"
     command = [sys.executable, str(folder / "spy.py"), str(root), str(out), *args]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600, check=False)
     assert out.exists(), done.stderr
     found: dict[str, object] = json.loads(out.read_text(encoding="utf-8"))
     return found
@@ -58,8 +58,8 @@ def poisoned(green: Path) -> Path:
     edit(
         green,
         CONTRACT,
-        "    time_limit: 20\n",
-        f'    time_limit: 20\n    params: {{trace: "{evil}", code: "{evil}"}}\n',
+        "    time_limit: 200\n",
+        f'    time_limit: 200\n    params: {{trace: "{evil}", code: "{evil}"}}\n',
     )
     forged(evidence(green), lambda data: data["finding"].update(reason=f"{{{{ {evil} }}}}", stats={"eval": evil}))
     return green

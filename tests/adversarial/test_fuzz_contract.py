@@ -104,7 +104,7 @@ def test_a_contract_that_is_too_much(tmp_path: Path, name: str) -> None:
     text, code = HUGE[name]
     began = time.process_time()
     assert code in attempt(written(tmp_path, text))
-    assert time.process_time() - began < 20
+    assert time.process_time() - began < 100
     assert not (tmp_path / "pwned").exists()
 
 

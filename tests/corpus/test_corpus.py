@@ -36,7 +36,7 @@ def gradproof(workspace: Path, *args: str) -> subprocess.CompletedProcess[str]:
     if args[0] == "verify":
         command += ["--jobs", "2"]
     return subprocess.run(
-        command, cwd=workspace.parent, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=False
+        command, cwd=workspace.parent, capture_output=True, encoding="utf-8", errors="replace", timeout=600, check=False
     )
 
 

@@ -32,7 +32,7 @@ def environ(*path: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, places)), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def gradproof(cwd: Path, *args: str, path: Iterable[Path] = (), limit: float = 120) -> Done:
+def gradproof(cwd: Path, *args: str, path: Iterable[Path] = (), limit: float = 600) -> Done:
     """One run of the command line in the folder `cwd`."""
     return subprocess.run(
         command(*args), cwd=cwd, env=environ(*path), capture_output=True, text=True, timeout=limit, check=False
@@ -90,7 +90,7 @@ def rows(done: Done) -> dict[str, dict[str, Any]]:
     return {row["id"]: row for row in json.loads(done.stdout)["checks"]}
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 300) -> None:
     """Return when `what` is true. Raises TimeoutError."""
     end = time.monotonic() + seconds
     while not what():

@@ -19,7 +19,7 @@ GENERATED = ("reports/report.json", "reports/bench.json", "reports/evidence/K-1/
 def files_of_the_project() -> list[str]:
     """Tracked files, and those that will be."""
     listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    done = subprocess.run(listing, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(listing, cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=True)
     return [name for name in set(done.stdout.split("\0")) if name and (REPOSITORY / name).is_file()]
 
 
@@ -34,7 +34,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (copy / name).parent.mkdir(parents=True, exist_ok=True)
         (copy / name).write_text("{}", encoding="utf-8")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(copy / "out")]
-    done = subprocess.run(build, cwd=copy, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(build, cwd=copy, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     [path] = (copy / "out").glob("*.whl")
     return path
@@ -53,7 +53,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("target")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     pip += ["--disable-pip-version-check", "--target", str(target), str(wheel)]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return target
 
@@ -120,7 +120,7 @@ def test_the_installed_package_is_the_one_that_runs(installed: Path, tmp_path: P
     text = "import gradproof, gradproof.workspace as w; print(gradproof.__file__); print(w.find().root)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", text],
-        cwd=tmp_path, env=environ(installed), capture_output=True, text=True, timeout=60, check=True,
+        cwd=tmp_path, env=environ(installed), capture_output=True, text=True, timeout=600, check=True,
     )  # fmt: skip
     places = [Path(line).resolve() for line in done.stdout.split()]
     assert all(place.is_relative_to(installed.resolve()) for place in places)

@@ -26,7 +26,7 @@ def lint(file: Path, like: Path) -> int:
     """Exit code of the linter of `like`, on `file`."""
     module, *options = LINTERS[like]
     command = [sys.executable, "-W", "ignore", "-m", module, *options, str(file)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+    return subprocess.run(command, capture_output=True, timeout=600, check=False).returncode
 
 
 def action() -> dict[str, Any]:
@@ -68,7 +68,7 @@ def run_script(folder: Path, workspace: str) -> tuple[int, dict[str, str], str]:
            "GITHUB_OUTPUT": str(output), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # fmt: skip
     script = step["run"].replace("python -m", f"{sys.executable} -m")
     done = subprocess.run(["bash", "-e", "-c", script], cwd=folder, env=env, capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+                          timeout=600, check=False)  # fmt: skip
     lines = output.read_text(encoding="utf-8").splitlines()
     return done.returncode, dict(line.split("=", 1) for line in lines), done.stdout
 

@@ -49,7 +49,7 @@ GENERATED = re.compile(r"reports/(evidence/|replay/|report\.(json|md|html)$|benc
 
 def git(*args: str) -> list[str]:
     """Lines that git prints about the repository."""
-    done = subprocess.run(["git", *args], cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(["git", *args], cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.stdout.splitlines()
 

@@ -130,7 +130,7 @@ def observe_ranks(jobs: Sequence[Job], world: int = 2) -> list[list[Seen]]:
     processes = [context.Process(target=_rank, args=(rank, *arguments)) for rank in range(world)]
     for process in processes:
         process.start()
-    found = dict(out.get(timeout=120) for _ in processes)
+    found = dict(out.get(timeout=600) for _ in processes)
     for process in processes:
         process.join()
     return [[found[rank][k] for rank in range(world)] for k in range(len(jobs))]

@@ -221,7 +221,7 @@ SEALED: dict[str, tuple[str, Attack]] = {
     "a source deleted": ("GP448", lambda b: (b / "sources/models/a.py").unlink()),
     "a module that shadows": ("GP448", lambda b: (b / "sources/toy_workspace.py").write_text("x = 1\n")),
     "a tolerance raised": ("GP448", contract('"1e-5"', '"1e-3"')),
-    "a mutant dropped": ("GP448", contract("    mutants: [bug]\n    time_limit: 20\n  - id: K-2", "  - id: K-2")),
+    "a mutant dropped": ("GP448", contract("    mutants: [bug]\n    time_limit: 200\n  - id: K-2", "  - id: K-2")),
     "a contract that is none": ("GP448", contract("proof_obligations:", "proof_obligation:")),
     "another contract's name": ("GP448", lambda b: change_manifest(b, lambda m: m.update(contracts=["../toy"]))),
     "a contract's name that leads elsewhere": (

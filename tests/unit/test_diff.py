@@ -37,7 +37,7 @@ BASE = (
         "enforcement: {finite: {description: d, check: c, severity: ERROR}}",
     )
     .replace("    formal: VALUE = 1\n", "    formal: VALUE = 1\n    assumptions: [finite]\n")
-    .replace("    time_limit: 20\nfals", "    assumptions: [small]\n    note: n\n    time_limit: 20\nfals")
+    .replace("    time_limit: 200\nfals", "    assumptions: [small]\n    note: n\n    time_limit: 200\nfals")
     .replace("cpu: [fp32], cuda", "cpu: [fp32, fp16], cuda")
     .replace("formats: [fp16]", "formats: [fp16, bf16]\n    lemmas: [add/fp16/exact, add/bf16/exact]")
 )
@@ -59,7 +59,7 @@ EDITS: dict[str, tuple[str, str, str, Direction]] = {
     "a smaller bound of the field": ("bound: 2\n    strategy: stub", "bound: 1\n    strategy: stub", "bound", W),
     "another bound": ("name: examples", "name: samples", "named bound", U),
     "the reason of a bound": ("value: 3, reason: toy", "value: 3, reason: tiny", "words", N),
-    "a dropped mutant": ("    mutants: [bug]\n    time_limit: 20\n  - id: K-2", "    time_limit: 20\n  - id: K-2",
+    "a dropped mutant": ("    mutants: [bug]\n    time_limit: 200\n  - id: K-2", "    time_limit: 200\n  - id: K-2",
                          "mutant", W),
     "a dropped check": (K2, "", "check", W),
     "a new obligation": ("stubs:\n", MORE + "stubs:\n", "obligation", S),
@@ -73,8 +73,8 @@ EDITS: dict[str, tuple[str, str, str, Direction]] = {
                           "required backing", S),
     "a removed layer": ("ci: [smt, cpu]", "ci: [smt]", "layer", W),
     "expect flipped": ('"symbolic.toy:a_is_one"', '"symbolic.toy:a_is_one"\n    expect: refuted', "expect", W),
-    "a lower reach": ("    mutants: [bug]\n    time_limit: 20\n  - id: K-2",
-                      "    mutants: [bug]\n    reach: bounded\n    time_limit: 20\n  - id: K-2", "reach", S),
+    "a lower reach": ("    mutants: [bug]\n    time_limit: 200\n  - id: K-2",
+                      "    mutants: [bug]\n    reach: bounded\n    time_limit: 200\n  - id: K-2", "reach", S),
     "an added assumption": ("[finite]", "[finite, sorted]", "assumption", W),
     "an added assumption of a check": ("[small]", "[small, sorted]", "assumption", W),
     "an added assumption of an equation": ("[a1]", "[a1, a2]", "assumption", W),

@@ -37,7 +37,7 @@ def imported(name: str, folder: Path, *site: Path) -> str:
     """Where a fresh interpreter that is started in the folder finds the package."""
     text = f"import sys; sys.path[1:1] = {[str(s) for s in site]!r}; import {name}; print(list({name}.__path__)[0])"
     done = subprocess.run(
-        [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", text], cwd=folder, capture_output=True, text=True, timeout=600, check=True
     )
     return done.stdout.strip()
 

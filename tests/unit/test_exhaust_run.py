@@ -53,7 +53,7 @@ def claim(n: int, tolerance: str, fmt: str = "small", **more: Any) -> Check:
 
 
 def result_of(body: Callable[[Any], None], check: Check | None = None) -> tuple[Result, Any]:
-    explorer, kit = explored(check or claim(2, "1"), Limits(4, 4, 30.0, time.monotonic() + 60))
+    explorer, kit = explored(check or claim(2, "1"), Limits(4, 4, 30.0, time.monotonic() + 600))
     return explorer.run(lambda: body(kit)), explorer
 
 

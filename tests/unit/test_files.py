@@ -121,7 +121,7 @@ def test_a_long_name_and_two_writers_at_once_do_not_collide(tmp_path: Path) -> N
     text = "import sys; from pathlib import Path; from gradproof.files import write_whole\n"
     text += "for i in range(200): write_whole(Path(sys.argv[1]), sys.argv[2] * 5000, durable=False)"
     both = [subprocess.Popen([sys.executable, "-c", text, str(path), letter]) for letter in "ab"]
-    assert [p.wait(timeout=100) for p in both] == [0, 0]
+    assert [p.wait(timeout=600) for p in both] == [0, 0]
     assert path.read_text() in ("a" * 5000, "b" * 5000)
     assert len(list(tmp_path.iterdir())) == 1
 

@@ -185,7 +185,7 @@ SCHEMAS = {"github": "vendor.github-workflows", "gitlab": "vendor.gitlab-ci"}
 def lint(kind: str, path: Path) -> int:
     """Exit code of the linter of a CI service."""
     command = [sys.executable, "-W", "ignore", "-m", "check_jsonschema", "--builtin-schema", SCHEMAS[kind], str(path)]
-    return subprocess.run(command, capture_output=True, timeout=60, check=False).returncode
+    return subprocess.run(command, capture_output=True, timeout=600, check=False).returncode
 
 
 @pytest.mark.parametrize(

@@ -316,7 +316,7 @@ def test_the_json_form_and_the_text_have_it() -> None:
 def test_the_command_tells_the_effective_batch_at_start_up() -> None:
     words = [sys.executable, "-m", "gradproof", "watch", "--windows", "2", "--format", "json"]
     words += ["--", "tests/loops/monitored_loop.py"]
-    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False, timeout=120)
+    done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False, timeout=600)
     assert done.returncode == 0, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gradproof watch:"))
     assert first.startswith("gradproof watch: effective batch: 4 x 4 x 1 = 16 samples a step")

@@ -64,7 +64,7 @@ def browse(folder: Path, address: str, *flags: str) -> tuple[str, str]:
     assert BROWSER is not None
     command = [BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run", "--enable-logging=stderr"]
     command += ["--disable-background-networking", f"--user-data-dir={folder / 'profile'}", *flags, address]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout, done.stderr
 

@@ -181,7 +181,7 @@ def test_what_torch_is_not_asked(capsys: pytest.CaptureFixture[str], wrong: list
 def explored(body: Callable[[Any], None], bounds: tuple[str, ...] = ("n",)) -> tuple[Result, ChainExplorer]:
     """A harness on linear floats, with a bound of 4."""
     check = SimpleNamespace(params={}, bound=lambda name: 4, text={})
-    explorer = ChainExplorer(Limits(8, 8, 10.0, time.monotonic() + 60))
+    explorer = ChainExplorer(Limits(8, 8, 10.0, time.monotonic() + 600))
     return explorer.run(lambda: body(ChainKit(check, explorer))), explorer  # type: ignore[arg-type]
 
 

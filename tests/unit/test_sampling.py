@@ -35,7 +35,7 @@ def checks() -> dict[str, Check]:
 def explore(name: str, harness: Harness, subject: Any) -> Result:
     """A harness of the contract over all paths of a subject."""
     check = checks()[name]
-    limits = Limits(check.bound("branches"), check.bound("paths"), 30, time.monotonic() + 60)
+    limits = Limits(check.bound("branches"), check.bound("paths"), 30, time.monotonic() + 600)
     if check.strategy == "linear_chain":
         chain, kit = explored(check, limits)
         return chain.run(lambda: harness(kit, subject))

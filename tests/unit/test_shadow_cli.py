@@ -106,9 +106,9 @@ from pathlib import Path
 
 def hangs(run):
     here = Path(__file__).parent
-    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     (here / "pids").write_text(f"{os.getpid()} {child.pid}")
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -184,9 +184,9 @@ def test_a_step_that_hangs_is_killed_with_what_it_started(train: Path, capfd: py
     train.write_text(HANGS)
     began = time.monotonic()
     assert gradproof("check", "train.py:hangs", "--time-limit", "3", "--format", "json") == EXIT_CODE[Exit.OPEN]
-    assert time.monotonic() - began < 15
+    assert time.monotonic() - began < 120
     assert {r["outcome"] for r in read(capfd)["results"]} == {"TIMEOUT"}
-    assert gone(train.parent / "pids", time.monotonic() + 5)
+    assert gone(train.parent / "pids", time.monotonic() + 60)
 
 
 def test_what_escapes_is_seen_to_live(train: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +206,7 @@ def test_a_killed_parent_takes_the_step_with_it(train: Path) -> None:
         "from gradproof.cli import main; main(['check', 'train.py:hangs'])"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=train.parent)
-    pids, deadline = train.parent / "pids", time.monotonic() + 30
+    pids, deadline = train.parent / "pids", time.monotonic() + 300
     while not pids.exists() or len(pids.read_text().split()) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -32,7 +32,7 @@ def train(run):
         os._exit(9)
     if run.seed == 7 or run.seed == 8:
         open("waiting", "w").write(str(os.getpid()))
-        time.sleep(60)
+        time.sleep(600)
     torch.distributed.init_process_group("gloo")
     total = torch.tensor([float(rank + 1)])
     torch.distributed.all_reduce(total)
@@ -63,8 +63,8 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process ends within ten seconds."""
-    for _ in range(100):
+    """Whether a process ends within a minute."""
+    for _ in range(600):
         if not alive(pid):
             return True
         time.sleep(0.1)
@@ -91,7 +91,7 @@ def test_a_rank_that_ends_early_ends_the_others(pool: Pool) -> None:
 
 def test_ranks_that_take_too_long_are_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     record(0)
-    monkeypatch.setattr(ranks, "SECONDS", 1.0)
+    monkeypatch.setattr(ranks, "SECONDS", 5.0)
     with pytest.raises(GradproofError, match="GP410"):
         record(8)
     assert gone(int(Path("waiting").read_text()))
@@ -106,7 +106,7 @@ def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     own = os.pathsep.join([str(rank_pool.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own})
     told = tmp_path / "waiting"
-    for _ in range(600):
+    for _ in range(3000):
         if told.exists() and told.read_text():
             break
         time.sleep(0.1)

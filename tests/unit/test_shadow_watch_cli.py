@@ -168,7 +168,7 @@ def test_python_takes_its_flags_first() -> None:
 
 
 def test_an_interrupted_script_is_still_judged(script: Path) -> None:
-    script.write_text("import step_bench, time\nstep_bench.SAID.append('refuted')\nopen('on', 'w')\ntime.sleep(60)\n")
+    script.write_text("import step_bench, time\nstep_bench.SAID.append('refuted')\nopen('on', 'w')\ntime.sleep(600)\n")
     here = str(Path(__file__).parent)
     program = (
         f"import sys; sys.path.insert(0, {here!r}); import step_bench; from gradproof.shadow import watching\n"
@@ -178,11 +178,11 @@ def test_an_interrupted_script_is_still_judged(script: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-c", program], start_new_session=True, stderr=subprocess.PIPE, text=True
     )
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not Path("on").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
     os.killpg(parent.pid, signal.SIGINT)
-    _, err = parent.communicate(timeout=30)
+    _, err = parent.communicate(timeout=300)
     assert parent.returncode == 130
     assert "REFUTED" in err

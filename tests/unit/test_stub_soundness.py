@@ -61,7 +61,7 @@ def numbers(rows: list[Any]) -> list[Soft]:
 def allowed(stub: Any, rows: list[Any], program: list[Any]) -> bool:
     """Whether the stubbed run admits what the software floats did, at every step and all at once."""
     given_, did = numbers(rows), execute(numbers(rows), program)
-    explorer = Explorer(Limits(20, 20, 20.0, time.monotonic() + 20.0), stub)
+    explorer = Explorer(Limits(20, 20, 20.0, time.monotonic() + 600), stub)
     answers: list[smt.Answer] = []
 
     def body() -> None:
@@ -102,7 +102,7 @@ def test_a_stub_that_is_too_tight_forbids_a_real_execution(monkeypatch: pytest.M
 
 
 def test_an_operation_without_a_range_is_refused() -> None:
-    explorer = Explorer(Limits(20, 20, 20.0, time.monotonic() + 20.0), d3_grid)
+    explorer = Explorer(Limits(20, 20, 20.0, time.monotonic() + 600), d3_grid)
 
     def body() -> None:
         kit = SymbolicKit(CLAIM, explorer)

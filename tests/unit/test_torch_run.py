@@ -397,4 +397,4 @@ def test_reading_the_norm_by_an_unlimited_clip_is_no_clip() -> None:
 def test_the_backend_and_the_harnesses_load_no_solver() -> None:
     code = "import sys, gradproof.backends.torch_run, gradproof.backends.torch_replay"
     code += "; import symbolic.falsify, models.torch_mutants; sys.exit(bool({'z3', 'crosshair'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], timeout=120).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0

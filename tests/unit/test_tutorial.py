@@ -72,7 +72,7 @@ class Reader:
         script = f'{text}code=$?; echo; echo "$PWD"; exit $code'
         done = subprocess.run(
             ["bash", "-c", script], cwd=self.folder, env=self.environ, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=300, check=False,
+            capture_output=True, text=True, timeout=900, check=False,
         )  # fmt: skip
         self.said = done.stdout + done.stderr
         if done.returncode != 0:

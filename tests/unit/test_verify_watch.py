@@ -124,7 +124,7 @@ def test_ctrl_c_ends_with_130(toy: Workspace) -> None:
         while "nothing changed" not in (line := process.stderr.readline()):
             assert line
         process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.communicate(timeout=600)
     finally:
         process.kill()
     assert process.returncode == 130

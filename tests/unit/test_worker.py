@@ -81,7 +81,7 @@ def edits_itself(check, workspace):
 
 def sleeps(check, workspace):
     Path(workspace.root / "pid").write_text(str(os.getpid()))
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
@@ -108,7 +108,7 @@ def job(toy: Workspace, of: Check, **more: Any) -> bytes:
 def perform(toy: Workspace, harness: str, **more: Any) -> dict[str, Any]:
     """Evidence that a worker process writes for a harness of symbolic/odd.py."""
     of = check(harness=f"symbolic.odd:{harness}")
-    done = subprocess.run(worker_command(toy.root), input=job(toy, of, **more), capture_output=True, timeout=60)
+    done = subprocess.run(worker_command(toy.root), input=job(toy, of, **more), capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads((toy.root / "result.json").read_text())
     assert validate(data) == of
@@ -176,12 +176,12 @@ def test_a_worker_dies_with_its_parent(toy: Workspace) -> None:
     assert worker.stdin is not None
     worker.stdin.write(job(toy, of, lifeline=True))
     worker.stdin.flush()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while not (toy.root / "pid").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert worker.poll() is None
     worker.stdin.close()
-    assert worker.wait(10) == -signal.SIGKILL
+    assert worker.wait(100) == -signal.SIGKILL
 
 
 def test_a_package_that_the_check_names_counts_even_where_it_is_installed(toy: Workspace, tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_package_that_the_check_names_counts_even_where_it_is_installed(toy: W
     (toy.root / "symbolic/odd.py").write_text(HARNESSES + "\nimport trainer\n")
     of = check(harness="symbolic.odd:good", subject="trainer:VALUE")
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    subprocess.run(worker_command(toy.root), input=job(toy, of), env=env, check=True, timeout=60)
+    subprocess.run(worker_command(toy.root), input=job(toy, of), env=env, check=True, timeout=600)
     data = json.loads((toy.root / "result.json").read_text())
     assert f"ext:{site}/trainer/__init__.py" in data["claim"]["files"]
     assert fresh(of, data, toy)[0]

@@ -47,7 +47,7 @@ kani_harnesses:
     bounds: [{name: micro_batches, value: 2, reason: toy}]
     stubs: [STUB-1]
     mutants: [bug]
-    time_limit: 20
+    time_limit: 200
   - id: K-2
     obligation: T-1
     property: the wrong model is refuted
@@ -57,7 +57,7 @@ kani_harnesses:
     harness: "symbolic.toy:a_is_two"
     expect: refuted
     bounds: [{name: micro_batches, value: 2, reason: toy}]
-    time_limit: 20
+    time_limit: 200
 falsification_tests:
   - id: F-1
     obligation: T-1
@@ -69,7 +69,7 @@ falsification_tests:
     bounds: [{name: examples, value: 2, reason: toy}]
     mutants: [bug]
     params: {dtypes: {cpu: [fp32], cuda: [fp32]}}
-    time_limit: 20
+    time_limit: 200
 qa_gate:
   id: GATE-1
   name: toy gate
@@ -232,7 +232,7 @@ def check(id_: str = "K-1", **changed: Any) -> Check:
         "harness": "symbolic.toy:a_is_one",
         "subject": "models.a:VALUE",
         "mutants": ("bug",),
-        "time_limit": 20.0,
+        "time_limit": 200.0,
         "params": {"subjects": {"model": "models.a:VALUE", "torch": "models.a:VALUE"}},
     }
     return Check(id=id_, **{**data, **changed})
