@@ -2,8 +2,8 @@
 
 Taken: block mappings and lists, word-like keys, scalars and flow collections of one line, folded and literal text
 (which the YAML reader itself is given, alone, unless it is even). Whatever else a line holds makes the whole answer
-None. So this knows no mistake and reports none; where it answers, `contract_tree.parse` would give the same tree and no
-problem, which the tests try on contracts with random edits.
+None. So this knows no mistake and reports none; where it answers, `contract_events.parse` would give the same tree and
+no problem, which the tests try on contracts with random edits.
 """
 
 from __future__ import annotations

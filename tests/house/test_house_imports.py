@@ -73,6 +73,12 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert {name for name in foreign if not name.startswith("_")} == {"click", "gradproof"}
 
 
+def test_a_plain_listing_loads_neither_a_solver_nor_the_yaml_reader() -> None:
+    """The reference's contracts are written plainly, so that ruamel.yaml has nothing to read."""
+    found = loaded_by("from gradproof.cli import dispatch\nassert dispatch(['list']) == 0")
+    assert found & set(HEAVY) == {"pydantic"}
+
+
 def test_help_through_the_module_loads_nothing_heavy() -> None:
     """`python -m gradproof --help`, as it is really started."""
     path = os.pathsep.join([str(REPOSITORY / "src"), str(REPOSITORY)])

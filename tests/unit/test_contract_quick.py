@@ -8,7 +8,8 @@ import re
 import pytest
 
 from gradproof import contract_quick, contract_tree
-from gradproof.contract_tree import Node, parse
+from gradproof.contract_events import parse
+from gradproof.contract_tree import Node
 from tests.unit.test_contract import HERE, ROOT
 
 CONTRACTS = sorted(ROOT.glob("proofs/*/contract.yaml"))

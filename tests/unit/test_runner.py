@@ -354,7 +354,7 @@ def test_without_a_gpu_cuda_checks_are_not_run_and_not_saved(toy: Workspace, mon
     monkeypatch.setattr(runner, "cuda_absent", lambda: "no CUDA driver on this machine")
     saved: list[Any] = []
     checks = [check("F@cuda-fp32", layer=Layer.CUDA, kind=Kind.TORCH)]
-    result = Pool(toy, worker=Instant).run(checks, keep)
+    result = Pool(toy, worker=Instant).run(checks, saved.append)
     assert outcomes(result) == {"F@cuda-fp32": "NOT_RUN"}
     assert result.evidence["F@cuda-fp32"]["finding"]["reason"] == "no CUDA driver on this machine"
     assert (saved, Instant.order) == ([], [])
@@ -380,7 +380,7 @@ def test_a_check_without_a_harness_is_not_run(toy: Workspace) -> None:
 
 
 def test_fail_fast_starts_nothing_more_and_is_partial(toy: Workspace) -> None:
-    checks = [stub(time_limit=60.0), *(check(str(i)) for i in range(5))]
+    checks = [stub(time_limit=600.0), *(check(str(i)) for i in range(5))]
     result = Pool(toy, jobs=1, fail_fast=True, worker=Failing).run(checks, lambda data: None)
     assert outcomes(result) == {"STUB-1": "WEAK"}
     assert not result.complete
