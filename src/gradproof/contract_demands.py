@@ -17,10 +17,9 @@ def demanded(r: Rules) -> None:
     if gate is None:
         return
     known = [name for clause in r.obligations if (name := clause.text("id")) is not None]
-    named: list[tuple[str | None, Node]] = [*gate.pairs("least")]
-    named += [(row.text("obligation"), row.get("obligation") or row) for row in gate.items("waivers")]
-    for name, node in named:
-        if name is not None and name not in known:
+    named = [(node.value, node) for row in gate.items("waivers") if (node := row.get("obligation")) is not None]
+    for name, node in [*gate.pairs("least"), *named]:
+        if isinstance(name, str) and name not in known:
             _unknown(r, name, node, known)
 
 

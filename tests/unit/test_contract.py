@@ -300,6 +300,11 @@ EDITS = {
         "  seeded_bug: missing_scale\n"
         "  waivers: [{obligation: GA-X, owner: ann, reason: none, expires: 2027-01-31}]  # !GP137:26",
     ),
+    "waiver of a number": (
+        "  seeded_bug: missing_scale",
+        "  seeded_bug: missing_scale\n"
+        "  waivers: [{obligation: 7, owner: ann, reason: none, expires: 2027-01-31}]  # !GP104:26",
+    ),
     "waiver without an end": (
         "  seeded_bug: missing_scale",
         "  seeded_bug: missing_scale\n"
@@ -456,6 +461,9 @@ def test_a_hint_names_the_nearest_key(write: Callable[[str], Path]) -> None:
     assert "assumptions" in problem.expected
     (problem,) = broken(write(SMALL.replace("expect: refuted", "expect: refused", 1)))
     assert "'refuted'" in problem.mend
+    demand = "  seeded_bug: missing_scale\n  least: {S-EQ-002: {layers: [cuda]}}"
+    (problem,) = broken(write(SMALL.replace("  seeded_bug: missing_scale", demand, 1)))
+    assert "'S-EQ-001'" in problem.mend
 
 
 # Totality
