@@ -112,6 +112,20 @@ def test_the_finders_before_it_hear_what_the_library_looked_for(stash: Stash, ah
     assert {"st_top", "st_base", "st_absent"} <= ahead.asked
 
 
+def test_only_top_level_names_are_asked_of_a_workspace(stash: Stash, ahead: Ahead) -> None:
+    stash.preload("st_top.deep")
+    ahead.asked.clear()
+    importlib.import_module("st_top")
+    assert not any("." in name for name in ahead.asked)
+
+
+def test_what_is_preloaded_twice_comes_back_whole(stash: Stash) -> None:
+    stash.preload("st_top.deep")
+    stash.preload("st_top.deep")
+    assert importlib.import_module("st_top").__name__ == "st_top"
+    assert {"st_top.deep", "st_base", "st_base.inner"} <= loaded()
+
+
 def test_a_module_that_stands_before_it_now_is_an_import_error(stash: Stash, ahead: Ahead) -> None:
     stash.preload("st_top.deep")
     ahead.has = "st_absent"
@@ -138,6 +152,8 @@ def test_what_is_not_installed_is_not_preloaded(stash: Stash, tmp_path: Path, mo
     monkeypatch.syspath_prepend(tmp_path / "src")
     stash.preload("st_mine")
     stash.preload("st_nowhere")
+    (tmp_path / "site-packages/st_space").mkdir()
+    stash.preload("st_space")
     assert loaded() == set()
 
 
