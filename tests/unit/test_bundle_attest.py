@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
@@ -154,9 +155,15 @@ def test_the_statement_knows_passed_and_failed_and_nothing_between(verified: Wor
 def test_a_waived_check_is_warned() -> None:
     from report_sample import green
 
-    from gradproof.bundle.statement import sorted_rows
+    from gradproof.bundle.statement import sorted_rows, statement
+
+    def result(report: Mapping[str, Any]) -> str:
+        said: str = statement(report, None, "0" * 64, [])["predicate"]["result"]
+        return said
 
     report = green()
+    assert result(report) == "PASSED"
+    assert result({**report, "verdict": {**report["verdict"], "met": False}}) == "FAILED"
     row = report["obligations"][0]
     (name, *_) = row["cells"]["cpu"]["checks"]
     row["cells"]["cpu"] |= {"effect": "OPEN", "checks": [name], "required": True}
@@ -165,9 +172,12 @@ def test_a_waived_check_is_warned() -> None:
     day = report["generated_at"][:10]
     waiver = {"obligation": row["id"], "layer": "cpu", "state": "in force", "expires": day}
     assert sorted_rows(report)[1:] == ([], [name])
+    assert report["verdict"]["met"]
+    assert result(report) == "FAILED"
     passed, warned, left = sorted_rows({**report, "waivers": [waiver]})
     assert (warned, left) == ([name], [])
     assert name not in passed
+    assert result({**report, "waivers": [waiver]}) == "WARNED"
 
 
 def test_kills_devices_and_witnesses_are_told(verified: Workspace) -> None:
@@ -179,7 +189,8 @@ def test_kills_devices_and_witnesses_are_told(verified: Workspace) -> None:
     assert set(load(out / "devices.json")) == {"F-1@cpu-fp32"}
     (witness,) = load(out / "witnesses.json")
     assert (witness["check"], witness["counterexample"]["values"]) == ("K-2", {"x": "7"})
-    assert (out / witness["replay"]).is_file()
+    assert witness["replay"] == "replay/K-2.py"
+    assert "OPTIONS = ()\n" in (out / witness["replay"]).read_text(encoding="utf-8")
     assert load(out / "waivers.json") == {"toy": []}
     assert [r["check"] for r in load(out / asking.INDEX) if not r["not_included"]] == []
 
@@ -262,9 +273,13 @@ def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, Made]
     assert told.startswith(f"{PROOF} is HOLDS again")
 
 
-def test_a_replay_script_reproduces_its_counterexample_and_leaves_the_bundle_whole(proved: tuple[Path, Made]) -> None:
+@pytest.mark.parametrize("of", ["the empty body", "a mutant"])
+def test_a_replay_script_reproduces_its_counterexample_and_leaves_the_bundle_whole(
+    proved: tuple[Path, Made], of: str
+) -> None:
     root, _ = proved
-    row = next(r for r in load(root / "witnesses.json") if r["control"] != "empty body")
+    rows = load(root / "witnesses.json")
+    row = next(r for r in rows if (r["control"] == "empty body") is (of == "the empty body"))
     done = subprocess.run(
         [sys.executable, str(root / row["replay"])], capture_output=True, text=True, timeout=600, check=False
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import textwrap
 import time
@@ -244,6 +245,30 @@ def test_closing_leaves_no_process_and_starts_none(toy: Workspace, server: ForkS
     assert not Path(scratch.name).exists()
     assert not strays(scratch.name)
     assert server.start([sys.executable], {"TMPDIR": "/x"}, ()) is None
+
+
+def test_a_folder_that_no_worker_has_marks_nobody(tmp_path: Path) -> None:
+    """Else a worker without a scratch folder would end everything that shares its TMPDIR."""
+    ours = tmp_path / f"{processes.PREFIX}1"
+    for scratch, found in ((tmp_path, False), (ours, True)):
+        child = subprocess.Popen(["sleep", "600"], env={**os.environ, "TMPDIR": str(scratch)})
+        try:
+            while f"TMPDIR={scratch}".encode() not in Path(f"/proc/{child.pid}/environ").read_bytes().split(b"\0"):
+                time.sleep(0.01)
+            assert strays(str(scratch)) == ([child.pid] if found else [])
+        finally:
+            child.kill()
+            child.wait()
+
+
+def test_what_is_started_while_others_are_killed_is_killed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    killed: list[tuple[int, int]] = []
+    rounds = iter([[1, 2], [3], []])
+    monkeypatch.setattr(processes, "strays", lambda scratch: next(rounds))
+    monkeypatch.setattr(os, "kill", lambda pid, number: killed.append((pid, number)))
+    processes.end_strays("/x")
+    assert killed == [(pid, signal.SIGKILL) for pid in (1, 2, 3)]
+    assert next(rounds, None) is None
 
 
 def serving(toy: Workspace, text: str) -> None:

@@ -21,6 +21,7 @@ FILES = {
     "st_base/inner.py": "X = 1\n",
     "st_top/__init__.py": "import st_base\ntry:\n    import st_absent\nexcept ImportError:\n    st_absent = None\n",
     "st_top/deep.py": "import st_base.inner\nfrom st_top import st_absent\nRUNS = []\nRUNS.append(1)\n",
+    "st_maker.py": "import sys, types\nsys.modules['st_made'] = types.ModuleType('st_made')\n",
     "st_broken.py": "raise ValueError('no')\n",
 }
 
@@ -88,10 +89,18 @@ def test_a_module_has_its_own_spec_again(stash: Stash) -> None:
     assert top.__spec__.origin == top.__file__
 
 
+def test_a_module_that_was_made_by_hand_has_no_spec_again(stash: Stash) -> None:
+    stash.preload("st_maker")
+    assert loaded() == set()
+    assert importlib.import_module("st_made").__spec__ is None
+
+
 def test_asking_for_a_spec_gives_nothing_away(stash: Stash) -> None:
     stash.preload("st_base")
-    assert importlib.util.find_spec("st_base") is not None
-    assert importlib.util.find_spec("st_base") is not None
+    for _ in range(2):
+        spec = importlib.util.find_spec("st_base")
+        assert spec is not None
+        assert Path(spec.origin or "").name == "__init__.py"
     assert loaded() == set()
     assert importlib.import_module("st_base").COUNT == [1]
 
