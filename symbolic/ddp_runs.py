@@ -19,11 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from gradproof.backends.rank_group import run_ranks
 from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
+from gradproof.telling import tell
 from models.ddp_steps import DdpJob
 from symbolic.measured import Measured
 
-SECONDS = 60.0
+SECONDS = 240.0
 FUNCTION = "symbolic.ddp_runs:one_rank"
+COLLECTIVE = "all-reduce"
 Pair = tuple[Tensor, Tensor]
 
 
@@ -41,10 +43,10 @@ def batches_of(case: Case, rank: int) -> list[Pair]:
 
 
 def one_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
-    """Run the subject on this rank: where it made collectives, what each step applied, and the last weights."""
+    """Run the subject on this rank: its events by micro-batch, what each step applied, and the last weights."""
     case = Case.from_json(payload["case"])
     ddp = DistributedDataParallel(model_of(case.seed))
-    collectives: list[int] = []
+    events: list[tuple[str, int]] = []
     applied: dict[int, list[float]] = {}
     forwards = 0
 
@@ -52,14 +54,16 @@ def one_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     assert group is not None
 
     def count(_: Any, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-        collectives.append(forwards)
+        events.append((COLLECTIVE, forwards))
         return allreduce_hook(group, bucket)
 
     def before_forward(*_: Any) -> None:
         nonlocal forwards
         forwards += 1
+        events.append(("forward", forwards))
 
     def before_step(*_: Any) -> None:
+        events.append(("step", forwards))
         applied[forwards] = flat(p.grad for p in ddp.parameters())
 
     # DDP compares the hook's annotations with these classes, and here they are texts.
@@ -70,7 +74,7 @@ def one_rank(payload: Mapping[str, Any]) -> dict[str, Any]:
     optimizer.register_step_pre_hook(before_step)
     batches = batches_of(case, dist.get_rank())
     payload["subject"]().run(DdpJob(ddp, optimizer, batches, case.n, nn.functional.mse_loss))
-    return {"collectives": collectives, "applied": applied, "weights": flat(ddp.parameters())}
+    return {"events": events, "applied": applied, "weights": flat(ddp.parameters())}
 
 
 def flat(tensors: Any) -> list[float]:
@@ -112,12 +116,13 @@ class OneSyncAWindow(Measured):
 
     def test(self, subject: Any, case: Case, place: Place) -> Observed:
         ranks = run_ranks(FUNCTION, {"subject": subject, "case": case.to_json()}, case.ranks, SECONDS)
+        for event, micro_batch in ranks[0]["events"]:
+            tell(event, micro_batch)
         due = [window.stop for window in windows_of(case)]
         for rank, seen in enumerate(ranks):
-            if seen["collectives"] != due:
-                detail = (
-                    f"rank {rank} made {len(seen['collectives'])} collectives, in micro-batches {seen['collectives']}"
-                )
+            made = [micro_batch for event, micro_batch in seen["events"] if event == COLLECTIVE]
+            if made != due:
+                detail = f"rank {rank} made {len(made)} collectives, in micro-batches {made}"
                 raise Refutation(self.clause, f"{detail}; one a window is due, in {due}")
             if seen["applied"] != ranks[0]["applied"] or seen["weights"] != ranks[0]["weights"]:
                 raise Refutation(self.clause, f"ranks 0 and {rank} do not agree bit for bit")

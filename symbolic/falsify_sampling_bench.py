@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gradproof.backends.torch_property import Case, Place, Refutation
+from gradproof.telling import tell
 from models.char_training import VALIDATION_SEED, Job, Report, Setup
 from models.char_transformer import CharTransformer, Shape, encoded, mean_loss, text_of
 
@@ -71,6 +72,8 @@ def observe(subject: Any, setup: Setup, arrival: int = 0) -> Seen:
 
     def note(module: nn.Module, inputs: Tensor) -> None:
         (seen.open_inputs if module.training else seen.validated).append(inputs.detach().cpu().clone())
+        if not module.training:
+            tell("validation batch", tuple(inputs.shape), phase=True)
 
     def criterion(logits: Tensor, targets: Tensor) -> Tensor:
         loss = mean_loss(logits, targets)

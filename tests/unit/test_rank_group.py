@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradproof.backends.rank_group import run_ranks
+from gradproof.backends.told import FLOATS, heard, timeline
 from gradproof.backends.torch_property import Case, Cell, Place, Refutation
 from gradproof.core import GradproofError
 from models import ddp_steps
@@ -44,19 +45,19 @@ def hangs(payload: int) -> int:
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_every_rank_answers(ranks: int) -> None:
     want = sum(range(ranks)) + 10 * ranks
-    assert run_ranks(f"{HERE}:sums", 10, ranks, 60) == [want] * ranks
+    assert run_ranks(f"{HERE}:sums", 10, ranks, 600) == [want] * ranks
 
 
 def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
     with pytest.raises(GradproofError, match="rank 1 ended with 3") as refused:
-        run_ranks(f"{HERE}:dies", 1, 2, 60)
+        run_ranks(f"{HERE}:dies", 1, 2, 600)
     assert refused.value.code == "GP410"
 
 
 def test_ranks_that_do_not_answer_in_time_are_ended() -> None:
     with pytest.raises(GradproofError, match="2 ranks gave no answer within 3 s"):
         run_ranks(f"{HERE}:hangs", 0, 2, 3)
-    assert run_ranks(f"{HERE}:sums", 0, 2, 60) == [1, 1]
+    assert run_ranks(f"{HERE}:sums", 0, 2, 600) == [1, 1]
 
 
 def test_one_all_reduce_a_window() -> None:
@@ -69,3 +70,20 @@ def test_one_all_reduce_a_window() -> None:
 def test_a_misplaced_no_sync_is_refuted(name: str) -> None:
     with pytest.raises(Refutation, match="collectives"):
         one_sync_a_window.test(ddp_steps.MUTANTS[name].subject, Case("mlp", 2, windows=1, ranks=2), PLACE)
+
+
+@pytest.mark.parametrize("name", ddp_steps.MUTANTS)
+def test_what_rank_0_did_is_told_beside_the_reference(name: str) -> None:
+    """The first event that differs is an all-reduce that only one of the two makes."""
+    case = Case("mlp", 2, windows=1, ranks=2)
+
+    def wrong() -> None:
+        with pytest.raises(Refutation):
+            one_sync_a_window.test(ddp_steps.MUTANTS[name].subject, case, PLACE)
+
+    right = heard(lambda: one_sync_a_window.test(ddp_steps.SyncOnLast, case, PLACE))
+    assert [(s.event, s.after) for s in right] == [("forward", 1), ("forward", 2), ("all-reduce", 2), ("step", 2)]
+    line = timeline("", heard(wrong), right, "breaks", FLOATS)
+    assert line is not None
+    refused = [tick for tick in line.ticks if tick.refused]
+    assert [(tick.event == "all-reduce") != ("all-reduce" in tick.refused) for tick in refused] == [True]
