@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from gradproof.backends.told import FLOATS, heard, timeline
 from gradproof.backends.torch_property import Case, Cell, Place, Refutation
 from models.char_bugs import MUTANTS, TORCH_ONLY
 from models.char_training import CharTraining, EmptyTraining, Job
@@ -101,6 +102,19 @@ def test_a_bug_without_a_thread_is_refuted(clause: str, subject: Any) -> None:
 def test_the_reference_reaches_what_it_must(clause: str) -> None:
     seen = PROPERTIES[clause].test(CharTraining, CASE, CPU)
     assert seen.covers >= set(PROPERTIES[clause].covers(CPU))
+
+
+@pytest.mark.parametrize("name", [name for name in MUTANTS if MUTANTS[name].obligation == "GA-VAL-001"])
+def test_validation_is_told_batch_by_batch_beside_the_reference(name: str) -> None:
+    def wrong() -> None:
+        with pytest.raises(Refutation):
+            falsify.validation_of_one_size.test(MUTANTS[name].subject, CASE, CPU)
+
+    right = heard(lambda: falsify.validation_of_one_size.test(CharTraining, CASE, CPU))
+    assert {(s.event, s.after) for s in right} == {("validation batch", (4, 8)), ("validation batch", (1, 8))}
+    line = timeline("", heard(wrong), right, "breaks", FLOATS)
+    assert line is not None
+    assert [tick.event for tick in line.ticks if tick.refused] == ["validation batch"]
 
 
 @pytest.mark.parametrize("name", MUTANTS)
