@@ -57,7 +57,7 @@ def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking
     assert tuple(queries) == heard.queries
     statuses = [q.status for q in queries]
     assert {"sat", "unsat"} <= set(statuses)
-    assert second.answers(queries, "z3", 60.0) == statuses
+    assert second.answers(queries, "z3", 600.0) == statuses
 
 
 def test_the_whole_script_has_one_answer_a_query(heard: asking.Heard) -> None:
@@ -92,7 +92,7 @@ def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> 
 def test_a_status_that_was_turned_is_seen(heard: asking.Heard) -> None:
     queries = list(heard.queries)
     queries[0] = Query(queries[0].text, "sat" if queries[0].status == "unsat" else "unsat")
-    found = second.second(queries, "z3", 60.0)
+    found = second.second(queries, "z3", 600.0)
     assert (found["differ"], found["agree"]) == (1, len(queries) - 1)
 
 
@@ -111,14 +111,22 @@ def test_a_solver_that_is_not_installed_was_asked_nothing(monkeypatch: pytest.Mo
     assert found == {"solver": "cvc5", "version": "absent", "agree": 0, "differ": 0, "unknown": 0, "not_asked": 1}
 
 
-@pytest.mark.parametrize(
-    "program", ["print('unsat', flush=True); import time; time.sleep(60)", "print('unsat'); 1 / 0"]
-)
-def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    real = second.subprocess.run
+SLEEPS = "import time; time.sleep(600)"
+DEAD = {
+    "hangs after an answer": (f"print('unsat', flush=True); {SLEEPS}", 5.0, 1),
+    "crashes after an answer": ("print('unsat'); 1 / 0", 600.0, 1),
+    "hangs at once": (SLEEPS, 0.5, 0),
+    "says nothing": ("pass", 600.0, 0),
+}
+
+
+@pytest.mark.parametrize("name", DEAD)
+def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    real, (program, limit, said) = second.subprocess.run, DEAD[name]
     monkeypatch.setattr(second.subprocess, "run", lambda command, **k: real([sys.executable, "-c", program], **k))
-    found = second.second([Query(FALSE, "unsat")] * 2, "z3", 1.0)
-    assert (found["agree"], found["not_asked"]) == (1, 1)
+    found = second.second([Query(FALSE, "unsat")] * 2, "z3", limit)
+    assert (found["agree"], found["unknown"], found["not_asked"]) == (said, 0, 2 - said)
+    assert found["version"] == version_of("z3") != ""
 
 
 def test_a_recorder_keeps_one_of_equal_queries_and_counts_what_is_too_much() -> None:
