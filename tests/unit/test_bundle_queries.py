@@ -130,10 +130,17 @@ def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.Monk
 
 
 def test_a_recorder_keeps_one_of_equal_queries_and_counts_what_is_too_much() -> None:
-    recorder = Recorder(most=len(TRUE) + 5)
+    recorder = Recorder(most=len(TRUE))
     for text, answer in ((TRUE, "sat"), (TRUE, "sat"), (FALSE, "unsat"), (FALSE, "timeout")):
         recorder.hear(lambda t=text: "; benchmark\n(set-info :status unknown)\n" + t, answer)  # type: ignore[misc]
     assert recorder.to_json() == {"asked": 4, "left_out": 2, "queries": [{"text": TRUE, "status": "sat"}]}
+
+
+@pytest.mark.parametrize("answer", ["unknown", "timeout", "canceled", ""])
+def test_a_query_without_an_answer_is_recorded_as_unknown(answer: str) -> None:
+    recorder = Recorder()
+    recorder.hear(lambda: TRUE, answer)
+    assert [q.status for q in recorder.kept] == ["unknown"]
 
 
 def test_the_solver_tells_its_listeners(monkeypatch: pytest.MonkeyPatch) -> None:

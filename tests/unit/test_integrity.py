@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import sys
@@ -56,7 +57,22 @@ def put(owner: str, name: str, value: Any) -> Change:
     return lambda m: setattr(m if owner == "module" else m.C, name, value)
 
 
+def around(depth: int, file: str) -> Change:
+    """Wrap the function so often, by code that lies in this file."""
+
+    def change(module: Any) -> None:
+        for _ in range(depth):
+            space = {"f": module.f, "wraps": functools.wraps}
+            exec(compile("@wraps(f)\ndef g(*a):\n    return f(*a)\n", file, "exec"), space)
+            module.f = space["g"]
+
+    return change
+
+
+COMPILER = "/site-packages/torch/_compile.py"
 SEEN: dict[str, tuple[Change, str]] = {
+    "a function wrapped": (around(1, "/ws/models/a.py"), "f"),
+    "a function wrapped twice": (around(2, COMPILER), "f"),
     "a function exchanged": (put("module", "f", other), "f"),
     "a function removed": (lambda m: delattr(m, "f"), "f"),
     "the code of a function": (lambda m: setattr(m.f, "__code__", other.__code__), "f"),
@@ -72,6 +88,7 @@ SEEN: dict[str, tuple[Change, str]] = {
 }
 UNMINDED: dict[str, Change] = {
     "nothing": lambda m: None,
+    "a function wrapped by torch's compiler": around(1, COMPILER),
     "a new function": put("module", "g", other),
     "a new method": put("class", "n", other),
     "a name that is no constant": put("module", "lower", 4),
