@@ -7,6 +7,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ import pytest
 from gradproof import smt
 from gradproof.bundle import asking, second
 from gradproof.bundle.queries import HEAD, Query, Recorder, parse, script
-from gradproof.core import Check, Outcome
+from gradproof.core import Check, Finding, Outcome
+from gradproof.evidence import record
 from gradproof.plan import plan
 from gradproof.rounding.solve import version_of
 from gradproof.workspace import Workspace
@@ -37,11 +39,14 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
     return asking.repeated(workspace, [planned("KANI-GT-403")], 1)["KANI-GT-403"]
 
 
-def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:
-    check = planned("KANI-GT-403")
+def indexed(heard: asking.Heard) -> dict[str, Any]:
     finding = {"outcome": "HOLDS", "reason": "", "stats": {"solver": smt.version()}}
-    row = asking.row(check, finding | EMPTY, heard, "", 60.0)
-    return row, asking.text_of(check, row, heard)
+    return asking.row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
+
+
+def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:
+    row = indexed(heard)
+    return row, asking.text_of(planned("KANI-GT-403"), row, heard)
 
 
 EMPTY: dict[str, Any] = {"counterexample": None, "measurements": [], "covers": [], "controls": [], "clauses": {},
@@ -183,3 +188,44 @@ def test_a_script_of_another_shape_is_refused(text: str) -> None:
     assert len(parse(GOOD)) == 2
     with pytest.raises(ValueError, match=r"query|begin"):
         parse(text)
+
+
+def test_what_a_repeated_run_did_not_write_is_said() -> None:
+    row = indexed(asking.Heard(Outcome.TIMEOUT, None, 0, ()))
+    assert row["not_included"] == "the repeated run ended TIMEOUT and wrote no query"
+    assert (row["file"], row["again"]) == (None, {"outcome": "TIMEOUT", "same": False})
+
+
+@pytest.mark.parametrize(("left_out", "words"), [(0, ""), (3, "3 more: a script is at most a megabyte")])
+def test_queries_that_were_left_out_are_counted_in_index_and_script(left_out: int, words: str) -> None:
+    row, text = told(asking.Heard(Outcome.HOLDS, 4, left_out, (Query(TRUE, "sat"),)))
+    assert row["not_included"] == words
+    assert (f", not included: {words}" in text) is bool(words)
+    assert ("not included" in text) is bool(words)
+
+
+def run_as(monkeypatch: pytest.MonkeyPatch, **done: Any) -> dict[str, asking.Heard]:
+    """What is heard of a check where its run ended like this."""
+
+    class Pool:
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            """As the real one is made."""
+
+        def run(self, checks: Any, save: Any) -> Any:
+            return SimpleNamespace(**done)
+
+    monkeypatch.setattr(asking, "Pool", Pool)
+    check = planned("KANI-GT-403")
+    return asking.repeated(Workspace(ROOT, ROOT / "reports"), [check], 1)
+
+
+def test_an_interrupted_recording_is_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run_as(monkeypatch, interrupted=True, evidence={})
+
+
+def test_a_worker_that_wrote_no_queries_was_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    check = planned("KANI-GT-403")
+    evidence = record(check, Finding(Outcome.TIMEOUT, "no answer within 60 s"))
+    found = run_as(monkeypatch, interrupted=False, evidence={check.id: evidence})
+    assert found == {check.id: asking.Heard(Outcome.TIMEOUT, None, 0, ())}
