@@ -15,7 +15,7 @@ import pytest
 from gradproof import smt
 from gradproof.bundle import asking, second
 from gradproof.bundle.queries import HEAD, Query, Recorder, parse, script
-from gradproof.core import Check, Finding, Outcome
+from gradproof.core import Check, Effect, Finding, Outcome
 from gradproof.evidence import record
 from gradproof.plan import plan
 from gradproof.rounding.solve import version_of
@@ -229,3 +229,21 @@ def test_a_worker_that_wrote_no_queries_was_asked_nothing(monkeypatch: pytest.Mo
     evidence = record(check, Finding(Outcome.TIMEOUT, "no answer within 60 s"))
     found = run_as(monkeypatch, interrupted=False, evidence={check.id: evidence})
     assert found == {check.id: asking.Heard(Outcome.TIMEOUT, None, 0, ())}
+
+
+def test_a_stub_that_is_not_run_again_is_taken_as_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Any] = []
+
+    class Pool:
+        def __init__(self, *args: Any, standing: Any, **kwargs: Any) -> None:
+            given.append(standing)
+
+        def run(self, checks: Any, save: Any) -> Any:
+            return SimpleNamespace(interrupted=False, evidence={})
+
+    monkeypatch.setattr(asking, "Pool", Pool)
+    stub = planned("KANI-GT-403")
+    check = replace(stub, id="K-1", depends=(stub.id,))
+    for checks in ([check], [check, stub]):
+        asking.repeated(Workspace(ROOT, ROOT / "reports"), checks, 1)
+    assert given == [{stub.id: Effect.DISCHARGED}, {}]
