@@ -247,3 +247,9 @@ def test_a_stub_that_is_not_run_again_is_taken_as_given(monkeypatch: pytest.Monk
     for checks in ([check], [check, stub]):
         asking.repeated(Workspace(ROOT, ROOT / "reports"), checks, 1)
     assert given == [{stub.id: Effect.DISCHARGED}, {}]
+
+
+@pytest.mark.parametrize(("outcome", "contradicts"), [("REFUTED", True), ("TIMEOUT", False), ("ERROR", False)])
+def test_only_another_answer_contradicts_the_evidence(outcome: str, contradicts: bool) -> None:
+    row = {"check": "K-1", "again": {"outcome": outcome, "same": False}}
+    assert bool(asking.contradictions([row])) is contradicts
