@@ -17,6 +17,7 @@ from typing import Any
 
 from gradproof.core import Check, Layer
 from gradproof.packages import in_stack, owner_of
+from gradproof.search import searched
 from gradproof.workspace import (
     CONTENT,
     PACKAGE,
@@ -33,7 +34,10 @@ TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
 _STDLIB = Path(os.__file__).resolve().parent
 _PASSED_OVER = frozenset({"__pycache__", ".git", ".hypothesis"})
 _WRITTEN = frozenset({"evidence", "gpu"})  # below reports/: what a run writes, as report.* is
-_SYSTEM = ("/proc/", "/sys/", "/dev/", "/run/", "/etc/", "/usr/", "/lib", "/var/", "/bin/")
+_SYSTEM = (
+    "/proc/", "/sys/", "/dev/", "/etc/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/libexec/", "/usr/share/",
+    *(f"{above}/{name}/" for above in ("", "/usr") for name in ("lib", "lib32", "lib64", "libx32")),
+)  # fmt: skip
 _seen: set[str] = set()
 _made: set[str] = set()
 _loose: set[str] = set()  # relative names that the working directory does not have: opened from a folder's descriptor
@@ -115,10 +119,11 @@ def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
     Below models/ and symbolic/ nothing is passed over but an installation that is in use.
     """
     found: dict[str, Path] = {}
-    inner, apart = installations_in(root), tuple(f"{p}{os.sep}" for p in (*installations(), scratch))
+    inner, own = installations_in(root), (*_SYSTEM, *(f"{p}{os.sep}" for p in (*installations(), scratch)))
+    apart = tuple(p for p in own if not f"{root}{os.sep}".startswith(p))  # a workspace may lie in any folder
     for name in sorted(_seen | _from_folders()):
         within = name.startswith(f"{root}{os.sep}")
-        if name.startswith(inner) if within else name.startswith((*_SYSTEM, *apart)):
+        if name.startswith(inner if within else apart):
             continue
         path = Path(name) if within else Path(os.path.realpath(name))
         within = path.is_relative_to(root)
@@ -172,13 +177,18 @@ def named_by(check: Check) -> set[str]:
 
 
 def claim_of(
-    check: Check, root: Path, absent: Iterable[str], also: Iterable[str] = (), read: Mapping[str, Path] | None = None
+    check: Check,
+    root: Path,
+    absent: Iterable[str],
+    also: Iterable[str] = (),
+    read: Mapping[str, Path] | None = None,
+    start: Iterable[Path] = (),
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
     A package that the check names counts wherever it is installed. A module that was loaded under another name than
-    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. Raises OSError
-    when a file that was imported or declared is gone.
+    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `start`: the
+    folders of PYTHONPATH. Raises OSError when a file that was imported or declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -208,7 +218,8 @@ def claim_of(
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
-    return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(absent)}
+    search = searched(modules, root, start, lambda key: place_of(key, root))
+    return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(absent), "search": search}
 
 
 def counted(check: Check, path: Path) -> bool:

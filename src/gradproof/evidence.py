@@ -1,6 +1,6 @@
 """The shape of one evidence file: how a run is written down, and what a reader insists on.
 
-Format `gradproof-evidence/1`: check, claim (spec digest, files, modules, absent), finding, environment, times.
+Format `gradproof-evidence/1`: check, claim (spec digest, files, modules, absent, search), finding, environment, times.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from gradproof.core import EVIDENCE_SCHEMA, Check, Finding, Outcome, Reach
 
+NO_SEARCH: Mapping[str, Any] = {"start": [], "found": {}}  # of gradproof.search: every module is at the root
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
 SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 
@@ -27,6 +28,7 @@ _SHAPE: Mapping[str, type | tuple[type, ...]] = {
     "claim.files": dict,
     "claim.modules": dict,
     "claim.absent": list,
+    "claim.search": dict,
     "finding": dict,
     "finding.outcome": str,
     "finding.reason": str,
@@ -122,7 +124,7 @@ def record(
     return {
         "schema": EVIDENCE_SCHEMA,
         "check": plain(check.to_json(), "check"),
-        "claim": {"spec": check.digest, "files": {}, "modules": {}, "absent": [], **(claim or {})},
+        "claim": {"spec": check.digest, "files": {}, "modules": {}, "absent": [], "search": NO_SEARCH, **(claim or {})},
         "finding": found,
         "environment": dict(environment or {}),
         "started_at": started_at or finished,
@@ -195,10 +197,24 @@ def _named(data: Mapping[str, Any]) -> None:
             raise ValueError(f"{part}.{key} is not text by name")
     if not all(isinstance(name, str) for name in data["claim"]["absent"]):
         raise ValueError("claim.absent is not a list of names")
+    if not _is_search(data["claim"]["search"]):
+        raise ValueError("claim.search is no list of folders with homes by name")
     if not isinstance(data["environment"].get("variables", {}), dict):
         raise ValueError("environment.variables is not by name")
     if not isinstance(data["check"].get("id"), str):
         raise ValueError("its check has no id")
+
+
+def _is_search(search: Mapping[str, Any]) -> bool:
+    """Whether this has the shape that gradproof.search writes."""
+    found = search.get("found")
+    if set(search) != {"start", "found"} or not isinstance(found, dict):
+        return False
+    rows = [row if isinstance(row, dict) else {} for row in found.values()]
+    lists = [search["start"], *(row.get("before") for row in rows)]
+    homes = [row.get("home") for row in rows]
+    texts = isinstance(lists[0], list) and all(isinstance(names, list) for names in lists)
+    return texts and all(isinstance(name, str) for name in [*homes, *(n for names in lists for n in names)])
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gradproof.core import Check, GradproofError, Layer, Outcome, digest_of
 from gradproof.environment import differences
 from gradproof.evidence import ANSWERS, Standing, misdated, validate
 from gradproof.files import replace_whole
+from gradproof.search import Trail
 from gradproof.workspace import PACKAGE, Locator, Workspace, sha256_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
@@ -71,10 +72,13 @@ def _no_constant(name: str) -> Any:
 class Store:
     """The evidence of one workspace."""
 
+    _here = True  # folders outside of the workspace are those that the runs had
+
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._hashes: dict[str, str] = {}
         self._locator = Locator(workspace.root)
+        self._trails: dict[bool, Trail] = {}
 
     def folder(self, check: Check) -> Path:
         """Where the evidence of a check lies."""
@@ -134,7 +138,7 @@ class Store:
             return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
         reasons = [late] if (late := misdated(evidence)) else []
         reasons += [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
-        reasons += [r for name, key in claim["modules"].items() if (r := self._module(name, key))]
+        reasons += [r for name, key in claim["modules"].items() if (r := self._module(check, claim, name, key))]
         reasons += [f"{name} now exists in the workspace" for name in claim["absent"] if self._locator.locate(name)]
         if check.layer is not Layer.CUDA:
             reasons += self._environment(check, evidence["environment"])
@@ -170,13 +174,17 @@ class Store:
         now = self._hashes[key]
         return None if now == digest else f"{key} changed" if now else f"{key} is gone"
 
-    def _module(self, name: str, key: str) -> str | None:
+    def _module(self, check: Check, claim: Mapping[str, Any], name: str, key: str) -> str | None:
         found, place = self._locator.locate(name), self._place(key)
-        if key.startswith("ext:"):
-            return None if found is None else f"module {name} is now in the workspace, shadowing {key}"
-        if found is None or place is None:
+        if place is None:
             return f"module {name} is no longer found"
-        return None if found.resolve() == place.resolve() else f"module {name} is now {found.name}, shadowing {key}"
+        if found is not None and key.startswith("ext:"):
+            return f"module {name} is now in the workspace, shadowing {key}"
+        if found is not None:
+            return None if found.resolve() == place.resolve() else f"module {name} is now {found.name}, shadowing {key}"
+        here = self._here and check.layer is not Layer.CUDA
+        trail = self._trails.setdefault(here, Trail(self._place, here))
+        return trail.moved(name, key, place, claim["search"])
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

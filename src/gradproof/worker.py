@@ -77,7 +77,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             finding = Finding(Outcome.ERROR, said)
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
-        claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read)
+        claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read, foreign[1:])
         late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")

@@ -25,6 +25,7 @@ from typing import Any
 
 from gradproof.core import GradproofError
 
+INSTALLED = ("lib", "lib32", "lib64", "bin", "include", "share")  # below sys.prefix
 CONTENT = ("models", "symbolic")
 FOLDERS = ("proofs", *CONTENT)
 PACKAGE = Path(__file__).resolve().parent
@@ -138,9 +139,14 @@ def installed(path: Path) -> bool:
 
 
 def installations() -> frozenset[str]:
-    """Where this Python and its packages lie, as they are named and as they are."""
-    named = (sys.prefix, sys.base_prefix)
-    return frozenset({*named, *map(os.path.realpath, (*named, os.path.dirname(os.__file__)))})
+    """Where this Python and its packages lie, as they are named and as they are.
+
+    Not all that lies below sys.prefix is installed: that may be /usr, and `pip install -e` keeps sources in a
+    virtual environment's src/.
+    """
+    homes = {place for home in (sys.prefix, sys.base_prefix) for place in (home, os.path.realpath(home))}
+    parts = {os.path.join(home, part) for home in homes for part in INSTALLED}
+    return frozenset({*parts, os.path.realpath(os.path.dirname(os.__file__))})
 
 
 def installations_in(root: Path) -> tuple[str, ...]:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy_workspace import check, runs, worker_command, write_workspace
 
-from gradproof import cli, environment, packages
-from gradproof.claim import ABSENT
+from gradproof import claim, cli, environment, packages
+from gradproof.claim import ABSENT, reads
 from gradproof.core import EXIT_CODE, Check, Exit, Layer
 from gradproof.runner import Worker
 from gradproof.store import Store
@@ -114,6 +115,25 @@ def test_a_file_that_is_read_is_part_of_the_claim(toy: Workspace, harness: str) 
     standing = Store(toy).standing(one)
     assert (standing.fresh, standing.reason) == (False, "ws:models/scale.json changed")
     assert concluded(toy, harness) == "REFUTED"
+
+
+@pytest.mark.parametrize("name", ["usr/src/app/c.json", "var/lib/ci/c.json", "libs/c.json", "run/c.json", "srv/c.json",
+    "usr/local/src/c.json", "usr/lib/app/c.json", "venv/src/tool/c.json"])  # fmt: skip
+def test_a_file_beside_a_workspace_counts_wherever_that_lies(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Folders of the operating system and of Python are passed over, and no more of /usr or of a venv than they are."""
+    file, root = tmp_path / name, (tmp_path / name).parent / "ws"
+    root.mkdir(parents=True)
+    file.write_text("{}")
+    for other in ("etc/os", "usr/share/os", "lib/os", "usr/lib64/os", "venv/lib/os", "proc/os"):
+        (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / other).write_text("")
+    monkeypatch.setattr(claim, "_SYSTEM", tuple(f"{tmp_path}{place}" for place in claim._SYSTEM))
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "usr"))
+    monkeypatch.setattr(claim, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
+    assert set(reads(root, root / "reports", "/nowhere")) == {f"ext:{file}"}
 
 
 def test_the_gate_falls_with_a_file_that_is_read(toy: Workspace) -> None:

@@ -31,6 +31,8 @@ NOTHING = "README"
 class CarriedStore(Store):
     """The evidence of a bundle. `files`: digests by claim key. `ran_on`: environment and distributions."""
 
+    _here = False
+
     def __init__(self, workspace: Workspace, files: Mapping[str, str], ran_on: Mapping[str, Any]) -> None:
         super().__init__(workspace)
         self.files, self.ran_on = files, ran_on
