@@ -70,6 +70,8 @@ class Demands:
 
 
 NONE = Demands()
+PROOFS = (Layer.SMT, Layer.CROSSHAIR, Layer.STEP)
+"""The layers of which a bound is asked."""
 
 
 def stricter(one: Least, other: Least) -> Least:
@@ -118,7 +120,7 @@ def shortcoming(asked: Least, layer: Layer, proofs: Sequence[tuple[Check, Reach 
     far = [(c, r) for c, r in proofs if wanted is None or (r is not None and REACHES.index(r) <= REACHES.index(wanted))]
     if not far:
         return f"its reach is {_best(proofs)}, and {wanted} is asked for"
-    for name, least in asked.bounds.items() if layer in (Layer.SMT, Layer.CROSSHAIR, Layer.STEP) else ():
+    for name, least in asked.bounds.items() if layer in PROOFS else ():
         held = [b.value for c, r in far for b in c.bounds if b.name == name]
         everything = any(r is Reach.ALL_INPUTS for _, r in far)
         if not everything and max(held, default=0) < least:

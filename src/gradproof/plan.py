@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof.backing import Required
 from gradproof.core import Check, Expect, GradproofError, Kind, Layer
-from gradproof.demands import NONE, Demands, together
+from gradproof.demands import NONE, PROOFS, Demands, Least, together
 from gradproof.judge import Clause, Criterion, Policy
 
 if TYPE_CHECKING:
@@ -47,10 +47,7 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
     """
     gate = contract.gate
     demands = together([more] if gate is None else [gate.demands, more], more.now)
-    clauses = tuple(
-        Clause(o.id, tuple(dict.fromkeys([*o.layers.get(profile, ()), *_more(demands, o.id)])), o.subjects)
-        for o in contract.obligations
-    )
+    clauses = _clauses(contract, profile, demands)
     if gate is None:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
@@ -59,8 +56,21 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
     return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
 
 
-def _more(demands: Demands, name: str) -> tuple[Layer, ...]:
-    return demands.least[name].layers if name in demands.least else ()
+def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:
+    """Each obligation with the layers that must discharge it: the contract's own, and those that a demand needs.
+
+    A least reach needs its layer, but for a GPU's where the profile asks for no GPU at all. A least bound needs a
+    layer of proofs: the first that has a check of the obligation, else the solver's.
+    """
+    named = {o.id: [*o.layers.get(profile, ()), *demands.least.get(o.id, Least()).layers] for o in contract.obligations}
+    gpu = any(Layer.CUDA in layers for layers in named.values())
+    for name, least in demands.least.items():
+        layers = named.setdefault(name, [])
+        layers += [layer for layer in least.reach if gpu or layer is not Layer.CUDA]
+        if least.bounds and not set(layers) & set(PROOFS):
+            held = {check.layer for check in plan(contract) if name in check.obligations}
+            layers.append(next((layer for layer in PROOFS if layer in held), Layer.SMT))
+    return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects) for o in contract.obligations)
 
 
 def falsification_id(gate: Gate) -> str:

@@ -97,6 +97,28 @@ def test_settings_cannot_ask_for_less_than_the_contract(root: Path) -> None:
     assert "its reach is bounded, and all inputs is asked for" in found.why
 
 
+NOWHERE = {
+    "a reach in a layer without a check": ('reach = {step = "bounded"}', "T-1 x step"),
+    "two of them": ('reach = {step = "sampled", crosshair = "bounded"}', "T-1 x crosshair"),
+    "a reach on a GPU beside a layer on one": ('layers = ["cuda"]\nreach = {cuda = "sampled"}', "T-1 x cuda"),
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_a_demand_on_a_layer_that_nobody_asked_for_asks_for_it(root: Path, name: str) -> None:
+    """It would be dropped without a word."""
+    demand, cell = NOWHERE[name]
+    (root / "pyproject.toml").write_text(f"[tool.gradproof.require.T-1]\n{demand}\n", encoding="utf-8")
+    found = verify(root, alone=False)
+    assert found.exit is Exit.OPEN
+    assert f"{cell}: no check is planned for this required layer" in found.why
+
+
+def test_a_reach_on_a_gpu_asks_for_none_where_the_profile_does_not(root: Path) -> None:
+    (root / "pyproject.toml").write_text('[tool.gradproof.require.T-1]\nreach = {cuda = "sampled"}\n', encoding="utf-8")
+    assert verify(root, alone=False).exit is Exit.MET
+
+
 def test_a_bound_of_another_name_is_not_the_one_that_is_asked_for(root: Path) -> None:
     edit(root, CONTRACT, SEEDED, f"{SEEDED}\n  least: {{T-1: {{bounds: {{cycles: 1}}}}}}")
     found = verify(root, alone=False)

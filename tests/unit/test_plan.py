@@ -10,6 +10,7 @@ from toy_workspace import write_workspace
 
 from gradproof.contract import Contract, load
 from gradproof.core import Check, Expect, GradproofError, Kind, Layer
+from gradproof.demands import Demands, Least
 from gradproof.plan import falsification_id, plan, policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -172,3 +173,17 @@ def test_an_obligation_brings_subjects_and_controls_of_its_own(toy: Contract) ->
     seeded = [row["subject"] for row in other["GATE-1/falsification"].params["subchecks"]]
     torch_mutants = toy.subjects["torch_mutants"]
     assert seeded == ["models.other:BUGS[bug]", f"{torch_mutants}[bug]"]
+
+
+@pytest.mark.parametrize(("layers", "solver", "want"), [
+    ((Layer.CPU,), "z3", (Layer.CPU, Layer.SMT)), ((Layer.CPU,), "crosshair", (Layer.CPU, Layer.CROSSHAIR)),
+    ((Layer.CPU,), "", (Layer.CPU, Layer.SMT)), ((Layer.STEP,), "z3", (Layer.STEP,)),
+])  # fmt: skip
+def test_a_least_bound_asks_for_a_layer_of_proofs(
+    toy: Contract, layers: tuple[Layer, ...], solver: str, want: tuple[Layer, ...]
+) -> None:
+    """The one that has a proof of the obligation, where none is required."""
+    harnesses = tuple(replace(h, solver=solver) for h in toy.harnesses) if solver else ()
+    toy = replace(toy, obligations=(replace(toy.obligations[0], layers={"ci": layers}),), harnesses=harnesses)
+    more = Demands({"T-1": Least(bounds={"micro_batches": 2})})
+    assert [c.layers for c in policy_of(toy, "ci", more).clauses] == [want]
