@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,6 +26,7 @@ from gradproof.workspace import Workspace, find
 
 if TYPE_CHECKING:
     from gradproof.contract import Contract
+    from gradproof.demands import Demands
     from gradproof.runner import Listener
 
 INTERRUPTED = 130
@@ -210,6 +212,12 @@ class Session:
         spent = time.monotonic() - clock
         return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
 
+    def under(self, demands: Demands) -> Session:
+        """The same session with other demands, as those of another day."""
+        other = copy(self)
+        other.demands = demands
+        return other
+
     def judged(self, contract: Contract, standings: Mapping[str, Standing]) -> Verdict:
         """Verdict on everything a contract plans, and on what it builds on: that on the evidence at hand."""
         return self.verdicts(standings, contract)[contract.id]
@@ -261,9 +269,26 @@ class Session:
             seconds=run.seconds,
         )
 
+    def reports(self, run: Run) -> list[dict[str, Any]]:
+        """The report of each contract, held against the baseline where there is one. Raises GradproofError GP481.
+
+        A part of a run, which never meets the gate, is held against none.
+        """
+        made = [self.reported(contract, run) for contract in self.contracts]
+        if self.options.baseline is None or not run.complete:
+            return made
+        from gradproof.ratchet import held
+
+        return held(self.options.baseline, made, self._beside())
+
+    def _beside(self) -> frozenset[str]:
+        """Ids of the workspace's contracts, which are not gone where --contract leaves them out."""
+        return frozenset(path.parent.name for path in self.workspace.root.glob("proofs/*/contract.yaml"))
+
     def report_path(self, contract: Contract, ending: str) -> Path:
-        """`reports/report.json`; with several contracts each has a folder of its own."""
-        folder = self.workspace.reports if len(self.contracts) == 1 else self.workspace.reports / contract.id
+        """`reports/report.json`; in a workspace with several contracts each has a folder of its own."""
+        several = len(self._beside() | {c.id for c in self.contracts}) > 1
+        folder = self.workspace.reports / contract.id if several else self.workspace.reports
         return folder / f"report.{ending}"
 
     def mark(self) -> None:

@@ -6,6 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -306,7 +307,9 @@ def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[
     assert "1 differ" in found.found
 
 
-def test_a_waiver_counts_as_on_the_day_of_the_bundle(verified: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_waiver_counts_as_on_the_day_of_the_bundle(
+    verified: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     today = datetime.now(UTC).date()
     (verified.root / "pyproject.toml").write_text(
         '[tool.gradproof]\nprofile = "release"\n[[tool.gradproof.waivers]]\nobligation = "T-1"\nlayer = "cuda"\n'
@@ -326,7 +329,19 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(verified: Workspace, monkey
 
     monkeypatch.setattr("gradproof.session.datetime", Later)
     assert cli.dispatch(["gate"]) == OPEN
+    monkeypatch.setattr("gradproof.cli.verify_bundle.datetime", Later)
+    capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(out)]) == 0
+    told = capsys.readouterr()
+    assert f"judged by the clock of {today}" in told.out
+    assert "Waiver in force: T-1 x cuda" in told.out
+    assert "today: toy: open (exit 4): " in told.err
+    assert f"T-1 x cuda: the waiver of ann expired on {today}" in told.err
+    assert cli.dispatch(["verify-bundle", str(out), "--today"]) == OPEN
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(time.time())))
+    assert cli.dispatch(["attest", "late", "-q", "--no-queries"]) == USAGE
+    assert only_code(capsys) == "GP440"
+    assert not (verified.root / "late").exists()
 
 
 def test_evidence_of_a_gpu_and_the_lock_are_carried(verified: Workspace) -> None:

@@ -79,6 +79,55 @@ def test_the_file_and_the_environment_name_it_too(toy: Workspace, base: Path, mo
     assert dispatch(["gate"]) == MET
 
 
+@pytest.mark.parametrize("command", [["verify"], ["report"], ["attest", "out", "-q", "--no-queries"]])
+def test_every_command_that_judges_is_held_to_it(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], command: list[str]
+) -> None:
+    """The Action, the hooks and what `init` writes run `verify`."""
+    (toy.root / "pyproject.toml").write_text('[tool.gradproof]\nbaseline = "baseline"\n', encoding="utf-8")
+    assert dispatch([*command[:1], "here", *command[2:]] if command[0] == "attest" else command) == MET
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    capsys.readouterr()
+    assert dispatch(command) == BROKEN
+    told = capsys.readouterr()
+    assert "weaker" in told.out + told.err
+    (toy.root / "pyproject.toml").unlink()
+    assert dispatch(["verify", "-q", "--baseline", str(base)]) == BROKEN
+    assert dispatch(["verify", "-q"]) == MET
+
+
+def test_a_shard_is_held_to_none(toy: Workspace, base: Path) -> None:
+    """It is never met, and what it did not run is not weaker for that."""
+    assert dispatch(["verify", "-q", "--no-cache", "--shard", "1/2", "--baseline", str(base)]) == OPEN
+
+
+@pytest.fixture
+def two(toy: Workspace) -> Workspace:
+    """The toy workspace with a second contract of other ids."""
+    text = toy.contracts()[0].read_text(encoding="utf-8")
+    for name in ("T-1", "STUB-1", "K-1", "K-2", "F-1", "GATE-1"):
+        text = text.replace(name, f"Z{name}")
+    path = toy.root / "proofs/zoo/contract.yaml"
+    path.parent.mkdir()
+    path.write_text(text, encoding="utf-8")
+    return toy
+
+
+def test_a_contract_that_is_not_asked_for_is_not_gone(two: Workspace) -> None:
+    assert dispatch(["verify", "-q"]) == MET
+    base = str(shutil.copytree(two.reports, two.root / "baseline"))
+    assert dispatch(["gate", "--contract", "toy", "--baseline", base]) == MET
+    shutil.rmtree(two.root / "proofs/zoo")
+    assert dispatch(["gate", "--baseline", base]) == BROKEN
+
+
+def test_a_folder_of_reports_stays_a_baseline_after_a_run_of_one_contract(two: Workspace) -> None:
+    assert dispatch(["verify", "-q"]) == MET
+    assert dispatch(["verify", "-q", "--contract", "toy"]) == MET
+    assert sorted(p.parent.name for p in two.reports.rglob("report.json")) == ["toy", "zoo"]
+    assert dispatch(["gate", "--baseline", str(two.reports)]) == MET
+
+
 def test_a_baseline_that_is_not_there_or_says_too_much_is_refused(toy: Workspace, base: Path) -> None:
     assert dispatch(["gate", "--baseline", "nowhere.json"]) == USAGE
     path = base / "report.json"

@@ -98,11 +98,11 @@ def opened(
         if standing.evidence is None and check.id in left_out:
             standing = Standing(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
         standings[check.id] = standing
-    session.demands = replace(session.demands, now=_clock(made_at, standings))
+    session.demands = replace(session.demands, now=clock(made_at, standings))
     return Carried(session, store, standings)
 
 
-def _clock(made_at: str, standings: Mapping[str, Standing]) -> datetime:
+def clock(made_at: str, standings: Mapping[str, Standing]) -> datetime:
     """When the bundle was made: by its own word, and not before the newest of its evidence."""
     told = [made_at, *(s.evidence["finished_at"] for s in standings.values() if s.evidence is not None)]
     times = [_time(text) for text in told]

@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,13 +21,14 @@ from gradproof.bundle.carried import (
     SOURCES,
     Carried,
     claimed,
+    clock,
     files_text,
     opened,
 )
 from gradproof.bundle.document import BUNDLE, ENVELOPE, MANIFEST, SAYS, LeftOut, Manifest
 from gradproof.bundle.inventory import ran_on, wheel_of
 from gradproof.bundle.listing import entries, entry_of
-from gradproof.core import GradproofError
+from gradproof.core import Exit, GradproofError
 from gradproof.evidence import Standing, now
 from gradproof.runner import Listener
 from gradproof.session import Session
@@ -75,6 +76,7 @@ def attest(session: Session, wanted: Wanted, listener: Listener = lambda progres
     if not any(s.fresh for s in standings.values()):
         mend = "run gradproof verify first"
         raise GradproofError("GP441", "no check has fresh evidence", "evidence of the sources as they are", mend)
+    _honest(session, standings, made_at)
     stage = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         stage.mkdir()
@@ -97,6 +99,19 @@ def stated_time() -> str:
     except (ValueError, OverflowError, OSError) as error:
         found = f"SOURCE_DATE_EPOCH={given!r}"
         raise GradproofError("GP440", found, "whole seconds since 1970", "set it right, or unset it") from error
+
+
+def _honest(session: Session, standings: Mapping[str, Standing], made_at: str) -> None:
+    """Raises GradproofError GP440 where a gate is met on the day that a bundle states, and is not today."""
+    stated = replace(session.demands, now=clock(made_at, standings))
+    today = session.verdicts(standings, *session.contracts)
+    then = session.under(stated).verdicts(standings, *session.contracts)
+    for contract in session.contracts:
+        if then[contract.id].exit is Exit.MET and today[contract.id].exit is not Exit.MET:
+            reason = next(iter(today[contract.id].reasons), "")
+            found = f"SOURCE_DATE_EPOCH of {made_at[:10]}, when the gate of {contract.id} was met; today: {reason}"
+            mend = "renew what has run out, or set SOURCE_DATE_EPOCH to today"
+            raise GradproofError("GP440", found, "a day on which the gate stands as it does today", mend)
 
 
 def free(out: Path) -> Path:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import baseline, place, with_options
 
 if TYPE_CHECKING:
     from gradproof.bundle.signing import Signer
-    from gradproof.session import Options
+    from gradproof.core import Exit
+    from gradproof.session import Options, Session
 
 MOST = 10
 
@@ -19,6 +20,7 @@ MOST = 10
 @click.command("attest")
 @click.argument("out", metavar="OUT_DIR", type=click.Path(path_type=Path))
 @place
+@baseline
 @click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that is to be released.")
 @click.option("--no-queries", is_flag=True, help="Do not run proofs again to write their solver queries.")
 @click.option(
@@ -61,11 +63,25 @@ def command(
     if signer is not None:
         click.echo(f"signed: MANIFEST.dsse.json, with the key {signer.keyid}")
     exits = [Exit(report["verdict"]["exit"]) for report in made.reports.values()]
+    exits += _held(session)
     for name, report in made.reports.items():
         click.echo(f"the evidence supports: {name}: {report['verdict']['exit']} (exit {report['verdict']['code']})")
     for words in made.contradictions:
         click.echo(f"contradicted: {words}", err=True)
     return EXIT_CODE[Exit.BROKEN] if made.contradictions else worst(exits)
+
+
+def _held(session: Session) -> list[Exit]:
+    """The verdicts against the baseline, which no bundle carries; none where there is no baseline."""
+    from gradproof.core import Exit
+
+    if session.options.baseline is None:
+        return []
+    reports = session.reports(session.at_hand())
+    for report in reports:
+        for reason in report["verdict"]["reasons"]:
+            click.echo(f"{report['contract']['id']}: {reason}", err=True)
+    return [Exit(report["verdict"]["exit"]) for report in reports]
 
 
 def _signer(path: Path | None) -> Signer | None:

@@ -33,11 +33,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     wanted = asked(formats, json_)
     session = Session(options)
     run = session.at_hand()
-    reports = [session.reported(contract, run) for contract in session.contracts]
-    if session.options.baseline is not None:
-        from gradproof.ratchet import held
-
-        reports = held(session.options.baseline, reports)
+    reports = session.reports(run)
     with Outputs(wanted, len(reports)) as outputs:
         if outputs.table:
             told(reports)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import place, with_options
+from gradproof.cli.options import baseline, place, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 @click.command("report")
 @place
+@baseline
 @output_formats
 @with_options
 def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
@@ -35,8 +36,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     run = session.at_hand()
     claims, made = claimed(session, run), []
     with Outputs(wanted, len(session.contracts)) as outputs:
-        for contract in session.contracts:
-            report = session.reported(contract, run)
+        for contract, report in zip(session.contracts, session.reports(run), strict=True):
             report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)
             if outputs.table:

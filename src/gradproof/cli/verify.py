@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import place, running, selecting, with_options
+from gradproof.cli.options import baseline, place, running, selecting, with_options
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.cli.sharding import sharded, sharding
 
@@ -26,6 +26,7 @@ FORMATS = ("json", "md", "html")
 @place
 @selecting
 @running
+@baseline
 @output_formats
 @sharding
 @click.option("--watch", is_flag=True, help="Run again what a save touched, print changes; ctrl-C ends (exit 130).")
@@ -62,8 +63,7 @@ def command(
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
         claims, made = judged(session, ledger, run.standings), []
-        for contract in session.contracts:
-            report = session.reported(contract, run)
+        for contract, report in zip(session.contracts, session.reports(run), strict=True):
             report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)
             made.append(report)

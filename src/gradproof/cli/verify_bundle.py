@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from gradproof.bundle.check import Judged
     from gradproof.bundle.listing import Problem
     from gradproof.bundle.signing import PublicKey
+    from gradproof.core import Exit
 
 MOST = 20
 
@@ -29,13 +32,15 @@ MOST = 20
     metavar="PUB.pem",
     help="Demand a signature of this ed25519 key, or of another --key (repeatable).",
 )
+@click.option("--today", is_flag=True, help="Let waivers and GPU evidence run out by today's date, not the bundle's.")
 def command(
     folder: Path, rerun: tuple[str, ...], solver: str | None, sha256: str | None, wheel: Path | None,
-    paths: tuple[Path, ...],
+    paths: tuple[Path, ...], today: bool,
 ) -> int:  # fmt: skip
     """Judge a bundle that gradproof attest wrote. Offline; executes nothing without --rerun.
 
-    Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts.
+    Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts,
+    on the day that the bundle states; what has run out since is told, and counts with --today.
     """
     from gradproof.bundle.check import verify
     from gradproof.bundle.listing import Problem, entry_of
@@ -61,9 +66,32 @@ def command(
     for name, report in judged.reports.items():
         verdict = report["verdict"]
         click.echo(f"the evidence supports: {name}: {verdict['exit']} (exit {verdict['code']})")
+    exits = [Exit(report["verdict"]["exit"]) for report in judged.reports.values()]
+    later = _dated(judged)
     click.echo(_signature(judged, folder))
     click.echo(f"{len(judged.manifest.files)} files as listed; sha256 of MANIFEST.json {digest}")
-    return worst(Exit(report["verdict"]["exit"]) for report in judged.reports.values())
+    return worst([*exits, *later] if today else exits)
+
+
+def _dated(judged: Judged) -> list[Exit]:
+    """The day by which a bundle is judged, its waivers in force, and the verdicts that are worse by today's."""
+    from gradproof.core import Exit
+    from gradproof.render.views import waiver_words
+
+    assert judged.carried is not None
+    assert judged.reports is not None
+    session, found = judged.carried.session, []
+    if session.demands.now is not None:
+        click.echo(f"judged by the clock of {session.demands.now:%Y-%m-%d %H:%M} UTC")
+    for report in judged.reports.values():
+        for waiver in report["waivers"]:
+            click.echo(f"  {waiver_words(waiver)}")
+    now = session.under(replace(session.demands, now=datetime.now(UTC)))
+    for name, verdict in now.verdicts(judged.carried.standings, *session.contracts).items():
+        if name in judged.reports and verdict.exit is not Exit(judged.reports[name]["verdict"]["exit"]):
+            click.echo(f"today: {name}: {verdict.exit} (exit {verdict.code}): {'; '.join(verdict.reasons)}", err=True)
+            found.append(verdict.exit)
+    return found
 
 
 def _keys(paths: tuple[Path, ...], folder: Path) -> list[PublicKey]:

@@ -101,7 +101,7 @@ class Watcher:
             run = session.run(chosen, listener)
         run = session.filled(run)
         self.standings = run.standings
-        reports = [session.reported(contract, run) for contract in session.contracts]
+        reports = session.reports(run)
         for contract, report in zip(session.contracts, reports, strict=True):
             session.write(contract, report, FORMATS)
         self._tell(reports, len(run.ran))
