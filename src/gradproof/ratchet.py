@@ -11,7 +11,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof.core import EXIT_CODE, Exit
+from gradproof.core import EXIT_CODE, Exit, GradproofError
 from gradproof.session import SEVERITY
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
     from gradproof.diff.compared import difference
     from gradproof.report import write_json
 
+    _reports_at(baseline)
     with tempfile.TemporaryDirectory() as folder:
         for report in reports:
             write_json(Path(folder) / report["contract"]["id"] / "report.json", report)
@@ -40,6 +41,16 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
         for name in [row.contract] if row.contract in known else known:
             reasons[name] += told
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
+
+
+def _reports_at(baseline: Path) -> None:
+    """Raises GradproofError GP481 for a contract, a workspace or evidence: they say what is asked, or less."""
+    places = [baseline / "report.json", *baseline.glob("*/report.json")] if baseline.is_dir() else [baseline]
+    workspace = any(baseline.glob("proofs/*/contract.yaml"))
+    if all(place.suffix == ".json" for place in places) and any(p.is_file() for p in places) and not workspace:
+        return
+    expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
+    raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")
 
 
 def _told(change: ChangeShape) -> tuple[Exit, str]:

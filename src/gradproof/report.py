@@ -192,6 +192,7 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
     data = check.to_json()
     row = {key: data[key] for key in ("id", "kind", "layer", "title", "obligations", "expect", "strategy", "bounds")}
     row |= {key: data[key] for key in ("stubs", "harness", "subject", "mutants", "time_limit")}
+    row["params"] = check.text.get("row", {}).get("params", {})
     row |= {key: finding[key] for key in ("domain", "covers", "controls", "counterexample", "replays", "clauses")}
     row |= {key: finding[key] for key in ("measurements", "stats")}
     return row | {

@@ -79,6 +79,16 @@ def test_the_file_and_the_environment_name_it_too(toy: Workspace, base: Path, mo
     assert dispatch(["gate"]) == MET
 
 
+def test_a_parameter_that_is_smaller_is_not_met(toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit(toy, '    harness: "symbolic.toy:a_is_one"\n', '    harness: "symbolic.toy:a_is_one"\n    params: {size: 2}\n')
+    shutil.rmtree(base)
+    shutil.copytree(toy.reports, base)
+    edit(toy, "params: {size: 2}", "params: {size: 1}")
+    capsys.readouterr()
+    assert dispatch(["gate", "--baseline", str(base)]) == OPEN
+    assert "not decided against the baseline: parameter checks.K-1.params.size" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("command", [["verify"], ["report"], ["attest", "out", "-q", "--no-queries"]])
 def test_every_command_that_judges_is_held_to_it(
     toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], command: list[str]
@@ -128,6 +138,16 @@ def test_a_folder_of_reports_stays_a_baseline_after_a_run_of_one_contract(two: W
     assert dispatch(["gate", "--baseline", str(two.reports)]) == MET
 
 
+@pytest.mark.parametrize("place", [".", "proofs/toy/contract.yaml", "reports/evidence", "nowhere", "pyproject.toml"])
+def test_a_baseline_that_is_no_report_is_refused(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], place: str
+) -> None:
+    (toy.root / "pyproject.toml").touch()
+    capsys.readouterr()
+    assert dispatch(["gate", "--baseline", place]) == USAGE
+    assert "GP481" in capsys.readouterr().err
+
+
 def test_a_baseline_that_is_not_there_or_says_too_much_is_refused(toy: Workspace, base: Path) -> None:
     assert dispatch(["gate", "--baseline", "nowhere.json"]) == USAGE
     path = base / "report.json"
@@ -175,6 +195,7 @@ def test_a_verdict_is_the_worse_of_its_own_and_of_the_comparison(
     after: tuple[Exit, Exit], reasons: tuple[list[str], list[str]],
 ) -> None:  # fmt: skip
     """A change of a contract that is no longer there counts against every contract that is."""
+    (tmp_path / "report.json").touch()
     monkeypatch.setattr(compared, "difference", lambda old, new: SimpleNamespace(open=open_, contracts=rows))
     own = {"exit": str(before), "code": EXIT_CODE[before], "met": before is Exit.MET,
            "reasons": [] if before is Exit.MET else ["why"]}  # fmt: skip

@@ -217,7 +217,7 @@ def _ruled(row: Tree) -> dict[str, Any]:
 
 def _judged(row: Tree) -> dict[str, Any]:
     """A check of a report. `shown`, `taken`, `covers`, `killed` and `domain` are of evidence that counts."""
-    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer")
+    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "params")
     own = {**{k: row[k] for k in names if k in row}, "subject": row.get("subject"), "required": row.get("required")}
     own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in row["bounds"]}
     own["time_limit"] = row.get("time_limit")
