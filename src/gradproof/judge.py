@@ -359,6 +359,8 @@ def _uncovered(
                 reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
             elif cell.required and cell.effect is Effect.OPEN and cell.reason:
                 reasons.append(f"{row.id} x {layer}: {cell.reason}")
+    if obligations and all(row.excused and not row.discharged for row in obligations.values()):
+        reasons.append("every obligation is waived in every layer, and nothing is shown")
     reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
     if policy.gate_check is not None and policy.gate_check not in rulings:
         reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")

@@ -140,8 +140,14 @@ def test_a_waiver_of_one_cell_does_not_excuse_the_other() -> None:
     made = judged((one, None), run(Outcome.NOT_RUN), policy=BOTH, waivers=(WAIVER,))
     assert made.exit is Exit.OPEN
     assert made.obligations["T-1"].excused == ()
-    every = replace(WAIVER, layer=None)
-    assert judged((one, None), run(Outcome.NOT_RUN), policy=BOTH, waivers=(every,)).exit is Exit.MET
+
+
+def test_waivers_of_everything_leave_nothing_to_release() -> None:
+    every, one = replace(WAIVER, layer=None), check("K-1")
+    nothing = judged((one, None), run(Outcome.NOT_RUN), policy=BOTH, waivers=(every,))
+    assert nothing.exit is Exit.OPEN
+    assert nothing.reasons == ("every obligation is waived in every layer, and nothing is shown",)
+    assert judged(proof(), run(Outcome.NOT_RUN), policy=BOTH, waivers=(every,)).exit is Exit.MET
 
 
 def test_a_check_of_two_obligations_is_excused_where_both_are() -> None:
