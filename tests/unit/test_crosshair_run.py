@@ -61,7 +61,7 @@ def claim(obligation: str, name: str, **changes: Any) -> Check:
         "subject": "models.accumulation:Accumulation",
         "params": {"subjects": SUBJECTS},
         "bounds": (Bound("micro_batches", 3, "a test"),),
-        "time_limit": 60.0,
+        "time_limit": 600.0,
     }
     return Check(**{**fields, **changes})
 
@@ -335,6 +335,25 @@ def test_time_is_shared_out_and_none_left_is_a_timeout(monkeypatch: pytest.Monke
     trial = crosshair_run.Trial(check, crosshair_contracts.loss_mean, Accumulation(), 0.0, 3)
     after = crosshair_run._control(trial, control, MUTANTS["loss_sum"].subject)
     assert (after.outcome, after.killed) == (Outcome.TIMEOUT, False)
+
+
+@pytest.mark.parametrize(("left", "outcome"), [
+    ([Outcome.TIMEOUT], Outcome.TIMEOUT), ([Outcome.TIMEOUT, Outcome.TIMEOUT], Outcome.TIMEOUT),
+    ([Outcome.HOLDS], Outcome.WEAK), ([Outcome.TIMEOUT, Outcome.HOLDS], Outcome.WEAK), ([Outcome.ERROR], Outcome.WEAK),
+    ([Outcome.UNKNOWN], Outcome.WEAK),
+])  # fmt: skip
+def test_mutants_for_which_no_time_was_left_refute_nothing(
+    left: list[Outcome], outcome: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slow machine is no weak harness: that would end red where nothing is known."""
+    check = claim("GA-INV-001", "loss_mean", mutants=("loss_sum",))
+
+    rows = [(Control(str(i), "mutant", "GA-INV-001", found, False), None) for i, found in enumerate(left)]
+    monkeypatch.setattr(crosshair_run, "_control", lambda trial, control, subject: control)
+    monkeypatch.setattr(crosshair_run, "controls_of", lambda check, workspace: rows)
+    finding = crosshair_run.run(check, Place())
+    assert finding.outcome is outcome
+    assert finding.reason.startswith("not killed: 0")
 
 
 @pytest.mark.parametrize("harness", crosshair_contracts.COVERS)

@@ -20,7 +20,7 @@ from gradproof.arith.soft import Soft
 from gradproof.backends.crosshair_ask import Answer, Contract, broken, consult, sampled
 from gradproof.backends.replay import instance, watched
 from gradproof.backends.told import CUT, EXACT, heard, traced
-from gradproof.backends.twins import disown, survivors
+from gradproof.backends.twins import disown, remaining, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Outcome, Reach
 
 __all__ = ["broken", "run"]
@@ -124,7 +124,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
         finding.controls = [_control(trial, control, subject) for control, subject in controls]
         disown([(c, s) for c, (_, s) in zip(finding.controls, controls, strict=True)], {})
         if left := survivors(finding.controls):
-            finding.outcome, finding.reason = Outcome.WEAK, left
+            finding.outcome, finding.reason = remaining(finding.controls), left
     finding.stats |= {
         "solver": f"crosshair {version('crosshair-tool')}",
         "paths": trial.paths.get("subject", 0),

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from gradproof import smt
 from gradproof.backends.replay import Attempt, first_reproduced, instance, retold, torch_replay
-from gradproof.backends.twins import disown, survivors
+from gradproof.backends.twins import disown, remaining, survivors
 from gradproof.core import Check, Control, Finding, GradproofError, Kind, Outcome, Reach
 from gradproof.explore import Explorer, Limits, Result, Violated
 from gradproof.kit import SymbolicKit
@@ -92,7 +92,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
         finding.controls = [_control(trial, *row) for row in rows]
         disown(rows, registry)
         if left := survivors(finding.controls):
-            finding.outcome, finding.reason = Outcome.WEAK, left
+            finding.outcome, finding.reason = remaining(finding.controls), left
     for tell in trial.untold:  # after the last question: what a solver answers depends on what was freed before
         tell()
     if check.strategy in WITHOUT_SOLVER:

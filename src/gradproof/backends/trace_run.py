@@ -23,7 +23,7 @@ from typing import Any, Protocol
 import torch
 
 from gradproof.backends.trace_property import ANYWHERE, USERS, Harness, Setting, idle_bounds, settings_of
-from gradproof.backends.twins import disown
+from gradproof.backends.twins import disown, remaining
 from gradproof.core import Check, Control, Finding, Outcome, Reach
 from gradproof.shadow import verify
 from gradproof.shadow.places import USER, owner
@@ -138,7 +138,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
             disown(rows, workspace.resolve(check.params["subjects"]["torch_mutants"]) if check.mutants else {})
             alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
             if alive:
-                finding.outcome, finding.reason = Outcome.WEAK, f"not killed: {'; '.join(alive)}"
+                finding.outcome, finding.reason = remaining(finding.controls), f"not killed: {'; '.join(alive)}"
     finally:
         torch.set_num_threads(threads)
     if finding.outcome is not Outcome.HOLDS:

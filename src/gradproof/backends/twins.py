@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from types import CodeType, FunctionType
 from typing import Any
 
-from gradproof.core import Control
+from gradproof.core import Control, Outcome
 
 _APART = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__orig_bases__"}
 _PLAIN = (bool, int, float, str, bytes, tuple, frozenset, type(None))
@@ -76,3 +76,9 @@ def survivors(controls: Sequence[Control]) -> str:
     left = [c for c in controls if not c.killed]
     words = [c.reason if c.reason.endswith("under another name") else c.name for c in left]
     return f"not killed: {', '.join(words)}" if words else ""
+
+
+def remaining(controls: Sequence[Control]) -> Outcome:
+    """What controls that were not killed make of a check: TIMEOUT where time ran out for each of them, else WEAK."""
+    left = [c for c in controls if not c.killed]
+    return Outcome.TIMEOUT if all(c.outcome is Outcome.TIMEOUT for c in left) else Outcome.WEAK
