@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from house_rules import PRODUCT, sources
 from ruamel.yaml import YAML
 
 from gradproof.cli import cli
@@ -52,12 +53,29 @@ def test_no_input_is_pasted_into_a_script() -> None:
 
 def test_commands_and_options_exist() -> None:
     texts = [HOOKS.read_text(encoding="utf-8"), *(step["run"] for step in action()["runs"]["steps"])]
-    found = re.findall(r"entry: gradproof (\w+)|-m gradproof (\w+)", "\n".join(texts))
+    found = re.findall(r"entry: gradproof (\w+)|-P -m gradproof (\w+)", "\n".join(texts))
     assert {"".join(names) for names in found} == {"gate", "verify"}
     verify = cli.get_command(None, "verify")  # type: ignore[arg-type]
     assert verify is not None
     options = {o for p in verify.params for o in p.opts}
     assert {o for text in texts for o in re.findall(r"(?<=\s)--[a-z-]+", text)} <= options
+
+
+def unsafe(text: str) -> list[str]:
+    """Commands that start a module with the current folder first on the import path, where its json.py would run."""
+    return re.findall(r"(?<!-P )-m (?:gradproof|pip)\b.*|(?<!\"-P\", )\"-m\", \"(?:gradproof|pip)\b.*", text)
+
+
+def test_what_runs_in_a_users_repository_does_not_search_it_for_modules() -> None:
+    published = [ACTION, HOOKS, REPOSITORY / "docs/shards.md", REPOSITORY / "src/gradproof/starting_texts.py"]
+    assert {path.name: found for path in published if (found := unsafe(path.read_text(encoding="utf-8")))} == {}
+    started = {s.name: re.findall(r'.*"-m", "gradproof\b.*', s.text) for s in sources(PRODUCT)}
+    assert {name: [line for line in lines if unsafe(line)] for name, lines in started.items() if lines} == {
+        f"src/gradproof/{name}.py": []
+        for name in ("bundle/derived", "bundle/second", "rounding/solve", "selftests", "shadow/child",
+                     "shadow/rank_pool", "shadow/watching")
+    }  # fmt: skip
+    assert len(unsafe('python -m gradproof gate\npython -P -m pip\n[sys.executable, "-m", "gradproof", "x"]')) == 2
 
 
 def run_script(folder: Path, workspace: str) -> tuple[int, dict[str, str], str]:
@@ -66,7 +84,7 @@ def run_script(folder: Path, workspace: str) -> tuple[int, dict[str, str], str]:
     output = folder / "output"
     env = {**os.environ, "WORKSPACE": workspace, "CONTRACT": "", "PROFILE": "ci", "REPORTS": "made", "JOBS": "1",
            "GITHUB_OUTPUT": str(output), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}  # fmt: skip
-    script = step["run"].replace("python -m", f"{sys.executable} -m")
+    script = step["run"].replace("python -P", f"{sys.executable} -P")
     done = subprocess.run(["bash", "-e", "-c", script], cwd=folder, env=env, capture_output=True, text=True,
                           timeout=600, check=False)  # fmt: skip
     lines = output.read_text(encoding="utf-8").splitlines()
