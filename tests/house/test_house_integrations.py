@@ -91,6 +91,33 @@ def run_script(folder: Path, workspace: str) -> tuple[int, dict[str, str], str]:
     return done.returncode, dict(line.split("=", 1) for line in lines), done.stdout
 
 
+def installed(folder: Path, requirement: str) -> list[str]:
+    """What the action's first step starts, with a `python` that notes its arguments and does nothing else."""
+    note = folder / "note"
+    (folder / "python").write_text(f'#!/bin/sh\necho "$*" >> "{note}"\n', encoding="utf-8")
+    (folder / "python").chmod(0o755)
+    [step] = [step for step in action()["runs"]["steps"] if step["name"] == "Install gradproof"]
+    assert step["env"] == {"REQUIREMENT": "${{ inputs.requirement }}"}
+    assert "if" not in step
+    env = {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}", "GITHUB_ACTION_PATH": "/the action/at REF"}
+    command = ["bash", "-e", "-c", step["run"]]
+    subprocess.run(command, env={**env, "REQUIREMENT": requirement}, cwd=folder, timeout=600, check=True)
+    return note.read_text(encoding="utf-8").splitlines() if note.exists() else []
+
+
+@pytest.mark.parametrize(
+    ("requirement", "install"),
+    [("", "/the action/at REF"), ("gradproof==0.1.0", "gradproof==0.1.0"), ("none", None)],
+)
+def test_the_action_installs_what_its_own_commit_holds_unless_told_otherwise(
+    tmp_path: Path, requirement: str, install: str | None
+) -> None:
+    """REF decides what runs: nothing is taken from an index where nobody names a version."""
+    assert action()["inputs"]["requirement"]["default"] == ""
+    told = [] if install is None else [f"-P -m pip install --quiet {install}"]
+    assert installed(tmp_path, requirement) == told
+
+
 def test_the_script_hands_on_the_verdict(tmp_path: Path) -> None:
     code, outputs, _ = run_script(tmp_path, "no such folder")
     assert code == 2
