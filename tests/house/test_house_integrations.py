@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from gradproof.cli import cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+README = REPOSITORY / "README.md"
 ACTION, HOOKS = REPOSITORY / "action.yml", REPOSITORY / ".pre-commit-hooks.yaml"
 LINTERS = {
     ACTION: ("check_jsonschema", "--builtin-schema", "vendor.github-actions"),
@@ -32,6 +33,11 @@ def lint(file: Path, like: Path) -> int:
 
 def action() -> dict[str, Any]:
     data: dict[str, Any] = YAML(typ="safe").load(ACTION.read_text(encoding="utf-8"))
+    return data
+
+
+def hooks() -> list[dict[str, Any]]:
+    data: list[dict[str, Any]] = YAML(typ="safe").load(HOOKS.read_text(encoding="utf-8"))
     return data
 
 
@@ -59,6 +65,61 @@ def test_commands_and_options_exist() -> None:
     assert verify is not None
     options = {o for p in verify.params for o in p.opts}
     assert {o for text in texts for o in re.findall(r"(?<=\s)--[a-z-]+", text)} <= options
+
+
+def readme_hooks() -> str:
+    """The configuration that README shows, to copy."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    [block] = [block for block in blocks if ".pre-commit-config.yaml" in block]
+    return str(block)
+
+
+def test_the_configuration_in_readme_is_one_and_names_every_hook(tmp_path: Path) -> None:
+    config = tmp_path / ".pre-commit-config.yaml"
+    config.write_text(readme_hooks(), encoding="utf-8")
+    check = [sys.executable, "-W", "ignore", "-m", "pre_commit", "validate-config", str(config)]
+    assert subprocess.run(check, capture_output=True, timeout=600, check=False).returncode == 0
+    data = YAML(typ="safe").load(readme_hooks())
+    assert {hook["id"] for repo in data["repos"] for hook in repo["hooks"]} == {hook["id"] for hook in hooks()}
+    assert {"pre-commit", "pre-push"} == set(data["default_install_hook_types"])
+
+
+def repository(folder: Path, gradproof: str) -> dict[str, str]:
+    """A repository whose hooks are ours, on a `gradproof` that is this shell script; the environment to use it in."""
+    bin_ = folder.parent / "bin"
+    bin_.mkdir()
+    (bin_ / "gradproof").write_text(f"#!/bin/sh\n{gradproof}\n", encoding="utf-8")
+    (bin_ / "gradproof").chmod(0o755)
+    kept = {name: value for name, value in os.environ.items() if name != "SKIP" and not name.startswith("GIT_")}
+    env = {**kept, "PATH": f"{bin_}{os.pathsep}{os.environ['PATH']}", "PRE_COMMIT_HOME": str(folder.parent / "pc"),
+           "HOME": str(folder.parent), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}  # fmt: skip
+    for name in ("proofs/x/contract.yaml", "models/loop.py", "symbolic/loop.py", "train.py", "pyproject.toml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("# as it was\n", encoding="utf-8")
+    ours = [{**hook, "language": "system"} for hook in hooks()]
+    with (folder / ".pre-commit-config.yaml").open("w", encoding="utf-8") as file:
+        YAML().dump({"repos": [{"repo": "local", "hooks": ours}]}, file)
+    who = ["-c", "user.name=a reader", "-c", "user.email=reader@example.org"]
+    for command in (["init", "--quiet"], ["add", "--all"], [*who, "commit", "--quiet", "--message", "As it was"]):
+        subprocess.run(["git", *command], cwd=folder, env=env, timeout=600, check=True)
+    return env
+
+
+@pytest.mark.parametrize(("code", "word"), [(0, "Passed"), (4, "Failed")])
+def test_the_hooks_run_whatever_file_was_changed(tmp_path: Path, code: int, word: str) -> None:
+    """A verdict rests on the loop, its settings and its data as well: a hook that is skipped lets them pass."""
+    home, note = tmp_path / "home", tmp_path / "note"
+    env = repository(home, f'echo "$*" >> "{note}"; exit {code}')
+    for name in ("train.py", "pyproject.toml", "data/new.txt"):
+        (home / name).parent.mkdir(exist_ok=True)
+        (home / name).write_text("# as it is\n", encoding="utf-8")
+        subprocess.run(["git", "add", name], cwd=home, env=env, timeout=600, check=True)
+        for hook, stage in (("gradproof-gate", "pre-commit"), ("gradproof-verify", "manual")):
+            run = [sys.executable, "-W", "ignore", "-m", "pre_commit", "run", hook, "--hook-stage", stage]
+            done = subprocess.run(run, cwd=home, env=env, capture_output=True, text=True, timeout=600, check=False)
+            assert (done.returncode, word in done.stdout) == (min(code, 1), True), done.stdout + done.stderr
+        subprocess.run(["git", "reset", "--quiet", "--hard"], cwd=home, env=env, timeout=600, check=True)
+    assert note.read_text(encoding="utf-8").splitlines() == ["gate --workspace .", "verify --quiet --workspace ."] * 3
 
 
 def unsafe(text: str) -> list[str]:
