@@ -16,6 +16,7 @@ from typing import Any
 
 EVIDENCE_SCHEMA = "gradproof-evidence/1"
 REPORT_SCHEMA = "gradproof-report/1"
+NO_WORKSPACE = "no workspace here: the packaged reference is judged, not your training loop"
 
 
 class Outcome(StrEnum):

@@ -15,10 +15,11 @@ Tally = Annotated[int, Field(ge=0)]
 
 
 class Begin(Shape):
-    """The first line of every stream."""
+    """The first line of every stream. `warning` is there where no workspace was: the packaged reference is judged."""
 
     event: Literal["begin"]
     document: Literal["gradproof-events/1"] = Field(alias="schema")
+    warning: Text | None = None
 
 
 class Started(Shape):

@@ -161,8 +161,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Correct the name under `least` or `waivers`, or remove the entry.",
     ),
     "GP201": Explanation(
-        "The folder is no workspace: it lacks proofs/, models/ or symbolic/.",
-        "Change to a workspace, or name one with --workspace.",
+        "The folder is no workspace: it lacks proofs/, models/ or symbolic/. The packaged reference stands in for one "
+        "only where the folder has none of the three, and never in CI (where the variable CI is set).",
+        "Change to a workspace, or name one with --workspace; to judge the packaged reference in CI, set CI empty.",
     ),
     "GP202": Explanation(
         "A harness, subject or registry is not written as module:attribute.",

@@ -157,9 +157,12 @@ COMMANDS: Mapping[str, Explanation] = {
         "Give the loop one argument, run, and read run.accum_steps, run.micro_batch_size and run.micro_batches there.",
     ),
     "GP473": Explanation(
-        "A name given to `gradproof init` cannot be used: a file that Python cannot import by its name, a "
-        "contract whose name is no id, or a folder that a shell would read as something else.",
-        "Rename the file to letters, digits and underscores, or give another folder or another --name.",
+        "A name given to `gradproof init` cannot be used: a file that Python cannot import by its name, or under whose "
+        "name it would import something else (a module of Python, of a package that gradproof needs, or the "
+        "workspace's own models/ and symbolic/), a contract whose name is no id, or a folder that a shell would read "
+        "as something else.",
+        "Rename the file to letters, digits and underscores that nobody else has as a name, or give another folder or "
+        "another --name.",
     ),
     "GP474": Explanation(
         "`gradproof init` could not write one of its files. Those that it had written were taken back.",

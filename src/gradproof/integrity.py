@@ -17,7 +17,7 @@ from pathlib import Path
 from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-from gradproof.packages import in_stack, owned
+from gradproof.packages import COMMON, in_stack, owned
 from gradproof.workspace import installations_in, installed
 
 ENGINE = "gradproof"
@@ -28,7 +28,6 @@ OTHERS = (
     "builtins", "contextlib", "operator", "random", "time", "copy",
 )  # fmt: skip
 SHOWN = {"z3.z3": "z3"}
-_COMMON = frozenset({"tests", "test", "docs", "examples", "benchmarks", "tools", "scripts"})  # nobody's own names
 _FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _CALLED = (FunctionType, BuiltinFunctionType, staticmethod, classmethod, property, type)
 Held = tuple[Any, CodeType | None, Any]
@@ -169,7 +168,7 @@ def shadowed(places: Iterable[Path]) -> list[str]:
 def _needed(names: set[str]) -> Iterator[str]:
     """Those of the names that Python, or an installed package that the STACK needs, has for itself."""
     homes = [Path(p) for p in sys.path if installed(Path(p))]
-    for name in names - _COMMON:
+    for name in names - COMMON:
         if name in sys.stdlib_module_names or any(in_stack(owned(home, name)) for home in homes):
             yield name
 

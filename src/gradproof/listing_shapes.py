@@ -85,7 +85,8 @@ class RulingShape(Shape):
 class Selection(Shape):
     """The result of a selection of checks, or of a shard of them: it says nothing about the gate.
 
-    Printed by `gradproof prove --json` and `gradproof run --json`. `shard` is absent where there is none.
+    Printed by `gradproof prove --json` and `gradproof run --json`. `shard` is absent where there is none, and
+    `warning` but where no workspace was, and the packaged reference was judged.
     History: 1, the first.
     """
 
@@ -93,6 +94,7 @@ class Selection(Shape):
     exit: Exit
     code: Annotated[int, Field(ge=0, le=5)]
     shard: Annotated[str, Field(pattern=r"^[1-9][0-9]*/[1-9][0-9]*$")] | None = None
+    warning: Text | None = None
     reasons: list[str]
     checks: list[RulingShape]
 

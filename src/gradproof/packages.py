@@ -16,6 +16,10 @@ ROOTS = ("z3-solver", "crosshair-tool", "torch", "hypothesis", "numpy", "gradpro
 """torch imports tqdm where it finds it."""
 _TOP = re.compile(r"^([^/,\n]+)[/,]", re.MULTILINE)
 _VERSION = re.compile(r"^Version:[ \t]*(\S+)[ \t]*$", re.MULTILINE | re.IGNORECASE)
+_MODULES = ("z3", "crosshair", "torch", "hypothesis", "numpy", "gradproof", "tqdm")
+_STARTED = ("__main__", "sitecustomize", "usercustomize")
+COMMON = frozenset({"tests", "test", "docs", "examples", "benchmarks", "tools", "scripts"})
+"""Nobody's own names, though packages install folders that are called so."""
 _FOLDERS = ("site-packages", "dist-packages")
 
 
@@ -77,6 +81,19 @@ def owned(folder: Path, name: str) -> frozenset[tuple[str, str]]:
 def in_stack(owners: frozenset[tuple[str, str]]) -> bool:
     """Whether every owner is one of the solvers, PyTorch or what they need."""
     return bool(owners) and all(name in stack() for name, _ in owners)
+
+
+def taken(name: str) -> str | None:
+    """Whose module of this name is loaded before a user's own, in words; None for a name that is free."""
+    if name in COMMON:
+        return None
+    if name in sys.stdlib_module_names or name in _STARTED:
+        return "Python itself"
+    homes = [Path(p) for p in sys.path if any(part in _FOLDERS for part in Path(p).parts)]
+    owners = {owner for home in homes if in_stack(found := owned(home, name)) for owner, _ in found}
+    if owners or name in _MODULES:
+        return f"the package {', '.join(sorted(owners)) or name}, which gradproof needs"
+    return None
 
 
 def imported() -> dict[str, str]:

@@ -53,7 +53,7 @@ def build(
         "gradproof": __version__,
         "profile": profile,
         "workspace": str(workspace.root),
-        "contract": _contract(contract),
+        "contract": _contract(contract, workspace),
         "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
         "gate": _gate(contract, verdict),
         "waivers": [_waiver(row) for row in verdict.waivers],
@@ -80,7 +80,7 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
         "gradproof": __version__,
         "profile": profile,
         "workspace": str(workspace.root),
-        "contract": _contract(contract),
+        "contract": _contract(contract, workspace),
         "verdict": {
             "exit": str(Exit.OPEN),
             "code": EXIT_CODE[Exit.OPEN],
@@ -108,8 +108,9 @@ def write_json(path: Path, report: Mapping[str, Any]) -> None:
     replace_whole(path, json.dumps(report, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def _contract(contract: Contract) -> dict[str, Any]:
-    warnings = [f"{w.file}:{w.line}:{w.col}: {w.code}: {w.found}; expected {w.expected}" for w in contract.warnings]
+def _contract(contract: Contract, workspace: Workspace) -> dict[str, Any]:
+    warnings = [workspace.warning] if workspace.warning else []
+    warnings += [f"{w.file}:{w.line}:{w.col}: {w.code}: {w.found}; expected {w.expected}" for w in contract.warnings]
     return {
         "id": contract.id,
         "version": contract.metadata.version,

@@ -8,9 +8,10 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import keyword
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from pathlib import Path
 from gradproof import __version__, starting_texts
 from gradproof.core import GradproofError
 from gradproof.files import replace_whole
+from gradproof.packages import taken
+from gradproof.workspace import CONTENT
 
 CI = ("github", "gitlab", "none")
 FOLDER = re.compile(r"[\w./ -]+")
@@ -131,7 +134,35 @@ def _module(path: Path, shown: str) -> tuple[Path, str]:
     if not all(name.isidentifier() for name in names):
         found = f"{'.'.join(names)!r} is no name that Python can import"
         raise GradproofError("GP473", found, "letters, digits and underscores", "rename the file", shown)
+    word = next((name for name in names if keyword.iskeyword(name)), None)
+    if word is not None:
+        found = f"{'.'.join(names)!r} cannot be imported: {word!r} is a keyword of Python"
+        raise GradproofError("GP473", found, "a name that is no keyword", _rename(word, path), shown)
+    owner = taken(names[0])
+    if owner is not None:
+        found = f"{names[0]!r} is the name of a module of {owner}, and that one would be imported"
+        raise GradproofError("GP473", found, "a name that nobody else has", _rename(names[0], path), shown)
     return folder, ".".join(names)
+
+
+def _rename(name: str, path: Path) -> str:
+    if name == path.stem:
+        return f"rename {path.name}, for example to my_{path.stem.strip('_')}.py"
+    return f"rename the folder {name}/, for example to my_{name}/"
+
+
+def _not_hidden(plan: Plan, folder: Path, made: Collection[Path]) -> None:
+    """The workspace's own folders must not be found where the loop is looked for, nor a file be written over it."""
+    loop = plan.loop
+    top, place = loop.module.partition(".")[0], loop.root.joinpath(*loop.module.split(".")).with_suffix(".py")
+    if place in made:
+        found, mend = f"{place} is the loop, and init writes a file there", _rename(place.stem, place)
+        raise GradproofError("GP473", found, "a loop in a file of its own", mend, loop.shown)
+    if top in CONTENT and (loop.root != folder or top == loop.module):
+        found = f"{loop.module!r} is hidden by the folder {top}/ of the workspace"
+        raise GradproofError(
+            "GP473", found, f"a name other than {' and '.join(CONTENT)}", _rename(top, place), loop.shown
+        )
 
 
 def named(name: str | None, loop: Loop) -> str:
@@ -146,7 +177,7 @@ def named(name: str | None, loop: Loop) -> str:
 def files(plan: Plan) -> dict[Path, str]:
     """Every file that the workspace needs, by its path. `__init__.py` files that are there are left alone.
 
-    Raises GradproofError GP473 for a folder that a file for CI cannot name.
+    Raises GradproofError GP473 for a folder that a file for CI cannot name, and for a loop that the workspace hides.
     """
     folder = plan.folder.resolve()
     imports = Path(os.path.relpath(plan.loop.root, folder)).as_posix()
@@ -158,6 +189,7 @@ def files(plan: Plan) -> dict[Path, str]:
         folder / "models" / "loop.py": models,
         folder / "symbolic" / "loop.py": starting_texts.SYMBOLIC,
     }
+    _not_hidden(plan, folder, made)
     kept = {folder / name / "__init__.py": starting_texts.PACKAGE for name in ("models", "symbolic")}
     kept[folder / "reports" / ".gitignore"] = starting_texts.IGNORED
     made |= {path: text for path, text in kept.items() if not path.exists()}

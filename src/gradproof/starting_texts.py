@@ -135,7 +135,7 @@ jobs:
       - uses: actions/setup-python@v5
         with:
           python-version: "3.12"
-$install      - run: python -m pip install "gradproof==$version"
+$install      - run: python -P -m pip install "gradproof==$version"
       - run: |
           mkdir -p gradproof-reports
           gradproof verify --quiet --workspace "$workspace" --format github \\
@@ -147,7 +147,7 @@ $install      - run: python -m pip install "gradproof==$version"
           name: gradproof
           path: gradproof-reports/
 """)
-GITHUB_INSTALL = "      - run: python -m pip install -r requirements.txt\n"
+GITHUB_INSTALL = "      - run: python -P -m pip install -r requirements.txt\n"
 
 GITLAB = Template("""\
 # Written by gradproof init: the gate, on every push and merge request.
@@ -155,7 +155,7 @@ gradproof:
   image: python:3.12
   timeout: 20 minutes
   script:
-$install    - python -m pip install "gradproof==$version"
+$install    - python -P -m pip install "gradproof==$version"
     - gradproof verify --quiet --workspace "$workspace" --format junit=gradproof.junit.xml
   artifacts:
     when: always
@@ -163,7 +163,7 @@ $install    - python -m pip install "gradproof==$version"
     reports:
       junit: gradproof.junit.xml
 """)
-GITLAB_INSTALL = "    - python -m pip install -r requirements.txt\n"
+GITLAB_INSTALL = "    - python -P -m pip install -r requirements.txt\n"
 
 PACKAGE = ""
 IGNORED = "# What gradproof generates here is made again by gradproof verify.\n*\n!.gitignore\n"

@@ -23,12 +23,14 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
 
-from gradproof.core import GradproofError
+from gradproof.core import NO_WORKSPACE, GradproofError
 
 INSTALLED = ("lib", "lib32", "lib64", "bin", "include", "share")  # below sys.prefix
 CONTENT = ("models", "symbolic")
 FOLDERS = ("proofs", *CONTENT)
 PACKAGE = Path(__file__).resolve().parent
+CI = "CI"
+"""Every CI service sets this variable: where nobody is there to read a warning, nothing stands in for a workspace."""
 
 _NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
 
@@ -162,6 +164,11 @@ class Workspace:
     reports: Path
     packaged: bool = False
     _finders: list[Finder] = field(default_factory=list, repr=False, compare=False)
+
+    @property
+    def warning(self) -> str | None:
+        """What whoever reads a verdict on this workspace has to know first."""
+        return NO_WORKSPACE if self.packaged else None
 
     def contracts(self) -> list[Path]:
         """Every contract, sorted. Raises GradproofError GP208 when there is none."""
@@ -301,19 +308,27 @@ def reference() -> Path | None:
 def find(start: Path | None = None, explicit: bool = False) -> Workspace:
     """The workspace at or above `start` (the current folder), else the reference workspace.
 
-    With `explicit`, `start` itself must be one. Raises GradproofError GP201.
+    With `explicit`, `start` itself must be one. Nothing stands in for a workspace in CI, nor for one of which a part is
+    there. Raises GradproofError GP201.
     """
     start = (start or Path.cwd()).resolve()
     candidates = [start] if explicit else [start, *start.parents]
     for folder in candidates:
         if is_workspace(folder):
             return Workspace(folder, folder / "reports")
-    root = None if explicit else reference()
+    in_part = any(os.path.lexists(start / name) for name in FOLDERS)
+    in_ci = bool(os.environ.get(CI))
+    root = None if explicit or in_part or in_ci else reference()
     if root is None:
-        raise GradproofError(
-            "GP201",
-            f"{start} is no workspace",
-            "a folder with " + ", ".join(f"{name}/" for name in FOLDERS),
-            "change to such a folder or name it with --workspace",
-        )
+        raise _no_workspace(start, in_part, in_ci and not explicit)
     return Workspace(root, Path.cwd() / "reports", packaged=True)
+
+
+def _no_workspace(start: Path, in_part: bool, in_ci: bool) -> GradproofError:
+    """GP201, with what is missing of a workspace that is there in part."""
+    missing = ", ".join(f"{name}/" for name in FOLDERS if not (start / name).is_dir())
+    found = f"{start} is no workspace" + (f": it lacks {missing}" if in_part else "")
+    if in_ci and not in_part:
+        found += f", and where {CI} is set, as CI services do, the packaged reference is not judged in its place"
+    expected = "a folder with " + ", ".join(f"{name}/" for name in FOLDERS)
+    return GradproofError("GP201", found, expected, "change to such a folder or name it with --workspace")

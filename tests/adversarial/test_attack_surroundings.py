@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 import sys
@@ -10,9 +11,13 @@ from pathlib import Path
 
 import pytest
 from attack_kit import CONTRACT, MODEL, append, edit, gate, session, verify
+from ruamel.yaml import YAML
 
 from gradproof.contract import ContractErrors
-from gradproof.core import Exit, GradproofError, Outcome
+from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome
+from gradproof.workspace import PACKAGE
+
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 LIAR = """\
 from pathlib import Path
@@ -265,3 +270,39 @@ def test_torch_may_wrap_its_own_function_and_nobody_else_may(change: str) -> Non
     command = [sys.executable, "-c", SEALED.format(change=change)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout.strip() == CHANGES[change]
+
+
+MET = "import sys\nprint('the gate is met')\nsys.exit(0)\n"
+TAKEN = ("click", "json", "__future__", "pathlib", "pip", "rich", "torch")
+"""What the command line imports, and a name that pip has: files of these names in a repository's own folder."""
+
+
+def said(command: list[str], root: Path, **variables: str) -> tuple[int, str]:
+    """Exit code and output of a command in the folder of a repository, with `python` as the one that runs this."""
+    search = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": search, "PYTHONPATH": str(PACKAGE.parent), **variables}
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("flags", [[], ["-P"]], ids=["python -m", "python -P -m"])
+def test_modules_of_the_repository_that_are_named_as_those_of_the_command_line(wrong: Path, flags: list[str]) -> None:
+    """`python -m` searches the current folder first: a click.py there would be the command line."""
+    for name in TAKEN:
+        (wrong / f"{name}.py").write_text(MET)
+    code, words = said([sys.executable, *flags, "-m", "gradproof", "gate", "--workspace", "."], wrong)
+    assert code == EXIT_CODE[Exit.OPEN], words
+    assert "the gate is met" not in words
+
+
+def test_the_action_in_a_repository_with_a_gradproof_of_its_own(wrong: Path, tmp_path: Path) -> None:
+    for name in (*TAKEN, "gradproof"):
+        (wrong / f"{name}.py").write_text(MET)
+    action = YAML(typ="safe").load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
+    [script] = [step["run"] for step in action["runs"]["steps"] if step.get("id") == "verify"]
+    inputs = {"WORKSPACE": ".", "CONTRACT": "", "PROFILE": "ci", "REPORTS": str(tmp_path / "made"), "JOBS": "1"}
+    output = tmp_path / "output"
+    code, words = said(["bash", "-e", "-c", script], wrong, **inputs, GITHUB_OUTPUT=str(output))
+    assert code == EXIT_CODE[Exit.BROKEN], words
+    assert f"exit-code={code}" in output.read_text(encoding="utf-8").splitlines()
+    assert "the gate is met" not in words

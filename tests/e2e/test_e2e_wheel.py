@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from e2e_kit import CONTENT, REPOSITORY, environ, gradproof, read, rows
 
+from gradproof.core import NO_WORKSPACE
+
 pytestmark = pytest.mark.slow
 
 GENERATED = ("reports/report.json", "reports/bench.json", "reports/evidence/K-1/0123456789abcdef.json")
@@ -93,6 +95,13 @@ def test_the_wheel_has_nothing_else(names: set[str]) -> None:
     assert {name for name in names if "/tests/" in name or "__pycache__" in name or name.endswith(".pyc")} == set()
 
 
+@pytest.fixture
+def at_a_desk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Outside of CI, where somebody reads the warning that the packaged reference stands in for a workspace."""
+    monkeypatch.delenv("CI", raising=False)
+
+
+@pytest.mark.usefixtures("at_a_desk")
 def test_the_wheel_is_enough_in_an_empty_folder(installed: Path, tmp_path: Path) -> None:
     before = {p for folder in ("src", *CONTENT) for p in (REPOSITORY / folder).rglob("*")}
     carried = {p for p in installed.rglob("*") if "__pycache__" not in p.parts}
@@ -104,6 +113,7 @@ def test_the_wheel_is_enough_in_an_empty_folder(installed: Path, tmp_path: Path)
     proved = gradproof(tmp_path, "prove", "-k", "KANI-GA-002", "--json", path=[installed])
     assert proved.returncode == 0, proved.stdout + proved.stderr
     assert rows(proved)["KANI-GA-002"]["outcome"] == "HOLDS"
+    assert proved.stderr.splitlines()[0] == f"warning: {NO_WORKSPACE}"
     assert [p.name for p in tmp_path.iterdir()] == ["reports"]
     [evidence] = tmp_path.glob("reports/evidence/KANI-GA-002/*.json")
     files = read(evidence)["claim"]["files"]
@@ -115,6 +125,16 @@ def test_the_wheel_is_enough_in_an_empty_folder(installed: Path, tmp_path: Path)
     assert {p for p in after - before if "__pycache__" not in p.parts} == set()
 
 
+def test_the_wheel_stands_in_for_nothing_in_ci(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CI", "true")
+    done = gradproof(tmp_path, "gate", path=[installed])
+    assert done.returncode == 2
+    assert "GP201" in done.stderr
+
+
+@pytest.mark.usefixtures("at_a_desk")
 def test_the_installed_package_is_the_one_that_runs(installed: Path, tmp_path: Path) -> None:
     """Otherwise the test above would speak about the repository."""
     text = "import gradproof, gradproof.workspace as w; print(gradproof.__file__); print(w.find().root)"

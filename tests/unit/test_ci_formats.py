@@ -13,7 +13,7 @@ import pytest
 import xmlschema
 from report_sample import green, judged, partial, red
 
-from gradproof.core import DECISION, MEANING, Effect, Expect, Outcome
+from gradproof.core import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
 from gradproof.render import github, junit, sarif
 from gradproof.render.standing import Level, Standing, level_of, rows, standing_of
 
@@ -22,6 +22,12 @@ XSD = [xmlschema.XMLSchema(DATA / name) for name in ("junit-10.xsd", "junit-4.xs
 SARIF = json.loads((DATA / "sarif-2.1.0.schema.json").read_text(encoding="utf-8"))
 SAMPLES = {"green": green, "red": red, "partial": partial}
 Report = dict[str, Any]
+
+
+def of_nobody(report: Report) -> Report:
+    """The same report, of the packaged reference, where no workspace was found."""
+    report["contract"]["warnings"] = [NO_WORKSPACE]
+    return report
 
 
 def every_outcome() -> Report:
@@ -49,8 +55,11 @@ def cases(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("name", SAMPLES)
 def test_junit_is_valid_for_both_schemas(name: str) -> None:
     text = junit.render([SAMPLES[name](), every_outcome()])
-    for schema in XSD:
-        schema.validate(text)
+    assert NO_WORKSPACE not in text
+    for made in (text, junit.render([of_nobody(SAMPLES[name]())])):
+        for schema in XSD:
+            schema.validate(made)
+    assert NO_WORKSPACE in made
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -102,6 +111,13 @@ def test_sarif_keeps_errors_before_warnings_at_its_limit(monkeypatch: pytest.Mon
     assert [r["level"] for r in results] == ["error"] * 3
 
 
+def test_sarif_where_no_workspace_was_found() -> None:
+    log = json.loads(sarif.render([of_nobody(green()), red()]))
+    jsonschema.Draft7Validator(SARIF).validate(log)
+    told = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
+    assert told == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
+
+
 COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*")
 
 
@@ -115,6 +131,16 @@ def test_annotations_are_one_line_each_ten_of_a_kind() -> None:
     assert kinds.count("::error") == github.MOST
     assert f"(and {levels.count(Level.ERROR) - github.MOST} more" in lines[github.MOST - 1]
     assert kinds.count("::warning") == min(levels.count(Level.WARNING), github.MOST)
+
+
+def test_the_first_of_ten_warnings_says_that_no_workspace_was_found() -> None:
+    first = f"::warning title=gradproof::{NO_WORKSPACE}"
+    lines = github.render([of_nobody(every_outcome())]).splitlines()
+    assert lines[0] == first
+    assert all(COMMAND.fullmatch(line) for line in lines)
+    warnings = [row for row in rows(every_outcome()) if row.level is Level.WARNING]
+    assert [line.split()[0] for line in lines].count("::warning") == min(len(warnings) + 1, github.MOST)
+    assert [line.split()[0] for line in github.render([of_nobody(green())]).splitlines()] == ["::warning", "::notice"]
 
 
 @pytest.mark.parametrize("name", SAMPLES)

@@ -300,17 +300,6 @@ def test_each_of_several_contracts_has_a_report(toy: Workspace) -> None:
     assert (toy.reports / "toy/report.html").exists()
 
 
-def test_without_a_workspace_the_reference_is_planned_and_reports_go_here(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert gradproof("list") == 0
-    assert "KANI-GA-001" in capsys.readouterr().out
-    assert gradproof("report") == EXIT_CODE[Exit.OPEN]
-    for name in ("gradient-accumulation-kernel-v1", "adamw-kernel-v1"):
-        assert (tmp_path / "reports" / name / "report.html").exists()
-
-
 def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
     """What had finished is kept; the report says that the run is partial."""
     runs_py = toy.root / "symbolic/runs.py"

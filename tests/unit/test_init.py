@@ -121,15 +121,56 @@ def test_it_overwrites_nothing_unless_told_to(home: Path, capsys: pytest.Capture
         ("bare.py:later", "GP472", "a coroutine"),
         ("bad.py:train", "GP403", "no Python"),
         ("a-b.py:train", "GP473", "rename the file"),
+        ("class.py:train", "GP473", "'class' is a keyword of Python"),
+        ("random.py:train", "GP473", "module of Python itself"),
+        ("json.py:train", "GP473", "rename json.py, for example to my_json.py"),
+        ("__main__.py:train", "GP473", "rename __main__.py, for example to my_main.py"),
+        ("torch.py:train", "GP473", "the package torch, which gradproof needs"),
+        ("click.py:train", "GP473", "the package click, which gradproof needs"),
+        ("gradproof.py:train", "GP473", "the package gradproof, which gradproof needs"),
+        ("models.py:train", "GP473", "'models' is hidden by the folder models/"),
+        ("symbolic.py:train", "GP473", "rename symbolic.py"),
+        ("queue/fit.py:train", "GP473", "rename the folder queue/, for example to my_queue/"),
+        ("mine/lambda.py:train", "GP473", "'mine.lambda' cannot be imported: 'lambda'"),
+        ("elsewhere/models/fit.py:train", "GP473", "rename the folder models/"),
     ],
 )
 def test_a_loop_that_is_none(home: Path, capsys: pytest.CaptureFixture[str], loop: str, code: str, words: str) -> None:
     bare = "def none(): ...\ndef two(run, other): ...\ndef keyword(run, *, other): ...\nasync def later(run): ...\n"
-    for name, text in {"bare": bare, "bad": "def (\n", "a-b": LOOP}.items():
+    taken = ("class", "random", "json", "__main__", "torch", "click", "gradproof", "models", "symbolic", "queue/fit",
+             "queue/__init__", "mine/lambda", "mine/__init__", "elsewhere/models/fit",
+             "elsewhere/models/__init__")  # fmt: skip
+    for name, text in {"bare": bare, "bad": "def (\n", "a-b": LOOP, **dict.fromkeys(taken, LOOP)}.items():
+        (home / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (home / f"{name}.py").write_text(text, encoding="utf-8")
     told = refused(capsys, "--loop", loop)
     assert code in told
     assert words in told
+
+
+@pytest.mark.parametrize("name", ["models/loop", "symbolic/loop"])
+def test_the_loop_itself_is_never_overwritten(home: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
+    """Not even where that is asked for: what is written there would import itself."""
+    (home / name).parent.mkdir()
+    (home / f"{name}.py").write_text(LOOP, encoding="utf-8")
+    told = refused(capsys, "--loop", f"{name}.py:train", "--force")
+    assert "GP473" in told
+    assert "is the loop, and init writes a file there" in told
+
+
+@pytest.mark.parametrize("name", ["models/fit", "mine/random", "scripts/fit", "match", "proofs", "reports"])
+def test_names_that_hide_nothing_are_let_pass(home: Path, name: str) -> None:
+    """Among them a module of models/ itself: that folder is the workspace's, and its `__init__.py` is left alone."""
+    (home / f"{name}.py").parent.mkdir(exist_ok=True)
+    (home / f"{name}.py").write_text(LOOP, encoding="utf-8")
+    if "/" in name:
+        (home / name).with_name("__init__.py").write_text("", encoding="utf-8")
+    assert dispatch(["init", "--loop", f"{name}.py:train"]) == 0
+    imports = "import models.loop as made; print(made.loop.__module__)"
+    done = subprocess.run(
+        [sys.executable, "-c", imports], cwd=home, capture_output=True, text=True, timeout=600, check=True
+    )
+    assert done.stdout.strip() == name.replace("/", ".")
 
 
 def test_other_callables_are_let_pass(home: Path) -> None:

@@ -203,7 +203,7 @@ def test_without_a_document_of_kernels_the_report_says_so(green: Report) -> None
     green["kernels"] = {"documents": [], "relies": []}
     page = section(html.render(green), "kernels")
     assert "NOT_RUN" in page
-    assert "python -m gradproof.kernels --out reports/kernels/cpu.json" in page
+    assert "python -P -m gradproof.kernels --out reports/kernels/cpu.json" in page
     assert [words[:32] for words in rounding.devices(green)] == [
         f"{d}: 0 of 0 rounded operators conform"[:32] for d in ("cpu", "cuda")
     ]

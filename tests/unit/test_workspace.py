@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from toy_workspace import only, write_workspace
 
-from gradproof.core import GradproofError
+from gradproof.core import NO_WORKSPACE, GradproofError
 from gradproof.workspace import Finder, Locator, Workspace, find, is_workspace, reference
 
 
@@ -39,12 +39,46 @@ def test_found_at_and_above_the_start(toy: Workspace) -> None:
 def test_a_folder_that_is_none_falls_back_to_the_reference_and_reports_here(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("CI", raising=False)
     monkeypatch.chdir(tmp_path)
     found = find()
     assert found.root == reference()
     assert found.packaged
     assert found.reports == tmp_path / "reports"
     assert is_workspace(found.root)
+    assert found.warning == NO_WORKSPACE
+
+
+def test_nothing_stands_in_for_a_workspace_in_ci(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate that judged something else than the repository would be green whatever is there."""
+    monkeypatch.setenv("CI", "true")
+    assert find(toy.root / "models") == toy
+    assert find(toy.root).warning is None
+    with pytest.raises(GradproofError, match=r"(?s)GP201.*where CI is set"):
+        find(toy.root.parent)
+    monkeypatch.setenv("CI", "")
+    assert find(toy.root.parent).packaged
+
+
+@pytest.mark.parametrize("there", [("models",), ("proofs", "symbolic"), ("models", "symbolic")])
+def test_nothing_stands_in_for_a_workspace_of_which_a_part_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    for name in there:
+        (tmp_path / name).mkdir()
+    missing = ", ".join(f"{name}/" for name in ("proofs", "models", "symbolic") if name not in there)
+    with pytest.raises(GradproofError, match=f"(?s)GP201.*it lacks {missing}\n"):
+        find(tmp_path)
+
+
+def test_a_folder_that_is_a_link_to_nowhere_is_a_part_of_a_workspace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "proofs").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(GradproofError, match=r"(?s)GP201.*it lacks proofs/"):
+        find(tmp_path)
 
 
 def test_an_explicit_folder_must_be_a_workspace(tmp_path: Path) -> None:

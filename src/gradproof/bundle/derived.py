@@ -29,9 +29,10 @@ from pathlib import Path
 
 BUNDLE = Path(__file__).resolve().parent.parent
 EVIDENCE = BUNDLE / {evidence!r}
-COMMAND = [sys.executable, "-B", "-m", "gradproof", "replay", str(EVIDENCE), "--workspace", str(BUNDLE / "sources")]
+COMMAND = [sys.executable, "-B", "-P", "-m", "gradproof", "replay", str(EVIDENCE)]
+SOURCES = ["--workspace", str(BUNDLE / "sources")]
 OPTIONS = {options!r}
-sys.exit(subprocess.call([*COMMAND, *OPTIONS]))
+sys.exit(subprocess.call([*COMMAND, *SOURCES, *OPTIONS]))
 '''
 
 

@@ -76,7 +76,8 @@ class Lazy(click.Group):
 def cli() -> None:
     """Prove, bound and measure that a training step accumulates gradients correctly.
 
-    A workspace is a folder with proofs/, models/ and symbolic/. Outside one, the reference workspace is used.
+    A workspace is a folder with proofs/, models/ and symbolic/. Outside one, the reference workspace is used, with a
+    warning, and in CI never.
     check and watch need no workspace: they take your own training code.
     """
 

@@ -48,11 +48,12 @@ def command(
     """
     from gradproof.bundle.write import Wanted, attest
     from gradproof.cli.progress import listening
+    from gradproof.cli.show import opened
     from gradproof.core import EXIT_CODE, Exit
-    from gradproof.session import Session, worst
+    from gradproof.session import worst
 
     signer = _signer(sign)
-    session = Session(options)
+    session = opened(options)
     with listening(quiet) as listener:
         made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs, signer), listener)
     for row in made.manifest.left_out[:MOST]:

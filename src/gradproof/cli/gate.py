@@ -27,14 +27,15 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
     """
     from gradproof.cli.outputs import Outputs, asked
+    from gradproof.cli.show import opened
     from gradproof.core import Exit
-    from gradproof.session import Session, worst
+    from gradproof.session import worst
 
     wanted = asked(formats, json_)
-    session = Session(options)
+    session = opened(options)
     run = session.at_hand()
     reports = session.reports(run)
-    with Outputs(wanted, len(reports)) as outputs:
+    with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
         if outputs.table:
             told(reports)
         outputs.finish(reports)

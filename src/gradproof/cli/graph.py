@@ -28,12 +28,11 @@ def command(options: Options, format_: str, depth: str) -> int:
 
     Runs nothing. A contract whose dependency is not discharged is OPEN.
     """
-    from gradproof.cli.show import problems
+    from gradproof.cli.show import opened, problems
     from gradproof.graph import built
     from gradproof.render.graph import DRAWN
-    from gradproof.session import Session
 
-    session = Session(options)
+    session = opened(options)
     problems(session, quiet=False)
     graph = built(session)
     if format_ == "json":

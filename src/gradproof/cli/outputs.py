@@ -81,8 +81,8 @@ def _output(text: str) -> Output:
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
-    def __init__(self, outputs: Sequence[Output], contracts: int) -> None:
-        self.outputs, self.stack = list(outputs), ExitStack()
+    def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
+        self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[TextIO] = []
         for output in outputs:
             alone = output.path is None or ONE_EACH not in output.path
@@ -99,7 +99,7 @@ class Outputs:
         for output in self.outputs:
             if output.name == "ndjson":
                 self.streams.append(sys.stdout if output.path is None else self._open(output.path))
-        self._tell({"event": "begin", "schema": EVENTS})
+        self._tell({"event": "begin", "schema": EVENTS} | ({"warning": self.warning} if self.warning else {}))
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -43,10 +43,10 @@ def some(
 ) -> int:
     """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import problems, selection
-    from gradproof.session import INTERRUPTED, Session
+    from gradproof.cli.show import opened, problems, selection
+    from gradproof.session import INTERRUPTED
 
-    session = Session(options)
+    session = opened(options)
     chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
@@ -55,5 +55,5 @@ def some(
     with listening(quiet) as listener:
         run = session.run(chosen, listener)
     verdict = session.judged_only(chosen, run.standings, demanded)
-    selection(verdict, json_, shard)
+    selection(verdict, json_, shard, session.workspace.warning)
     return INTERRUPTED if run.interrupted else verdict.code

@@ -25,17 +25,17 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     json, md and html files are written in every case.
     """
     from gradproof.cli.outputs import Outputs, asked
-    from gradproof.cli.show import verdict_line
+    from gradproof.cli.show import opened, verdict_line
     from gradproof.cli.verify import FORMATS, table
     from gradproof.core import Exit
     from gradproof.ledger.at_hand import about
-    from gradproof.session import Session, worst
+    from gradproof.session import worst
 
     wanted = asked(formats, json_)
-    session = Session(options)
+    session = opened(options)
     run = session.at_hand()
     claims, made = claimed(session, run), []
-    with Outputs(wanted, len(session.contracts)) as outputs:
+    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
         for contract, report in zip(session.contracts, session.reports(run), strict=True):
             report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)

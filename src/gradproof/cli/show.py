@@ -12,7 +12,17 @@ from gradproof.core import EXIT_MEANING, Exit
 
 if TYPE_CHECKING:
     from gradproof.judge import Verdict
+    from gradproof.session import Options, Session
+
+
+def opened(options: Options) -> Session:
+    """A session; one line on stderr, whatever else is quiet, where it judges another workspace than the caller's."""
     from gradproof.session import Session
+
+    session = Session(options)
+    if session.workspace.warning:
+        click.echo(f"warning: {session.workspace.warning}", err=True)
+    return session
 
 
 def problems(session: Session, quiet: bool) -> None:
@@ -38,7 +48,7 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
         click.echo(f"report: {page}", err=True)
 
 
-def selection(verdict: Verdict, json_: bool, shard: str | None = None) -> None:
+def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
     """The result of a selection, or of a shard of it: no report, only its checks and what they add up to."""
     import json
 
@@ -57,6 +67,7 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None) -> None:
     if json_:
         data = {"schema": "gradproof-selection/1", "exit": str(verdict.exit), "code": verdict.code}
         data |= {} if shard is None else {"shard": shard}
+        data |= {} if warning is None else {"warning": warning}
         click.echo(json.dumps({**data, "reasons": list(verdict.reasons), "checks": rows}, indent=1))
         return
     for row in rows:

@@ -42,22 +42,22 @@ def command(
     """
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import problems, verdict_line
+    from gradproof.cli.show import opened, problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.ledger.at_hand import about, judged
-    from gradproof.session import INTERRUPTED, Session, worst
+    from gradproof.session import INTERRUPTED, worst
 
     wanted = asked(formats, json_)
     if watch:
         return watched(options, wanted, shard)
-    session = Session(options)
+    session = opened(options)
     chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
     problems(session, quiet)
     ledger = claimed(session)
-    with Outputs(wanted, len(session.contracts)) as outputs:
+    with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
         session.mark()
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))

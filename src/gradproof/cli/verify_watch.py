@@ -74,10 +74,11 @@ class Watcher:
 
     def round(self) -> int:
         """One round. What is wrong with a contract or a command line is told, not raised, once there was a round."""
+        from gradproof.cli.show import opened
         from gradproof.session import Session
 
         try:
-            return self._round(Session(self.options))
+            return self._round(Session(self.options) if self.session else opened(self.options))
         except GradproofError as error:
             if self.told is None:
                 raise

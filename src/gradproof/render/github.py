@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gradproof.core import NO_WORKSPACE
 from gradproof.render import markdown
 from gradproof.render.consistency import require
 from gradproof.render.sarif import relative
-from gradproof.render.standing import Level, Report, Row, rows
+from gradproof.render.standing import Level, Report, Row, of_nobody, rows
 
 MOST = 10
 SUMMARY_BYTES = 1 << 20
@@ -19,18 +20,22 @@ CUT = "\n\nThe summary is cut here: GitHub shows at most 1 MiB. The report file 
 
 
 def render(reports: Sequence[Report]) -> str:
-    """One line an annotation, errors first; a notice where every gate is met."""
+    """One line an annotation, errors first; a notice where every gate is met.
+
+    Before all of them a warning where no workspace was found, and the packaged reference was judged.
+    """
     for report in reports:
         require(report)
     found = [row for report in reports for row in rows(report) if row.level is not None]
-    lines = []
-    for level in Level:
+    lines = [f"::warning title=gradproof::{_data(NO_WORKSPACE)}"] if any(map(of_nobody, reports)) else []
+    room = {Level.ERROR: MOST, Level.WARNING: MOST - len(lines)}
+    for level, most in room.items():
         mine = [row for row in found if row.level is level]
-        lines += [_line(row, 0) for row in mine[: MOST - 1]]
-        lines += [_line(mine[MOST - 1], len(mine) - MOST)] if len(mine) >= MOST else []
-    if not lines:
+        lines += [_line(row, 0) for row in mine[: most - 1]]
+        lines += [_line(mine[most - 1], len(mine) - most)] if len(mine) >= most else []
+    if not found:
         names = ", ".join(report["contract"]["id"] for report in reports)
-        lines = [f"::notice title=gradproof::{_data(f'the gate is met: {names}')}"]
+        lines += [f"::notice title=gradproof::{_data(f'the gate is met: {names}')}"]
     return "\n".join(lines) + "\n"
 
 

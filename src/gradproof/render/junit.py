@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, TestSuite
 
-from gradproof.render.standing import Report, Row, Standing, rows
+from gradproof.core import NO_WORKSPACE
+from gradproof.render.standing import Report, Row, Standing, of_nobody, rows
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESULT = {Standing.FAILED: Failure, Standing.ERROR: Error, Standing.SKIPPED: Skipped}
@@ -27,6 +28,8 @@ def render(reports: Sequence[Report]) -> str:
             suite.add_testcase(_case(row))
         for element in (suite._elem, *suite._elem):
             _seconds(element)
+        if of_nobody(report):
+            suite.append(SystemErr(NO_WORKSPACE))  # type: ignore[no-untyped-call]
         document.add_testsuite(suite)
     document.update_statistics()  # type: ignore[no-untyped-call]
     _seconds(document._elem)

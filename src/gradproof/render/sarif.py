@@ -14,7 +14,8 @@ from typing import Any
 from urllib.parse import quote
 
 from gradproof import __version__
-from gradproof.render.standing import Report, Row, rows
+from gradproof.core import NO_WORKSPACE
+from gradproof.render.standing import Report, Row, of_nobody, rows
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST = 25_000
@@ -43,12 +44,13 @@ def render(reports: Sequence[Report]) -> str:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
+    told = [{"level": "warning", "message": {"text": NO_WORKSPACE}}] if of_nobody(report) else []
     return {
         "executionSuccessful": report["run_state"] == "complete",
         "exitCode": report["verdict"]["code"],
         "exitCodeDescription": str(report["verdict"]["exit"]),
         "endTimeUtc": f"{str(report['generated_at'])[:19]}Z",
-    }
+    } | ({"toolConfigurationNotifications": told} if told else {})
 
 
 def _result(row: Row, index: int) -> dict[str, Any]:

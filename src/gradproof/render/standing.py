@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from gradproof.core import Effect, Outcome, entry_of
+from gradproof.core import NO_WORKSPACE, Effect, Outcome, entry_of
 from gradproof.render.consistency import excused_ids
 from gradproof.render.fmt import one_line
 
@@ -69,6 +69,11 @@ def level_of(outcome: Outcome, standing: Standing) -> Level | None:
     if standing in (Standing.PASSED, Standing.SKIPPED):
         return None
     return Level.ERROR if outcome in LOUD else Level.WARNING
+
+
+def of_nobody(report: Report) -> bool:
+    """Whether the packaged reference was judged because no workspace was found."""
+    return NO_WORKSPACE in report["contract"]["warnings"]
 
 
 def rows(report: Report) -> Iterator[Row]:

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from gradproof import backing
-from gradproof.core import EXIT_MEANING, MEANING, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.core import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
 from gradproof.render.consistency import Report, effect_of, required_ids, worst
 from gradproof.render.fmt import counted, plural, value
 from gradproof.render.rounding import assumed
+from gradproof.render.standing import of_nobody
 
 SENTENCE = "Reals are not floats; sampled is not proved."
 LAYER_TITLE: Mapping[Layer, str] = {
@@ -88,7 +89,7 @@ class Attention:
 def banner(report: Report) -> Banner:
     """The verdict. Met only when the judge says so and the run is complete."""
     verdict, state = report["verdict"], report["run_state"]
-    reasons = _first(verdict["reasons"])
+    reasons = _first([NO_WORKSPACE] * of_nobody(report) + verdict["reasons"])
     exit_ = Exit(verdict["exit"])
     if state != "complete":
         sentence = f"No verdict: {RUN_STATE_WORDS[state]}."

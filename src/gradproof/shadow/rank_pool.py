@@ -1,6 +1,6 @@
 """Processes for the ranks of one recording: forks of one process that has imported torch, once.
 
-`python -m gradproof.shadow.rank_pool` reads jobs, one JSON line each (folder, environment of every rank, working
+`python -P -m gradproof.shadow.rank_pool` reads jobs, one JSON line each (folder, environment of every rank, working
 directory), forks a child a rank, and answers with their exit codes. A fork begins without a process group and without
 the modules of the user's, as a new process would. The end of stdin means that the parent is gone: the children are
 killed. Each rank's output goes to a file, and from there to the parent's stderr.
@@ -65,7 +65,7 @@ class Pool:
         return [int(code) for code in json.loads(answer)]
 
     def _start(self) -> None:
-        command = [sys.executable, "-m", "gradproof.shadow.rank_pool"]
+        command = [sys.executable, "-P", "-m", "gradproof.shadow.rank_pool"]
         own = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
             command, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": own}, text=True,

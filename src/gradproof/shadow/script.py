@@ -71,7 +71,7 @@ def _same(named: str, executable: str) -> None:
     if found is None:
         raise _refused(f"{named!r}, and there is no such interpreter", "write python")
     if Path(found).absolute().parent != Path(executable).absolute().parent:
-        mend = f"install gradproof there and start it from there: {named} -m gradproof watch -- ..."
+        mend = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
         raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", mend)
 
 
