@@ -41,6 +41,14 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, monkeypatch: pytest.Mon
         read(tmp_path / "0.json")
 
 
+def test_a_claim_that_names_a_pipe_waits_for_nobody(toy: Workspace) -> None:
+    one = check()
+    data = evidence(toy, one)
+    data["claim"]["files"]["ws:models/pipe"] = DIGEST
+    os.mkfifo(toy.root / "models/pipe")
+    assert fresh(one, data, toy) == (False, "ws:models/pipe is gone")
+
+
 def test_evidence_too_deep_to_be_read_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
