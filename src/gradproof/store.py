@@ -39,13 +39,13 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError("it is no file")
     try:
         data = parse(path.read_text(encoding="utf-8"))
+        check = validate(data)
     except (OSError, UnicodeDecodeError) as e:
         raise ValueError(f"it cannot be read: {e}") from e
     except json.JSONDecodeError as e:
         raise ValueError(f"it is no JSON: {e}") from e
     except RecursionError as e:
         raise ValueError("it is nested too deeply") from e
-    check = validate(data)
     if path.stem != digest_of(data)[:16]:
         raise ValueError("its name is not the digest of its content: it was edited or cut short")
     if path.parent.name != safe(check.id):
@@ -168,7 +168,7 @@ class Store:
             if path is None:
                 return f"{key} names no file"
             try:
-                self._hashes[key] = sha256_of(path)
+                self._hashes[key] = sha256_of(path) if path.is_file() else ""  # a pipe would keep the reader waiting
             except OSError:
                 self._hashes[key] = ""
         now = self._hashes[key]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
-from contextlib import suppress
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from attack_kit import CONTRACT, evidence, gate, session
 from fuzz_kit import few
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from gradproof.cli import COMMANDS, dispatch
 from gradproof.core import EXIT_CODE, Effect, Exit, Outcome, digest_of
+from gradproof.evidence_shape import fault_of
 from gradproof.store import read
 
 JSON = st.recursive(
@@ -42,11 +45,11 @@ def spots(data: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def put(data: Any, path: tuple[Any, ...], value: Any) -> Any:
-    """The tree with another value at a place."""
+    """The tree with another value at a place, which may be a new key."""
     if not path:
         return value
     copy = dict(data) if isinstance(data, dict) else list(data)
-    copy[path[0]] = put(copy[path[0]], path[1:], value)
+    copy[path[0]] = put(copy[path[0]] if len(path) > 1 else None, path[1:], value)
     return copy
 
 
@@ -75,6 +78,156 @@ def test_any_value_in_any_place(place: Path, data: st.DataObject) -> None:
     finally:
         forged.unlink()
         path.write_text(text, encoding="utf-8")
+
+
+def enriched(data: Any) -> Any:
+    """Good evidence that also holds everything that evidence of another kind may hold."""
+    tick = {"event": "call", "after": "sum = 1", "note": "", "refused": "", "harm": "it is not divided"}
+    shown = {"clause": "T-1", "values": {"g": "1/3", "case": {"n": 2}}, "found_by": "solver", "choices": ["True"]}
+    shown["trace"] = {"title": "a window", "start": "sum = 0", "ticks": [tick, tick]}
+    replays = [{"on": "Python model", "reproduced": True, "detail": "broken"}]
+    controls = [{**c, "counterexample": shown, "replays": replays} for c in data["finding"]["controls"]]
+    row = {"column": "accumulation", "device": "cpu", "dtype": "fp32", "net": "mlp", "n": 4, "measured": 1e-7}
+    row |= {"bound": 1e-6, "ratio": 0.1, "case": "defaults", "metric": "linf", "note": "", "l2": None}
+    reply = {"solver": "z3", "version": "4.13", "answer": "unsat"}
+    sized = {"clause": "T-1", "label": "sum", "claimed": "1/2"}
+    stats = {
+        "solver": "z3 4.13", "solvers": [reply, {**reply, "solver": "cvc5"}], "rounded": ["add fp32"], "runs": 3,
+        "lemmas": [
+            {"name": "a", "method": "solvers", "solvers": [reply]}, {"name": "b", "method": "exhaustion", "cases": 7},
+            {"name": "c", "method": "derivation", "premises": ["a", "b"]},
+        ],
+        "exhaustion": [{**sized, "worst": "1/4", "numbers": 9}],
+        "certificates": [{**sized, "sha256": "0" * 64, "bound": "1/4", "contracts": ["a"]}],
+    }  # fmt: skip
+    finding = {
+        **data["finding"],
+        "controls": controls,
+        "measurements": [row],
+        "stats": stats,
+        "assumptions": ["no NaN"],
+    }
+    return {**data, "finding": finding}
+
+
+READERS = [
+    ["gate"], ["explain", "K-1"], ["list"],
+    ["report", *(f"--format={name}=said.{name}" for name in ("text", "json", "md", "html", "junit", "sarif"))],
+]  # fmt: skip
+
+
+def read_by_all(place: Path, path: Path, changed: Any) -> str:
+    """What the commands say to stderr that read evidence, and `gate` to stdout, where `path` holds this instead."""
+    text = path.read_text(encoding="utf-8")
+    path.unlink()
+    forged = path.with_name(f"{digest_of(changed)[:16]}.json")
+    forged.write_text(json.dumps(changed), encoding="utf-8")
+    said = io.StringIO()
+    try:
+        with pytest.MonkeyPatch.context() as patch, redirect_stderr(said), redirect_stdout(said):
+            patch.setenv("GRADPROOF_TRACEBACK", "1")  # what is internal is raised
+            patch.chdir(place)
+            for command in READERS:
+                dispatch(command)
+    finally:
+        forged.unlink()
+        path.write_text(text, encoding="utf-8")
+    return said.getvalue()
+
+
+@few(150)
+@given(st.data())
+def test_no_value_in_any_place_stops_a_command(place: Path, data: st.DataObject) -> None:
+    """No internal error, and no report that its own renderer refuses: what does not conform is left out by its name."""
+    path = evidence(place)
+    rich = enriched(json.loads(path.read_text(encoding="utf-8")))
+    spot = data.draw(st.sampled_from([spot for spot in spots(rich) if len(spot) > 1 and spot[0] != "check"]))
+    changed = put(rich, spot, data.draw(JSON | st.sampled_from(["\0", "1e999999999", 10**400, -1, [None, {"a": 1}]])))
+    try:
+        digest_of(changed)
+    except ValueError:
+        return
+    said = read_by_all(place, path, changed)
+    assert "REPORT-" not in said, (spot, said)
+    if fault_of(changed):
+        assert "is rejected" in said
+        assert "the gate is met" not in said
+
+
+def test_rich_evidence_is_green(place: Path) -> None:
+    path = evidence(place)
+    said = read_by_all(place, path, enriched(json.loads(path.read_text(encoding="utf-8"))))
+    assert said.count("the gate is met") == 3
+    assert fault_of(enriched(json.loads(path.read_text(encoding="utf-8")))) == ""
+
+
+def deep(levels: int) -> Any:
+    """A list of a list of a list."""
+    return [] if levels == 0 else [deep(levels - 1)]
+
+
+SHAPELESS: dict[str, tuple[Any, str]] = {
+    "finding.assumptions": ([None, {"a": 1}], "finding.assumptions[0] is a NoneType"),
+    "finding.controls.0.counterexample": (5, "finding.controls[0].counterexample is a int"),
+    "finding.controls.0.counterexample.trace": ({"ticks": []}, "trace.title is missing"),
+    "finding.controls.0.counterexample.trace.ticks": ([], "trace.ticks has 0 entries, fewer than 1"),
+    "finding.controls.0.killed": ("yes", "finding.controls[0].killed is a str"),
+    "finding.controls.0.trust": (True, "finding.controls[0] has the unknown key 'trust'"),
+    "finding.controls.0.replays": ([{"reproduced": True}], "replays[0].on is missing"),
+    "finding.measurements": ([{"a": {"b": []}}], "finding.measurements[0].column is missing"),
+    "finding.measurements.0.measured": (10**400, "finding.measurements[0].measured is not from 0 to 1e+300"),
+    "finding.measurements.0.n": (0, "finding.measurements[0].n is not from 1"),
+    "finding.covers.0.reached": (1, "finding.covers[0].reached is a int"),
+    "finding.reach": ([], "finding.reach is a list"),
+    "finding.stats.rounded": (["add"], "finding.stats.rounded[0] is 'add', no operator with its format"),
+    "finding.stats.lemmas": ([{"name": "a", "method": "solvers"}], "finding.stats.lemmas[0].solvers is missing"),
+    "finding.stats.exhaustion.0.worst": ("1/0", "finding.stats.exhaustion[0].worst is '1/0', no fraction"),
+    "finding.stats.certificates.0.bound": ("1e999999999", "bound is '1e999999999', no fraction"),
+    "finding.stats.free": (deep(70), "finding.stats.free is nested too deeply"),
+    "claim.files": ({"ws:\0": "x"}, "claim.files['ws:\\x00'] holds a NUL"),
+    "claim.modules": ({"a\0": "ws:a.py"}, "claim.modules['a\\x00'] holds a NUL"),
+    "claim.absent": (["\0"], "claim.absent[0] holds a NUL"),
+    "environment.device": (["x"], "environment.device is a list"),
+    "environment.variables": ({"A": 1}, "environment.variables['A'] is a int"),
+    "check.time_limit": ("soon", "check.time_limit is a str"),
+    "check.obligations": ([1], "check.obligations[0] is a int"),
+    "seconds": (-1, "seconds is not from 0"),
+    "started_at": ("0001-01-01T00:00:00+00:00", "is no time of a run"),
+}
+
+
+@pytest.mark.parametrize("spot", list(SHAPELESS))
+def test_evidence_of_another_shape_is_left_out_with_its_place(place: Path, spot: str) -> None:
+    path = evidence(place)
+    value, told = SHAPELESS[spot]
+    rich = enriched(json.loads(path.read_text(encoding="utf-8")))
+    changed = put(rich, tuple(int(step) if step.isdigit() else step for step in spot.split(".")), value)
+    changed["claim"] = {**changed["claim"], "spec": digest_of(changed["check"])}
+    said = read_by_all(place, path, changed)
+    assert f"{digest_of(changed)[:16]}.json is rejected" in said
+    assert told in said
+    assert "the gate is met" not in said
+
+
+def test_what_the_reader_takes_meets_the_printed_schema(place: Path) -> None:
+    """No value in a place where the schema has another type is taken."""
+    schema = json.loads((Path(__file__).resolve().parents[2] / "reports/evidence.schema.json").read_text("utf-8"))
+    valid = Draft202012Validator(schema)
+    rich = enriched(json.loads(evidence(place).read_text(encoding="utf-8")))
+    assert [e.message for e in valid.iter_errors(rich)] == []
+    taken = 0
+    for spot in spots(rich):
+        for value in (None, 5, -1.5, "text", True, [], {}, [1], {"a": 1}):
+            changed = put(rich, spot, value)
+            if (
+                spot[-1:] not in ((), ("schema",), ("spec",))
+                and spot[:2] != ("claim", "files")
+                and not fault_of(changed)
+            ):
+                taken += 1
+                dated = spot[0] in ("started_at", "finished_at", "check")
+                assert dated or valid.is_valid(changed), (spot, value)
+    assert taken > 100
 
 
 @few(60)

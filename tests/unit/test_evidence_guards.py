@@ -12,8 +12,7 @@ import pytest
 from test_store import evidence
 from toy_workspace import answer, check, refutation
 
-from gradproof.bundle.carried import CarriedStore, claimed, files_of, files_text
-from gradproof.bundle.carried import _clock as clock
+from gradproof.bundle.carried import CarriedStore, claimed, clock, files_of, files_text
 from gradproof.core import Finding, Layer, Outcome, Reach
 from gradproof.evidence import ANSWERS, Standing, misdated, plain, record, when
 from gradproof.store import Store, fresh, read
@@ -39,6 +38,14 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "read_text", lambda self, **how: pytest.fail("it was opened"))
     with pytest.raises(ValueError, match="it is no file"):
         read(tmp_path / "0.json")
+
+
+def test_a_claim_that_names_a_pipe_waits_for_nobody(toy: Workspace) -> None:
+    one = check()
+    data = evidence(toy, one)
+    data["claim"]["files"]["ws:models/pipe"] = DIGEST
+    os.mkfifo(toy.root / "models/pipe")
+    assert fresh(one, data, toy) == (False, "ws:models/pipe is gone")
 
 
 def test_evidence_too_deep_to_be_read_is_rejected(tmp_path: Path) -> None:

@@ -384,10 +384,10 @@ def test_small_words() -> None:
     assert fmt.when("soon") == "soon"
     assert fmt.value("-1/3") == "-1/3"
     assert fmt.value(f"{10**40 + 1}/{3 * 10**40}") == "≈ 0.333"
+    assert fmt.value(f"1.{'0' * 40}e999999999") == "≈ infinite"
     assert fmt.value("w" * 40) == "w" * 31 + "…"
     assert fmt.sentence("done") == fmt.sentence("done.") == "done."
-    assert fmt.seconds(0.416) == "0.42 s"
-    assert fmt.seconds(125) == "2 min 05 s"
+    assert (fmt.seconds(0.416), fmt.seconds(125)) == ("0.42 s", "2 min 05 s")
     assert fmt.grouped(["A@cpu-fp32", "B", "A@cpu-bf16"]) == ["A @ cpu-fp32, cpu-bf16", "B"]
     names = ["a@b", "a-b", "a_b", "a_40_b", "a b", "ä"]
     assert len({fmt.anchor("check", n) for n in names}) == len(names)

@@ -83,7 +83,8 @@ def value(text: object, limit: int = 32) -> str:
     if len(words) <= limit:
         return words
     try:
-        return f"≈ {sci(float(Fraction(words)))}"
+        exponent = "e" in words.lower()  # as a fraction, 1e999999999 has a thousand million digits
+        return f"≈ {sci(float(words) if exponent else float(Fraction(words)))}"
     except (ValueError, ZeroDivisionError, OverflowError):
         return f"{words[: limit - 1]}…"
 
