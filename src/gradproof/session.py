@@ -112,7 +112,7 @@ class Session:
         paths: dict[Path, Path] = {}
         for name in self.options.contracts:
             places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
-            found = next((p for p in places if _is_file(p)), None)
+            found = next((p for p in places if is_file(p)), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
                 raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
@@ -288,6 +288,22 @@ class Session:
         return written
 
 
+def workspace_of(options: Options) -> Workspace | None:
+    """The workspace that a session of these options would have; None without one."""
+    try:
+        return find(options.workspace, explicit=options.workspace is not None)
+    except GradproofError:
+        return None
+
+
+def baseline_of(options: Options, root: Path) -> Path | None:
+    """The baseline that a session of these options would have, as far as its settings can be read."""
+    try:
+        return _completed(options, load_settings(root)).baseline
+    except GradproofError:
+        return options.baseline
+
+
 def _completed(options: Options, settings: Settings) -> Options:
     """The options with what the file says where neither the command line nor the environment does."""
     found = {name: value for name, value in settings.options.items() if name not in options.stated}
@@ -331,10 +347,11 @@ def _effect(check: Check, standing: Standing) -> Effect:
     return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is a file; a name that is too long for the system is none."""
     try:
         return path.is_file()
-    except OSError:  # a name that is too long for the system
+    except OSError:
         return False
 
 

@@ -26,12 +26,13 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
     """
+    from gradproof.cli.beginning import begun
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.core import Exit
-    from gradproof.session import Session, worst
+    from gradproof.session import worst
 
     wanted = asked(formats, json_)
-    session = Session(options)
+    session = begun(options, wanted, ratchet=True)
     run = session.at_hand()
     reports = [session.reported(contract, run) for contract in session.contracts]
     if session.options.baseline is not None:
