@@ -133,7 +133,7 @@ class Session:
         if self.options.contracts:
             return
         known = sorted({o.id for c in self.contracts for o in c.obligations})
-        for name, where in self.settings.named():
+        for name, where in self.settings.obligations:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
