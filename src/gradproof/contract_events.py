@@ -22,6 +22,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from gradproof.contract_tree import MAX_BYTES, MAX_DEPTH, MAX_DIGITS, MAX_NODES, Exact, Node, Problem, resolved
 
 _TURNS = re.compile("[\u200e\u200f\u202a-\u202e\u2066-\u2069]")  # Boucher, Anderson, Trojan Source, arXiv:2111.00169
+_HALVES = re.compile("[\ud800-\udfff]")  # as "\\ud800" makes one: no text of a file, a digest or a terminal
 MAX_PROBLEMS = 500
 
 
@@ -186,7 +187,7 @@ class _Builder:
 
     def _scalar(self, event: Any) -> Node:
         line, col = _mark(event)
-        text: str = event.value
+        text = self._whole(event.value, line, col)
         if event.style is not None or not event.implicit[0]:
             return Node(text, line, col)
         node = resolved(text, line, col)
@@ -194,6 +195,15 @@ class _Builder:
             self.problems.append(_number(self.shown, line, col, text))
             return Node(0, line, col)
         return node
+
+    def _whole(self, text: str, line: int, col: int) -> str:
+        """The text without halves of a surrogate pair, each of which is a problem at the place of its scalar."""
+        if text.isascii() or (half := _HALVES.search(text)) is None:
+            return text
+        found = f"the escape of U+{ord(half[0]):04X}, half of a surrogate pair, which is no character"
+        mend = "write the character itself, or \\U with its eight digits"
+        self.problems.append(Problem("GP118", self.shown, line, col, found, "UTF-8 text", mend))
+        return _HALVES.sub("\ufffd", text)
 
     def _note_extras(self, event: Any, plain_allowed: bool) -> None:
         if event.anchor is not None:

@@ -80,8 +80,8 @@ EXPLANATIONS: Mapping[str, Explanation] = {
         "Look at the place for an open quote or bracket, a tab, or a wrong indentation.",
     ),
     "GP118": Explanation(
-        "The file is not UTF-8 text.",
-        "Save it as UTF-8.",
+        "The file is not UTF-8 text, or an escape in it makes half of a surrogate pair, which UTF-8 cannot write.",
+        "Save it as UTF-8, and write a character itself or with one escape of eight digits, such as \\U0001F600.",
     ),
     "GP119": Explanation(
         "The contract cannot be read: it is not there, it is a folder, or it may not be opened.",

@@ -41,8 +41,9 @@ COMMANDS: Mapping[str, Explanation] = {
         "Use a value that the error allows.",
     ),
     "GP407": Explanation(
-        "The result could not be written to the place that --out names. Nothing was run.",
-        "Name a file in a folder that is there and can be written to.",
+        "The result could not be written to the place that --out, --format or another option names: it is a folder or "
+        "something else that holds no text, or the system refused it.",
+        "Name a file in a folder that is there and can be written to, or a stream such as /dev/stdout or a pipe.",
     ),
     "GP408": Explanation(
         "gradproof watch runs one Python script or module, in the interpreter that gradproof is installed in: that is "
@@ -94,6 +95,15 @@ COMMANDS: Mapping[str, Explanation] = {
         "One HTML page was asked for, and the workspace has several contracts.",
         "Put {contract} into the path, which makes a page of each, or name one contract with --contract.",
     ),
+    "GP433": Explanation(
+        "An option would write a result over something that a run is judged by: what lies in proofs/, models/ or "
+        "symbolic/, evidence, pyproject.toml, the baseline, or a YAML, TOML or Python file that is there already.",
+        "Name a file elsewhere, such as reports/result.json.",
+    ),
+    "GP434": Explanation(
+        "ndjson is one stream of events for the whole run, so its path cannot have {contract} in it.",
+        "Leave {contract} out of the path of ndjson; each event of a verdict names its contract.",
+    ),
     "GP440": Explanation(
         "gradproof attest writes a new folder, whole or not at all. This one is not empty, or cannot be written, or "
         "SOURCE_DATE_EPOCH is no time that it could state.",
@@ -142,6 +152,11 @@ COMMANDS: Mapping[str, Explanation] = {
         "A report could not be written: the disk is full, or the folder of reports may not be written to. Evidence "
         "that could not be written is told with its check, which then counts as not run.",
         "Free the disk, or give the folder its rights, and run again: what was written is reused.",
+    ),
+    "GP451": Explanation(
+        "What a command says could not be written to stdout or stderr: the disk that it goes to is full, or it is no "
+        "longer there. Nothing is known of the verdict from this exit code.",
+        "Free the disk or send the output elsewhere, and run again; gradproof gate judges the evidence at hand.",
     ),
     "GP470": Explanation(
         "`gradproof init` would overwrite files that are there. Nothing was written.",

@@ -73,19 +73,39 @@ def build(
 
 def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, Any]:
     """What stands in report.json while a run is under way."""
+    return _marker(
+        _contract(contract, workspace), str(workspace.root), profile, "the run has not finished, or it was killed"
+    )
+
+
+def outdate(folder: Path, why: str) -> None:
+    """Make a marker of the report that lies in a folder, if one does, and take its renderings away. Raises OSError."""
+    path = folder / "report.json"
+    try:
+        old = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
+        old = None
+    if isinstance(old, dict) and old.get("schema") == REPORT_SCHEMA and isinstance(old.get("contract"), dict):
+        said = str(old.get("workspace", "")), str(old.get("profile", ""))
+        write_json(path, _marker(old["contract"], *said, why))
+        for ending in ("md", "html"):
+            path.with_suffix(f".{ending}").unlink(missing_ok=True)
+
+
+def _marker(contract: Mapping[str, Any], workspace: str, profile: str, why: str) -> dict[str, Any]:
     return {
         "schema": REPORT_SCHEMA,
         "run_state": "running",
         "generated_at": now(),
         "gradproof": __version__,
         "profile": profile,
-        "workspace": str(workspace.root),
-        "contract": _contract(contract, workspace),
+        "workspace": workspace,
+        "contract": contract,
         "verdict": {
             "exit": str(Exit.OPEN),
             "code": EXIT_CODE[Exit.OPEN],
             "met": False,
-            "reasons": ["the run has not finished, or it was killed"],
+            "reasons": [why],
         },
         "gate": None,
         "waivers": [],

@@ -5,8 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from gradproof.evidence import ANSWERS, Standing
 from gradproof.files import replace_whole
 from gradproof.judge import Policy, Verdict, excused, judge, required
 from gradproof.plan import plan, policy_of
+from gradproof.rendered import rendering, writing
 from gradproof.settings import Settings
 from gradproof.settings import load as load_settings
 from gradproof.store import Store
@@ -114,7 +114,7 @@ class Session:
         paths: dict[Path, Path] = {}
         for name in self.options.contracts:
             places = (self.workspace.root / "proofs" / name / "contract.yaml", Path(name))
-            found = next((p for p in places if _is_file(p)), None)
+            found = next((p for p in places if is_file(p)), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
                 raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
@@ -135,7 +135,7 @@ class Session:
         if self.options.contracts:
             return
         known = sorted({o.id for c in self.contracts for o in c.obligations})
-        for name, where in self.settings.named():
+        for name, where in self.settings.obligations:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
                 mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
@@ -313,37 +313,28 @@ class Session:
         return written
 
 
+def workspace_of(options: Options) -> Workspace | None:
+    """The workspace that a session of these options would have; None without one."""
+    try:
+        return find(options.workspace, explicit=options.workspace is not None)
+    except GradproofError:
+        return None
+
+
+def baseline_of(options: Options, root: Path) -> Path | None:
+    """The baseline that a session of these options would have, as far as its settings can be read."""
+    try:
+        return _completed(options, load_settings(root)).baseline
+    except GradproofError:
+        return options.baseline
+
+
 def _completed(options: Options, settings: Settings) -> Options:
     """The options with what the file says where neither the command line nor the environment does."""
     found = {name: value for name, value in settings.options.items() if name not in options.stated}
     if "baseline" in found and settings.path is not None:
         found["baseline"] = settings.path.parent / found["baseline"]
     return replace(options, **found)
-
-
-@contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Raises GradproofError GP450 for a report that cannot be written."""
-    try:
-        yield
-    except OSError as error:
-        found = f"{path} cannot be written: {error.strerror or error}"
-        raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
-
-
-def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """The renderer of a format: json, md or html."""
-    if name == "json":
-        from gradproof.render import jsonreport
-
-        return jsonreport.render
-    if name == "md":
-        from gradproof.render import markdown
-
-        return markdown.render
-    from gradproof.render import html
-
-    return html.render
 
 
 def reusable(standing: Standing) -> bool:
@@ -356,10 +347,11 @@ def _effect(check: Check, standing: Standing) -> Effect:
     return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
 
 
-def _is_file(path: Path) -> bool:
+def is_file(path: Path) -> bool:
+    """Whether there is a file; a name that is too long for the system is none."""
     try:
         return path.is_file()
-    except OSError:  # a name that is too long for the system
+    except OSError:
         return False
 
 

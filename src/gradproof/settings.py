@@ -25,9 +25,10 @@ Precedence: command line, environment, file, default. What is required adds to t
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -43,38 +44,39 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Settings:
-    """What the file says: `options` by name of the option, `demands`, and the place of each key, file:line."""
+    """What the file says: `options` by name of the option, `demands`, and the place of each key, file:line.
+
+    `obligations`: each one that is named, with file:line:col of the name.
+    """
 
     path: Path | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     demands: Demands = field(default_factory=Demands)
     places: Mapping[str, str] = field(default_factory=dict)
-
-    def named(self) -> Iterator[tuple[str, str]]:
-        """Every obligation that is named, with the place of the name."""
-        for name in self.demands.least:
-            yield name, self.places.get(f"require.{name}", "")
-        for waiver in self.demands.waivers:
-            yield waiver.obligation, self.places.get("waivers", "")
+    obligations: Sequence[tuple[str, str]] = ()
 
 
 def load(root: Path) -> Settings:
     """The settings of a workspace; empty without a file or a table. Raises GradproofError GP490 and GP491."""
     path = root / FILE
-    try:
-        data = path.read_bytes()[: MAX_BYTES + 1]
-    except (FileNotFoundError, NotADirectoryError):
+    if not os.path.lexists(path):
         return Settings()
+    try:
+        if not path.is_file():  # a pipe would keep the reader waiting, a device would never end
+            raise OSError("a link that leads nowhere" if not path.exists() else "it is no file")
+        with path.open("rb") as stream:
+            data = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise GradproofError(
-            "GP490", str(error.strerror or error), "a file that can be read", "mend it", str(path)
-        ) from (error)
+        found = str(error.strerror or error)
+        raise GradproofError("GP490", found, "a file that can be read", "mend it", f"{path}:1:1") from error
     text = _text(path, data)
     table = _table(path, text)
     return Settings() if table is None else _settings(path, text, table)
 
 
 def _text(path: Path, data: bytes) -> str:
+    if len(data) > MAX_BYTES:
+        raise GradproofError("GP490", f"more than {MAX_BYTES} bytes", "a smaller file", "split it", f"{path}:1:1")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -82,8 +84,6 @@ def _text(path: Path, data: bytes) -> str:
         raise GradproofError(
             "GP490", "bytes that are no UTF-8", "UTF-8", "save it as UTF-8", f"{path}:{line}:1"
         ) from None
-    if len(data) > MAX_BYTES:
-        raise GradproofError("GP490", f"more than {MAX_BYTES} bytes", "a smaller file", "split it", f"{path}:1:1")
     return text
 
 
@@ -115,7 +115,19 @@ def _settings(path: Path, text: str, table: dict[str, Any]) -> Settings:
         key.replace("-", "_") if "." not in key else key: f"{path}:{line_of(text, key.split('.', 1))}" for key in keys
     }
     options = {name: value for name in OPTIONS if (value := getattr(shaped, name)) is not None}
-    return Settings(path, options, demands_of(shaped.require, shaped.gpu_max_age_days, shaped.waivers), places)
+    demands = demands_of(shaped.require, shaped.gpu_max_age_days, shaped.waivers)
+    named = [(name, _place_of(path, text, name, ("require", name))) for name in demands.least]
+    named += [(w.obligation, _place_of(path, text, w.obligation, ("waivers",))) for w in demands.waivers]
+    return Settings(path, options, demands, places, named)
+
+
+def _place_of(path: Path, text: str, name: str, keys: Sequence[str]) -> str:
+    """file:line:col of the first time that a name stands in a table or below it; column 1 where it is not seen."""
+    start = line_of(text, keys)
+    for number, line in enumerate(text.splitlines()[start - 1 :], start):
+        if found := re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", line):
+            return f"{path}:{number}:{found.start() + 1}"
+    return f"{path}:{start}:1"
 
 
 def _keys(table: Mapping[str, Any]) -> list[str]:

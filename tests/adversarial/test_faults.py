@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from attack_kit import CHECK, HARNESS, MODEL, edit, evidence, gate, seen, session, verify
+from attack_kit import CHECK, HARNESS, MODEL, break_model, edit, evidence, gate, seen, session, verify
 
 from gradproof import files, smt
 from gradproof.cli import dispatch
-from gradproof.core import Control, Exit, Outcome
+from gradproof.core import EXIT_CODE, Control, Exit, Outcome
 
 GATE = "GATE-1/falsification"
 
@@ -168,3 +168,43 @@ def test_what_failed_is_done_again_and_the_rest_is_not(green: Path, monkeypatch:
     run = asked.run(asked.selected(), lambda progress: None)
     assert run.ran == {"K-1"}
     assert seen(asked.judged(asked.contracts[0], run.standings)).exit is Exit.MET
+
+
+def shell(root: Path, words: str) -> subprocess.CompletedProcess[str]:
+    """A command line with its redirections, as a shell starts it."""
+    line = f"exec {sys.executable} -m gradproof {words}"
+    return subprocess.run(["sh", "-c", line], cwd=root, capture_output=True, text=True, check=False, timeout=600)
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("command", ["gate", "verify --no-cache -q", "report", "gate --format ndjson", "--help"])
+def test_a_stream_that_the_caller_closed_changes_no_verdict(green: Path, command: str, closed: str) -> None:
+    done = shell(green, f"{command} {closed}")
+    assert (done.returncode, "Traceback" in done.stderr) == (0, False), done.stderr
+    if closed.startswith(">&-"):
+        assert done.stdout == ""
+    assert whole(green)
+
+
+def test_a_closed_stdout_does_not_hide_that_a_check_is_refuted(green: Path) -> None:
+    break_model(green)
+    assert shell(green, "verify -q >&- 2>&-").returncode == EXIT_CODE[Exit.BROKEN]
+
+
+FULL = ["gate", "gate --format json", "gate --format ndjson", "list", "report", "--help", "explain GP101"]
+
+
+@pytest.mark.parametrize("command", FULL)
+def test_a_full_disk_behind_stdout_is_no_internal_error(green: Path, command: str) -> None:
+    done = shell(green, f"{command} > /dev/full")
+    assert done.returncode == EXIT_CODE[Exit.USAGE]
+    assert done.stderr.startswith("GP451\n") or "\nGP451\n" in done.stderr
+    assert "No space left on device" in done.stderr
+    assert not any(word in done.stderr for word in ("internal error", "Traceback", "Exception ignored"))
+
+
+@pytest.mark.parametrize("where", ["2> /dev/full", "> /dev/full 2>&1"])
+@pytest.mark.parametrize("command", ["gate", "report", "bogus", "gate --contract none", "gate --format xml"])
+def test_a_full_disk_behind_stderr_is_never_a_refutation(green: Path, command: str, where: str) -> None:
+    code = shell(green, f"{command} {where}").returncode
+    assert code == (0 if (command, where) == ("gate", "2> /dev/full") else EXIT_CODE[Exit.USAGE])

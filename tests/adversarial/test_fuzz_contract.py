@@ -11,8 +11,10 @@ from fuzz_kit import few
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradproof.cli import dispatch
 from gradproof.contract import ContractErrors, load
 from gradproof.contract_tree import MAX_BYTES
+from gradproof.core import EXIT_CODE, Exit
 from gradproof.plan import plan
 
 GOOD = (CORPUS / "green" / CONTRACT).read_text(encoding="utf-8")
@@ -21,14 +23,14 @@ STRANGE = [
     "\u202eevil", "\u0000", "é", "e\u0301", "\ud7ff", "𝟙", "\ufeff", "../../etc/passwd", "/etc/passwd", "a" * 5000,
     "1e999", "-1", "0x10", "1_000", ".nan", "~", "yes", "!!python/object/apply:os.system [id]", "&a [*a, *a]", "*a",
     "{a: {b: {c: {}}}}", "[[[[[]]]]]", "|\n  text", "'", '"', "%YAML 1.1", "---", "<<: *x", "? a", "\t", "# x",
-    "\u2028",
+    "\u2028", r'"\ud800"', r'"a \udfff b"', r'"\ud83d\ude00"', r'{"\udc00": 1}',
 ]  # fmt: skip
 
 
 def attempt(path: Path) -> list[str]:
     """The codes of what is wrong with a contract; each has a place in this file."""
     try:
-        plan(load(path))
+        assert all(check.digest for check in plan(load(path)))
     except ContractErrors as error:
         for problem in error.problems:
             assert problem.line > 0
@@ -49,6 +51,37 @@ def written(folder: Path, text: str | bytes) -> Path:
 
 def test_the_good_contract_is_good(tmp_path: Path) -> None:
     assert attempt(written(tmp_path, GOOD)) == []
+
+
+@pytest.mark.parametrize("half", [r"\ud800-v1", r"\udfff", r"\ud83d\ude00"])
+def test_half_of_a_surrogate_pair_has_a_place(tmp_path: Path, half: str) -> None:
+    """In the place of every scalar, and as a key."""
+    for number, line in enumerate(LINES):
+        head, colon, rest = line.partition(": ")
+        if not colon or line.startswith("#") or "{" in head or rest[:1] in ("{", "["):
+            continue
+        changed = [*LINES[:number], f'{head}: "{half}"', *LINES[number + 1 :]]
+        with pytest.raises(ContractErrors) as caught:
+            load(written(tmp_path, "\n".join(changed)))
+        found = [(p.code, p.line, p.col) for p in caught.value.problems if p.code == "GP118"]
+        assert found == [("GP118", number + 1, len(head) + 3)]
+        caught.value.render().encode()
+    with pytest.raises(ContractErrors, match="GP118"):
+        load(written(tmp_path, GOOD + f'"{half}": [1, "{half}"]\n'))
+
+
+@pytest.mark.parametrize("command", ["gate", "verify", "graph", "list", "report", "attest", "merge", "diff", "explain"])
+def test_no_command_stumbles_over_half_of_a_surrogate_pair(
+    green: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    text = (green / CONTRACT).read_text(encoding="utf-8")
+    (green / CONTRACT).write_text(text + 'description: "\\ud800"\n')
+    monkeypatch.chdir(green)
+    more = {"attest": ["out"], "merge": ["reports"], "diff": [CONTRACT, CONTRACT], "explain": ["K-1"]}
+    assert dispatch([command, *more.get(command, [])]) == EXIT_CODE[Exit.USAGE]
+    said = capsys.readouterr().err
+    assert f"{CONTRACT}:{text.count(chr(10)) + 1}:14: GP118" in said
+    assert "internal error" not in said
 
 
 @few(60)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -144,8 +147,53 @@ def test_an_obligation_that_no_contract_has(toy: Workspace, capsys: pytest.Captu
     write(toy, text)
     assert dispatch(["gate"]) == EXIT_CODE[Exit.USAGE]
     err = capsys.readouterr().err
-    assert "GP492" in err
+    assert f"pyproject.toml:{'1:25' if text.startswith('[') else '3:15'}: GP492" in err
     assert "did you mean 'T-1'" in err
+
+
+NAMED = {
+    '[tool.gradproof.require."T-2"]\n': "1:26",
+    '[tool.gradproof]\nrequire = {T-1 = {}, T-2 = {layers = ["smt"]}}\n': "2:22",
+    '[tool.gradproof.require]\n\nT-2 = {layers = ["smt"]}\n': "3:1",
+    WAIVER.format(day=TODAY) + WAIVER.format(day=TODAY).replace("T-1", "T-2"): "10:15",
+    "[tool.gradproof.require.T-2.bounds]\nn = 2\n": "1:25",
+}
+
+
+@pytest.mark.parametrize("text", NAMED, ids=range(len(NAMED)))
+def test_an_obligation_that_no_contract_has_is_placed_where_it_is_named(
+    toy: Workspace, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    write(toy, text)
+    assert dispatch(["gate"]) == EXIT_CODE[Exit.USAGE]
+    assert f"pyproject.toml:{NAMED[text]}: GP492" in capsys.readouterr().err
+
+
+UNREADABLE = {
+    "a pipe": (os.mkfifo, "it is no file"),
+    "a folder": (os.mkdir, "it is no file"),
+    "a device that never ends": (lambda path: os.symlink("/dev/zero", path), "it is no file"),
+    "a link that leads nowhere": (lambda path: os.symlink("gone.toml", path), "a link that leads nowhere"),
+    "a link to itself": (lambda path: os.symlink("pyproject.toml", path), "a link that leads nowhere"),
+}
+
+
+@pytest.mark.parametrize("name", list(UNREADABLE))
+def test_settings_that_cannot_be_read_are_not_passed_over(toy: Workspace, name: str) -> None:
+    """A pipe would wait for ever, /dev/zero would take all memory, and a lost link would drop what is demanded."""
+    make, said = UNREADABLE[name]
+    make(toy.root / "pyproject.toml")
+    line = [sys.executable, "-m", "gradproof", "gate"]
+    limit = ["sh", "-c", 'ulimit -v 2000000; exec "$@"', "sh"]
+    done = subprocess.run([*limit, *line], cwd=toy.root, capture_output=True, text=True, check=False, timeout=30)
+    assert done.returncode == EXIT_CODE[Exit.USAGE]
+    assert f"pyproject.toml:1:1: GP490\n  found:    {said}" in done.stderr
+
+
+def test_settings_behind_a_link_count(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    (toy.root / "own.toml").write_text("[tool.gradproof]\njobs = 3\n")
+    (toy.root / "pyproject.toml").symlink_to("own.toml")
+    assert shown(capsys)["jobs"]["value"] == 3
 
 
 def test_lines_of_keys() -> None:

@@ -5,6 +5,7 @@ Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrup
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import signal
@@ -19,6 +20,7 @@ from gradproof import __version__
 from gradproof.core import EXIT_CODE, EXIT_MEANING, Exit, GradproofError
 
 INTERRUPTED = 130
+UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 RARELY = (200_000, 20, 20)  # Python's usual 700 costs a tenth of the time that `list` takes
 
 COMMANDS: Mapping[str, tuple[str, str]] = {
@@ -87,12 +89,39 @@ def main(args: list[str] | None = None) -> None:
     gc.set_threshold(*RARELY)
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+    _opened()
     code = dispatch(args)
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            silent = isinstance(error, BrokenPipeError) or code == EXIT_CODE[Exit.USAGE]
+            code = code if silent or stream is sys.stderr else _failed(error)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())  # what is left would fail again at the end
     sys.exit(code)
+
+
+def _opened() -> None:
+    """A standard stream that the caller closed is /dev/null, so that no file that is opened later takes its number."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            number = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(number, True)
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+def _said(text: str) -> None:
+    """Tell the user, where stderr still takes anything."""
+    with suppress(OSError):
+        click.echo(text, err=True)
+
+
+def _failed(error: OSError) -> int:
+    """Tell that output could not be written, and the exit code for it."""
+    found = f"what was to be said could not be written: {error.strerror or error}"
+    mend = "free the disk, or send the output elsewhere; the verdict was not told"
+    _said(GradproofError("GP451", found, "a stdout and a stderr that take what is written", mend).render())
+    return EXIT_CODE[Exit.USAGE]
 
 
 def dispatch(args: list[str] | None = None) -> int:
@@ -103,19 +132,22 @@ def dispatch(args: list[str] | None = None) -> int:
     except click.exceptions.Exit as e:
         return e.exit_code
     except (click.Abort, KeyboardInterrupt):
-        click.echo("interrupted", err=True)
+        _said("interrupted")
         return INTERRUPTED
     except click.ClickException as e:
-        e.show()
+        with suppress(OSError):
+            e.show()
         return EXIT_CODE[Exit.USAGE]
     except GradproofError as e:
-        click.echo(e.render(), err=True)
+        _said(e.render())
         return EXIT_CODE[Exit.USAGE if e.code.startswith("GP") else Exit.CRASH]
     except BrokenPipeError:
         return EXIT_CODE[Exit.CRASH]
     except Exception as e:
+        if isinstance(e, OSError) and e.filename is None and e.errno in UNWRITTEN:
+            return _failed(e)
         if os.environ.get("GRADPROOF_TRACEBACK"):
             raise
         text = f"internal error: {type(e).__name__}: {e}\n  GRADPROOF_TRACEBACK=1 shows where; please report it"
-        click.echo(text, err=True)
+        _said(text)
         return EXIT_CODE[Exit.CRASH]

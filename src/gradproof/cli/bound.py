@@ -50,11 +50,14 @@ def command(
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
     """
     from gradproof.arith.linear import NonLinear
+    from gradproof.cli import destination
     from gradproof.rounding.answer import answer
     from gradproof.rounding.lemmas import LemmaRefused
     from gradproof.rounding.scales import Norm
     from gradproof.rounding.setting import Setting
 
+    if certificate is not None:
+        destination.allowed(certificate, "--certificate")
     eps = allowed(tolerance, relative, rational(magnitude, "--magnitude"))
     if thresholds and (eps is None or elements is not None):
         raise GradproofError("GP411", "--thresholds", "a tolerance, for one element", "add --tolerance EPS alone")
@@ -122,11 +125,11 @@ def rational(text: str, option: str) -> Fraction:
 
 def write(path: Path, made: Answer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.cli.check import written
+    from gradproof.cli.destination import written
 
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
-    written(path, json.dumps(made.certificate) + "\n")
+    written(path, json.dumps(made.certificate) + "\n", "--certificate")
 
 
 @dataclass(frozen=True)

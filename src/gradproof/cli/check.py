@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from gradproof.cli.destination import cleared, writable, written
 
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
@@ -15,6 +16,7 @@ DOMAINS = ("real", "field", "weight", "rounding")
 USUAL = ("real", "field", "weight")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md")
+__all__ = ["command", "present", "rendered", "show", "writable", "written"]  # studies write through it as well
 
 
 @click.command("check")
@@ -61,8 +63,10 @@ def command(target: str, time_limit: float, format_: str, out: Path | None, **gi
 
     given["domains"] = given["domains"] or USUAL
     request = Request(**given)
-    chosen = target_of(target)
     writable(out)
+    if out is not None:
+        cleared(out)
+    chosen = target_of(target)
     present(request.device)
     found = verify(chosen, request, time_limit)
     show(found, format_, out)
@@ -77,35 +81,6 @@ def present(device: str) -> None:
     why = cuda_absent() if device.startswith("cuda") else None
     if why is not None:
         raise GradproofError("GP406", f"device {device}: {why}", "a device of this machine", "use --device cpu")
-
-
-def writable(out: Path | None) -> None:
-    """Raises GradproofError GP407 when the result could not be written, before anything is run."""
-    from gradproof.core import GradproofError
-
-    if out is None:
-        return
-    folder = out.parent
-    if out.is_dir():
-        found = "a folder"
-    elif not folder.is_dir():
-        found = f"{folder} is no folder"
-    elif not os.access(folder, os.W_OK):
-        found = f"{folder} may not be written to"
-    else:
-        return
-    raise GradproofError("GP407", found, "a file in a folder that can be written to", "name another --out", str(out))
-
-
-def written(path: Path, text: str) -> None:
-    """Write the result, whole or not at all. Raises GradproofError GP407."""
-    from gradproof.core import GradproofError
-    from gradproof.files import replace_whole
-
-    try:
-        replace_whole(path, text)
-    except OSError as error:
-        raise GradproofError("GP407", str(error), "a file that can be written", "name another") from error
 
 
 def show(found: Verification, format_: str, out: Path | None) -> None:

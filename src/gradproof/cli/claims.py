@@ -52,7 +52,7 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 
 def write(made: Claims, folder: Path) -> None:
     """claims.json, claims.md and claims.html, each whole or not at all. Raises GradproofError GP407."""
-    from gradproof.cli.check import written
+    from gradproof.cli.destination import written
     from gradproof.render.claims import FORMATS
 
     for ending in FILES:

@@ -26,13 +26,13 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
     """
+    from gradproof.cli.beginning import begun
     from gradproof.cli.outputs import Outputs, asked
-    from gradproof.cli.show import opened
     from gradproof.core import Exit
     from gradproof.session import worst
 
     wanted = asked(formats, json_)
-    session = opened(options)
+    session = begun(options, wanted)
     run = session.at_hand()
     reports = session.reports(run)
     with Outputs(wanted, len(reports), session.workspace.warning) as outputs:

@@ -1,8 +1,9 @@
 """`--format NAME[=PATH]`: several outputs of one run, at most one of them on stdout, each file whole or not there.
 
 Without a path an output goes to stdout, and then nothing else does. `{contract}` in a path makes a file of its own for
-each contract. `github` prints annotations, and appends its summary to PATH or to $GITHUB_STEP_SUMMARY. `ndjson` is
-written as things happen; a stream without its last event, `end`, is not whole.
+each contract, of every format but `ndjson`. `github` prints annotations, and appends its summary to PATH or to
+$GITHUB_STEP_SUMMARY. `ndjson` is written as things happen; a stream without its last event, `end`, is not whole. What
+an earlier run wrote is taken away before anything is loaded, but for the summary, to which others append as well.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from gradproof.cli.check import written
+from gradproof.cli.destination import descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core import GradproofError
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def formats(function: F) -> F:
 
 
 def asked(texts: Sequence[str], json_: bool) -> list[Output]:
-    """The outputs of a command line. Raises GradproofError GP430 and GP431."""
+    """The outputs of a command line. Raises GradproofError GP430, GP431 and GP434."""
     outputs = [_output(text) for text in [*texts, *(["json"] if json_ and "json" not in texts else [])]]
     loud = [o.name for o in outputs if o.path is None or o.name == "github"]
     if not loud:
@@ -62,7 +63,7 @@ def asked(texts: Sequence[str], json_: bool) -> list[Output]:
 
 
 def _apart(outputs: list[Output]) -> list[Output]:
-    paths = [os.path.abspath(o.path) for o in outputs if o.path is not None]
+    paths = [os.path.abspath(o.path) for o in outputs if o.path is not None and not is_stream(o.path)]
     twice = next((p for p in paths if paths.count(p) > 1), None)
     if twice is not None:
         raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "mend --format")
@@ -75,7 +76,10 @@ def _output(text: str) -> Output:
         near = difflib.get_close_matches(name, NAMES, 1)
         mend = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
         raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", mend)
-    return Output(name, path if sign else None)
+    if name == "ndjson" and ONE_EACH in path:
+        raise GradproofError("GP434", f"--format {text!r}", "one path for all contracts", f"leave {ONE_EACH} out")
+    stdout = name != "github" and sign and descriptor_of(path) == 1
+    return Output(name, path if sign and not stdout else None)
 
 
 class Outputs:
@@ -83,7 +87,7 @@ class Outputs:
 
     def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
-        self.streams: list[TextIO] = []
+        self.streams: list[tuple[str | None, TextIO]] = []
         for output in outputs:
             alone = output.path is None or ONE_EACH not in output.path
             if contracts > 1 and output.name == "html" and alone:
@@ -98,16 +102,22 @@ class Outputs:
     def __enter__(self) -> Outputs:
         for output in self.outputs:
             if output.name == "ndjson":
-                self.streams.append(sys.stdout if output.path is None else self._open(output.path))
-        self._tell({"event": "begin", "schema": EVENTS} | ({"warning": self.warning} if self.warning else {}))
+                stream = sys.stdout if output.path is None else self._open(output.path)
+                self.streams.append((output.path, stream))
+        try:
+            self._tell({"event": "begin", "schema": EVENTS} | ({"warning": self.warning} if self.warning else {}))
+        except GradproofError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stack.close()
+        with suppress(OSError):  # every event was flushed, so this was told already
+            self.stack.close()
 
     def _open(self, path: str) -> TextIO:
         try:
-            return self.stack.enter_context(Path(path).open("w", encoding="utf-8"))
+            return self.stack.enter_context(opened(Path(path), "w"))
         except OSError as error:
             raise unwritten(path, error) from error
 
@@ -136,9 +146,14 @@ class Outputs:
                 _write(output, reports)
 
     def _tell(self, event: Mapping[str, Any]) -> None:
-        for stream in self.streams:
-            stream.write(json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n")
-            stream.flush()
+        for path, stream in self.streams:
+            try:
+                stream.write(json.dumps(event, ensure_ascii=False, allow_nan=False) + "\n")
+                stream.flush()
+            except OSError as error:
+                if path is None:
+                    raise
+                raise unwritten(path, error) from error
 
 
 def _event(event: Progress) -> dict[str, Any]:
@@ -163,7 +178,8 @@ def _write(output: Output, reports: Sequence[Report]) -> None:
         return
     groups = [[report] for report in reports] if ONE_EACH in output.path else [list(reports)]
     for group in groups:
-        written(Path(output.path.replace(ONE_EACH, group[0]["contract"]["id"])), rendered(output.name, group))
+        place = Path(output.path.replace(ONE_EACH, group[0]["contract"]["id"]))
+        written(place, rendered(output.name, group), "--format")
 
 
 def rendered(name: str, reports: Sequence[Report]) -> str:
@@ -179,7 +195,7 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         return text
     if name == "text":
         return _plain(reports)
-    from gradproof.session import rendering
+    from gradproof.rendered import rendering
 
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"
@@ -204,16 +220,15 @@ def _github(output: Output, reports: Sequence[Report]) -> None:
     from gradproof.render import github
 
     click.echo(github.render(reports), nl=False)
-    path = output.path or os.environ.get(SUMMARY)
-    if path:
+    pages: dict[str, list[Report]] = {}
+    for report in reports:
+        if output.path is not None:
+            pages.setdefault(output.path.replace(ONE_EACH, report["contract"]["id"]), []).append(report)
+        elif path := os.environ.get(SUMMARY):
+            pages.setdefault(path, []).append(report)
+    for path, told in pages.items():
         try:
-            with Path(path).open("a", encoding="utf-8") as page:
-                page.write(github.summary(reports))
+            with opened(Path(path), "a") as page:
+                page.write(github.summary(told))
         except OSError as error:
             raise unwritten(path, error) from error
-
-
-def unwritten(path: str, error: OSError) -> GradproofError:
-    """GP407 for a file that cannot be written."""
-    found = f"{path} cannot be written: {error.strerror or error}"
-    return GradproofError("GP407", found, "a place that can be written", "name another one with --format")

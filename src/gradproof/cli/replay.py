@@ -21,11 +21,12 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
     Exit code 0: the same clause breaks again everywhere. 4: it does not, or not within the check's time limit.
     """
     from gradproof.backends.replaying import again, pytest_file, replay, subject_of
+    from gradproof.cli.destination import writable, written
     from gradproof.core import EXIT_CODE, Exit
-    from gradproof.files import replace_whole
     from gradproof.store import Store, open_evidence
     from gradproof.workspace import find
 
+    writable(write, "--write")
     check, data = open_evidence(evidence)
     place = find(workspace or evidence.resolve().parent, explicit=workspace is not None)
     subject = subject_of(check, control)
@@ -43,7 +44,7 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
     for row in rows:
         click.echo(f"{'reproduced' if row['reproduced'] else 'NOT reproduced':<15}{row['on']}: {row['detail']}")
     if write is not None:
-        replace_whole(write, pytest_file(check, subject, example, rows, place, write))
+        written(write, pytest_file(check, subject, example, rows, place, write), "--write")
         click.echo(f"written: {write}")
     return EXIT_CODE[Exit.MET if again(rows, recorded) else Exit.OPEN]
 

@@ -24,15 +24,16 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     json, md and html files are written in every case.
     """
+    from gradproof.cli.beginning import begun
     from gradproof.cli.outputs import Outputs, asked
-    from gradproof.cli.show import opened, verdict_line
+    from gradproof.cli.show import verdict_line
     from gradproof.cli.verify import FORMATS, table
     from gradproof.core import Exit
     from gradproof.ledger.at_hand import about
     from gradproof.session import worst
 
     wanted = asked(formats, json_)
-    session = opened(options)
+    session = begun(options, wanted, reports=True)
     run = session.at_hand()
     claims, made = claimed(session, run), []
     with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:

@@ -19,7 +19,11 @@ def opened(options: Options) -> Session:
     """A session; one line on stderr, whatever else is quiet, where it judges another workspace than the caller's."""
     from gradproof.session import Session
 
-    session = Session(options)
+    return warned(Session(options))
+
+
+def warned(session: Session) -> Session:
+    """The session, after its warning on stderr where it has one."""
     if session.workspace.warning:
         click.echo(f"warning: {session.workspace.warning}", err=True)
     return session

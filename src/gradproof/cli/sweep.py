@@ -37,15 +37,15 @@ def command(
     The lengths of windows are timed in turn; each median has an interval of order statistics. The knee is marked where
     there is one beyond the spread. Speed is reported and never judged.
     """
-    from gradproof.cli.check import writable, written
+    from gradproof.cli.destination import writable, written
     from gradproof.render.sweep import throughput_svg, told, variance_svg
     from gradproof.subjects.measured import text
     from gradproof.subjects.sweep import Asked, made, refused
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)
-    for path in (out, plot, plot_variance):
-        writable(path)
+    for option, path in (("--out", out), ("--plot", plot), ("--plot-variance", plot_variance)):
+        writable(path, option)
     with progress(quiet, asked.total()) as tick:
         document = made(asked, tick)
     if out is not None:

@@ -40,9 +40,10 @@ def command(
     With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
+    from gradproof.cli.beginning import begun
     from gradproof.cli.outputs import Outputs, asked
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import opened, problems, verdict_line
+    from gradproof.cli.show import problems, verdict_line
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.ledger.at_hand import about, judged
     from gradproof.session import INTERRUPTED, worst
@@ -50,7 +51,7 @@ def command(
     wanted = asked(formats, json_)
     if watch:
         return watched(options, wanted, shard)
-    session = opened(options)
+    session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)

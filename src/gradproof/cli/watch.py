@@ -36,14 +36,17 @@ def command(
     and without --out it goes to stdout, and the script's own stdout to stderr. Effective batch, optimizer steps an
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
-    from gradproof.cli.check import rendered, show, writable
+    from gradproof.cli.check import rendered, show
+    from gradproof.cli.destination import cleared, writable
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import INTERRUPTED
     from gradproof.shadow.script import script_of
     from gradproof.shadow.watching import watch
 
-    script = script_of(words)
     writable(out)
+    if out is not None:
+        cleared(out)
+    script = script_of(words)
     apart = out is None and format_ != "text"
     seen = watch(script, accum_steps, windows, mode, 2 if apart else None, epoch_batches)
     if out is not None or apart:

@@ -1,0 +1,88 @@
+"""How a command that judges begins: what an earlier run wrote is taken away before anything is loaded.
+
+So nothing green of an earlier run is left where this one has a mistake in a contract, crashes or is killed. The summary
+of `github` stays, to which others append as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradproof.cli.destination import allowed, cleared
+from gradproof.cli.outputs import ONE_EACH, Output
+from gradproof.cli.show import warned
+from gradproof.core import GradproofError
+
+if TYPE_CHECKING:
+    from gradproof.session import Options, Session
+    from gradproof.workspace import Workspace
+
+ASKED_WRONGLY = frozenset({"GP212"})  # a contract that there is none of: nothing is said of the reports of others
+
+
+def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False) -> Session:
+    """A session of these options, after what an earlier run wrote has been taken away: it says nothing of this one.
+
+    `reports`: where no session comes about, the workspace's reports say so, too. The baseline is no place of an output.
+    Raises GradproofError.
+    """
+    from gradproof.session import Session, workspace_of
+
+    workspace = workspace_of(options)
+    names = [] if workspace is None else _named(workspace, options)
+    paths = [Path(p) for o in outputs if o.path is not None for p in _each(o.path, names)]
+    for path in paths:
+        allowed(path, "--format")
+    if workspace is not None:
+        _not_the_baseline(paths, options, workspace.root)
+    for path in (Path(p) for o in outputs if o.path and o.name != "github" for p in _each(o.path, names)):
+        cleared(path)
+    try:
+        return warned(Session(options))
+    except GradproofError as error:
+        if reports and workspace is not None and error.code not in ASKED_WRONGLY:
+            _unstarted(workspace, names, error)
+        raise
+
+
+def _each(path: str, names: Sequence[str]) -> list[str]:
+    return [path.replace(ONE_EACH, name) for name in names] if ONE_EACH in path else [path]
+
+
+def _not_the_baseline(paths: Sequence[Path], options: Options, root: Path) -> None:
+    """Raises GradproofError GP433 for an output in the place of a report that nothing may be weaker than."""
+    from gradproof.session import baseline_of
+
+    baseline = baseline_of(options, root)
+    if baseline is None or "\0" in str(baseline):
+        return
+    real = {os.path.realpath(p) for p in (baseline, baseline / "report.json", *baseline.glob("*/report.json"))}
+    for path in paths:
+        if os.path.realpath(path) in real:
+            found, wanted = "--format would write over the baseline", "a file that is no part of what is judged"
+            raise GradproofError("GP433", found, wanted, "name another file", str(path))
+
+
+def _named(workspace: Workspace, options: Options) -> list[str]:
+    """Ids of the contracts that are asked for, told by their places alone, whatever is in them."""
+    from gradproof.contract import contract_id
+    from gradproof.session import is_file
+
+    if not options.contracts:
+        return [contract_id(path) for path in sorted(workspace.root.glob("proofs/*/contract.yaml"))]
+    known = [name for name in options.contracts if is_file(workspace.root / "proofs" / name / "contract.yaml")]
+    return known + [contract_id(Path(name)) for name in options.contracts if name not in known and is_file(Path(name))]
+
+
+def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError) -> None:
+    """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
+    from gradproof import report as reports
+
+    why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
+    for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
+        with suppress(OSError):
+            reports.outdate(folder, why)
