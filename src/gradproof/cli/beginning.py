@@ -1,4 +1,4 @@
-"""How a command that judges begins: what an earlier run wrote is taken away before anything is loaded.
+"""How a command that judges begins: what an earlier run wrote is taken away before a contract is loaded.
 
 So nothing green of an earlier run is left where this one has a mistake in a contract, crashes or is killed. The summary
 of `github` stays, to which others append as well.
