@@ -233,6 +233,10 @@ def test_two_workspaces_with_a_new_waiver_and_a_dropped_contract(tmp_path: Path)
     (tmp_path / "b/pyproject.toml").write_text("[tool", encoding="utf-8")
     with pytest.raises(GradproofError, match="GP481"):
         difference(tmp_path / "a", tmp_path / "b")
+    (tmp_path / "b/pyproject.toml").unlink()
+    (tmp_path / "b/pyproject.toml").symlink_to("gone.toml")
+    with pytest.raises(GradproofError, match="it is no file"):
+        difference(tmp_path / "a", tmp_path / "b")
 
 
 def leaves(shape: type[BaseModel], path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:

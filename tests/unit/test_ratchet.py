@@ -148,6 +148,24 @@ def test_a_baseline_that_is_no_report_is_refused(
     assert "GP481" in capsys.readouterr().err
 
 
+def test_every_reason_is_told_where_no_other_command_has_them(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`gradproof report` has no baseline, so the words of `gate` are all that there is."""
+    monkeypatch.setattr("gradproof.cli.gate.MOST", 1)
+    text = toy.contracts()[0].read_text(encoding="utf-8")
+    toy.contracts()[0].write_text(text.replace('value: "1e-5"', 'value: "1e-4"'), encoding="utf-8")
+    capsys.readouterr()
+    assert dispatch(["gate", "--format", "json", "--baseline", str(base)]) == BROKEN
+    reasons = json.loads(capsys.readouterr().out)["verdict"]["reasons"]
+    assert len(reasons) > 3
+    dispatch(["gate", "--baseline", str(base)])
+    told = capsys.readouterr().out
+    assert [line[4:] for line in told.splitlines() if line.startswith("  - ")] == reasons
+    dispatch(["gate"])
+    assert "more: gradproof report shows all" in capsys.readouterr().out
+
+
 def test_a_baseline_that_is_not_there_or_says_too_much_is_refused(toy: Workspace, base: Path) -> None:
     assert dispatch(["gate", "--baseline", "nowhere.json"]) == USAGE
     path = base / "report.json"

@@ -37,13 +37,17 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     reports = session.reports(run)
     with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
         if outputs.table:
-            told(reports)
+            told(reports, None if session.options.baseline is not None else MOST)
         outputs.finish(reports)
     return worst(Exit(r["verdict"]["exit"]) for r in reports)
 
 
-def told(reports: Sequence[dict[str, Any]]) -> None:
-    """Criteria, reasons and verdict of each contract in words."""
+def told(reports: Sequence[dict[str, Any]], most: int | None = MOST) -> None:
+    """Criteria, reasons and verdict of each contract in words.
+
+    `most`: that many reasons at most, for `gradproof report` shows all; None where it does not know them, for it has no
+    baseline.
+    """
     from gradproof.core import EXIT_MEANING, Exit
     from gradproof.render.views import waiver_words
 
@@ -54,8 +58,8 @@ def told(reports: Sequence[dict[str, Any]]) -> None:
             click.echo(f"  {'met' if criterion['met'] else 'NOT MET':<8} {criterion['name']}: {criterion['why']}")
         for waiver in report["waivers"]:
             click.echo(f"  {waiver_words(waiver)}")
-        for reason in verdict["reasons"][:MOST]:
+        for reason in verdict["reasons"][:most]:
             click.echo(f"  - {reason}")
-        if len(verdict["reasons"]) > MOST:
-            click.echo(f"  - and {len(verdict['reasons']) - MOST} more: gradproof report shows all")
+        if most is not None and len(verdict["reasons"]) > most:
+            click.echo(f"  - and {len(verdict['reasons']) - most} more: gradproof report shows all")
         click.echo(f"{EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']})")

@@ -22,17 +22,20 @@ COLUMNS = ("check", "kind", "layer", "obligations", "expect", "strategy", "bound
 @click.option(
     "--format", "format_", type=click.Choice(["pretty", "markdown", "json"]), default="pretty", show_default=True
 )
+@click.option("--json", "json_", is_flag=True, help="The same as --format json.")
 @with_options
-def command(options: Options, format_: str) -> int:
+def command(options: Options, format_: str, json_: bool) -> int:
     """List the planned checks: kind, layer, obligations, bounds, mutants. Runs nothing."""
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import Session
 
+    if json_ and format_ == "markdown":
+        raise click.UsageError("--json and --format markdown: leave one out")
     checks = Session(options).selected()
     if not checks:
         click.echo("nothing selected: no planned check matches", err=True)
         return EXIT_CODE[Exit.NOTHING]
-    if format_ == "json":
+    if json_ or format_ == "json":
         rows = [{**c.to_json(), "digest": c.digest} for c in checks]
         click.echo(json.dumps({"schema": "gradproof-list/1", "checks": rows}, indent=1, ensure_ascii=False))
     elif format_ == "markdown":

@@ -6,6 +6,7 @@ A tree holds what says something: empty values and defaults are left out, rows a
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -141,9 +142,11 @@ def _gate(gate: Tree) -> dict[str, Any]:
 
 def _settings(path: Path) -> Tree:
     """`[tool.gradproof]`; empty where there is none. Raises GradproofError GP481."""
-    if not path.is_file():
+    if not os.path.lexists(path):
         return {}
     try:
+        if not path.is_file():
+            raise OSError("it is no file")
         table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradproof", {})
         waivers = keyed(table.get("waivers", []), "obligation", "layer")
     except (OSError, ValueError, AttributeError, TypeError) as e:
