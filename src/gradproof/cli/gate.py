@@ -45,8 +45,8 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 def told(reports: Sequence[dict[str, Any]], most: int | None = MOST) -> None:
     """Criteria, reasons and verdict of each contract in words.
 
-    `most`: that many reasons at most, for `gradproof report` shows all; None where it does not know them, for it has no
-    baseline.
+    `most`: that many reasons at most, for `gradproof report` shows all; None for all of them, as where a baseline was
+    given that no other command has.
     """
     from gradproof.core import EXIT_MEANING, Exit
     from gradproof.render.views import waiver_words
