@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,26 @@ def test_a_written_file_passes_while_the_bug_is_seen_and_fails_on_a_right_subjec
     assert ran(place) == 0
     place.write_text(text.replace(f"SUBJECT = {check.subject!r}", f"SUBJECT = {RIGHT!r}"))
     assert ran(place) == 1
+
+
+HOSTILE = '"""\nopen("pwned", "w")\n"""'
+
+
+@pytest.mark.parametrize("text", [HOSTILE, "\\", "a\0b", "\u00b2\u00b3", "\u2028x = 1", '"', "{x}"])
+def test_no_text_of_evidence_becomes_code_of_a_written_file(
+    reference: Workspace, refuted: tuple[Check, dict[str, Any]], text: str, tmp_path: Path
+) -> None:
+    check, finding = refuted
+    forged = Check.from_json({**check.to_json(), "id": text, "title": text})
+    example = {**finding["counterexample"], "clause": text, "values": {text: text}}
+    rows = [{"on": text, "reproduced": True}]
+    doc, *statements = ast.parse(pytest_file(forged, text, example, rows, reference, tmp_path / "test_it.py")).body
+    assert isinstance(doc, ast.Expr)
+    assert [type(s).__name__ for s in statements] == ["ImportFrom"] * 2 + ["Assign"] * 5 + ["FunctionDef"]
+    for assigned in statements[3:7]:
+        assert isinstance(assigned, ast.Assign)
+        value = assigned.value.args[0] if isinstance(assigned.value, ast.Call) else assigned.value
+        assert ast.literal_eval(value)
 
 
 def test_a_file_about_a_claim_that_should_hold_fails_until_it_does(

@@ -119,6 +119,11 @@ def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, An
     return replay(Check.from_json(check), find(root, explicit=True), subject, example)
 
 
+def _quiet(text: str) -> str:
+    """A text of evidence for a docstring, which it cannot end: without quotes, backslashes and what cannot be seen."""
+    return "".join(c if c.isprintable() and c not in '"\\' else "?" for c in text)
+
+
 def pytest_file(
     check: Check,
     subject: str,
@@ -133,15 +138,16 @@ def pytest_file(
     expected, it fails when the bug is no longer seen.
     """
     expected = subject != check.subject or check.expect is Expect.REFUTED
-    name = "".join(c if c.isalnum() else "_" for c in check.id.lower())
+    name = "".join(c if c.isascii() and c.isalnum() else "_" for c in check.id.lower())
+    clause, told, id_ = (_quiet(str(text)) for text in (example.get("clause"), subject, check.id))
     verb, test = "breaks", "REPRODUCED_ON <= broken"
     if not expected:
         verb, test = "holds", "not broken"
     held = sorted(row["on"] for row in rows if row["reproduced"])
     root = os.path.relpath(workspace.root, place.resolve().parent)
-    return f'''"""A counterexample to {example.get("clause")}, found by {check.id} of gradproof {__version__}.
+    return f'''"""A counterexample to {clause}, found by {id_} of gradproof {__version__}.
 
-Subject: {subject}. Run it with pytest where gradproof is installed.
+Subject: {told}. Run it with pytest where gradproof is installed.
 """
 
 from pathlib import Path
