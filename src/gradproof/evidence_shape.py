@@ -7,6 +7,7 @@ how.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from fractions import Fraction
@@ -18,7 +19,7 @@ Fault = tuple[str, str]
 Test = Callable[[Any], Fault | None]
 
 DEEPEST = 60
-LARGEST = 1e300
+LARGEST = sys.float_info.max
 LONGEST_RUN = 1e9  # seconds: some thirty years
 MOST_DIGITS = 4000
 

@@ -6,6 +6,9 @@ decides makes it OPEN; both stand among the reasons, so that every format tells 
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
 import tempfile
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -26,31 +29,57 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
     from gradproof.diff.compared import difference
     from gradproof.report import write_json
 
-    _reports_at(baseline)
-    with tempfile.TemporaryDirectory() as folder:
-        for report in reports:
-            write_json(Path(folder) / report["contract"]["id"] / "report.json", report)
-        found = difference(baseline, Path(folder))
     known = {report["contract"]["id"] for report in reports}
+    with tempfile.TemporaryDirectory() as folder:
+        new = Path(folder) / "new"
+        for report in reports:
+            write_json(new / report["contract"]["id"] / "report.json", report)
+        old = _asked(baseline, Path(folder) / "old", {*beside} - known)
+        if old is None:
+            return list(reports)
+        found = difference(old, new)
     shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
     reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
     for row in found.contracts:
-        if row.contract in beside and row.contract not in known:
-            continue
         told = [_told(change) for change in row.changes if change.direction in ("weakened", "undecided")]
         for name in [row.contract] if row.contract in known else known:
             reasons[name] += told
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
 
 
-def _reports_at(baseline: Path) -> None:
-    """Raises GradproofError GP481 for a contract, a workspace or evidence: they say what is asked, or less."""
-    places = [baseline / "report.json", *baseline.glob("*/report.json")] if baseline.is_dir() else [baseline]
-    workspace = any(baseline.glob("proofs/*/contract.yaml"))
-    if all(place.suffix == ".json" for place in places) and any(p.is_file() for p in places) and not workspace:
-        return
+def _reports_at(baseline: Path) -> list[Path]:
+    """The reports of a baseline.
+
+    Raises GradproofError GP481 for a contract, a workspace or evidence: they say what is asked, or less.
+    """
+    folder = os.path.isdir(baseline)
+    places = [baseline / "report.json", *sorted(baseline.glob("*/report.json"))] if folder else [baseline]
+    workspace = folder and any(baseline.glob("proofs/*/contract.yaml"))
+    held = [place for place in places if os.path.isfile(place)]
+    if all(place.suffix == ".json" for place in places) and held and not workspace:
+        return held
     expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
     raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")
+
+
+def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None:
+    """The baseline without the reports of these contracts, which nobody asks about; None where no other is left."""
+    held = _reports_at(baseline)
+    kept = [place for place in held if _contract_of(place) not in others]
+    if len(kept) == len(held):
+        return baseline
+    for number, place in enumerate(kept):
+        (folder / str(number)).mkdir(parents=True)
+        shutil.copy(place, folder / str(number) / "report.json")
+    return folder if kept else None
+
+
+def _contract_of(place: Path) -> str | None:
+    """The contract that a report is about; None for what is no report, which is told when it is compared."""
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["contract"]["id"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None
 
 
 def _told(change: ChangeShape) -> tuple[Exit, str]:

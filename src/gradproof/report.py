@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__, harness_text, studies
@@ -78,14 +78,19 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
     )
 
 
-def outdate(folder: Path, why: str) -> None:
-    """Make a marker of the report that lies in a folder, if one does, and take its renderings away. Raises OSError."""
+def outdate(folder: Path, why: str, only: Collection[str] | None = None) -> None:
+    """Make a marker of the report that lies in a folder, if one does, and take its renderings away. Raises OSError.
+
+    `only`: where it is of one of these contracts.
+    """
     path = folder / "report.json"
     try:
         old = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         old = None
     if isinstance(old, dict) and old.get("schema") == REPORT_SCHEMA and isinstance(old.get("contract"), dict):
+        if only is not None and old["contract"].get("id") not in only:
+            return
         said = str(old.get("workspace", "")), str(old.get("profile", ""))
         write_json(path, _marker(old["contract"], *said, why))
         for ending in ("md", "html"):

@@ -22,21 +22,23 @@ Place = Callable[[str], Path | None]
 def searched(modules: Mapping[str, str], root: Path, start: Iterable[Path], place: Place) -> dict[str, Any]:
     """What a claim says of its modules that the root does not have. `modules`: claim keys by dotted name.
 
-    `start`: the folders of PYTHONPATH, in order. `place`: the file of a claim key. Of two homes of one package the
-    first by name counts.
+    `start`: the folders of PYTHONPATH, in order. `place`: the file of a claim key. A row is of a package, or of a
+    module that came from another folder than its package did. What no folder has under its name has no home.
     """
     locator, path = Locator(root), [p for p in _folders(sys.path) if p != root]
+    locators = {folder: Locator(folder) for folder in path}
     found: dict[str, dict[str, Any]] = {}
     for name, key in sorted(modules.items()):
         file, top = place(key), name.partition(".")[0]
-        if file is None or key.startswith("gp:") or top in found or _same(locator.locate(name), file):
+        if file is None or key.startswith("gp:") or _same(locator.locate(name), file):
             continue
-        home = home_of(name, file)
-        if home is None or not _same(Locator(home).locate(name), file):
-            continue
-        before = path[: path.index(home)] if home in path else path
-        asked = [_key(p, root) for p in before if Locator(p).locate(top) is None]
-        found[top] = {"home": _key(home, root), "before": asked}
+        home, row = home_of(name, file), {"home": "", "before": list[str]()}
+        if home is not None and _same(locators.setdefault(home, Locator(home)).locate(name), file):
+            before = path[: path.index(home)] if home in path else path
+            asked = [p for p in before if not any(locators[p].locate(n) for n in (top, name))]
+            row = {"home": _key(home, root), "before": [_key(p, root) for p in asked]}
+        if found.setdefault(top, row) != row:
+            found[name] = row
     return {"start": [_key(p, root) for p in _folders(map(str, start))], "found": found}
 
 
@@ -76,21 +78,23 @@ class Trail:
     def moved(self, name: str, key: str, file: Path, search: Mapping[str, Any]) -> str | None:
         """Why a module that the root does not have would be another one now; None where it would not.
 
-        One outside of the workspace that no folder has under its name was loaded by other means: its content counts.
+        One that no folder had under its name was loaded by other means: its content counts. So does one from a folder
+        that PYTHONPATH has lost, as long as nothing else would be found.
         """
         top = name.partition(".")[0]
-        row = search["found"].get(top)
+        row = search["found"].get(name) or search["found"].get(top)
         if row is None:
-            return None if key.startswith("ext:") else f"module {name} is no longer found"
-        home = self._place(row["home"])
+            return f"module {name} is no longer found"
+        home = self._place(row["home"]) if row["home"] else None
         if home is None or not (self._here or row["home"].startswith("ws:")):
             return None
         found = self._locate(home, name)
         if found is None or not _same(found, file):
             return f"module {name} is {f'now {found}, shadowing {key}' if found else 'no longer found'}"
         for folder in [*self._asked(row["before"]), *self._first(home, search["start"])]:
-            if folder != home and self._locate(folder, top) is not None:
-                return f"module {top} is now in {folder.name}, shadowing {row['home']}"
+            held = next((n for n in (top, name) if folder != home and self._locate(folder, n) is not None), None)
+            if held is not None:
+                return f"module {held} is now in {folder.name}, shadowing {row['home']}"
         return None
 
     def _locate(self, folder: Path, name: str) -> Path | None:
@@ -110,5 +114,6 @@ class Trail:
         then = [p for k in start if (p := self._place(k)) is not None]
         if home in self._now:
             return self._now[: self._now.index(home)]
-        behind = [p for p in _folders(sys.path) if installed(p)] if home in then else []
-        return [p for p in self._now if p not in then] + behind
+        if home in then:
+            return [*self._now, *(p for p in _folders(sys.path) if installed(p))]
+        return [p for p in self._now if p not in then]

@@ -359,8 +359,9 @@ def _saved(store: Store, evidence: Mapping[str, Any], unwritten: dict[str, str])
     """Store one run. A disk that is full or may not be written to costs this check its answer, and not the others."""
     try:
         store.write(evidence)
-    except OSError as error:
-        unwritten[str(evidence["check"]["id"])] = f"its evidence could not be written: {error.strerror or error}"
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        unwritten[str(evidence["check"]["id"])] = f"its evidence could not be written: {why}"
 
 
 def _after(store: Store, check: Check, evidence: dict[str, Any], before: Standing) -> Standing:

@@ -296,7 +296,7 @@ def _unimportable(name: str, error: BaseException, root: Path) -> GradproofError
 
 def is_workspace(folder: Path) -> bool:
     """Whether `folder` holds proofs/, models/ and symbolic/."""
-    return all((folder / name).is_dir() for name in FOLDERS)
+    return all(os.path.isdir(folder / name) for name in FOLDERS)
 
 
 def reference() -> Path | None:
@@ -316,12 +316,18 @@ def find(start: Path | None = None, explicit: bool = False) -> Workspace:
     for folder in candidates:
         if is_workspace(folder):
             return Workspace(folder, folder / "reports")
-    in_part = any(os.path.lexists(start / name) for name in FOLDERS)
+    part = next((folder for folder in _project(candidates) if any(os.path.lexists(folder / n) for n in FOLDERS)), None)
     in_ci = bool(os.environ.get(CI))
-    root = None if explicit or in_part or in_ci else reference()
+    root = None if explicit or part is not None or in_ci else reference()
     if root is None:
-        raise _no_workspace(start, in_part, in_ci and not explicit)
+        raise _no_workspace(part or start, part is not None, in_ci and not explicit)
     return Workspace(root, Path.cwd() / "reports", packaged=True)
+
+
+def _project(folders: Sequence[Path]) -> Sequence[Path]:
+    """The first of these folders, and those above it up to the one of a project where there is one."""
+    ends = (i for i, p in enumerate(folders) if os.path.lexists(p / ".git") or os.path.lexists(p / "pyproject.toml"))
+    return folders[: next(ends, 0) + 1]
 
 
 def _no_workspace(start: Path, in_part: bool, in_ci: bool) -> GradproofError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +15,7 @@ from toy_workspace import answer, check, refutation
 
 from gradproof.bundle.carried import CarriedStore, claimed, clock, files_of, files_text
 from gradproof.core import Finding, Layer, Outcome, Reach
-from gradproof.evidence import ANSWERS, Standing, misdated, plain, record, when
+from gradproof.evidence import ANSWERS, Standing, misdated, plain, record, validate, when
 from gradproof.store import Store, fresh, read
 from gradproof.workspace import Workspace
 
@@ -186,3 +187,11 @@ def test_a_list_of_files_is_read_as_it_was_written() -> None:
         with pytest.raises(ValueError, match="none of a file"):
             files_of(line)
     assert claimed({"K-1": Standing(None, False)}) == {}
+
+
+def test_a_number_that_is_large_and_finite_is_evidence() -> None:
+    """A subject that diverges is refuted by it."""
+    of = check()
+    row = {"column": "a", "device": "cpu", "dtype": "fp32", "net": "mlp", "n": 1, "measured": 1e305, "ratio": 1.7e308}
+    made = record(of, replace(answer(of), measurements=[row]))
+    assert validate(made) == of

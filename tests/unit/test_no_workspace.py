@@ -10,9 +10,9 @@ import pytest
 
 from gradproof import cli
 from gradproof.cli.verify_watch import Watcher, watched
-from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit
+from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit, GradproofError
 from gradproof.session import Options
-from gradproof.workspace import Workspace
+from gradproof.workspace import Workspace, find
 
 
 def gradproof(*args: str) -> int:
@@ -97,3 +97,22 @@ def test_a_watch_says_it_once(
     monkeypatch.setattr(Watcher, "known", lambda self, before: before)
     assert watched(options, 2) == EXIT_CODE[Exit.OPEN]
     assert capsys.readouterr().err.splitlines().count(f"warning: {NO_WORKSPACE}") == 1
+
+
+@pytest.mark.parametrize("mark", [".git", "pyproject.toml"])
+def test_a_subfolder_of_a_project_with_a_part_of_a_workspace_is_no_place_for_the_reference(
+    mark: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    (tmp_path / "outer/models").mkdir(parents=True)
+    project = tmp_path / "outer/project"
+    (project / "proofs/deep").mkdir(parents=True)
+    (project / "src").mkdir()
+    (project / mark).touch()
+    for start in ("src", "proofs/deep"):
+        with pytest.raises(GradproofError, match="GP201") as error:
+            find(project / start)
+        assert f"{project} is no workspace: it lacks models/, symbolic/" in error.value.found
+    (project / "proofs/deep").rmdir()
+    (project / "proofs").rmdir()
+    assert find(project / "src").packaged

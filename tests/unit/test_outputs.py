@@ -289,6 +289,19 @@ def test_what_an_earlier_run_wrote_is_gone_before_a_contract_is_loaded(
     assert [p.name for p in (toy.root / "out").iterdir()] == ["toy.md"]
 
 
+def test_a_mistake_in_a_contract_elsewhere_leaves_the_report_of_this_one(toy: Workspace, tmp_path: Path) -> None:
+    green(toy)
+    other = tmp_path / "other/contract.yaml"
+    other.parent.mkdir()
+    other.write_text("metadata: [")
+    before = (toy.reports / "report.json").read_bytes()
+    assert dispatch(["report", "--contract", str(other)]) == EXIT_CODE[Exit.USAGE]
+    assert (toy.reports / "report.json").read_bytes() == before
+    (toy.contracts()[0]).write_text("metadata: [")
+    assert dispatch(["report"]) == EXIT_CODE[Exit.USAGE]
+    assert (toy.reports / "report.json").read_bytes() != before
+
+
 def test_a_mistake_in_the_command_line_touches_nothing(toy: Workspace) -> None:
     words = green(toy)
     before = {p: p.read_bytes() for p in toy.root.rglob("*") if p.is_file()}

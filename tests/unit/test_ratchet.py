@@ -106,6 +106,33 @@ def test_every_command_that_judges_is_held_to_it(
     assert dispatch(["verify", "-q"]) == MET
 
 
+@pytest.mark.parametrize(
+    "command", [["verify"], ["report"], ["verify", "--watch"], ["gate", "--format", "json=reports/report.json"]]
+)
+@pytest.mark.parametrize("place", ["reports", "reports/report.json"])
+def test_no_command_writes_over_the_baseline(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], command: list[str], place: str
+) -> None:
+    """The second run would be held to what the first one made weaker."""
+    before = (toy.reports / "report.json").read_bytes()
+    capsys.readouterr()
+    assert dispatch([*command, "--baseline", place]) == USAGE
+    assert "GP433" in capsys.readouterr().err
+    assert (toy.reports / "report.json").read_bytes() == before
+    assert dispatch(["gate", "--baseline", place]) == MET
+
+
+@pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}.json", f"{'x' * 300}/report.json"])
+def test_a_name_that_is_too_long_is_no_report(
+    toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    capsys.readouterr()
+    assert dispatch(["gate", "--baseline", name]) == USAGE
+    assert "GP481" in capsys.readouterr().err
+    assert dispatch(["gate", "--format", f"json={name}.yaml"]) == USAGE
+    assert "GP407" in capsys.readouterr().err
+
+
 def test_a_shard_is_held_to_none(toy: Workspace, base: Path) -> None:
     """It is never met, and what it did not run is not weaker for that."""
     assert dispatch(["verify", "-q", "--no-cache", "--shard", "1/2", "--baseline", str(base)]) == OPEN
@@ -127,6 +154,8 @@ def test_a_contract_that_is_not_asked_for_is_not_gone(two: Workspace) -> None:
     assert dispatch(["verify", "-q"]) == MET
     base = str(shutil.copytree(two.reports, two.root / "baseline"))
     assert dispatch(["gate", "--contract", "toy", "--baseline", base]) == MET
+    zoo = str(shutil.copytree(f"{base}/zoo", two.root / "zoo-alone"))
+    assert dispatch(["gate", "--contract", "toy", "--baseline", zoo]) == MET
     shutil.rmtree(two.root / "proofs/zoo")
     assert dispatch(["gate", "--baseline", base]) == BROKEN
 

@@ -90,12 +90,37 @@ def test_what_the_root_has_is_not_noted_and_neither_is_the_engine(root: Path, pa
     assert told(root, {"own": "ws:own.py", "gradproof.core": "gp:core.py"}) == NO_SEARCH
 
 
-def test_what_no_folder_has_under_its_name_is_not_noted(root: Path, path: Path_) -> None:
+def test_what_no_folder_has_under_its_name_counts_by_its_content(root: Path, path: Path_) -> None:
     path("ws", "home")
-    modules = keys(root, other="home/lib/part.py")
-    assert told(root, modules) == NO_SEARCH
-    assert moved(root, modules, NO_SEARCH) == []
+    modules = {**keys(root, other="home/lib/part.py"), "trained": "ws:src/pkg/train.py"}
+    search = told(root, modules)
+    assert search["found"] == {name: {"home": "", "before": []} for name in modules}
+    assert moved(root, modules, search) == []
     assert moved(root, {"train": "ws:src/pkg/train.py"}, NO_SEARCH) == ["module train is no longer found"]
+
+
+PORTIONS = {
+    "ns.a": "first/ns/a.py",
+    "ns.b": "home/ns/b.py",
+    "pk": "home/pk/__init__.py",
+    "pk.core": "home/out/pk/core.py",
+}
+
+
+def test_a_package_in_several_folders_is_fresh_until_one_of_its_parts_is_shadowed(root: Path, path: Path_) -> None:
+    """A namespace package of two portions, and a package with a part from a folder that it added."""
+    path("ws", "behind", "first", "home")
+    for file in PORTIONS.values():
+        (root.parent / file).parent.mkdir(parents=True, exist_ok=True)
+        (root.parent / file).write_text("")
+    modules = {name: f"ext:{root.parent / file}" for name, file in PORTIONS.items()}
+    search = told(root, modules)
+    assert moved(root, modules, search) == []
+    (root.parent / "first/ns/b.py").write_text("")
+    assert [words.partition(",")[0] for words in moved(root, modules, search)] == ["module ns.b is now in first"]
+    (root.parent / "behind/ns").mkdir()
+    (root.parent / "behind/ns/a.py").write_text("")
+    assert len(moved(root, modules, search)) == 2
 
 
 def test_a_folder_that_had_the_name_already_is_no_news(root: Path, path: Path_) -> None:
@@ -145,6 +170,16 @@ ORDERS = {
     "another folder in its place": (("first",), 2),
     "none": ((), 0),
 }
+
+
+def test_the_second_of_two_folders_counts_where_the_first_one_is_gone(root: Path, path: Path_) -> None:
+    (root.parent / "first/lib.py").write_text("")
+    path("ws", "home", "first", pythonpath=("home", "first"))
+    modules = keys(root, **LIB)
+    search = told(root, modules, "home", "first")
+    assert moved(root, modules, search) == []
+    path("ws", "first", pythonpath=("first",))
+    assert len(moved(root, modules, search)) == 2
 
 
 @pytest.mark.parametrize("now", ORDERS)

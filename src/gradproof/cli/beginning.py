@@ -38,14 +38,16 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     for path in paths:
         allowed(path, "--format")
     if workspace is not None:
-        _not_the_baseline(paths, options, workspace.root)
+        _not_the_baseline(paths, "--format", options, workspace)
+    if workspace is not None and reports:
+        _keep_the_baseline(options, workspace, names)
     for path in (Path(p) for o in outputs if o.path and o.name != "github" for p in _each(o.path, names)):
         cleared(path)
     try:
         return warned(Session(options))
     except GradproofError as error:
         if reports and workspace is not None and error.code not in ASKED_WRONGLY:
-            _unstarted(workspace, names, error)
+            _unstarted(workspace, names, error, names if options.contracts else None)
         raise
 
 
@@ -53,18 +55,35 @@ def _each(path: str, names: Sequence[str]) -> list[str]:
     return [path.replace(ONE_EACH, name) for name in names] if ONE_EACH in path else [path]
 
 
-def _not_the_baseline(paths: Sequence[Path], options: Options, root: Path) -> None:
+def watching(options: Options) -> None:
+    """Before a watch, which writes reports. Raises GradproofError GP433 where it would write over the baseline."""
+    from gradproof.session import workspace_of
+
+    workspace = workspace_of(options)
+    if workspace is not None:
+        _keep_the_baseline(options, workspace, _named(workspace, options))
+
+
+def _keep_the_baseline(options: Options, workspace: Workspace, names: Iterable[str]) -> None:
+    """Raises GradproofError GP433 where a run would write its reports over the baseline."""
+    places = [workspace.reports, *(workspace.reports / name for name in names)]
+    _not_the_baseline([place / "report.json" for place in places], "a run", options, workspace)
+
+
+def _not_the_baseline(paths: Sequence[Path], who: str, options: Options, workspace: Workspace) -> None:
     """Raises GradproofError GP433 for an output in the place of a report that nothing may be weaker than."""
     from gradproof.session import baseline_of
 
-    baseline = baseline_of(options, root)
+    baseline = baseline_of(options, workspace.root)
     if baseline is None or "\0" in str(baseline):
         return
-    real = {os.path.realpath(p) for p in (baseline, baseline / "report.json", *baseline.glob("*/report.json"))}
+    inner = baseline.glob("*/report.json") if os.path.isdir(baseline) else ()
+    real = {os.path.realpath(p) for p in (baseline, baseline / "report.json", *inner)}
     for path in paths:
         if os.path.realpath(path) in real:
-            found, wanted = "--format would write over the baseline", "a file that is no part of what is judged"
-            raise GradproofError("GP433", found, wanted, "name another file", str(path))
+            found, wanted = f"{who} would write over the baseline", "a file that is no part of what is judged"
+            mend = "name another file, or keep the reports of a release in a folder of their own"
+            raise GradproofError("GP433", found, wanted, mend, str(path))
 
 
 def _named(workspace: Workspace, options: Options) -> list[str]:
@@ -78,11 +97,11 @@ def _named(workspace: Workspace, options: Options) -> list[str]:
     return known + [contract_id(Path(name)) for name in options.contracts if name not in known and is_file(Path(name))]
 
 
-def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError) -> None:
+def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError, only: Sequence[str] | None) -> None:
     """Say in the reports of an earlier run that this one could not start. A report that cannot be written stays."""
     from gradproof import report as reports
 
     why = f"the run could not start: {error.where + ': ' if error.where else ''}{error.code}: {error.found}"
     for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
         with suppress(OSError):
-            reports.outdate(folder, why)
+            reports.outdate(folder, why, only)

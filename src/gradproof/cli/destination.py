@@ -53,7 +53,7 @@ def _kept(path: Path, option: str) -> str:
             if inner in FOLDERS and is_workspace(folder):
                 return f"what a workspace has in {inner}/"
         by_hand = place.suffix in BY_HAND and not (option == "--write" and place.suffix == ".py")
-        if by_hand and place.is_file():
+        if by_hand and os.path.isfile(place):
             return f"a {place.suffix} file, which is written by hand"
     return ""
 
@@ -103,7 +103,7 @@ def writable(out: Path | None, option: str = "--out") -> None:
     folder = out.parent
     if is_stream(out):
         return
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         found = f"{folder} is no folder"
     elif not os.access(folder, os.W_OK):
         found = f"{folder} may not be written to"

@@ -90,6 +90,7 @@ def claimed(session: Session) -> Ledger | None:
 
 def watched(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
     """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
+    from gradproof.cli.beginning import watching
     from gradproof.cli.outputs import Output
     from gradproof.cli.verify_watch import watched as watch
     from gradproof.core import GradproofError
@@ -98,6 +99,7 @@ def watched(options: Options, wanted: Sequence[Output], shard: str | None) -> in
         found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
         mend = "leave --format and --shard out; reports/ has the files"
         raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", mend)
+    watching(options)
     return watch(options)
 
 
