@@ -72,7 +72,7 @@ def test_a_folder_of_evidence_is_looked_through_once(toy: Workspace) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "said"),
     [
-        ("json", "ext:/somewhere/json.py", ""),
+        ("json", "ext:/somewhere/json.py", "module json is no longer found"),
         ("models.a", "ext:/somewhere/models/a.py", "module models.a is now in the workspace, shadowing ext:"),
         ("models.gone", "ws:models/gone.py", "module models.gone is no longer found"),
         ("models.a", "what:models/a.py", "module models.a is no longer found"),
