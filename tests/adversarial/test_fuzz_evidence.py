@@ -175,7 +175,7 @@ SHAPELESS: dict[str, tuple[Any, str]] = {
     "finding.controls.0.trust": (True, "finding.controls[0] has the unknown key 'trust'"),
     "finding.controls.0.replays": ([{"reproduced": True}], "replays[0].on is missing"),
     "finding.measurements": ([{"a": {"b": []}}], "finding.measurements[0].column is missing"),
-    "finding.measurements.0.measured": (10**400, "finding.measurements[0].measured is not from 0 to 1e+300"),
+    "finding.measurements.0.measured": (10**400, "finding.measurements[0].measured is not from 0 to 1.79769e+308"),
     "finding.measurements.0.n": (0, "finding.measurements[0].n is not from 1"),
     "finding.covers.0.reached": (1, "finding.covers[0].reached is a int"),
     "finding.reach": ([], "finding.reach is a list"),
