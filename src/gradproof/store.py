@@ -183,8 +183,9 @@ class Store:
         if found is not None:
             return None if found.resolve() == place.resolve() else f"module {name} is now {found.name}, shadowing {key}"
         here = self._here and check.layer is not Layer.CUDA
-        trail = self._trails.setdefault(here, Trail(self._place, here))
-        return trail.moved(name, key, place, claim["search"])
+        if here not in self._trails:
+            self._trails[here] = Trail(self._place, here)
+        return self._trails[here].moved(name, key, place, claim["search"])
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

@@ -117,26 +117,31 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-@pytest.mark.parametrize("change", SEEN)
-def test_what_is_exchanged_after_the_seal_is_named(engine: ModuleType, change: str) -> None:
+def broken(engine: ModuleType, edit: Change, *, late: bool = False, again: bool = False) -> list[str]:
+    """What a seal names after a change. `late`: the module came after the closing. `again`: it is closed once more."""
+    seal = Seal()
+    if late:
+        seal.close()
     sys.modules[NAME] = engine
-    seal, (edit, named) = Seal(), SEEN[change]
-    seal.close()
+    if not late:
+        seal.close()
     edit(engine)
+    if again:
+        seal.close()
     found = seal.broken()
     del sys.modules[NAME]
-    assert f"{NAME}.{named}" in found
+    return found
+
+
+@pytest.mark.parametrize("change", SEEN)
+def test_what_is_exchanged_after_the_seal_is_named(engine: ModuleType, change: str) -> None:
+    edit, named = SEEN[change]
+    assert f"{NAME}.{named}" in broken(engine, edit)
 
 
 @pytest.mark.parametrize("change", UNMINDED)
 def test_what_is_added_or_counts_for_nothing_breaks_no_seal(engine: ModuleType, change: str) -> None:
-    sys.modules[NAME] = engine
-    seal = Seal()
-    seal.close()
-    UNMINDED[change](engine)
-    found = seal.broken()
-    del sys.modules[NAME]
-    assert found == []
+    assert broken(engine, UNMINDED[change]) == []
 
 
 LATE = ["a function exchanged", "the code of a function", "a method exchanged", "the code of a method",
@@ -145,12 +150,7 @@ LATE = ["a function exchanged", "the code of a function", "a method exchanged", 
 
 @pytest.mark.parametrize("change", [*LATE, *UNMINDED])
 def test_a_module_that_came_later_is_held_against_its_own_file(engine: ModuleType, change: str) -> None:
-    seal = Seal()
-    seal.close()
-    sys.modules[NAME] = engine
-    (SEEN[change][0] if change in SEEN else UNMINDED[change])(engine)
-    found = seal.broken()
-    del sys.modules[NAME]
+    found = broken(engine, SEEN[change][0] if change in SEEN else UNMINDED[change], late=True)
     assert found == ([f"{NAME}.{SEEN[change][1]}"] if change in SEEN else [])
 
 
@@ -167,14 +167,8 @@ def test_a_module_of_somebody_else_is_not_the_engine(
 
 @pytest.mark.parametrize("spec", [True, False])
 def test_a_late_module_without_a_file_has_nothing_to_be_held_against(engine: ModuleType, spec: bool) -> None:
-    seal = Seal()
-    seal.close()
     engine.__spec__ = importlib.util.spec_from_loader(NAME, None) if spec else None
-    engine.__dict__["f"] = other
-    sys.modules[NAME] = engine
-    found = seal.broken()
-    del sys.modules[NAME]
-    assert found == []
+    assert broken(engine, put("module", "f", other), late=True) == []
 
 
 def test_a_seal_that_was_never_closed_names_nothing(engine: ModuleType) -> None:
@@ -187,14 +181,7 @@ def test_a_seal_that_was_never_closed_names_nothing(engine: ModuleType) -> None:
 
 
 def test_a_second_closing_forgives_nothing(engine: ModuleType) -> None:
-    sys.modules[NAME] = engine
-    seal = Seal()
-    seal.close()
-    engine.__dict__["f"] = other
-    seal.close()
-    found = seal.broken()
-    del sys.modules[NAME]
-    assert found == [f"{NAME}.f"]
+    assert broken(engine, put("module", "f", other), again=True) == [f"{NAME}.f"]
 
 
 def test_a_name_of_z3_is_told_as_it_is_imported() -> None:

@@ -38,9 +38,8 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     for path in paths:
         allowed(path, "--format")
     if workspace is not None:
-        _not_the_baseline(paths, "--format", options, workspace)
-    if workspace is not None and reports:
-        _keep_the_baseline(options, workspace, names)
+        own = _reports_of(workspace, names) if reports else []
+        _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)
     for path in (Path(p) for o in outputs if o.path and o.name != "github" for p in _each(o.path, names)):
         cleared(path)
     try:
@@ -61,17 +60,18 @@ def watching(options: Options) -> None:
 
     workspace = workspace_of(options)
     if workspace is not None:
-        _keep_the_baseline(options, workspace, _named(workspace, options))
+        _not_the_baseline(_reports_of(workspace, _named(workspace, options)), options, workspace)
 
 
-def _keep_the_baseline(options: Options, workspace: Workspace, names: Iterable[str]) -> None:
-    """Raises GradproofError GP433 where a run would write its reports over the baseline."""
-    places = [workspace.reports, *(workspace.reports / name for name in names)]
-    _not_the_baseline([place / "report.json" for place in places], "a run", options, workspace)
+def _reports_of(workspace: Workspace, names: Iterable[str]) -> list[tuple[str, Path]]:
+    """Where a run writes its reports, and who writes there."""
+    return [("a run", place / "report.json") for place in (workspace.reports, *(workspace.reports / n for n in names))]
 
 
-def _not_the_baseline(paths: Sequence[Path], who: str, options: Options, workspace: Workspace) -> None:
-    """Raises GradproofError GP433 for an output in the place of a report that nothing may be weaker than."""
+def _not_the_baseline(places: Sequence[tuple[str, Path]], options: Options, workspace: Workspace) -> None:
+    """Raises GradproofError GP433 for what would be written where a report lies that nothing may be weaker than."""
+    if not places:
+        return
     from gradproof.session import baseline_of
 
     baseline = baseline_of(options, workspace.root)
@@ -79,7 +79,7 @@ def _not_the_baseline(paths: Sequence[Path], who: str, options: Options, workspa
         return
     inner = baseline.glob("*/report.json") if os.path.isdir(baseline) else ()
     real = {os.path.realpath(p) for p in (baseline, baseline / "report.json", *inner)}
-    for path in paths:
+    for who, path in places:
         if os.path.realpath(path) in real:
             found, wanted = f"{who} would write over the baseline", "a file that is no part of what is judged"
             mend = "name another file, or keep the reports of a release in a folder of their own"

@@ -3,7 +3,7 @@
 Without a path an output goes to stdout, and then nothing else does. `{contract}` in a path makes a file of its own for
 each contract, of every format but `ndjson`. `github` prints annotations, and appends its summary to PATH or to
 $GITHUB_STEP_SUMMARY. `ndjson` is written as things happen; a stream without its last event, `end`, is not whole. What
-an earlier run wrote is taken away before anything is loaded, but for the summary, to which others append as well.
+an earlier run wrote is taken away before a contract is loaded, but for the summary, to which others append as well.
 """
 
 from __future__ import annotations

@@ -74,8 +74,7 @@ def command(
 
 
 def _dated(judged: Judged) -> list[Exit]:
-    """The day by which a bundle is judged, its waivers in force, and the verdicts that are worse by today's."""
-    from gradproof.core import Exit
+    """The day by which a bundle is judged, its waivers, and the verdicts that are others by today's."""
     from gradproof.render.views import waiver_words
 
     assert judged.carried is not None
@@ -86,9 +85,10 @@ def _dated(judged: Judged) -> list[Exit]:
     for report in judged.reports.values():
         for waiver in report["waivers"]:
             click.echo(f"  {waiver_words(waiver)}")
-    now = session.under(replace(session.demands, now=datetime.now(UTC)))
-    for name, verdict in now.verdicts(judged.carried.standings, *session.contracts).items():
-        if name in judged.reports and verdict.exit is not Exit(judged.reports[name]["verdict"]["exit"]):
+    standings, now = judged.carried.standings, session.under(replace(session.demands, now=datetime.now(UTC)))
+    then = session.verdicts(standings, *session.contracts)
+    for name, verdict in now.verdicts(standings, *session.contracts).items():
+        if name in judged.reports and verdict.exit is not then[name].exit:
             click.echo(f"today: {name}: {verdict.exit} (exit {verdict.code}): {'; '.join(verdict.reasons)}", err=True)
             found.append(verdict.exit)
     return found
