@@ -73,12 +73,12 @@ def forge(root: Path) -> None:
     installed = parse((root / "distributions.json").read_text(encoding="utf-8"))
     names, profile = manifest.contracts, manifest.profile
     files = files_of((root / FILES).read_text(encoding="utf-8"))
-    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at)
+    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at, packaged=manifest.packaged)
     files = claimed(carried.standings)
     (root / FILES).write_text(files_text(files), encoding="utf-8")
     sources = hashlib.sha256((root / FILES).read_bytes()).hexdigest()
     change_manifest(root, lambda m: m.update(sources=sources))
-    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at)
+    carried = opened(root, names, profile, files, installed, left_out, manifest.made_at, packaged=manifest.packaged)
     made = derived.reports(carried, manifest.made_at, manifest.gradproof)
     shutil.rmtree(root / "replay")
     for name, text in derived.documents(carried, made, manifest.wheel, sources).items():

@@ -26,7 +26,7 @@ from gradproof.bundle.document import MANIFEST
 from gradproof.bundle.listing import Problem
 from gradproof.bundle.queries import parse
 from gradproof.bundle.write import Made, Wanted, attest
-from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit, GradproofError
 from gradproof.evidence import record
 from gradproof.runner import Pool
 from gradproof.session import Options, Session
@@ -114,6 +114,21 @@ def test_two_bundles_of_one_state_differ_in_their_time_alone(
     assert one == two
     assert {name for name in one if one[name] != later[name]} == {MANIFEST, "reports/toy.json"}
     assert load(verified.root / "one" / MANIFEST)["made_at"] == "2023-11-14T22:13:20.000+00:00"
+
+
+def test_a_bundle_of_the_packaged_reference_says_whose_loop_it_is_not(
+    verified: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("gradproof.session.find", lambda *args, **given: replace(verified, packaged=True))
+        assert attested() == 0
+    assert capsys.readouterr().err.splitlines()[0] == f"warning: {NO_WORKSPACE}"
+    out = verified.root / "out"
+    assert load(out / "reports/toy.json")["contract"]["warnings"] == [NO_WORKSPACE]
+    assert cli.dispatch(["verify-bundle", str(out)]) == 0
+    assert capsys.readouterr().err.splitlines()[0] == f"warning: {NO_WORKSPACE}"
+    change(out / MANIFEST, lambda m: m.update(packaged=False))
+    assert codes(out) == ["GP449"]
 
 
 def test_the_manifest_keeps_its_published_schema(verified: Workspace) -> None:

@@ -15,9 +15,9 @@ from toy_workspace import answer, check
 from gradproof.claim import place_of
 from gradproof.core import Layer
 from gradproof.evidence import NO_SEARCH, record, validate
-from gradproof.search import Trail, home_of, searched
+from gradproof.search import Trail, _folders, home_of, searched
 from gradproof.store import Store
-from gradproof.workspace import Workspace, sha256_of
+from gradproof.workspace import PACKAGE, Workspace, sha256_of
 
 Path_ = Callable[..., None]
 
@@ -72,11 +72,20 @@ def test_a_module_has_the_folder_that_its_name_begins_in() -> None:
     assert home_of("a.b", Path("/x/a/b.py")) == Path("/x")
     assert home_of("a.b", Path("/x/a/b/__init__.py")) == Path("/x")
     assert home_of("a.b.c.d", Path("/d.py")) is None
+    assert home_of("a.b", Path("/b.py")) is None
+
+
+def test_the_folders_of_python_and_of_the_engine_and_archives_are_not_looked_into(tmp_path: Path) -> None:
+    library = Path(os.__file__).resolve().parent
+    packages = library / "site-packages"
+    own = [library, library / "lib-dynload", PACKAGE, PACKAGE / "cli", tmp_path / "python311.zip"]
+    assert _folders(map(str, [*own, "", packages, tmp_path])) == [packages, tmp_path]
 
 
 def test_the_folder_and_those_before_it_are_noted(root: Path, path: Path_) -> None:
     path("ws", "first", "home", "behind")
     search = told(root, {**keys(root, **LIB), "train": "ws:src/pkg/train.py"}, "home")
+    assert set(search["found"]) == {"lib", "train"}
     outer = str(root.parent)
     assert search["start"] == [f"ext:{outer}/home"]
     assert search["found"]["lib"] == {"home": f"ext:{outer}/home", "before": [f"ext:{outer}/first"]}
@@ -92,10 +101,12 @@ def test_what_the_root_has_is_not_noted_and_neither_is_the_engine(root: Path, pa
 
 def test_what_no_folder_has_under_its_name_counts_by_its_content(root: Path, path: Path_) -> None:
     path("ws", "home")
-    modules = {**keys(root, other="home/lib/part.py"), "trained": "ws:src/pkg/train.py"}
+    deep = ".".join("d" * 99)
+    modules = {**keys(root, other="home/lib/part.py"), "trained": "ws:src/pkg/train.py", deep: "ws:src/pkg/train.py"}
     search = told(root, modules)
-    assert search["found"] == {name: {"home": "", "before": []} for name in modules}
+    assert search["found"] == {name.partition(".")[0]: {"home": "", "before": []} for name in modules}
     assert moved(root, modules, search) == []
+    assert told(root, {"gone": "pkg:gone==1"}) == NO_SEARCH
     assert moved(root, {"train": "ws:src/pkg/train.py"}, NO_SEARCH) == ["module train is no longer found"]
 
 
@@ -125,10 +136,14 @@ def test_a_package_in_several_folders_is_fresh_until_one_of_its_parts_is_shadowe
 
 def test_a_folder_that_had_the_name_already_is_no_news(root: Path, path: Path_) -> None:
     """As where a workspace took its own folder off the path again."""
-    path("first")
+    path("first", pythonpath=("first",))
     (root.parent / "first/lib.py").write_text("")
     modules = keys(root, **LIB)
-    assert moved(root, modules, told(root, modules)) == []
+    search = told(root, modules, "first")
+    assert moved(root, modules, search) == []
+    (root.parent / "behind/lib.py").write_text("")
+    path("first", pythonpath=("first", "behind"))
+    assert len(moved(root, modules, search)) == 2
 
 
 PLACES = {
@@ -204,13 +219,35 @@ def test_an_installed_copy_counts_where_pythonpath_lost_the_folder(root: Path, p
     assert len(moved(root, modules, search)) == 2
 
 
+def test_a_folder_that_is_neither_installed_nor_of_pythonpath_is_not_looked_into(root: Path, path: Path_) -> None:
+    """As that of the script by which the gate was started, and not the run."""
+    path("ws", "home", pythonpath=("home",))
+    modules = keys(root, **LIB)
+    search = told(root, modules, "home")
+    (root.parent / "first/lib.py").write_text("")
+    path("ws", "first")
+    assert moved(root, modules, search) == []
+
+
+def test_an_installed_folder_shadows_nothing_of_its_own(root: Path, path: Path_) -> None:
+    (root.parent / "home").rename(root.parent / "site-packages")
+    path("ws", "site-packages", pythonpath=("site-packages",))
+    modules = keys(root, **{name: file.replace("home", "site-packages") for name, file in LIB.items()})
+    search = told(root, modules, "site-packages")
+    path("ws", "site-packages")
+    assert moved(root, modules, search) == []
+
+
 def test_on_another_machine_only_the_workspace_is_looked_into(root: Path, path: Path_) -> None:
-    path("ws", "first", "home")
+    path("ws", "first", "home", pythonpath=("first",))
     modules = {**keys(root, **LIB), "train": "ws:src/pkg/train.py"}
     search = told(root, modules)
     (root.parent / "first/lib.py").write_text("")
     (root.parent / "first/train.py").write_text("")
     assert moved(root, modules, search, here=False) == []
+    (root.parent / "home/lib").rename(root.parent / "home/bil")
+    assert moved(root, modules, search, here=False) == []
+    assert len(moved(root, modules, search)) == 3
     (root / "src/pkg/train.py").unlink()
     assert moved(root, modules, search, here=False) == ["module train is no longer found"]
 

@@ -86,11 +86,16 @@ def opened(
     ran_on: Mapping[str, Any],
     left_out: Mapping[str, str],
     made_at: str,
+    *,
+    packaged: bool,
 ) -> Carried:
-    """Open a bundle, to be judged by the clock of when it was made. Raises GradproofError for unreadable contracts."""
+    """Open a bundle, to be judged by the clock of when it was made. Raises GradproofError for unreadable contracts.
+
+    `packaged`: it is of the packaged reference, which was judged where there was no workspace.
+    """
     root = root.resolve()
     session = Session(Options(workspace=root / SOURCES, contracts=tuple(contracts), profile=profile))
-    session.workspace = replace(session.workspace, reports=root)
+    session.workspace = replace(session.workspace, reports=root, packaged=packaged)
     store = CarriedStore(session.workspace, files, ran_on)
     standings = {}
     for check in (c for checks in session.plans.values() for c in checks):

@@ -85,7 +85,8 @@ def _opened(root: Path, manifest: Manifest) -> Carried:
     files = files_of(_text(root, FILES))
     installed = parse_json(_text(root, DISTRIBUTIONS))
     left_out = {row.check: row.reason for row in manifest.left_out}
-    return opened(root, manifest.contracts, manifest.profile, files, installed, left_out, manifest.made_at)
+    given = (manifest.contracts, manifest.profile, files, installed, left_out, manifest.made_at)
+    return opened(root, *given, packaged=manifest.packaged)
 
 
 def _text(root: Path, name: str) -> str:

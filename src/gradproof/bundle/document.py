@@ -47,6 +47,8 @@ class LeftOut(Shape):
 class Manifest(Shape):
     """What the bundle holds. `sources`: sha256 of files.sha256, which names every file that a verdict depends on.
 
+    `packaged`: there was no workspace, and the packaged reference was judged; each report says so as well.
+
     History: 1, the first.
     """
 
@@ -55,6 +57,7 @@ class Manifest(Shape):
     gradproof: Text
     made_at: Text
     profile: Literal["ci", "release"]
+    packaged: bool
     contracts: Annotated[list[Text], Field(min_length=1)]
     sources: Digest
     wheel: Wheel | None

@@ -143,8 +143,8 @@ def _fill(
     _put(stage, FILES, files_text(files))
     wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
     contradictions = _queries(stage, session, kept, wanted, listener)
-    names, profile = [c.id for c in session.contracts], session.options.profile
-    carried = opened(stage, names, profile, files, installed, left_out, made_at)
+    names, profile, packaged = [c.id for c in session.contracts], session.options.profile, session.workspace.packaged
+    carried = opened(stage, names, profile, files, installed, left_out, made_at, packaged=packaged)
     _unchanged(carried, kept)
     sources = sha256_of(stage / FILES)
     made = derived.reports(carried, made_at, __version__)
@@ -158,7 +158,7 @@ def _fill(
         _signed_statements(stage, wanted.signer, texts)
     manifest = Manifest.model_validate(
         {"schema": BUNDLE, "says": SAYS, "gradproof": __version__, "made_at": made_at, "profile": profile,
-         "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
+         "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
          "left_out": [LeftOut(check=k, reason=v) for k, v in left_out.items()]}
     )  # fmt: skip
     _put(stage, MANIFEST, derived.dumped(manifest.model_dump(mode="json", by_alias=True)))

@@ -44,6 +44,7 @@ def command(
     """
     from gradproof.bundle.check import verify
     from gradproof.bundle.listing import Problem, entry_of
+    from gradproof.cli.show import warned
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import worst
 
@@ -63,6 +64,8 @@ def command(
     if found or judged.reports is None:
         click.echo(f"not to be relied on: {len(found)} problems")
         return EXIT_CODE[Exit.BROKEN]
+    assert judged.carried is not None
+    warned(judged.carried.session)
     for name, report in judged.reports.items():
         verdict = report["verdict"]
         click.echo(f"the evidence supports: {name}: {verdict['exit']} (exit {verdict['code']})")
