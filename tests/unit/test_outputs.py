@@ -182,7 +182,7 @@ def test_a_device_and_a_pipe_are_written_to_as_they_are(toy: Workspace, capfd: p
     os.mkfifo(toy.root / "pipe")
     os.symlink("/dev/null", toy.root / "null")
     heard: list[str] = []
-    listener = threading.Thread(target=lambda: heard.append((toy.root / "pipe").read_text()))
+    listener = threading.Thread(target=lambda: heard.append((toy.root / "pipe").read_text()), daemon=True)
     listener.start()
     words = ["--format", "json=pipe", "--format", "md=null", "--format", "html=null", "--format", "ndjson=/dev/null"]
     assert dispatch(["gate", *words]) == EXIT_CODE[Exit.OPEN]
