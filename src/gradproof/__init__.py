@@ -1,3 +1,6 @@
 """gradproof: formal and bounded verification of gradient accumulation."""
 
 __version__ = "0.1.0"
+
+STARTED: tuple[str, ...] | None = None
+"""sys.path as the command line began, where a worker would begin with the same; None where that is not known."""

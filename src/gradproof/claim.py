@@ -59,6 +59,11 @@ def _code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
     return _get_code(loader, fullname) if _by_version(path) else compiled(loader, fullname)
 
 
+def counts(place: str) -> bool:
+    """Whether code of this file counts by its content."""
+    return not _by_version(place)
+
+
 def _by_version(place: str) -> bool:
     """Whether a module is one of Python, of gradproof, or of the solvers, PyTorch and what those need."""
     path = Path(place)
@@ -182,13 +187,15 @@ def claim_of(
     absent: Iterable[str],
     also: Iterable[str] = (),
     read: Mapping[str, Path] | None = None,
-    start: Iterable[Path] = (),
+    start: Iterable[str] = (),
+    wanted: Iterable[str] = (),
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
     A package that the check names counts wherever it is installed. A module that was loaded under another name than
-    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `start`: the
-    folders of PYTHONPATH. Raises OSError when a file that was imported or declared is gone.
+    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `start`:
+    sys.path as the run began. `wanted`: names that code which counts by its content asked for, and the root does not
+    have. Raises OSError when a file that was imported or declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -218,8 +225,9 @@ def claim_of(
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
-    search = searched(modules, root, start, lambda key: place_of(key, root))
-    return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(absent), "search": search}
+    names = sorted(absent)
+    search = searched(modules, root, start, names, wanted, lambda key: place_of(key, root))
+    return {"spec": check.digest, "files": files, "modules": modules, "absent": names, "search": search}
 
 
 def counted(check: Check, path: Path) -> bool:

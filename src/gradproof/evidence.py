@@ -17,7 +17,8 @@ from typing import Any
 from gradproof.core import EVIDENCE_SCHEMA, Check, Finding, Outcome
 from gradproof.evidence_shape import TOP, fault_of
 
-NO_SEARCH: Mapping[str, Any] = {"start": [], "found": {}}  # of gradproof.search: every module is at the root
+NO_SEARCH: Mapping[str, Any] = {"start": [], "path": [], "where": {}, "apart": {}, "wanted": []}
+"""Of gradproof.search: every module is at the root."""
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
 SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 YEARS = range(1971, 9999)  # with a day to spare on either side of every zone

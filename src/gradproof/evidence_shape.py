@@ -265,7 +265,10 @@ CHECK = row({
     "text": mapping,
     "time_limit": number(1e-9, LONGEST_RUN),
 })  # fmt: skip
-SEARCH = row({"start": listed(name), "found": named(row({"home": name, "before": listed(name)}), name)})
+SEARCH = row({
+    "start": listed(name), "path": listed(name), "where": named(listed(name), name), "apart": named(name, name),
+    "wanted": listed(name),
+})  # fmt: skip
 CLAIM = row({
     "spec": text, "files": named(text, name), "modules": named(name, name), "absent": listed(name), "search": SEARCH,
 })  # fmt: skip

@@ -1,45 +1,76 @@
-"""Where a module was found that is not at the root of a workspace, and what would be found in its place now.
+"""Where the names that a run asked for were found on the import path, and where they would be found now.
 
-A run notes, for each such module, the folder that had it and the folders that Python asks before that one and that
-had no such name. Evidence is stale where one of them has it now, or where the folder has another file for it. Nothing
-is imported. What PYTHONPATH adds is compared; a workspace that changes sys.path counts by its files.
+A run notes the path that Python started with, the path at its end, and which folder had each name first. Evidence is
+stale where another folder would have it first now, or where the folder has another file for it. Nothing is imported.
+What a workspace put onto the path stays there; what Python starts with is asked of a Python that is started anew, so
+PYTHONPATH, editable installations and `.pth` files count as they are now.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradproof.workspace import PACKAGE, Locator, installed
+import gradproof
+from gradproof.workspace import CONTENT, PACKAGE, Locator, installed
 
+ROOT = "ws:."
+SITE = "site"
+"""Folders of installed packages with which Python starts, wherever they lie: versions and contents count."""
+_ENGINE = "gradproof"
 _STDLIB = Path(os.__file__).resolve().parent
+_LIMIT = 60.0
+_PATH = "import json, sys; print(json.dumps(sys.path))"
 Place = Callable[[str], Path | None]
+Folders = tuple[tuple[str, Path], ...]
+"""An import path: the claim key of each folder, or SITE, and the folder."""
 
 
-def searched(modules: Mapping[str, str], root: Path, start: Iterable[Path], place: Place) -> dict[str, Any]:
-    """What a claim says of its modules that the root does not have. `modules`: claim keys by dotted name.
+def searched(
+    modules: Mapping[str, str], root: Path, start: Iterable[str], asked: Iterable[str], wanted: Iterable[str],
+    place: Place,
+) -> dict[str, Any]:  # fmt: skip
+    """What a claim says of the import path. `modules`: claim keys by dotted name. `start`: sys.path as the run began.
 
-    `start`: the folders of PYTHONPATH, in order. `place`: the file of a claim key. A row is of a package, or of a
-    module that came from another folder than its package did. What no folder has under its name has no home.
+    `where`: names that were asked for, by the folder that has them first; a module is at the root where it says nothing
+    else. `apart`: modules that came from elsewhere, and from which folder, an empty text where no folder has that file
+    under its name. `wanted`: names that code which counts by its content looked for in vain.
     """
-    locator, path = Locator(root), [p for p in _folders(sys.path) if p != root]
-    locators = {folder: Locator(folder) for folder in path}
-    found: dict[str, dict[str, Any]] = {}
+    begun = _keyed((p for p in _folders(start) if p != root), root, frozenset())
+    known = frozenset(p for _, p in begun)
+    path = _keyed(_folders(sys.path), root, known)
+    look, where, apart = _Look(_rooted(path, root)), dict[str, list[str]](), dict[str, str]()
     for name, key in sorted(modules.items()):
-        file, top = place(key), name.partition(".")[0]
-        if file is None or key.startswith("gp:") or _same(locator.locate(name), file):
+        file, found = place(key), look.first(name)
+        if file is None or key.startswith("gp:") or (found is not None and _same(look.at(found[1], name), file)):
             continue
-        home, row = home_of(name, file), {"home": "", "before": list[str]()}
-        if home is not None and _same(locators.setdefault(home, Locator(home)).locate(name), file):
-            before = path[: path.index(home)] if home in path else path
-            asked = [p for p in before if not any(locators[p].locate(n) for n in (top, name))]
-            row = {"home": _key(home, root), "before": [_key(p, root) for p in asked]}
-        if found.setdefault(top, row) != row:
-            found[name] = row
-    return {"start": [_key(p, root) for p in _folders(map(str, start))], "found": found}
+        home = home_of(name, file)
+        apart[name] = _key(home, root, known) if home is not None and _same(look.at(home, name), file) else ""
+    named = {*modules, *asked, *sys.stdlib_module_names, *_loaded()}
+    for name in sorted(n for n in named if n.partition(".")[0] != _ENGINE):
+        found = look.first(name)
+        if found is not None and (found[0] != ROOT or name not in modules or name in apart):
+            where.setdefault(found[0], []).append(name)
+    nowhere = sorted(n for n in wanted if look.first(n) is None and n not in sys.modules)
+    return {
+        "start": [k for k, _ in begun],
+        "path": [k for k, _ in path],
+        "where": where,
+        "apart": apart,
+        "wanted": nowhere,
+    }
+
+
+def _loaded() -> set[str]:
+    """Top-level names of the modules that this process has from files."""
+    return {name for name, module in list(sys.modules.items()) if "." not in name and getattr(module, "__file__", None)}
 
 
 def home_of(name: str, file: Path) -> Path | None:
@@ -49,8 +80,8 @@ def home_of(name: str, file: Path) -> Path | None:
 
 
 def _folders(places: Iterable[str]) -> list[Path]:
-    """Folders of an import path that anybody may write to: neither Python's own nor an archive, nor the engine's."""
-    paths = [Path(p).resolve() for p in places if p]
+    """Folders of an import path, each once: neither Python's own nor an archive, nor the engine's."""
+    paths = dict.fromkeys(Path(os.path.realpath(p)) for p in places if p)
     return [p for p in paths if p.suffix != ".zip" and not _own(p)]
 
 
@@ -59,61 +90,165 @@ def _own(path: Path) -> bool:
     return inside or path.is_relative_to(PACKAGE)
 
 
-def _key(path: Path, root: Path) -> str:
+def _keyed(folders: Iterable[Path], root: Path, site: frozenset[Path] | None) -> Folders:
+    return tuple((_key(p, root, site), p) for p in folders)
+
+
+def _key(path: Path, root: Path, site: frozenset[Path] | None) -> str:
+    """The claim key of a folder. `site`: the folders that Python starts with; empty: all of these are."""
+    if installed(path) and (not site or path in site):
+        return SITE
     return f"ws:{path.relative_to(root).as_posix()}" if path.is_relative_to(root) else f"ext:{path.as_posix()}"
 
 
+def _rooted(path: Folders, root: Path) -> Folders:
+    """The path with the root, which is asked first where the path does not have it."""
+    return path if any(key == ROOT for key, _ in path) else ((ROOT, root), *path)
+
+
 def _same(found: Path | None, file: Path) -> bool:
-    return found is not None and found.resolve() == file.resolve()
+    return found is not None and os.path.realpath(found) == os.path.realpath(file)
 
 
-class Trail:
-    """Looks for the modules of claims again. `here`: whether folders outside of the workspace are those of the run."""
+class _Look:
+    """Looks names up along an import path; each name and folder once."""
 
-    def __init__(self, place: Place, here: bool = True) -> None:
-        self._place, self._here = place, here
-        self._locators: dict[Path, Locator] = {}
-        self._now = _folders(os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    def __init__(self, path: Folders, locators: dict[Path, Locator] | None = None) -> None:
+        self.path, self._locators = path, {} if locators is None else locators
+        self._first: dict[str, tuple[str, Path] | None] = {}
 
-    def moved(self, name: str, key: str, file: Path, search: Mapping[str, Any]) -> str | None:
-        """Why a module that the root does not have would be another one now; None where it would not.
-
-        One that no folder had under its name was loaded by other means: its content counts. So does one from a folder
-        that PYTHONPATH has lost, as long as nothing else would be found.
-        """
-        top = name.partition(".")[0]
-        row = search["found"].get(name) or search["found"].get(top)
-        if row is None:
-            return f"module {name} is no longer found"
-        home = self._place(row["home"]) if row["home"] else None
-        if home is None or not (self._here or row["home"].startswith("ws:")):
-            return None
-        found = self._locate(home, name)
-        if found is None or not _same(found, file):
-            return f"module {name} is {f'now {found}, shadowing {key}' if found else 'no longer found'}"
-        for folder in [*self._asked(row["before"]), *self._first(home, search["start"])]:
-            held = next((n for n in (top, name) if folder != home and self._locate(folder, n) is not None), None)
-            if held is not None:
-                return f"module {held} is now in {folder.name}, shadowing {row['home']}"
-        return None
-
-    def _locate(self, folder: Path, name: str) -> Path | None:
+    def at(self, folder: Path, name: str) -> Path | None:
+        """The file of a module in one folder."""
         if folder not in self._locators:
             self._locators[folder] = Locator(folder)
         return self._locators[folder].locate(name)
 
-    def _asked(self, keys: Sequence[str]) -> list[Path]:
-        """Folders that had no such module and are asked before the home."""
-        kept = keys if self._here else [k for k in keys if k.startswith("ws:")]
-        return [p for k in kept if (p := self._place(k)) is not None]
+    def first(self, name: str) -> tuple[str, Path] | None:
+        """Which folder of the path has a name first; None where none has, or Python itself comes before."""
+        if name not in self._first:
+            self._first[name] = next(self._having(name), None)
+        return self._first[name]
 
-    def _first(self, home: Path, start: Sequence[str]) -> list[Path]:
-        """Folders of PYTHONPATH now that come before the home, or that the run did not have."""
-        if not self._here:
-            return []
-        then = [p for k in start if (p := self._place(k)) is not None]
-        if home in self._now:
-            return self._now[: self._now.index(home)]
-        if home in then:
-            return [*self._now, *(p for p in _folders(sys.path) if installed(p))]
-        return [p for p in self._now if p not in then]
+    def _having(self, name: str) -> Iterator[tuple[str, Path]]:
+        top = name.partition(".")[0]
+        above = self.first(top) if top != name else None
+        for key, folder in self.path if above is None else (above,):
+            if key == SITE and top in sys.stdlib_module_names:
+                return
+            if (key == ROOT or top not in CONTENT) and self.at(folder, name) is not None:
+                yield key, folder
+
+
+def started() -> tuple[str, ...] | None:
+    """sys.path of a worker that is started now; None where Python cannot be started."""
+    if gradproof.STARTED is not None:
+        return gradproof.STARTED
+    return _asked(sys.executable, os.environ.get("PYTHONPATH", ""), os.environ.get("HOME", ""))
+
+
+@cache
+def _asked(python: str, pythonpath: str, home: str) -> tuple[str, ...] | None:
+    """sys.path of a Python that is started as workers are, asked once for each value of the variables that matter."""
+    from gradproof.environment import worker_environ
+
+    environ = worker_environ("smt", tempfile.gettempdir())
+    try:
+        done = subprocess.run([python, "-P", "-c", _PATH], capture_output=True, check=True, env=environ, timeout=_LIMIT)
+        return tuple(map(str, json.loads(done.stdout)))
+    except (OSError, ValueError, TypeError, subprocess.SubprocessError):
+        return None
+
+
+class Trail:
+    """Looks for the names of claims again. `here`: whether folders outside of the workspace are those of the runs."""
+
+    def __init__(self, root: Path, place: Place, here: bool = True) -> None:
+        self._root, self._place, self._here = root, place, here
+        self._locators: dict[Path, Locator] = {}
+        self._looks: dict[Folders, _Look] = {}
+        self._start: Folders | None = None
+
+    def moved(self, claim: Mapping[str, Any]) -> list[str]:
+        """Why names of a claim would be found elsewhere now.
+
+        A module that no folder had under its name was loaded by other means: its content counts. So does one from a
+        folder that the path has lost, as long as nothing else would be found.
+        """
+        search, modules = claim["search"], claim["modules"]
+        if self._here and self._start is None:
+            now = started()
+            if now is None:
+                return [f"{sys.executable} cannot be started, and nobody else knows its import path"]
+            self._start = _keyed((p for p in _folders(now) if p != self._root), self._root, frozenset())
+        look = self._look(search)
+        then = {name: ROOT for name in modules if name not in search["apart"] and not modules[name].startswith("gp:")}
+        then |= {name: key for key, names in search["where"].items() for name in names}
+        found: dict[str, str] = {}
+        for name in {*then, *claim["absent"], *search["wanted"], *search["apart"], *sys.stdlib_module_names}:
+            if why := self._other(look, name, then.get(name), claim):
+                found[name] = why
+        return [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
+
+    def _look(self, search: Mapping[str, Any]) -> _Look:
+        path = self._path(search)
+        if path not in self._looks:
+            self._looks[path] = _Look(path, self._locators)
+        return self._looks[path]
+
+    def _path(self, search: Mapping[str, Any]) -> Folders:
+        """The path of a run, with what Python starts with now in the place of what it started with then."""
+        then, start = search["path"], set(search["start"])
+        if not self._here or self._start is None:
+            return _rooted(self._placed(then), self._root)
+        between = [i for i, key in enumerate(then) if key not in start and not start.isdisjoint(then[i:])]
+        before = then[: between[-1] + 1 if between else 0]
+        now = [(k, p) for k, p in self._start if k not in before and (k in then or k not in start)]
+        after = [k for k in then[len(before) :] if k not in start and k not in {k for k, _ in now}]
+        return _rooted((*self._placed(before), *now, *self._placed(after)), self._root)
+
+    def _placed(self, keys: Iterable[str]) -> Folders:
+        """Folders of a claim; those of another machine are not looked into."""
+        found = ((k, self._root if k == ROOT else self._place(k)) for k in keys)
+        return tuple((k, p) for k, p in found if p is not None and (self._here or k.startswith("ws:")))
+
+    def _other(self, look: _Look, name: str, then: str | None, claim: Mapping[str, Any]) -> str | None:
+        """Why a name would be found elsewhere now, or as another file; None where it would not."""
+        search, key = claim["search"], claim["modules"].get(name)
+        now = look.first(name)
+        where = None if now is None else now[0]
+        if where != then and not self._indifferent(look, name, then, where, claim):
+            return _told(name, key, then, now)
+        home = search["apart"].get(name, then)
+        if not key or not home or home == SITE or not (self._here or home.startswith("ws:")):
+            return None
+        folder, file = self._root if home == ROOT else self._place(home), self._place(key)
+        found = None if folder is None else look.at(folder, name)
+        if found is None or file is None:
+            return f"module {name} is no longer found"
+        there = "in the workspace" if home == ROOT and key.startswith("ext:") else found.name
+        return None if _same(found, file) else f"module {name} is now {there}, shadowing {key}"
+
+    def _indifferent(self, look: _Look, name: str, then: str | None, now: str | None, claim: Mapping[str, Any]) -> bool:
+        """Whether it does not matter that a name is elsewhere on the path."""
+        if then is None:
+            return now == SITE and name not in claim["search"]["wanted"]
+        if not self._here and not then.startswith("ws:"):
+            return now is None or _behind(claim["search"]["path"], now, then)
+        if now is not None or then == SITE:
+            return now is None and name in claim["modules"]
+        folder = self._root if then == ROOT else self._place(then)
+        return folder is not None and look.at(folder, name) is not None
+
+
+def _behind(path: Sequence[str], now: str, then: str) -> bool:
+    """Whether a folder comes later on a path than another one; the root is first where the path does not say."""
+    return now in path and then in path and path.index(now) > path.index(then)
+
+
+def _told(name: str, key: str | None, then: str | None, now: tuple[str, Path] | None) -> str:
+    if now is None:
+        return f"module {name} is no longer found"
+    if now[0] == ROOT and not then and not key:
+        return f"{name} now exists in the workspace"
+    shadowed = "the installed one" if then == SITE else key or then or "what was not there"
+    return f"module {name} is now in {'the workspace' if now[0] == ROOT else now[1].name}, shadowing {shadowed}"

@@ -18,7 +18,7 @@ from gradproof.environment import differences
 from gradproof.evidence import ANSWERS, Standing, misdated, validate
 from gradproof.files import replace_whole
 from gradproof.search import Trail
-from gradproof.workspace import PACKAGE, Locator, Workspace, sha256_of
+from gradproof.workspace import PACKAGE, Workspace, sha256_of
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
 
@@ -77,7 +77,6 @@ class Store:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._hashes: dict[str, str] = {}
-        self._locator = Locator(workspace.root)
         self._trails: dict[bool, Trail] = {}
 
     def folder(self, check: Check) -> Path:
@@ -138,8 +137,7 @@ class Store:
             return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
         reasons = [late] if (late := misdated(evidence)) else []
         reasons += [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
-        reasons += [r for name, key in claim["modules"].items() if (r := self._module(check, claim, name, key))]
-        reasons += [f"{name} now exists in the workspace" for name in claim["absent"] if self._locator.locate(name)]
+        reasons += self._trail(check).moved(claim)
         if check.layer is not Layer.CUDA:
             reasons += self._environment(check, evidence["environment"])
         if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
@@ -174,18 +172,11 @@ class Store:
         now = self._hashes[key]
         return None if now == digest else f"{key} changed" if now else f"{key} is gone"
 
-    def _module(self, check: Check, claim: Mapping[str, Any], name: str, key: str) -> str | None:
-        found, place = self._locator.locate(name), self._place(key)
-        if place is None:
-            return f"module {name} is no longer found"
-        if found is not None and key.startswith("ext:"):
-            return f"module {name} is now in the workspace, shadowing {key}"
-        if found is not None:
-            return None if found.resolve() == place.resolve() else f"module {name} is now {found.name}, shadowing {key}"
+    def _trail(self, check: Check) -> Trail:
         here = self._here and check.layer is not Layer.CUDA
         if here not in self._trails:
-            self._trails[here] = Trail(self._place, here)
-        return self._trails[here].moved(name, key, place, claim["search"])
+            self._trails[here] = Trail(self.workspace.root, self._place, here)
+        return self._trails[here]
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

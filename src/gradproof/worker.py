@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradproof import backends
-from gradproof.claim import claim_of, edited, reads, watch
+from gradproof.claim import claim_of, counts, edited, reads, watch
 from gradproof.core import Check, Finding, GradproofError, Layer, Outcome
 from gradproof.environment import environment, hide, torch_device, variables
 from gradproof.evidence import now, record
@@ -60,6 +60,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         return record(check, Finding(Outcome.ERROR, f"the worker imported another gradproof, from {PACKAGE}"))
     finding, claim = Finding(Outcome.ERROR, "no run"), {}
     set_variables, here = variables(str(check.layer)), environment()
+    start = list(sys.path)
     foreign = [workspace.root, *(Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)]
     hide(str(check.layer))
     watch()
@@ -69,7 +70,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     exchanged = seal.broken
     try:
         finder = workspace.enter()
-        absent, finder.first = finder.absent, seal.close
+        absent, wanted, finder.first, finder.counts = finder.absent, finder.wanted, seal.close, counts
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := exchanged():
@@ -77,7 +78,8 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
             finding = Finding(Outcome.ERROR, said)
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
-        claim = claim_of(check, workspace.root, absent, finding.stats.get("files_read", ()), read, foreign[1:])
+        also = finding.stats.get("files_read", ())
+        claim = claim_of(check, workspace.root, absent, also, read, start, wanted)
         late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")

@@ -32,6 +32,7 @@ PACKAGE = Path(__file__).resolve().parent
 CI = "CI"
 """Every CI service sets this variable: where nobody is there to read a warning, nothing stands in for a workspace."""
 
+_IMPORTLIB = ("<frozen importlib", str(Path(importlib.__file__).parent))
 _NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
 
 
@@ -97,7 +98,8 @@ class Locator:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds the workspace's modules first, and remembers what it looked for in vain.
 
-    `first` is called before a module of the workspace is loaded.
+    `first` is called before a module of the workspace is loaded. `wanted`: top-level names that were looked for in vain
+    by code of a file that `counts`. A folder that the workspace put before its root on sys.path comes before it.
     """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
@@ -105,22 +107,36 @@ class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.absent: set[str] = set()
+        self.wanted: set[str] = set()
         self.first: Callable[[], object] = lambda: None
+        self.counts: Callable[[str], bool] = lambda place: True
         self._locator = Locator(root)
+        self._earlier: dict[str, Locator] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Spec of a module below the root; None leaves the name to Python's own finders."""
+        if path is None and self._before(fullname):
+            return None
         folders = [str(self.root)] if path is None else [p for p in path if self._own(Path(p))]
         for folder in folders:
             spec = self._locator.spec(fullname, folder)
             if spec is not None:
                 self.first()
                 return spec
-        if folders:
+        if folders or not all(_python(Path(p)) for p in path or ()):
             self.absent.add(fullname)
+        if path is None and self.counts(_asker()):
+            self.wanted.add(fullname)
         return None
+
+    def _before(self, name: str) -> bool:
+        """Whether a folder that comes before the root on sys.path has the name; content is the root's alone."""
+        if name in CONTENT or str(self.root) not in sys.path:
+            return False
+        earlier = sys.path[: sys.path.index(str(self.root))]
+        return any(self._earlier.setdefault(p, Locator(Path(p))).locate(name) for p in earlier)
 
     def _own(self, folder: Path) -> bool:
         """Below the root, and not in a virtual environment there: its packages keep their own loaders."""
@@ -128,7 +144,20 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def invalidate_caches(self) -> None:
         """Look at the folders anew."""
-        self._locator = Locator(self.root)
+        self._locator, self._earlier = Locator(self.root), {}
+
+
+def _asker() -> str:
+    """The file of the code that imports, or asks importlib for, a name."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
+        frame = frame.f_back
+    return frame.f_code.co_filename
+
+
+def _python(folder: Path) -> bool:
+    """Whether a folder is one of Python's own, one of installed packages, or the engine's."""
+    return installed(folder) or folder.is_relative_to(os.path.dirname(os.__file__)) or folder.is_relative_to(PACKAGE)
 
 
 def _below(path: Path, root: Path) -> bool:

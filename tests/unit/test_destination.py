@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gradproof.cli import destination
-from gradproof.cli.destination import allowed, cleared, descriptor_of, is_stream, opened, writable, written
+from gradproof.cli.destination import allowed, cleared, descriptor_of, is_stream, opened, unwritten, writable, written
 from gradproof.core import GradproofError
 
 
@@ -39,10 +40,17 @@ def test_an_open_file_goes_on_where_it_stands(log: tuple[int, Path], form: str) 
     assert place.read_text() == "before\none\ntwo\nthree\n"
 
 
-def test_what_was_said_before_comes_before(capfd: pytest.CaptureFixture[str]) -> None:
-    sys.stdout.write("said ")
-    written(Path("/dev/stdout"), "written")
-    assert capfd.readouterr().out == "said written"
+SAYS = """import sys
+from pathlib import Path
+from gradproof.cli.destination import written
+sys.stdout.write("said ")
+written(Path("/dev/stdout"), "written")
+"""
+
+
+def test_what_was_said_before_comes_before() -> None:
+    done = subprocess.run([sys.executable, "-c", SAYS], capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == "said written"
 
 
 def test_a_process_without_stdout_still_writes(monkeypatch: pytest.MonkeyPatch, log: tuple[int, Path]) -> None:
@@ -62,6 +70,31 @@ def test_a_place_that_is_no_file_to_write(tmp_path: Path, act: object, name: str
     with pytest.raises(GradproofError, match=r"GP4(07|33)") as error:
         act(tmp_path / name)  # type: ignore[operator]
     assert NAMES[name] in error.value.found
+
+
+def test_what_is_refused_in_one_place_is_allowed_in_another(tmp_path: Path) -> None:
+    """Folders of a workspace's names that are in none; a new file; code that is the result itself."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "there.py").write_text("made")
+    (tmp_path / "there.toml").write_text("by hand")
+    for name in ("models/a.json", "new.yaml", "new.py"):
+        allowed(tmp_path / name)
+    allowed(tmp_path / "there.py", "--write")
+    for name, option in (("there.py", "--out"), ("there.toml", "--write"), ("there.toml", "--out")):
+        with pytest.raises(GradproofError, match="GP433"):
+            allowed(tmp_path / name, option)
+
+
+def test_a_file_is_replaced_and_not_written_into(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("before")
+    os.link(tmp_path / "a.json", tmp_path / "kept.json")
+    written(tmp_path / "a.json", "after")
+    assert (tmp_path / "a.json").read_text() == "after"
+    assert (tmp_path / "kept.json").read_text() == "before"
+
+
+def test_an_error_without_words_of_the_system_is_told_in_its_own() -> None:
+    assert unwritten("a", OSError("odd")).found == "a cannot be written: odd"
 
 
 def test_a_result_is_known_to_have_a_place_before_anything_is_run(

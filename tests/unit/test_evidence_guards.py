@@ -15,7 +15,7 @@ from toy_workspace import answer, check, refutation
 
 from gradproof.bundle.carried import CarriedStore, claimed, clock, files_of, files_text
 from gradproof.core import Finding, Layer, Outcome, Reach
-from gradproof.evidence import ANSWERS, Standing, misdated, plain, record, validate, when
+from gradproof.evidence import ANSWERS, NO_SEARCH, Standing, misdated, plain, record, validate, when
 from gradproof.store import Store, fresh, read
 from gradproof.workspace import Workspace
 
@@ -28,7 +28,8 @@ def test_every_answer_rests_on_files(toy: Workspace, outcome: Outcome) -> None:
     one = check()
     finding = refutation(one) if outcome is Outcome.REFUTED else Finding(outcome, "said")
     assert fresh(one, evidence(toy, one, finding), toy) == (True, "")
-    bare = {**evidence(toy, one, finding), "claim": {"spec": one.digest, "files": {}, "modules": {}, "absent": []}}
+    claim = {"spec": one.digest, "files": {}, "modules": {}, "absent": [], "search": NO_SEARCH}
+    bare = {**evidence(toy, one, finding), "claim": claim}
     assert fresh(one, bare, toy) == (False, "the claim lists no file of its harness symbolic.toy:a_is_one")
 
 

@@ -5,66 +5,68 @@ from __future__ import annotations
 import copy
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from toy_workspace import answer, check
 
-from gradproof.claim import place_of
+import gradproof
+from gradproof.claim import key_of, place_of
 from gradproof.core import Layer
 from gradproof.evidence import NO_SEARCH, record, validate
-from gradproof.search import Trail, _folders, home_of, searched
+from gradproof.search import ROOT, SITE, Trail, _folders, home_of, searched, started
 from gradproof.store import Store
 from gradproof.workspace import PACKAGE, Workspace, sha256_of
 
-Path_ = Callable[..., None]
+
+class Run:
+    """A run and a gate: the import paths of both, as folders beside the workspace, and what became of the names."""
+
+    def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
+        self.root, self.patch = root, patch
+
+    def places(self, names: tuple[str, ...]) -> list[str]:
+        """Folders beside the workspace, as an import path names them."""
+        return [str(self.root.parent / name) for name in names]
+
+    def write(self, *files: str) -> None:
+        """Empty files beside the workspace."""
+        for name in files:
+            (self.root.parent / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root.parent / name).write_text("")
+
+    def place(self, key: str) -> Path | None:
+        """The file of a claim key."""
+        return place_of(key, self.root)
+
+    def claim(self, *path: str, start: tuple[str, ...] = (), modules: Mapping[str, str] | None = None,
+              absent: tuple[str, ...] = (), wanted: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
+        """What a run says that ended with this path, and began with `start`. `modules`: files by dotted name."""
+        held = {name: key_of(Path(os.path.realpath(self.root.parent / f)), self.root) or f"ext:{self.root.parent / f}"
+                for name, f in (LIB if modules is None else modules).items()}  # fmt: skip
+        self.patch.setattr(sys, "path", self.places(path))
+        search = searched(held, self.root, self.places(start), absent, wanted, self.place)
+        return {"modules": held, "absent": list(absent), "search": search}
+
+    def moved(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:
+        """What the gate says whose Python starts with `start`."""
+        self.patch.setattr(gradproof, "STARTED", tuple(self.places(start)))
+        return Trail(self.root, self.place, here).moved(claim)
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    """A workspace, and three folders beside it."""
-    for name in ("ws/src/pkg", "first", "home/lib", "behind"):
-        (tmp_path / name).mkdir(parents=True)
-    (tmp_path / "ws/src/pkg/train.py").write_text("")
-    (tmp_path / "home/lib/__init__.py").write_text("")
-    (tmp_path / "home/lib/part.py").write_text("")
-    return tmp_path / "ws"
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """A workspace, and folders beside it."""
+    made = Run(tmp_path / "ws", monkeypatch)
+    made.write("ws/src/pkg/train.py", "home/lib/__init__.py", "home/lib/part.py", "first/f.txt", "behind/b.txt")
+    made.write("site-packages/acc/__init__.py")
+    return made
 
 
-def keys(root: Path, **files: str) -> dict[str, str]:
-    """Claim keys by dotted name."""
-    return {name.replace("__", "."): f"ext:{root.parent / file}" for name, file in files.items()}
-
-
-@pytest.fixture
-def path(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path_:
-    """The import path of this process, and what PYTHONPATH says, as folders beside the workspace."""
-
-    def put(*names: str, pythonpath: tuple[str, ...] = ()) -> None:
-        monkeypatch.setattr(sys, "path", [str(root.parent / name) for name in names])
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(str(root.parent / name) for name in pythonpath))
-
-    return put
-
-
-def told(root: Path, modules: dict[str, str], *start: str) -> dict[str, Any]:
-    return searched(modules, root, [root.parent / name for name in start], lambda key: place_of(key, root))
-
-
-def moved(root: Path, modules: dict[str, str], search: Any, here: bool = True) -> list[str]:
-    """What has become of each module."""
-
-    def place(key: str) -> Path | None:
-        return place_of(key, root)
-
-    trail = Trail(place, here)
-    found = [trail.moved(name, key, place(key) or root, search) for name, key in modules.items()]
-    return [reason for reason in found if reason is not None]
-
-
-LIB = {"lib": "home/lib/__init__.py", "lib__part": "home/lib/part.py"}
+LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
+HOME = ("home", "site-packages")
 
 
 def test_a_module_has_the_folder_that_its_name_begins_in() -> None:
@@ -79,35 +81,91 @@ def test_the_folders_of_python_and_of_the_engine_and_archives_are_not_looked_int
     library = Path(os.__file__).resolve().parent
     packages = library / "site-packages"
     own = [library, library / "lib-dynload", PACKAGE, PACKAGE / "cli", tmp_path / "python311.zip"]
-    assert _folders(map(str, [*own, "", packages, tmp_path])) == [packages, tmp_path]
+    os.symlink("loop", tmp_path / "loop")
+    assert _folders(map(str, [*own, "", packages, tmp_path, tmp_path])) == [packages, tmp_path]
+    assert _folders([str(tmp_path / "loop")]) == [tmp_path / "loop"]
 
 
-def test_the_folder_and_those_before_it_are_noted(root: Path, path: Path_) -> None:
-    path("ws", "first", "home", "behind")
-    search = told(root, {**keys(root, **LIB), "train": "ws:src/pkg/train.py"}, "home")
-    assert set(search["found"]) == {"lib", "train"}
-    outer = str(root.parent)
-    assert search["start"] == [f"ext:{outer}/home"]
-    assert search["found"]["lib"] == {"home": f"ext:{outer}/home", "before": [f"ext:{outer}/first"]}
-    everywhere = [f"ext:{outer}/{name}" for name in ("first", "home", "behind")]
-    assert search["found"]["train"] == {"home": "ws:src/pkg", "before": everywhere}
+def test_what_a_claim_says_of_the_path(run: Run) -> None:
+    modules = {**LIB, "train": "ws/src/pkg/train.py", "own": "ws/own.py"}
+    run.write("ws/own.py", "behind/lib.py", "site-packages/json.py")
+    claim = run.claim("ws/src/pkg", "ws", "first", "home", "site-packages", "behind", start=("first", *HOME),
+                      modules=modules, absent=("acc", "gone", "json"), wanted=("gone", "acc"))  # fmt: skip
+    outer = f"ext:{run.root.parent}"
+    where = claim["search"].pop("where")
+    assert claim["search"] == {
+        "start": [f"{outer}/first", f"{outer}/home", SITE],
+        "path": ["ws:src/pkg", ROOT, f"{outer}/first", f"{outer}/home", SITE, f"{outer}/behind"],
+        "apart": {},
+        "wanted": ["gone"],
+    }
+    assert where.pop(SITE) == ["acc"]
+    assert {key: [n for n in names if n in modules] for key, names in where.items()} == {
+        "ws:src/pkg": ["train"],
+        f"{outer}/home": ["lib", "lib.part"],
+    }
+    assert run.moved(claim | {"search": claim["search"] | {"where": where | {SITE: ["acc"]}}}, "first", *HOME) == []
 
 
-def test_what_the_root_has_is_not_noted_and_neither_is_the_engine(root: Path, path: Path_) -> None:
-    path("ws", "home")
-    (root / "own.py").write_text("")
-    assert told(root, {"own": "ws:own.py", "gradproof.core": "gp:core.py"}) == NO_SEARCH
+def test_the_names_of_the_engine_are_nobody_elses(run: Run) -> None:
+    run.write("ws/gradproof/__init__.py")
+    claim = run.claim("ws", modules={}, absent=("gradproof", "gradproof.core"))
+    claim["modules"]["gradproof.core"] = "gp:core.py"
+    assert claim["search"]["where"] == claim["search"]["apart"] == {}
+    assert run.moved(claim | {"absent": []}) == []
 
 
-def test_what_no_folder_has_under_its_name_counts_by_its_content(root: Path, path: Path_) -> None:
-    path("ws", "home")
+def test_what_no_folder_has_under_its_name_counts_by_its_content(run: Run) -> None:
     deep = ".".join("d" * 99)
-    modules = {**keys(root, other="home/lib/part.py"), "trained": "ws:src/pkg/train.py", deep: "ws:src/pkg/train.py"}
-    search = told(root, modules)
-    assert search["found"] == {name.partition(".")[0]: {"home": "", "before": []} for name in modules}
-    assert moved(root, modules, search) == []
-    assert told(root, {"gone": "pkg:gone==1"}) == NO_SEARCH
-    assert moved(root, {"train": "ws:src/pkg/train.py"}, NO_SEARCH) == ["module train is no longer found"]
+    claim = run.claim("ws", "home", modules={"other": "home/lib/part.py", "trained": "ws/src/pkg/train.py",
+                                             deep: "ws/src/pkg/train.py"})  # fmt: skip
+    assert claim["search"]["apart"] == {"other": "", "trained": "", deep: ""}
+    assert run.moved(claim, "home") == []
+    run.write("ws/other.py")
+    assert run.moved(claim, "home") == [f"module other is now in the workspace, shadowing {claim['modules']['other']}"]
+
+
+def test_a_key_of_no_kind_and_one_of_nothing(run: Run) -> None:
+    assert searched({"gone": "pkg:gone==1"}, run.root, [], (), (), lambda key: None)["apart"] == {}
+    claim = {"modules": {"train": "ws:src/pkg/train.py"}, "absent": [], "search": NO_SEARCH}
+    assert run.moved(claim) == ["module train is no longer found"]
+
+
+NAMES: dict[str, tuple[str, list[str]]] = {
+    "nothing": ("first/data.txt", []),
+    "a module in a folder before": ("first/lib.py", ["lib is now in first, shadowing ext:"]),
+    "a package in a folder before": ("first/lib/__init__.py", ["lib is now in first, shadowing ext:"]),
+    "a folder without code before": ("first/lib/data.txt", []),
+    "a part without its package before": ("first/lib/part.py", []),
+    "a module in a folder behind": ("behind/lib.py", []),
+    "a package in the place of a part": ("home/lib/part/__init__.py", ["lib.part is now __init__.py, shadowing ext:"]),
+    "a module at the root": ("ws/lib.py", ["lib is now in the workspace, shadowing ext:"]),
+    "another name": ("first/other.py", []),
+    "a name that was not there, at the root": ("ws/fast.py", ["fast now exists in the workspace"]),
+    "a name that was not there, on the path": ("home/fast.py", ["fast is now in home, shadowing what was not there"]),
+    "a part that was not there": ("home/lib/_c.py", ["lib._c is now in home, shadowing what was not there"]),
+    "a package that was a mere folder": ("home/ns/__init__.py", ["ns is now in home, shadowing what was not there"]),
+    "a name of Python itself": ("first/colorsys.py", ["colorsys is now in first, shadowing what was not there"]),
+    "a name of Python itself, behind it": ("site-packages/colorsys.py", []),
+    "an installed name": ("first/acc.py", ["acc is now in first, shadowing the installed one"]),
+    "content elsewhere": ("first/models/__init__.py", []),
+    "what user code asked for, installed": (
+        "site-packages/fast.py", ["fast is now in site-packages, shadowing what was not there"]),
+    "what other code asked for, installed": ("site-packages/lib._c.py", []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("new", NAMES)
+def test_what_is_found_elsewhere_later_is_told(run: Run, new: str) -> None:
+    place, reasons = NAMES[new]
+    start = ("first", *HOME, "behind")
+    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models"),
+                      wanted=("fast",))  # fmt: skip
+    assert run.moved(claim, *start) == []
+    run.write(place)
+    found = run.moved(claim, *start)
+    assert len(found) == len(reasons)
+    assert all(said.removeprefix("module ").startswith(words) for words, said in zip(reasons, found, strict=True))
 
 
 PORTIONS = {
@@ -118,138 +176,128 @@ PORTIONS = {
 }
 
 
-def test_a_package_in_several_folders_is_fresh_until_one_of_its_parts_is_shadowed(root: Path, path: Path_) -> None:
+def test_a_package_in_several_folders_is_fresh_until_one_of_its_parts_is_shadowed(run: Run) -> None:
     """A namespace package of two portions, and a package with a part from a folder that it added."""
-    path("ws", "behind", "first", "home")
-    for file in PORTIONS.values():
-        (root.parent / file).parent.mkdir(parents=True, exist_ok=True)
-        (root.parent / file).write_text("")
-    modules = {name: f"ext:{root.parent / file}" for name, file in PORTIONS.items()}
-    search = told(root, modules)
-    assert moved(root, modules, search) == []
-    (root.parent / "first/ns/b.py").write_text("")
-    assert [words.partition(",")[0] for words in moved(root, modules, search)] == ["module ns.b is now in first"]
-    (root.parent / "behind/ns").mkdir()
-    (root.parent / "behind/ns/a.py").write_text("")
-    assert len(moved(root, modules, search)) == 2
+    run.write(*PORTIONS.values())
+    start = ("behind", "first", "home")
+    claim = run.claim("ws", *start, start=start, modules=PORTIONS)
+    assert claim["search"]["apart"] == {"pk.core": f"ext:{run.root.parent}/home/out"}
+    assert run.moved(claim, *start) == []
+    run.write("first/ns/b.py")
+    assert [words.partition(",")[0] for words in run.moved(claim, *start)] == ["module ns.b is now in first"]
+    run.write("behind/ns/a.py")
+    assert len(run.moved(claim, *start)) == 2
+    (run.root.parent / "home/out/pk/core.py").unlink()
+    assert "module pk.core is no longer found" in run.moved(claim, *start)
 
 
-def test_a_folder_that_had_the_name_already_is_no_news(root: Path, path: Path_) -> None:
-    """As where a workspace took its own folder off the path again."""
-    path("first", pythonpath=("first",))
-    (root.parent / "first/lib.py").write_text("")
-    modules = keys(root, **LIB)
-    search = told(root, modules, "first")
-    assert moved(root, modules, search) == []
-    (root.parent / "behind/lib.py").write_text("")
-    path("first", pythonpath=("first", "behind"))
-    assert len(moved(root, modules, search)) == 2
+def test_a_folder_that_had_the_name_already_is_no_news(run: Run) -> None:
+    """As where a workspace put a folder onto its path, imported from there, and took it off again."""
+    run.write("first/lib.py", "ws/lib.py")
+    claim = run.claim("ws", "first", start=("first",))
+    assert set(claim["search"]["apart"]) == set(LIB)
+    assert run.moved(claim, "first") == []
+    (run.root / "lib.py").unlink()
+    assert run.moved(claim, "first") == [f"module lib is now in first, shadowing {claim['modules']['lib']}"]
 
 
-PLACES = {
-    "nothing": (None, []),
-    "a file in a folder before": ("first/lib.py", ["module lib is now in first, shadowing"] * 2),
-    "a package in a folder before": ("first/lib/__init__.py", ["module lib is now in first, shadowing"] * 2),
-    "a folder without code before": ("first/lib/data.txt", []),
-    "a file in a folder behind": ("behind/lib.py", []),
-    "a package in the place of a part": ("home/lib/part/__init__.py", ["module lib.part is now"]),
+STARTS: dict[str, tuple[tuple[str, ...], list[str]]] = {
+    "the same": (HOME, []),
+    "a new folder without the name first": (("behind", *HOME), []),
+    "a new folder with the name first": (("first", *HOME), ["lib is now in first"]),
+    "a new folder with the name behind": ((*HOME, "first"), []),
+    "another folder in its place": (("first", "site-packages"), ["lib is now in first"]),
+    "none in its place": (("site-packages",), []),
+    "another folder of installed packages": (("home", "venv/site-packages"), []),
+    "an installed package in its place": (("more/site-packages",), ["lib is now in site-packages"]),
+    "no installed packages": (("home",), ["acc is no longer found"]),
+    "another folder with an installed name": (("home", "second", "site-packages"), ["acc is now in second"]),
+    "another folder with an installed name behind": ((*HOME, "second"), []),
 }
 
 
-@pytest.mark.parametrize("new", PLACES)
-def test_what_comes_before_a_module_later_shadows_it(root: Path, path: Path_, new: str) -> None:
-    path("ws", "first", "home", "behind")
-    modules, (place, reasons) = keys(root, **LIB), PLACES[new]
-    search = told(root, modules)
-    if place is not None:
-        (root.parent / place).parent.mkdir(exist_ok=True)
-        (root.parent / place).write_text("")
-    found = moved(root, modules, search)
-    assert len(found) == len(reasons)
-    assert all(words in said for words, said in zip(reasons, found, strict=True))
+@pytest.mark.parametrize("now", STARTS)
+def test_what_python_starts_with_later_is_looked_into(run: Run, now: str) -> None:
+    """PYTHONPATH, `.pth` files and editable installations."""
+    run.write("first/lib.py", "venv/site-packages/acc.py", "more/site-packages/acc.py", "more/site-packages/lib.py")
+    run.write("second/acc.py")
+    start, reasons = STARTS[now]
+    claim = run.claim("ws", *HOME, start=HOME, absent=("acc",))
+    found = run.moved(claim, *start)
+    assert [said.removeprefix("module ").partition(",")[0] for said in found] == reasons
 
 
-def test_a_module_that_is_gone_is_no_longer_found(root: Path, path: Path_) -> None:
-    path("ws", "home")
-    modules = keys(root, **LIB)
-    search = told(root, modules)
-    (root.parent / "home/lib/part.py").unlink()
-    assert moved(root, modules, search) == ["module lib.part is no longer found"]
+def test_what_the_workspace_put_onto_the_path_stays_there(run: Run) -> None:
+    """A folder first, one behind the root, one last; a folder of PYTHONPATH that it put first; and one that it took."""
+    run.write("ws/src/pkg/__init__.py", "ws/vendor/v.py", "last/w.py", "gone/g.py", "first/pkg.py", "home/v.py")
+    modules = {"pkg": "ws/src/pkg/__init__.py", "v": "ws/vendor/v.py", "w": "last/w.py"}
+    claim = run.claim("ws/src", "ws", "ws/vendor", "home", "site-packages", "last",
+                      start=("gone", "ws/src", *HOME), modules=modules, absent=("g", "x"))  # fmt: skip
+    assert run.moved(claim, "gone", "ws/src", *HOME) == []
+    assert run.moved(claim, "gone", "first", *HOME) == []
+    run.write("other/w.py")
+    assert [w.partition(",")[0] for w in run.moved(claim, "other", *HOME)] == ["module w is now in other"]
+    assert run.moved(claim, *HOME, "last") == []
+    assert run.moved(claim, "ws", *HOME) == []
+    run.write("ws/x.py", "ws/src/x.py")
+    assert run.moved(claim, *HOME) == ["module x is now in src, shadowing what was not there"]
 
 
-ORDERS = {
-    "the same": (("home",), 0),
-    "a new folder without the name first": (("behind", "home"), 0),
-    "a new folder with the name first": (("first", "home"), 2),
-    "a new folder with the name behind": (("home", "first"), 0),
-    "another folder in its place": (("first",), 2),
-    "none": ((), 0),
-}
+def test_a_link_that_points_elsewhere_later_is_another_module(run: Run) -> None:
+    run.write("one/lib.py", "two/lib.py")
+    link = run.root.parent / "farm/lib.py"
+    link.parent.mkdir()
+    link.symlink_to("../one/lib.py")
+    claim = run.claim("ws", "farm", start=("farm",), modules={"lib": "one/lib.py"})
+    assert run.moved(claim, "farm") == []
+    link.unlink()
+    link.symlink_to("../two/lib.py")
+    assert run.moved(claim, "farm") == [f"module lib is now lib.py, shadowing {claim['modules']['lib']}"]
 
 
-def test_the_second_of_two_folders_counts_where_the_first_one_is_gone(root: Path, path: Path_) -> None:
-    (root.parent / "first/lib.py").write_text("")
-    path("ws", "home", "first", pythonpath=("home", "first"))
-    modules = keys(root, **LIB)
-    search = told(root, modules, "home", "first")
-    assert moved(root, modules, search) == []
-    path("ws", "first", pythonpath=("first",))
-    assert len(moved(root, modules, search)) == 2
+def test_on_another_machine_only_the_workspace_is_looked_into(run: Run) -> None:
+    modules = {**LIB, "train": "ws/src/pkg/train.py"}
+    start = ("first", *HOME)
+    claim = run.claim("first", "ws", "ws/src/pkg", "home", "site-packages", start=start, modules=modules,
+                      absent=("acc", "fast", "lib"), wanted=("fast",))  # fmt: skip
+    run.write("first/lib.py", "first/train.py", "first/acc.py", "home/fast.py", "ws/src/pkg/acc.py")
+    assert run.moved(claim, here=False) == [f"module {n} is now in pkg, shadowing {s}" for n, s in (
+        ("acc", "the installed one"),)]  # fmt: skip
+    (run.root / "src/pkg/acc.py").unlink()
+    (run.root.parent / "home/lib").rename(run.root.parent / "home/bil")
+    assert run.moved(claim, here=False) == []
+    run.write("ws/lib.py")
+    assert [w.partition(",")[0] for w in run.moved(claim, here=False)] == ["module lib is now in the workspace"]
+    (run.root / "lib.py").unlink()
+    (run.root / "src/pkg/train.py").unlink()
+    assert run.moved(claim, here=False) == ["module train is no longer found"]
 
 
-@pytest.mark.parametrize("now", ORDERS)
-def test_what_pythonpath_adds_later_is_looked_into(root: Path, path: Path_, now: str) -> None:
-    path("ws", "home", pythonpath=("home",))
-    modules, (pythonpath, count) = keys(root, **LIB), ORDERS[now]
-    search = told(root, modules, "home")
-    (root.parent / "first/lib.py").write_text("")
-    path("ws", "home", pythonpath=pythonpath)
-    assert len(moved(root, modules, search)) == count
+def test_a_folder_of_the_workspace_behind_another_machines_is_behind_it(run: Run) -> None:
+    claim = run.claim("ws", "home", "ws/src/pkg", start=("home",))
+    run.write("ws/src/pkg/lib.py")
+    assert run.moved(claim, here=False) == []
 
 
-def test_an_installed_copy_counts_where_pythonpath_lost_the_folder(root: Path, path: Path_) -> None:
-    path("ws", "home", pythonpath=("home",))
-    modules = keys(root, **LIB)
-    search = told(root, modules, "home")
-    (root.parent / "site-packages/lib").mkdir(parents=True)
-    (root.parent / "site-packages/lib/__init__.py").write_text("")
-    path("ws", "site-packages", pythonpath=("home",))
-    assert moved(root, modules, search) == []
-    path("ws", "site-packages")
-    assert len(moved(root, modules, search)) == 2
+def test_python_is_asked_for_the_path_that_it_starts_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the command line is not its own process, as in pytest."""
+    monkeypatch.setattr(gradproof, "STARTED", None)
+    places = os.pathsep.join(run.places(("first", "home")))
+    monkeypatch.setenv("PYTHONPATH", places)
+    found = started()
+    assert found is not None
+    assert [p for p in found if str(run.root.parent) in p] == run.places(("first", "home"))
+    assert any(p.endswith("site-packages") for p in found)
+    for python in ("/nowhere/python", "/bin/true", "/bin/false"):
+        monkeypatch.setattr(sys, "executable", python)
+        assert started() is None
 
 
-def test_a_folder_that_is_neither_installed_nor_of_pythonpath_is_not_looked_into(root: Path, path: Path_) -> None:
-    """As that of the script by which the gate was started, and not the run."""
-    path("ws", "home", pythonpath=("home",))
-    modules = keys(root, **LIB)
-    search = told(root, modules, "home")
-    (root.parent / "first/lib.py").write_text("")
-    path("ws", "first")
-    assert moved(root, modules, search) == []
-
-
-def test_an_installed_folder_shadows_nothing_of_its_own(root: Path, path: Path_) -> None:
-    (root.parent / "home").rename(root.parent / "site-packages")
-    path("ws", "site-packages", pythonpath=("site-packages",))
-    modules = keys(root, **{name: file.replace("home", "site-packages") for name, file in LIB.items()})
-    search = told(root, modules, "site-packages")
-    path("ws", "site-packages")
-    assert moved(root, modules, search) == []
-
-
-def test_on_another_machine_only_the_workspace_is_looked_into(root: Path, path: Path_) -> None:
-    path("ws", "first", "home", pythonpath=("first",))
-    modules = {**keys(root, **LIB), "train": "ws:src/pkg/train.py"}
-    search = told(root, modules)
-    (root.parent / "first/lib.py").write_text("")
-    (root.parent / "first/train.py").write_text("")
-    assert moved(root, modules, search, here=False) == []
-    (root.parent / "home/lib").rename(root.parent / "home/bil")
-    assert moved(root, modules, search, here=False) == []
-    assert len(moved(root, modules, search)) == 3
-    (root / "src/pkg/train.py").unlink()
-    assert moved(root, modules, search, here=False) == ["module train is no longer found"]
+def test_nobody_is_believed_who_does_not_know_the_path(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    claim = run.claim("ws", "home", start=("home",))
+    monkeypatch.setattr("gradproof.search.started", lambda *args: None)
+    assert "cannot be started" in run.moved(claim, "home")[0]
+    assert run.moved(claim, here=False) == []
 
 
 def kept(toy: Workspace, layer: Layer) -> Store:
@@ -259,7 +307,8 @@ def kept(toy: Workspace, layer: Layer) -> Store:
     files = {f"ws:{name}": sha256_of(toy.root / name) for name in ("symbolic/toy.py", "src/deep.py")}
     modules = {"symbolic.toy": "ws:symbolic/toy.py", "deep": "ws:src/deep.py"}
     of = check(layer=layer)
-    search = {"start": [], "found": {"deep": {"home": "ws:src", "before": ["ws:lib", "ext:/nowhere"]}}}
+    path = ["ws:lib", "ext:/nowhere", "ws:src"]
+    search = {"start": [], "path": path, "where": {"ws:src": ["deep"]}, "apart": {}, "wanted": []}
     claim = {"files": {**files, "gp:core.py": sha256_of(Path(place_of("gp:core.py", toy.root) or ""))}}
     store = Store(toy)
     store.write(record(of, answer(of), claim={**claim, "modules": modules, "search": search}))
@@ -276,10 +325,9 @@ def test_evidence_on_a_source_folder_is_fresh_until_something_shadows_it(toy: Wo
 
 
 BROKEN: list[Any] = [
-    {}, {"start": [], "found": []}, {"start": "a", "found": {}}, {"start": [1], "found": {}},
-    {"start": [], "found": {"a": 1}}, {"start": [], "found": {"a": {"home": "ws:a"}}},
-    {"start": [], "found": {"a": {"home": 1, "before": []}}}, {"start": [], "found": {}, "more": 1},
-    {"start": [], "found": {"a": {"home": "b", "before": [1]}}},
+    {}, [], {**NO_SEARCH, "start": "a"}, {**NO_SEARCH, "path": [1]}, {**NO_SEARCH, "where": []},
+    {**NO_SEARCH, "where": {"site": "a"}}, {**NO_SEARCH, "where": {"site": [1]}}, {**NO_SEARCH, "apart": {"a": 1}},
+    {**NO_SEARCH, "wanted": {}}, {**NO_SEARCH, "more": 1}, {k: v for k, v in NO_SEARCH.items() if k != "wanted"},
 ]  # fmt: skip
 
 
