@@ -162,8 +162,9 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     ),
     "GP201": Explanation(
         "The folder is no workspace: it lacks proofs/, models/ or symbolic/. The packaged reference stands in for one "
-        "only where the folder has none of the three, and never in CI (where the variable CI is set).",
-        "Change to a workspace, or name one with --workspace; to judge the packaged reference in CI, set CI empty.",
+        "only where neither the folder nor its project has a part of one, and never in CI (where CI, TF_BUILD, "
+        "TEAMCITY_VERSION, JENKINS_URL or CODEBUILD_BUILD_ID is set).",
+        "Change to a workspace, or name one with --workspace; to judge the packaged reference in CI, set that empty.",
     ),
     "GP202": Explanation(
         "A harness, subject or registry is not written as module:attribute.",

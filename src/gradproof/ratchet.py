@@ -6,15 +6,16 @@ decides makes it OPEN; both stand among the reasons, so that every format tells 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.report import contract_of
 from gradproof.session import SEVERITY
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
     from gradproof.report import write_json
 
     known = {report["contract"]["id"] for report in reports}
-    with tempfile.TemporaryDirectory() as folder:
+    with _scratch() as folder:
         new = Path(folder) / "new"
         for report in reports:
             write_json(new / report["contract"]["id"] / "report.json", report)
@@ -45,6 +46,18 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
         for name in [row.contract] if row.contract in known else known:
             reasons[name] += told
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder that is gone afterwards. Raises GradproofError GP407."""
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as error:
+        found, expected = f"no folder for temporary files: {error}", "a folder that can be written to"
+        raise GradproofError("GP407", found, expected, "name one in TMPDIR") from error
+    with made as folder:
+        yield folder
 
 
 def _reports_at(baseline: Path) -> list[Path]:
@@ -65,21 +78,13 @@ def _reports_at(baseline: Path) -> list[Path]:
 def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None:
     """The baseline without the reports of these contracts, which nobody asks about; None where no other is left."""
     held = _reports_at(baseline)
-    kept = [place for place in held if _contract_of(place) not in others]
+    kept = [place for place in held if contract_of(place) not in others]
     if len(kept) == len(held):
         return baseline
     for number, place in enumerate(kept):
         (folder / str(number)).mkdir(parents=True)
         shutil.copy(place, folder / str(number) / "report.json")
     return folder if kept else None
-
-
-def _contract_of(place: Path) -> str | None:
-    """The contract that a report is about; None for what is no report, which is told when it is compared."""
-    try:
-        return str(json.loads(place.read_text(encoding="utf-8"))["contract"]["id"])
-    except (OSError, ValueError, RecursionError, LookupError, TypeError):
-        return None
 
 
 def _told(change: ChangeShape) -> tuple[Exit, str]:

@@ -78,6 +78,14 @@ def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, 
     )
 
 
+def contract_of(place: Path) -> str | None:
+    """The contract that a report.json is about; None for what is no report."""
+    try:
+        return str(json.loads(place.read_text(encoding="utf-8"))["contract"]["id"])
+    except (OSError, ValueError, RecursionError, LookupError, TypeError):
+        return None
+
+
 def outdate(folder: Path, why: str, only: Collection[str] | None = None) -> None:
     """Make a marker of the report that lies in a folder, if one does, and take its renderings away. Raises OSError.
 

@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -43,7 +42,7 @@ def searched(
     else. `apart`: modules that came from elsewhere, and from which folder, an empty text where no folder has that file
     under its name. `wanted`: names that code which counts by its content looked for in vain.
     """
-    begun = _keyed((p for p in _folders(start) if p != root), root, frozenset())
+    begun = _keyed(_but(_folders(start), root), root, frozenset())
     known = frozenset(p for _, p in begun)
     path = _keyed(_folders(sys.path), root, known)
     look, where, apart = _Look(_rooted(path, root)), dict[str, list[str]](), dict[str, str]()
@@ -80,9 +79,16 @@ def home_of(name: str, file: Path) -> Path | None:
 
 
 def _folders(places: Iterable[str]) -> list[Path]:
-    """Folders of an import path, each once: neither Python's own nor an archive, nor the engine's."""
-    paths = dict.fromkeys(Path(os.path.realpath(p)) for p in places if p)
-    return [p for p in paths if p.suffix != ".zip" and not _own(p)]
+    """Folders of an import path, each once and by its own name: neither Python's own, an archive nor the engine's."""
+    paths: dict[str, Path] = {}
+    for place in filter(None, places):
+        paths.setdefault(os.path.realpath(place), Path(os.path.abspath(place)))
+    return [p for real, p in paths.items() if p.suffix != ".zip" and not _own(Path(real))]
+
+
+def _but(folders: Iterable[Path], root: Path) -> list[Path]:
+    """Folders without the root, which a run puts first."""
+    return [p for p in folders if os.path.realpath(p) != str(root)]
 
 
 def _own(path: Path) -> bool:
@@ -98,7 +104,8 @@ def _key(path: Path, root: Path, site: frozenset[Path] | None) -> str:
     """The claim key of a folder. `site`: the folders that Python starts with; empty: all of these are."""
     if installed(path) and (not site or path in site):
         return SITE
-    return f"ws:{path.relative_to(root).as_posix()}" if path.is_relative_to(root) else f"ext:{path.as_posix()}"
+    inner = next((p for p in (path, Path(os.path.realpath(path))) if p.is_relative_to(root)), None)
+    return f"ext:{path.as_posix()}" if inner is None else f"ws:{inner.relative_to(root).as_posix()}"
 
 
 def _rooted(path: Folders, root: Path) -> Folders:
@@ -151,7 +158,7 @@ def _asked(python: str, pythonpath: str, home: str) -> tuple[str, ...] | None:
     """sys.path of a Python that is started as workers are, asked once for each value of the variables that matter."""
     from gradproof.environment import worker_environ
 
-    environ = worker_environ("smt", tempfile.gettempdir())
+    environ = worker_environ("smt", os.curdir)
     try:
         done = subprocess.run([python, "-P", "-c", _PATH], capture_output=True, check=True, env=environ, timeout=_LIMIT)
         return tuple(map(str, json.loads(done.stdout)))
@@ -179,7 +186,7 @@ class Trail:
             now = started()
             if now is None:
                 return [f"{sys.executable} cannot be started, and nobody else knows its import path"]
-            self._start = _keyed((p for p in _folders(now) if p != self._root), self._root, frozenset())
+            self._start = _keyed(_but(_folders(now), self._root), self._root, frozenset())
         look = self._look(search)
         then = {name: ROOT for name in modules if name not in search["apart"] and not modules[name].startswith("gp:")}
         then |= {name: key for key, names in search["where"].items() for name in names}

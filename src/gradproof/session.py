@@ -301,6 +301,17 @@ class Session:
                 reports.write_json(self.report_path(contract, "json"), running)
                 for ending in ("md", "html"):
                     self.report_path(contract, ending).unlink(missing_ok=True)
+                self._forget(contract)
+
+    def _forget(self, contract: Contract) -> None:
+        """Take away what the contract's report was before the workspace had several contracts, or one."""
+        from gradproof.report import contract_of
+
+        folder = self.report_path(contract, "json").parent
+        for other in {self.workspace.reports, self.workspace.reports / contract.id} - {folder}:
+            if contract_of(other / "report.json") == contract.id:
+                for ending in ("json", "md", "html"):
+                    (other / f"report.{ending}").unlink(missing_ok=True)
 
     def write(self, contract: Contract, report: Mapping[str, Any], formats: Iterable[str]) -> dict[str, Path]:
         """Render a report into files, each whole or not at all."""

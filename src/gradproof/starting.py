@@ -76,7 +76,7 @@ def loop_of(text: str) -> Loop:
     target = target_of(text)
     tree = ast.parse(target.path.read_bytes())
     _function(tree, target.function, shown)
-    root, module = _module(target.path, shown)
+    root, module = _module(Path(os.path.abspath(shown)), shown)
     words = {w for n in ast.walk(tree) for w in (getattr(n, "id", ""), getattr(n, "attr", ""), getattr(n, "arg", ""))}
     clips = any(CLIPS.search(str(word)) for word in words)
     return Loop(f"{target.path.name}:{target.function}", root, module, target.function, clips)
@@ -154,11 +154,12 @@ def _rename(name: str, path: Path) -> str:
 def _not_hidden(plan: Plan, folder: Path, made: Collection[Path]) -> None:
     """The workspace's own folders must not be found where the loop is looked for, nor a file be written over it."""
     loop = plan.loop
-    top, place = loop.module.partition(".")[0], loop.root.joinpath(*loop.module.split(".")).with_suffix(".py")
+    root, top = loop.root.resolve(), loop.module.partition(".")[0]
+    place = root.joinpath(*loop.module.split(".")).with_suffix(".py")
     if place in made:
         found, mend = f"{place} is the loop, and init writes a file there", _rename(place.stem, place)
         raise GradproofError("GP473", found, "a loop in a file of its own", mend, loop.shown)
-    if top in CONTENT and (loop.root != folder or top == loop.module):
+    if top in CONTENT and (root != folder or top == loop.module):
         found = f"{loop.module!r} is hidden by the folder {top}/ of the workspace"
         raise GradproofError(
             "GP473", found, f"a name other than {' and '.join(CONTENT)}", _rename(top, place), loop.shown
@@ -174,13 +175,21 @@ def named(name: str | None, loop: Loop) -> str:
     return chosen
 
 
+def _relative(place: Path, folder: Path) -> str:
+    """From a folder to a place, by the links that the user named where they lie below it, for links may change."""
+    here = os.path.abspath(folder)
+    if place.is_relative_to(here):
+        return os.path.relpath(place, here)
+    return os.path.relpath(place.resolve(), folder.resolve())
+
+
 def files(plan: Plan) -> dict[Path, str]:
     """Every file that the workspace needs, by its path. `__init__.py` files that are there are left alone.
 
     Raises GradproofError GP473 for a folder that a file for CI cannot name, and for a loop that the workspace hides.
     """
     folder = plan.folder.resolve()
-    imports = Path(os.path.relpath(plan.loop.root, folder)).as_posix()
+    imports = Path(_relative(plan.loop.root, plan.folder)).as_posix()
     models = starting_texts.MODELS.substitute(
         loop=plan.loop.shown, imports=json.dumps(imports), module=plan.loop.module, function=plan.loop.function
     )

@@ -99,7 +99,7 @@ from typing import Any
 
 from gradproof.backends.user_loop import mutants_of
 
-sys.path.insert(0, str((Path(__file__).parents[1] / $imports).resolve()))
+sys.path.insert(0, str(Path(__file__).parents[1] / $imports))
 
 from $module import $function as loop  # noqa: E402
 

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
 from pathlib import Path
@@ -29,8 +29,8 @@ INSTALLED = ("lib", "lib32", "lib64", "bin", "include", "share")  # below sys.pr
 CONTENT = ("models", "symbolic")
 FOLDERS = ("proofs", *CONTENT)
 PACKAGE = Path(__file__).resolve().parent
-CI = "CI"
-"""Every CI service sets this variable: where nobody is there to read a warning, nothing stands in for a workspace."""
+CI = ("CI", "TF_BUILD", "TEAMCITY_VERSION", "JENKINS_URL", "CODEBUILD_BUILD_ID")
+"""CI services set one of these: where nobody is there to read a warning, nothing stands in for a workspace."""
 
 _IMPORTLIB = ("<frozen importlib", str(Path(importlib.__file__).parent))
 _NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
@@ -340,30 +340,39 @@ def find(start: Path | None = None, explicit: bool = False) -> Workspace:
     With `explicit`, `start` itself must be one. Nothing stands in for a workspace in CI, nor for one of which a part is
     there. Raises GradproofError GP201.
     """
-    start = (start or Path.cwd()).resolve()
+    start = Path(os.path.realpath(start or Path.cwd()))
     candidates = [start] if explicit else [start, *start.parents]
     for folder in candidates:
         if is_workspace(folder):
             return Workspace(folder, folder / "reports")
-    part = next((folder for folder in _project(candidates) if any(os.path.lexists(folder / n) for n in FOLDERS)), None)
-    in_ci = bool(os.environ.get(CI))
-    root = None if explicit or part is not None or in_ci else reference()
+    part = next((folder for folder, most in _parts(candidates) if most), None)
+    in_ci = next((name for name in CI if os.environ.get(name)), None)
+    root = None if explicit or part is not None or in_ci is not None else reference()
     if root is None:
-        raise _no_workspace(part or start, part is not None, in_ci and not explicit)
+        raise _no_workspace(part or start, part is not None, None if explicit else in_ci)
     return Workspace(root, Path.cwd() / "reports", packaged=True)
 
 
+def _parts(folders: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
+    """Of each folder, whether it has a part of a workspace: two parts above the project, where one says little."""
+    inner = _project(folders)
+    for folder in folders:
+        have = sum(os.path.lexists(folder / name) for name in FOLDERS)
+        yield folder, have > (0 if folder in inner else 1)
+
+
 def _project(folders: Sequence[Path]) -> Sequence[Path]:
-    """The first of these folders, and those above it up to the one of a project where there is one."""
-    ends = (i for i, p in enumerate(folders) if os.path.lexists(p / ".git") or os.path.lexists(p / "pyproject.toml"))
-    return folders[: next(ends, 0) + 1]
+    """The first of these folders, and those above it up to the repository, or else the last with a pyproject.toml."""
+    git = next((i for i, p in enumerate(folders) if os.path.lexists(p / ".git")), None)
+    ends = [i for i, p in enumerate(folders) if os.path.lexists(p / "pyproject.toml")]
+    return folders[: (git if git is not None else max(ends, default=0)) + 1]
 
 
-def _no_workspace(start: Path, in_part: bool, in_ci: bool) -> GradproofError:
+def _no_workspace(start: Path, in_part: bool, in_ci: str | None) -> GradproofError:
     """GP201, with what is missing of a workspace that is there in part."""
     missing = ", ".join(f"{name}/" for name in FOLDERS if not (start / name).is_dir())
     found = f"{start} is no workspace" + (f": it lacks {missing}" if in_part else "")
     if in_ci and not in_part:
-        found += f", and where {CI} is set, as CI services do, the packaged reference is not judged in its place"
+        found += f", and where {in_ci} is set, as CI services do, the packaged reference is not judged in its place"
     expected = "a folder with " + ", ".join(f"{name}/" for name in FOLDERS)
     return GradproofError("GP201", found, expected, "change to such a folder or name it with --workspace")

@@ -32,3 +32,12 @@ def wrong(tmp_path: Path) -> Path:
     root = workspace(tmp_path / "wrong")
     break_model(root)
     return root
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that stands first on PYTHONPATH."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
+    return folder

@@ -36,15 +36,6 @@ def main():
 """
 
 
-@pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that stands first on PYTHONPATH."""
-    folder = tmp_path / "path"
-    folder.mkdir()
-    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=":")
-    return folder
-
-
 @pytest.mark.parametrize("name", ["sitecustomize", "usercustomize"])
 def test_a_start_up_file_on_the_import_path(wrong: Path, path: Path, name: str) -> None:
     """Python runs it before anything of gradproof: it would have the first word."""

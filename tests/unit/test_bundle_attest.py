@@ -131,6 +131,15 @@ def test_a_bundle_of_the_packaged_reference_says_whose_loop_it_is_not(
     assert codes(out) == ["GP449"]
 
 
+def test_a_bundle_is_held_to_no_baseline_and_says_so(verified: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(verified.reports / "report.json", verified.root / "base.json")
+    (verified.root / "pyproject.toml").write_text('[tool.gradproof]\nbaseline = "base.json"\n')
+    assert attested() == 0
+    capsys.readouterr()
+    assert cli.dispatch(["verify-bundle", "out"]) == 0
+    assert "no bundle is held to one" in capsys.readouterr().out
+
+
 def test_the_manifest_keeps_its_published_schema(verified: Workspace) -> None:
     assert attested() == 0
     schema = load(ROOT / "reports/bundle.schema.json")

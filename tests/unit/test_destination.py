@@ -85,6 +85,17 @@ def test_what_is_refused_in_one_place_is_allowed_in_another(tmp_path: Path) -> N
             allowed(tmp_path / name, option)
 
 
+def test_the_folders_of_reports_are_no_files(tmp_path: Path) -> None:
+    for name in ("proofs", "models", "symbolic"):
+        allowed(tmp_path / "reports")
+        (tmp_path / name).mkdir()
+    for name in ("reports", "reports/evidence", "reports/gpu"):
+        with pytest.raises(GradproofError, match=r"(?s)GP433.*reports or evidence"):
+            allowed(tmp_path / name)
+    allowed(tmp_path / "reports/mine.json")
+    allowed(tmp_path / "deep/reports")
+
+
 def test_a_file_is_replaced_and_not_written_into(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("before")
     os.link(tmp_path / "a.json", tmp_path / "kept.json")

@@ -95,6 +95,18 @@ def test_a_package_is_imported_by_its_dotted_name(home: Path, monkeypatch: pytes
         monkeypatch.delitem(sys.modules, name)
 
 
+def test_a_link_is_named_as_a_link_because_it_may_change(home: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    (home / "one").mkdir()
+    (home / "one/fit.py").write_text(LOOP, encoding="utf-8")
+    (home / "src").symlink_to("one")
+    assert dispatch(["init", "--loop", "src/fit.py:other", "--ci", "none"]) == 0
+    assert 'parents[1] / "src")' in (home / "models/loop.py").read_text()
+    elsewhere = tmp_path_factory.mktemp("links") / "link"
+    elsewhere.symlink_to(home)
+    assert dispatch(["init", "--loop", f"{elsewhere}/src/fit.py:other", "--ci", "none", "--force"]) == 0
+    assert 'parents[1] / "one")' in (home / "models/loop.py").read_text()
+
+
 def test_it_overwrites_nothing_unless_told_to(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "symbolic").mkdir()
     (home / "symbolic" / "loop.py").write_text("mine = 1\n", encoding="utf-8")

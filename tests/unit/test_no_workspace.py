@@ -12,7 +12,7 @@ from gradproof import cli
 from gradproof.cli.verify_watch import Watcher, watched
 from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit, GradproofError
 from gradproof.session import Options
-from gradproof.workspace import Workspace, find
+from gradproof.workspace import CI, Workspace, find
 
 
 def gradproof(*args: str) -> int:
@@ -116,3 +116,43 @@ def test_a_subfolder_of_a_project_with_a_part_of_a_workspace_is_no_place_for_the
     (project / "proofs/deep").rmdir()
     (project / "proofs").rmdir()
     assert find(project / "src").packaged
+
+
+@pytest.mark.parametrize(("marks", "seen"), [
+    ((".git", "svc/app/pyproject.toml"), True), (("pyproject.toml", "svc/app/pyproject.toml"), True),
+    (("svc/app/pyproject.toml",), False), ((), False), (("svc/.git", "pyproject.toml"), False),
+])  # fmt: skip
+def test_what_counts_as_one_project(
+    marks: tuple[str, ...], seen: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Up to the repository, else to the last pyproject.toml; above it two of three folders are a part, and not one."""
+    monkeypatch.delenv("CI", raising=False)
+    start = tmp_path / "svc/app/src"
+    start.mkdir(parents=True)
+    (tmp_path / "models").mkdir()
+    for mark in marks:
+        (tmp_path / mark).touch()
+    if seen:
+        with pytest.raises(GradproofError, match="GP201"):
+            find(start)
+    else:
+        assert find(start).packaged
+    (tmp_path / "proofs").mkdir()
+    with pytest.raises(GradproofError, match="GP201"):
+        find(start)
+
+
+@pytest.mark.parametrize("name", CI)
+def test_every_service_is_known_by_its_variable(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in CI:
+        monkeypatch.delenv(other, raising=False)
+    assert find(tmp_path).packaged
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(GradproofError, match=rf"(?s)GP201.*where {name} is set"):
+        find(tmp_path)
+
+
+def test_a_folder_that_is_a_link_to_itself_is_no_workspace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert gradproof("gate", "--workspace", str(tmp_path / "loop")) == EXIT_CODE[Exit.USAGE]
+    assert "GP201" in capsys.readouterr().err

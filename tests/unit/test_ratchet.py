@@ -160,6 +160,34 @@ def test_a_contract_that_is_not_asked_for_is_not_gone(two: Workspace) -> None:
     assert dispatch(["gate", "--baseline", base]) == BROKEN
 
 
+def test_a_report_from_before_there_were_several_contracts_is_gone(
+    toy: Workspace, request: pytest.FixtureRequest
+) -> None:
+    """Nothing green of then is left beside what is red now, and a copy of the reports is a baseline."""
+    assert dispatch(["verify", "-q"]) == MET
+    zoo = request.getfixturevalue("two").root / "proofs/zoo"
+    assert dispatch(["report", "--contract", "zoo"]) == OPEN
+    assert json.loads((toy.reports / "report.json").read_text())["contract"]["id"] == "toy"
+    assert dispatch(["verify", "-q"]) == MET
+    assert not list(toy.reports.glob("report.*"))
+    release = str(shutil.copytree(toy.reports, toy.root / "release"))
+    assert dispatch(["gate", "--baseline", release]) == MET
+    shutil.rmtree(zoo)
+    assert dispatch(["verify", "-q"]) == MET
+    assert {p.parent.name for p in toy.reports.glob("**/report.*")} == {toy.reports.name, "zoo"}
+
+
+def test_without_a_place_for_temporary_files_it_says_so(
+    toy: Workspace, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def none(*args: object) -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr("gradproof.ratchet.tempfile.TemporaryDirectory", none)
+    assert dispatch(["gate", "--baseline", str(base)]) == USAGE
+    assert "GP407\n  found:    no folder for temporary files" in capsys.readouterr().err
+
+
 def test_a_folder_of_reports_stays_a_baseline_after_a_run_of_one_contract(two: Workspace) -> None:
     assert dispatch(["verify", "-q"]) == MET
     assert dispatch(["verify", "-q", "--contract", "toy"]) == MET

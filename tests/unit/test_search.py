@@ -82,7 +82,9 @@ def test_the_folders_of_python_and_of_the_engine_and_archives_are_not_looked_int
     packages = library / "site-packages"
     own = [library, library / "lib-dynload", PACKAGE, PACKAGE / "cli", tmp_path / "python311.zip"]
     os.symlink("loop", tmp_path / "loop")
-    assert _folders(map(str, [*own, "", packages, tmp_path, tmp_path])) == [packages, tmp_path]
+    assert _folders(map(str, [*own, "", tmp_path, packages, tmp_path])) == [tmp_path, packages]
+    os.symlink(tmp_path, tmp_path / "link")
+    assert _folders([str(tmp_path / "link"), str(tmp_path)]) == [tmp_path / "link"]
     assert _folders([str(tmp_path / "loop")]) == [tmp_path / "loop"]
 
 
@@ -253,6 +255,18 @@ def test_a_link_that_points_elsewhere_later_is_another_module(run: Run) -> None:
     link.unlink()
     link.symlink_to("../two/lib.py")
     assert run.moved(claim, "farm") == [f"module lib is now lib.py, shadowing {claim['modules']['lib']}"]
+
+
+def test_a_folder_that_is_a_link_elsewhere_later_has_other_modules(run: Run) -> None:
+    run.write("one/lib.py", "two/lib.py")
+    link = run.root / "src/linked"
+    link.symlink_to("../../one")
+    claim = run.claim("ws/src/linked", "ws", modules={"lib": "one/lib.py"})
+    assert claim["search"]["where"]["ws:src/linked"] == ["lib"]
+    assert run.moved(claim) == []
+    link.unlink()
+    link.symlink_to("../../two")
+    assert run.moved(claim) == [f"module lib is now lib.py, shadowing {claim['modules']['lib']}"]
 
 
 def test_on_another_machine_only_the_workspace_is_looked_into(run: Run) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradproof.cli.destination import allowed, cleared
-from gradproof.cli.outputs import ONE_EACH, Output
+from gradproof.cli.outputs import ONE_EACH, Output, paged
 from gradproof.cli.show import warned
 from gradproof.core import GradproofError
 
@@ -37,6 +37,7 @@ def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False)
     paths = [Path(p) for o in outputs if o.path is not None for p in _each(o.path, names)]
     for path in paths:
         allowed(path, "--format")
+    paged(outputs, len(names))
     if workspace is not None:
         own = _reports_of(workspace, names) if reports else []
         _not_the_baseline([*(("--format", path) for path in paths), *own], options, workspace)

@@ -19,6 +19,7 @@ from gradproof.files import replace_whole
 from gradproof.workspace import FOLDERS, is_workspace
 
 EVIDENCE = (("reports", "evidence"), ("reports", "gpu"))
+_REPORTS = (("reports",), *EVIDENCE)
 SETTINGS = "pyproject.toml"
 BY_HAND = (".yaml", ".yml", ".toml", ".py")
 _DESCRIPTOR = re.compile(r"/dev/fd/(\d+)|/proc/self/fd/(\d+)")
@@ -52,6 +53,8 @@ def _kept(path: Path, option: str) -> str:
             inner = place.relative_to(folder).parts[0]
             if inner in FOLDERS and is_workspace(folder):
                 return f"what a workspace has in {inner}/"
+            if place.relative_to(folder).parts in _REPORTS and is_workspace(folder):
+                return "the folder of a workspace's reports or evidence"
         by_hand = place.suffix in BY_HAND and not (option == "--write" and place.suffix == ".py")
         if by_hand and os.path.isfile(place):
             return f"a {place.suffix} file, which is written by hand"

@@ -82,17 +82,21 @@ def _output(text: str) -> Output:
     return Output(name, path if sign and not stdout else None)
 
 
+def paged(outputs: Sequence[Output], contracts: int) -> None:
+    """Raises GradproofError GP432 for one page of several contracts."""
+    alone = [o for o in outputs if o.name == "html" and (o.path is None or ONE_EACH not in o.path)]
+    if contracts > 1 and alone:
+        mend = f"put {ONE_EACH} into the path, or name one contract with --contract"
+        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", mend)
+
+
 class Outputs:
     """The outputs of one run: a context in which `listener` streams, and `finish` writes the rest."""
 
     def __init__(self, outputs: Sequence[Output], contracts: int, warning: str | None = None) -> None:
         self.outputs, self.stack, self.warning = list(outputs), ExitStack(), warning
         self.streams: list[tuple[str | None, TextIO]] = []
-        for output in outputs:
-            alone = output.path is None or ONE_EACH not in output.path
-            if contracts > 1 and output.name == "html" and alone:
-                mend = f"put {ONE_EACH} into the path, or name one contract with --contract"
-                raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", mend)
+        paged(outputs, contracts)
 
     @property
     def table(self) -> bool:

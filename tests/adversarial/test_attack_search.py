@@ -1,0 +1,81 @@
+"""Attempts by the order in which Python looks for modules: one is put in front of another, before or after a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from attack_kit import HONEST, MODEL, append, edit, gate, verify
+
+from gradproof.core import Exit, Outcome
+
+FRONT = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+import colorsys
+import iniconfig
+import mylib.util
+
+try:
+    from pkg import _fast
+except ImportError:
+    import pkg.slow
+try:
+    import fast
+except ImportError:
+    fast = None
+"""
+LATER = {
+    "a module that was not there": ("green/src/fast.py", "fast is now in src"),
+    "the same on PYTHONPATH": ("path/fast.py", "fast is now in path"),
+    "a part that was not there": ("green/src/pkg/_fast.py", "pkg._fast is now in src"),
+    "a package that was a folder": ("green/src/mylib/__init__.py", "mylib is now in src"),
+    "a module of Python's own": ("green/src/colorsys.py", "colorsys is now in src"),
+    "an installed package": ("path/iniconfig.py", "iniconfig is now in path"),
+}
+
+
+@pytest.fixture
+def searching(green: Path, path: Path) -> Path:
+    """The honest workspace, with imports that are looked for in several places, after a run."""
+    for name in ("mylib/util.py", "pkg/__init__.py", "pkg/slow.py"):
+        (green / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+        (green / "src" / name).write_text("")
+    append(green, MODEL, FRONT)
+    assert verify(green, alone=False).exit is Exit.MET
+    assert gate(green).exit is Exit.MET
+    return green
+
+
+@pytest.mark.parametrize("name", LATER)
+def test_a_module_that_is_put_before_another_one_after_the_run(searching: Path, name: str) -> None:
+    later = searching.parent / LATER[name][0]
+    later.write_text("")
+    found = gate(searching)
+    assert found.red
+    assert f"{LATER[name][1]}, shadowing " in found.reason
+    later.unlink()
+    assert gate(searching).exit is Exit.MET
+
+
+def test_a_folder_of_pythonpath_that_the_workspace_comes_before_changes_nothing(searching: Path, path: Path) -> None:
+    for name in ("models/__init__.py", "mylib/__init__.py", "pkg.py", "other.py"):
+        (path / name).parent.mkdir(exist_ok=True)
+        (path / name).write_text("")
+    (path / "mylib/__init__.py").unlink()
+    assert gate(searching).exit is Exit.MET
+
+
+def test_a_right_file_at_the_root_stands_for_none_that_python_takes_first(green: Path) -> None:
+    (green / "src").mkdir()
+    (green / "chosen.py").write_text("def total(grads):\n    return sum(grads) / len(grads)\n")
+    (green / "src/chosen.py").write_text("def total(grads):\n    return sum(grads)\n")
+    edit(green, MODEL, HONEST, "return total(grads)\n")
+    append(green, MODEL, FRONT[: FRONT.index("import colorsys")] + "from chosen import total\n")
+    assert verify(green).outcome is Outcome.REFUTED
+    (green / "src/chosen.py").write_text((green / "chosen.py").read_text())
+    assert verify(green, alone=False).exit is Exit.MET
+    (green / "src/chosen.py").unlink()
+    assert "chosen" in gate(green).reason
