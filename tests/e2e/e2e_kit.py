@@ -47,6 +47,27 @@ def decoys(folder: Path, *names: str) -> tuple[Path, Path]:
     return folder, REPOSITORY / "src"
 
 
+BARRED = """\
+import importlib.abc, sys
+
+
+class Bar(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name in {names!r}:
+            raise ImportError(name + " was imported")
+
+
+sys.meta_path.insert(0, Bar())
+"""
+
+
+def barred(folder: Path, *names: str) -> tuple[Path, Path]:
+    """An import path on which the command line cannot import some packages, though they are where they were."""
+    folder.mkdir()
+    (folder / "sitecustomize.py").write_text(BARRED.format(names=names), encoding="utf-8")
+    return folder, REPOSITORY / "src"
+
+
 def reference_workspace(folder: Path) -> Path:
     """A copy of the repository's workspace with its main contract alone, without evidence."""
     others = {p.parent.name for p in REPOSITORY.glob("proofs/*/contract.yaml")} - {REFERENCE_CONTRACT.split("/")[1]}

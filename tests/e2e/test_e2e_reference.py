@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,10 @@ from e2e_kit import (
     REFERENCE_CONTRACT,
     REPOSITORY,
     Done,
+    barred,
     decoys,
     edit,
+    environ,
     evidence_files,
     gradproof,
     read,
@@ -101,7 +105,7 @@ def test_the_schemas_refuse(verified: tuple[Path, Done], name: str, key: str) ->
 
 def test_an_unchanged_tree_needs_neither_solver_nor_torch(workspace: Path, tmp_path: Path) -> None:
     before = evidence_files(workspace)
-    path = decoys(tmp_path / "decoys", "z3", "crosshair", "torch", "hypothesis")
+    path = barred(tmp_path / "barred", "z3", "crosshair", "torch", "hypothesis")
     again = gradproof(workspace, "verify", *SELECTED, "--json", path=path)
     assert {rows(again)[name]["cached"] for name in (*PROOFS, RUN)} == {True}
     proved = gradproof(workspace, "prove", *SELECTED, "--json", path=path)
@@ -117,10 +121,22 @@ def test_the_decoys_would_have_been_seen(workspace: Path, tmp_path: Path) -> Non
     assert "z3 was imported" in rows(done)["KANI-GA-009"]["reason"]
 
 
+def test_what_is_barred_would_have_been_seen(tmp_path: Path) -> None:
+    env = environ(*barred(tmp_path / "barred", "z3"))
+    done = subprocess.run([sys.executable, "-c", "import z3"], env=env, capture_output=True, text=True, check=False)
+    assert "ImportError: z3 was imported" in done.stderr
+
+
+def test_a_solver_in_front_of_the_installed_one_makes_evidence_stale(workspace: Path, tmp_path: Path) -> None:
+    done = gradproof(workspace, "gate", "--json", path=decoys(tmp_path / "decoys", "z3"))
+    [why] = [r for r in json.loads(done.stdout)["verdict"]["reasons"] if r.startswith("KANI-GA-002 is NOT_RUN: ")]
+    assert "its evidence is stale: module z3 is now in decoys, shadowing the installed one" in why
+
+
 def test_an_unrelated_change_runs_nothing_again(workspace: Path, tmp_path: Path) -> None:
     nets = workspace / "models" / "torch_nets.py"
     nets.write_text(nets.read_text(encoding="utf-8") + "\n# A remark.\n", encoding="utf-8")
-    path = decoys(tmp_path / "decoys", "z3", "crosshair", "torch", "hypothesis")
+    path = barred(tmp_path / "barred", "z3", "crosshair", "torch", "hypothesis")
     done = gradproof(workspace, "prove", *SELECTED, "--json", path=path)
     assert done.returncode == 0, done.stderr
     assert {row["cached"] for row in rows(done).values()} == {True}
