@@ -174,6 +174,7 @@ class Trail:
         self._locators: dict[Path, Locator] = {}
         self._looks: dict[Folders, _Look] = {}
         self._start: Folders | None = None
+        self._real: dict[Path, str] = {}
 
     def moved(self, claim: Mapping[str, Any]) -> list[str]:
         """Why names of a claim would be found elsewhere now.
@@ -192,7 +193,9 @@ class Trail:
         then |= {name: key for key, names in search["where"].items() for name in names}
         found: dict[str, str] = {}
         for name in {*then, *claim["absent"], *search["wanted"], *search["apart"], *sys.stdlib_module_names}:
-            if why := self._other(look, name, then.get(name), claim):
+            now, before = look.first(name), then.get(name)
+            elsewhere = before is not None if now is None else now[0] != before
+            if (elsewhere or name in modules) and (why := self._other(look, name, before, claim)):
                 found[name] = why
         return [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
 
@@ -232,8 +235,16 @@ class Trail:
         found = None if folder is None else look.at(folder, name)
         if found is None or file is None:
             return f"module {name} is no longer found"
+        if self._leads(found) == self._leads(file):
+            return None
         there = "in the workspace" if home == ROOT and key.startswith("ext:") else found.name
-        return None if _same(found, file) else f"module {name} is now {there}, shadowing {key}"
+        return f"module {name} is now {there}, shadowing {key}"
+
+    def _leads(self, path: Path) -> str:
+        """Where a path leads to."""
+        if path not in self._real:
+            self._real[path] = os.path.realpath(path)
+        return self._real[path]
 
     def _indifferent(self, look: _Look, name: str, then: str | None, now: str | None, claim: Mapping[str, Any]) -> bool:
         """Whether it does not matter that a name is elsewhere on the path."""
