@@ -48,7 +48,7 @@ def searched(
     look, where, apart = _Look(_rooted(path, root)), dict[str, list[str]](), dict[str, str]()
     for name, key in sorted(modules.items()):
         file, found = place(key), look.first(name)
-        if file is None or key.startswith("gp:") or (found is not None and _same(look.at(found[1], name), file)):
+        if file is None or (found is not None and _same(look.at(found[1], name), file)):
             continue
         home = home_of(name, file)
         apart[name] = _key(home, root, known) if home is not None and _same(look.at(home, name), file) else ""
@@ -57,7 +57,7 @@ def searched(
         found = look.first(name)
         if found is not None and (found[0] != ROOT or name not in modules or name in apart):
             where.setdefault(found[0], []).append(name)
-    nowhere = sorted(n for n in wanted if look.first(n) is None and n not in sys.modules)
+    nowhere = sorted(n for n in wanted if look.first(n) is None)
     return {
         "start": [k for k, _ in begun],
         "path": [k for k, _ in path],
@@ -189,12 +189,12 @@ class Trail:
                 return [f"{sys.executable} cannot be started, and nobody else knows its import path"]
             self._start = _keyed(_but(_folders(now), self._root), self._root, frozenset())
         look = self._look(search)
-        then = {name: ROOT for name in modules if name not in search["apart"] and not modules[name].startswith("gp:")}
+        then = {name: ROOT for name in modules if name not in search["apart"]}
         then |= {name: key for key, names in search["where"].items() for name in names}
         found: dict[str, str] = {}
         for name in {*then, *claim["absent"], *search["wanted"], *search["apart"], *sys.stdlib_module_names}:
-            now, before = look.first(name), then.get(name)
-            elsewhere = before is not None if now is None else now[0] != before
+            hit, before = look.first(name), then.get(name)
+            elsewhere = before is not None if hit is None else hit[0] != before
             if (elsewhere or name in modules) and (why := self._other(look, name, before, claim)):
                 found[name] = why
         return [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
@@ -212,13 +212,13 @@ class Trail:
             return _rooted(self._placed(then), self._root)
         between = [i for i, key in enumerate(then) if key not in start and not start.isdisjoint(then[i:])]
         before = then[: between[-1] + 1 if between else 0]
-        now = [(k, p) for k, p in self._start if k not in before and (k in then or k not in start)]
-        after = [k for k in then[len(before) :] if k not in start and k not in {k for k, _ in now}]
+        now = [(k, p) for k, p in self._start if k in then or k not in start]
+        after = [k for k in then[len(before) :] if k not in start]
         return _rooted((*self._placed(before), *now, *self._placed(after)), self._root)
 
     def _placed(self, keys: Iterable[str]) -> Folders:
         """Folders of a claim; those of another machine are not looked into."""
-        found = ((k, self._root if k == ROOT else self._place(k)) for k in keys)
+        found = ((k, self._place(k)) for k in keys)
         return tuple((k, p) for k, p in found if p is not None and (self._here or k.startswith("ws:")))
 
     def _other(self, look: _Look, name: str, then: str | None, claim: Mapping[str, Any]) -> str | None:
@@ -231,7 +231,7 @@ class Trail:
         home = search["apart"].get(name, then)
         if not key or not home or home == SITE or not (self._here or home.startswith("ws:")):
             return None
-        folder, file = self._root if home == ROOT else self._place(home), self._place(key)
+        folder, file = self._place(home), self._place(key)
         found = None if folder is None else look.at(folder, name)
         if found is None or file is None:
             return f"module {name} is no longer found"
@@ -254,7 +254,7 @@ class Trail:
             return now is None or _behind(claim["search"]["path"], now, then)
         if now is not None or then == SITE:
             return now is None and name in claim["modules"]
-        folder = self._root if then == ROOT else self._place(then)
+        folder = self._place(then)
         return folder is not None and look.at(folder, name) is not None
 
 
