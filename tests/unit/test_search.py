@@ -137,6 +137,8 @@ def test_a_claim_of_folders_that_there_are_none_is_no_crash(run: Run, here: bool
     claim = {"modules": {"d": "ws:d.py", "a": "what:a.py"}, "absent": [], "search": search}
     told = {why.removeprefix("module ").split(" ")[0] for why in run.moved(claim, here=here)}
     assert told == ({"a", "b", "c", "d"} if here else {"b", "c"})
+    for path in (["ext:/nowhere"], [ROOT]):
+        assert len(run.moved({**claim, "search": {**search, "path": path}}, here=here)) >= 2
 
 
 def test_what_no_folder_has_under_its_name_counts_by_its_content(run: Run) -> None:

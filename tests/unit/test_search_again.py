@@ -36,6 +36,7 @@ NAMES: dict[str, tuple[str, list[str]]] = {
     "a name of Python itself": ("first/colorsys.py", ["colorsys is now in first, shadowing what was not there"]),
     "a name of Python itself, behind it": ("site-packages/colorsys.py", []),
     "an installed name": ("first/acc.py", ["acc is now in first, shadowing the installed one"]),
+    "content that was not there": ("ws/symbolic/__init__.py", ["symbolic now exists in the workspace"]),
     "content elsewhere": ("first/models/__init__.py", []),
     "what user code asked for, installed": (
         "site-packages/fast.py", ["fast is now in site-packages, shadowing what was not there"]),
@@ -49,7 +50,7 @@ NAMES: dict[str, tuple[str, list[str]]] = {
 def test_what_is_found_elsewhere_later_is_told(run: Run, new: str) -> None:
     place, reasons = NAMES[new]
     start = ("first", *HOME, "behind")
-    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models", "spare"),
+    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models", "spare", "symbolic"),
                       wanted=("fast",))  # fmt: skip
     assert run.moved(claim, *start) == []
     run.write(place)
