@@ -22,6 +22,7 @@ def began() -> tuple[str, ...] | None:
     """The import path without the script's own folder; None where Python was started in a way that no worker is."""
     flags = sys.flags
     strange = bool(flags.no_user_site or flags.no_site or flags.isolated or flags.ignore_environment)
+    strange |= "" in os.environ.get("PYTHONPATH", "x").split(os.pathsep)  # the current folder, which workers leave out
     strange |= any(name in sys.modules for name in _CUSTOM) or any(name in os.environ for name in _MOVED)
     own = [] if flags.safe_path else [os.path.dirname(os.path.realpath(sys.argv[0]))]
     return None if strange else tuple(sys.path[1:] if sys.path[:1] == own else sys.path)

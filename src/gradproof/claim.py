@@ -188,14 +188,14 @@ def claim_of(
     also: Iterable[str] = (),
     read: Mapping[str, Path] | None = None,
     start: Iterable[str] = (),
-    wanted: Iterable[str] = (),
+    finder: Finder | None = None,
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
     A package that the check names counts wherever it is installed. A module that was loaded under another name than
     its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `start`:
-    sys.path as the run began. `wanted`: names that code which counts by its content asked for, and the root does not
-    have. Raises OSError when a file that was imported or declared is gone.
+    sys.path as the run began. `finder`: what was asked for, and when. Raises OSError when a file that was imported
+    or declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -210,15 +210,18 @@ def claim_of(
             key = f"ext:{path.as_posix()}"
         elif key is None and counted(check, path):
             files[f"ext:{path.as_posix()}"] = sha256_of(path)
+            modules |= _named(name, Path(origin), f"ext:{path.as_posix()}")
         if key is None:
             continue
         files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
-        if not key.startswith("gp:") and Path(origin).name.partition(".")[0] in (name.rpartition(".")[2], "__init__"):
-            modules[name] = key
+        modules |= _named(name, Path(origin), key)
     for place, digest in Finder.loaded.items():
         key = key_of(Path(place), root)
         if key is not None:
             files[key] = digest
+    for name, origin in Finder.named.items():  # also what failed, or was taken out again
+        key = key_of(Path(origin).resolve(), root)
+        modules = {**({} if key is None else _named(name, Path(origin), key)), **modules}
     for name in also:
         path = (root / name).resolve()
         files[key_of(path, root) or f"ext:{path.as_posix()}"] = sha256_of(path)
@@ -226,8 +229,14 @@ def claim_of(
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
     names = sorted(absent)
-    search = searched(modules, root, start, names, wanted, lambda key: place_of(key, root))
+    search = searched(modules, root, start, names, finder or Finder(root), lambda key: place_of(key, root))
     return {"spec": check.digest, "files": files, "modules": modules, "absent": names, "search": search}
+
+
+def _named(name: str, origin: Path, key: str) -> dict[str, str]:
+    """A row of a claim's modules: a name that is its file's, of a file that is not the engine's."""
+    own = origin.name.partition(".")[0] in (name.rpartition(".")[2], "__init__")
+    return {name: key} if own and not key.startswith("gp:") else {}
 
 
 def counted(check: Check, path: Path) -> bool:

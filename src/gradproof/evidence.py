@@ -17,7 +17,7 @@ from typing import Any
 from gradproof.core import EVIDENCE_SCHEMA, Check, Finding, Outcome
 from gradproof.evidence_shape import TOP, fault_of
 
-NO_SEARCH: Mapping[str, Any] = {"start": [], "path": [], "where": {}, "apart": {}, "wanted": []}
+NO_SEARCH: Mapping[str, Any] = {"start": [], "path": [], "where": {}, "apart": {}, "wanted": [], "passing": {}}
 """Of gradproof.search: every module is at the root."""
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
 SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ

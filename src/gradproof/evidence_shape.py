@@ -267,7 +267,7 @@ CHECK = row({
 })  # fmt: skip
 SEARCH = row({
     "start": listed(name), "path": listed(name), "where": named(listed(name), name), "apart": named(name, name),
-    "wanted": listed(name),
+    "wanted": listed(name), "passing": named(listed(name), name),
 })  # fmt: skip
 CLAIM = row({
     "spec": text, "files": named(text, name), "modules": named(name, name), "absent": listed(name), "search": SEARCH,

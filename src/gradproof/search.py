@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import gradproof
-from gradproof.workspace import CONTENT, PACKAGE, Locator, installed
+from gradproof.workspace import CONTENT, PACKAGE, Finder, Locator, installed
 
 ROOT = "ws:."
 SITE = "site"
@@ -33,17 +33,17 @@ Folders = tuple[tuple[str, Path], ...]
 
 
 def searched(
-    modules: Mapping[str, str], root: Path, start: Iterable[str], asked: Iterable[str], wanted: Iterable[str],
-    place: Place,
-) -> dict[str, Any]:  # fmt: skip
+    modules: Mapping[str, str], root: Path, start: Iterable[str], asked: Iterable[str], finder: Finder, place: Place
+) -> dict[str, Any]:
     """What a claim says of the import path. `modules`: claim keys by dotted name. `start`: sys.path as the run began.
 
     `where`: names that were asked for, by the folder that has them first; a module is at the root where it says nothing
     else. `apart`: modules that came from elsewhere, and from which folder, an empty text where no folder has that file
-    under its name. `wanted`: names that code which counts by its content looked for in vain.
+    under its name. `wanted`: names that code which counts by its content looked for in vain. `passing`: names that were
+    not there in folders that were on the path, or a package's, as they were asked for.
     """
-    begun = _keyed(_but(_folders(start), root), root, frozenset())
-    known = frozenset(p for _, p in begun)
+    begun = _begun(start, root)
+    known = frozenset(p for key, p in begun if key == SITE)
     path = _keyed(_folders(sys.path), root, known)
     look, where, apart = _Look(_rooted(path, root)), dict[str, list[str]](), dict[str, str]()
     for name, key in sorted(modules.items()):
@@ -57,19 +57,35 @@ def searched(
         found = look.first(name)
         if found is not None and (found[0] != ROOT or name not in modules or name in apart):
             where.setdefault(found[0], []).append(name)
-    nowhere = sorted(n for n in wanted if look.first(n) is None)
+    nowhere = sorted(n for n in finder.wanted if look.first(n) is None)
     return {
         "start": [k for k, _ in begun],
         "path": [k for k, _ in path],
         "where": where,
         "apart": apart,
         "wanted": nowhere,
+        "passing": _passing(finder, look, root, known),
     }
 
 
+def _passing(finder: Finder, look: _Look, root: Path, known: frozenset[Path]) -> dict[str, list[str]]:
+    final = {os.path.realpath(p) for _, p in look.path}
+    found: dict[str, set[str]] = {}
+    for path, names in finder.paths.items():
+        for folder in (p for p in _folders(path) if os.path.realpath(p) not in final):
+            own = {n for n in names if n not in CONTENT and look.at(folder, n) is None}
+            found.setdefault(_key(folder, root, known), set()).update(own)
+    for place, names in finder.inner.items():
+        folder = Path(os.path.abspath(place))
+        own = {n for n in (name.rpartition(".")[2] for name in names) if look.at(folder, n) is None}
+        found.setdefault(_key(folder, root, known), set()).update(own)
+    return {key: sorted(names) for key, names in sorted(found.items()) if names}
+
+
 def _loaded() -> set[str]:
-    """Top-level names of the modules that this process has from files."""
-    return {name for name, module in list(sys.modules.items()) if "." not in name and getattr(module, "__file__", None)}
+    """Top-level names of the modules that this process has from files, without those that every Python begins with."""
+    held = [(n, module) for n, module in list(sys.modules.items()) if "." not in n and n not in gradproof.BARE]
+    return {name for name, module in held if getattr(module, "__file__", None)}
 
 
 def home_of(name: str, file: Path) -> Path | None:
@@ -79,11 +95,12 @@ def home_of(name: str, file: Path) -> Path | None:
 
 
 def _folders(places: Iterable[str]) -> list[Path]:
-    """Folders of an import path, each once and by its own name: neither Python's own, an archive nor the engine's."""
+    """Folders and archives of an import path, each once and by its own name: neither Python's own nor the engine's."""
     paths: dict[str, Path] = {}
-    for place in filter(None, places):
-        paths.setdefault(os.path.realpath(place), Path(os.path.abspath(place)))
-    return [p for real, p in paths.items() if p.suffix != ".zip" and not _own(Path(real))]
+    for place in places:
+        if isinstance(place, str) and place:
+            paths.setdefault(os.path.realpath(place), Path(os.path.abspath(place)))
+    return [p for real, p in paths.items() if not _own(Path(real))]
 
 
 def _but(folders: Iterable[Path], root: Path) -> list[Path]:
@@ -93,16 +110,24 @@ def _but(folders: Iterable[Path], root: Path) -> list[Path]:
 
 def _own(path: Path) -> bool:
     inside = path.is_relative_to(_STDLIB) and not installed(path)
-    return inside or path.is_relative_to(PACKAGE)
+    return inside or path.is_relative_to(PACKAGE) or (path.parent == _STDLIB.parent and path.suffix == ".zip")
 
 
-def _keyed(folders: Iterable[Path], root: Path, site: frozenset[Path] | None) -> Folders:
+def _begun(start: Iterable[str], root: Path) -> Folders:
+    """What Python started with, by key: installed packages are behind its own library, elsewhere they are a folder."""
+    places = [p for p in start if isinstance(p, str)]
+    library = next((i for i, p in enumerate(places) if Path(os.path.realpath(p)) == _STDLIB), -1)
+    behind = frozenset(p for p in _folders(places[library + 1 :]) if installed(p))
+    return _keyed(_but(_folders(places), root), root, behind)
+
+
+def _keyed(folders: Iterable[Path], root: Path, site: frozenset[Path]) -> Folders:
     return tuple((_key(p, root, site), p) for p in folders)
 
 
-def _key(path: Path, root: Path, site: frozenset[Path] | None) -> str:
-    """The claim key of a folder. `site`: the folders that Python starts with; empty: all of these are."""
-    if installed(path) and (not site or path in site):
+def _key(path: Path, root: Path, site: frozenset[Path]) -> str:
+    """The claim key of a folder. `site`: the folders of installed packages with which Python starts."""
+    if path in site:
         return SITE
     inner = next((p for p in (path, Path(os.path.realpath(path))) if p.is_relative_to(root)), None)
     return f"ext:{path.as_posix()}" if inner is None else f"ws:{inner.relative_to(root).as_posix()}"
@@ -187,7 +212,7 @@ class Trail:
             now = started()
             if now is None:
                 return [f"{sys.executable} cannot be started, and nobody else knows its import path"]
-            self._start = _keyed(_but(_folders(now), self._root), self._root, frozenset())
+            self._start = _begun(now, self._root)
         look = self._look(search)
         then = {name: ROOT for name in modules if name not in search["apart"]}
         then |= {name: key for key, names in search["where"].items() for name in names}
@@ -197,7 +222,17 @@ class Trail:
             elsewhere = before is not None if hit is None else hit[0] != before
             if (elsewhere or name in modules) and (why := self._other(look, name, before, claim)):
                 found[name] = why
-        return [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
+        told = [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
+        return [*self._archives(search), *told, *self._passed(look, search["passing"])]
+
+    def _archives(self, search: Mapping[str, Any]) -> list[str]:
+        new = [p for k, p in self._start or () if k not in search["start"] and os.path.isfile(p)]
+        return [f"{p.name} is new on the import path, and archives are not looked into" for p in new]
+
+    def _passed(self, look: _Look, passing: Mapping[str, Any]) -> list[str]:
+        """Names that are there now in folders that a run passed over."""
+        places = [(folder, name) for key in passing for _, folder in self._placed([key]) for name in passing[key]]
+        return [f"module {n} is now in {p.name}, shadowing what was not there" for p, n in places if look.at(p, n)]
 
     def _look(self, search: Mapping[str, Any]) -> _Look:
         path = self._path(search)
@@ -210,11 +245,16 @@ class Trail:
         then, start = search["path"], set(search["start"])
         if not self._here or self._start is None:
             return _rooted(self._placed(then), self._root)
-        between = [i for i, key in enumerate(then) if key not in start and not start.isdisjoint(then[i:])]
-        before = then[: between[-1] + 1 if between else 0]
-        now = [(k, p) for k, p in self._start if k in then or k not in start]
-        after = [k for k in then[len(before) :] if k not in start]
-        return _rooted((*self._placed(before), *now, *self._placed(after)), self._root)
+        first = then.index(ROOT) + 1 if ROOT in then else 0  # what is before the root was put there
+        left = [(k, p) for k, p in self._start if k in then or k not in start]
+        last = max((i for i, key in enumerate(then) if key in start), default=first - 1)
+        made = list(self._placed(then[:first]))
+        for i, key in enumerate(then[first:], first):
+            if key not in start:
+                made += self._placed([key])
+            while key in [k for k, _ in left] or (i >= last and left):
+                made.append(left.pop(0))
+        return _rooted((*made, *left), self._root)
 
     def _placed(self, keys: Iterable[str]) -> Folders:
         """Folders of a claim; those of another machine are not looked into."""
@@ -229,9 +269,9 @@ class Trail:
         if where != then and not self._indifferent(look, name, then, where, claim):
             return _told(name, key, then, now)
         home = search["apart"].get(name, then)
-        if not key or not home or home == SITE or not (self._here or home.startswith("ws:")):
+        if not key or not home or not (self._here or home.startswith("ws:")) or (home == SITE and now is None):
             return None
-        folder, file = self._place(home), self._place(key)
+        folder, file = now[1] if now is not None and now[0] == home else self._place(home), self._place(key)
         found = None if folder is None else look.at(folder, name)
         if found is None or file is None:
             return f"module {name} is no longer found"

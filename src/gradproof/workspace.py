@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib.machinery import EXTENSION_SUFFIXES, SOURCE_SUFFIXES, ExtensionFileLoader, FileFinder, SourceFileLoader
+from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).resolve().parent
 CI = ("CI", "TF_BUILD", "TEAMCITY_VERSION", "JENKINS_URL", "CODEBUILD_BUILD_ID")
 """CI services set one of these: where nobody is there to read a warning, nothing stands in for a workspace."""
 
-_IMPORTLIB = ("<frozen importlib", str(Path(importlib.__file__).parent))
+_STDLIB = f"{Path(os.__file__).parent}{os.sep}"
 _NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
 
 
@@ -57,6 +57,7 @@ def compiled(loader: SourceFileLoader, fullname: str) -> CodeType:
     path = loader.get_filename(fullname)
     data = loader.get_data(path)
     Finder.loaded[str(Path(path).resolve())] = hashlib.sha256(data).hexdigest()
+    Finder.named[fullname] = path
     code: CodeType = loader.source_to_code(data, path)
     return code
 
@@ -72,8 +73,10 @@ class Locator:
     def spec(self, name: str, folder: str) -> importlib.machinery.ModuleSpec | None:
         """Spec of module `name` in `folder`; None when absent or only a namespace."""
         if folder not in self._finders:
-            details = ((ExtensionFileLoader, EXTENSION_SUFFIXES), (_Loader, SOURCE_SUFFIXES))
-            self._finders[folder] = FileFinder(folder, *details)
+            kinds = importlib.machinery
+            sources = ((_Loader, kinds.SOURCE_SUFFIXES), (kinds.SourcelessFileLoader, kinds.BYTECODE_SUFFIXES))
+            extensions = (kinds.ExtensionFileLoader, kinds.EXTENSION_SUFFIXES)
+            self._finders[folder] = FileFinder(folder, extensions, *sources)
         spec = self._finders[folder].find_spec(name)
         return spec if spec is not None and spec.loader is not None else None
 
@@ -98,16 +101,20 @@ class Locator:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds the workspace's modules first, and remembers what it looked for in vain.
 
-    `first` is called before a module of the workspace is loaded. `wanted`: top-level names that were looked for in vain
-    by code of a file that `counts`. A folder that the workspace put before its root on sys.path comes before it.
+    `first` is called before a module of the workspace is loaded. `wanted`: names that were looked for in vain by code
+    of a file that `counts`. `paths`: names that were asked for, by the sys.path of that moment; `inner`: parts of
+    packages, by each folder of the package. A folder that the workspace put before its root on sys.path comes first.
     """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
+    named: dict[str, str] = {}  # noqa: RUF012
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.absent: set[str] = set()
         self.wanted: set[str] = set()
+        self.paths: dict[tuple[str, ...], set[str]] = {}
+        self.inner: dict[str, set[str]] = {}
         self.first: Callable[[], object] = lambda: None
         self.counts: Callable[[str], bool] = lambda place: True
         self._locator = Locator(root)
@@ -117,6 +124,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Spec of a module below the root; None leaves the name to Python's own finders."""
+        self._note(fullname, path)
         if path is None and self._before(fullname):
             return None
         folders = [str(self.root)] if path is None else [p for p in path if self._own(Path(p))]
@@ -127,15 +135,22 @@ class Finder(importlib.abc.MetaPathFinder):
                 return spec
         if folders or not all(_python(Path(p)) for p in path or ()):
             self.absent.add(fullname)
-        if path is None and self.counts(_asker()):
+        if self.counts(_asker()):
             self.wanted.add(fullname)
         return None
+
+    def _note(self, name: str, path: Sequence[str] | None) -> None:
+        if path is None:
+            self.paths.setdefault(tuple(p for p in sys.path if isinstance(p, str)), set()).add(name)
+        for folder in [*(path or ())]:
+            if not _python(Path(folder)):
+                self.inner.setdefault(folder, set()).add(name)
 
     def _before(self, name: str) -> bool:
         """Whether a folder that comes before the root on sys.path has the name; content is the root's alone."""
         if name in CONTENT or str(self.root) not in sys.path:
             return False
-        earlier = sys.path[: sys.path.index(str(self.root))]
+        earlier = [p for p in sys.path[: sys.path.index(str(self.root))] if isinstance(p, str)]
         return any(self._earlier.setdefault(p, Locator(Path(p))).locate(name) for p in earlier)
 
     def _own(self, folder: Path) -> bool:
@@ -148,11 +163,15 @@ class Finder(importlib.abc.MetaPathFinder):
 
 
 def _asker() -> str:
-    """The file of the code that imports, or asks importlib for, a name."""
+    """The file of the code that imports a name, or asks Python's own library for it."""
     frame = sys._getframe(2)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_IMPORTLIB):
+    while frame.f_back is not None and _pythons(frame.f_code.co_filename):
         frame = frame.f_back
     return frame.f_code.co_filename
+
+
+def _pythons(file: str) -> bool:
+    return file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed(Path(file)))
 
 
 def _python(folder: Path) -> bool:

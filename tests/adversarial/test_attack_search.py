@@ -27,7 +27,32 @@ try:
 except ImportError:
     fast = None
 """
+FLEETING = """
+import pathpkg.part
+
+try:
+    import broken
+except ImportError:
+    broken = None
+for folder in ("a", "b"):
+    sys.path.insert(0, str(Path(__file__).parents[1] / folder))
+import kept
+
+try:
+    import optional
+except ImportError:
+    optional = None
+del sys.path[:2]
+import taken
+
+del sys.modules["taken"]
+"""
 LATER = {
+    "a package in the place of a module that failed": ("green/broken/__init__.py", "broken is now __init__.py"),
+    "a module in a folder that was on the path for a while": ("green/b/kept.py", "kept is now in b"),
+    "one that was looked for there": ("green/a/optional.py", "optional is now in a"),
+    "a part in a folder that a package added": ("green/parts/part.py", "part is now in parts"),
+    "a module before one that was taken out again": ("green/src/taken.py", "taken is now in src"),
     "a module that was not there": ("green/src/fast.py", "fast is now in src"),
     "the same on PYTHONPATH": ("path/fast.py", "fast is now in path"),
     "a part that was not there": ("green/src/pkg/_fast.py", "pkg._fast is now in src"),
@@ -43,7 +68,13 @@ def searching(green: Path, path: Path) -> Path:
     for name in ("mylib/util.py", "pkg/__init__.py", "pkg/slow.py"):
         (green / "src" / name).parent.mkdir(parents=True, exist_ok=True)
         (green / "src" / name).write_text("")
-    append(green, MODEL, FRONT)
+    (green / "pathpkg").mkdir()
+    (green / "pathpkg/__init__.py").write_text(f"__path__.insert(0, {str(green / 'parts')!r})\n")
+    (green / "broken.py").write_text("raise ImportError\n")
+    for name in ("pathpkg/part.py", "a/kept.py", "b/other.py", "taken.py", "parts/more.py"):
+        (green / name).parent.mkdir(exist_ok=True)
+        (green / name).write_text("")
+    append(green, MODEL, FRONT + FLEETING)
     assert verify(green, alone=False).exit is Exit.MET
     assert gate(green).exit is Exit.MET
     return green
@@ -52,6 +83,7 @@ def searching(green: Path, path: Path) -> Path:
 @pytest.mark.parametrize("name", LATER)
 def test_a_module_that_is_put_before_another_one_after_the_run(searching: Path, name: str) -> None:
     later = searching.parent / LATER[name][0]
+    later.parent.mkdir(exist_ok=True)
     later.write_text("")
     found = gate(searching)
     assert found.red

@@ -13,6 +13,7 @@ import pytest
 import gradproof
 from gradproof.claim import key_of, place_of
 from gradproof.search import Trail, searched
+from gradproof.workspace import Finder
 
 LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
 HOME = ("home", "site-packages")
@@ -26,7 +27,7 @@ class Run:
 
     def places(self, names: tuple[str, ...]) -> list[str]:
         """Folders beside the workspace, as an import path names them."""
-        return [str(self.root.parent / name) for name in names]
+        return [name if os.path.isabs(name) else str(self.root.parent / name) for name in names]
 
     def write(self, *files: str) -> None:
         """Empty files beside the workspace."""
@@ -39,12 +40,15 @@ class Run:
         return place_of(key, self.root)
 
     def claim(self, *path: str, start: tuple[str, ...] = (), modules: Mapping[str, str] | None = None,
-              absent: tuple[str, ...] = (), wanted: tuple[str, ...] = ()) -> dict[str, Any]:  # fmt: skip
+              absent: tuple[str, ...] = (), wanted: tuple[str, ...] = (),
+              finder: Finder | None = None) -> dict[str, Any]:  # fmt: skip
         """What a run says that ended with this path, and began with `start`. `modules`: files by dotted name."""
         held = {name: key_of(Path(os.path.realpath(self.root.parent / f)), self.root) or f"ext:{self.root.parent / f}"
                 for name, f in (LIB if modules is None else modules).items()}  # fmt: skip
         self.patch.setattr(sys, "path", self.places(path))
-        search = searched(held, self.root, self.places(start), absent, wanted, self.place)
+        finder = finder or Finder(self.root)
+        finder.wanted |= set(wanted)
+        search = searched(held, self.root, self.places(start), absent, finder, self.place)
         return {"modules": held, "absent": list(absent), "search": search}
 
     def moved(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:

@@ -18,7 +18,7 @@ from gradproof.core import Layer
 from gradproof.evidence import NO_SEARCH, record, validate
 from gradproof.search import ROOT, SITE, _folders, home_of, searched
 from gradproof.store import Store
-from gradproof.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.workspace import PACKAGE, Finder, Workspace, sha256_of
 
 
 @pytest.fixture
@@ -38,12 +38,13 @@ def test_a_module_has_the_folder_that_its_name_begins_in() -> None:
 def test_the_folders_of_python_and_of_the_engine_and_archives_are_not_looked_into(tmp_path: Path) -> None:
     library = Path(os.__file__).resolve().parent
     packages = library / "site-packages"
-    own = [library, library / "lib-dynload", PACKAGE, PACKAGE / "cli", tmp_path / "python311.zip"]
+    own = [library, library / "lib-dynload", PACKAGE, PACKAGE / "cli", library.parent / "python311.zip"]
     os.symlink("loop", tmp_path / "loop")
     assert _folders(map(str, [*own, "", tmp_path, packages, tmp_path])) == [tmp_path, packages]
     os.symlink(tmp_path, tmp_path / "link")
     assert _folders([str(tmp_path / "link"), str(tmp_path)]) == [tmp_path / "link"]
     assert _folders([str(tmp_path / "loop")]) == [tmp_path / "loop"]
+    assert _folders([tmp_path, b"/tmp", str(tmp_path)]) == [tmp_path]  # type: ignore[list-item]
 
 
 def test_what_a_claim_says_of_the_path(run: Run) -> None:
@@ -58,6 +59,7 @@ def test_what_a_claim_says_of_the_path(run: Run) -> None:
         "path": ["ws:src/pkg", ROOT, f"{outer}/first", f"{outer}/home", SITE, f"{outer}/behind"],
         "apart": {},
         "wanted": ["gone"],
+        "passing": {},
     }
     assert where.pop(SITE) == ["acc"]
     assert {key: [n for n in names if n in modules] for key, names in where.items()} == {
@@ -82,6 +84,9 @@ def test_what_is_loaded_was_asked_for(run: Run, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(sys.modules[name], "__file__", "somewhere", raising=False)
     where = run.claim("ws", *HOME, start=HOME)["search"]["where"]
     assert where[SITE] == ["acc"]
+    with monkeypatch.context() as patch:
+        patch.setattr("gradproof.BARE", frozenset({"acc"}))
+        assert SITE not in run.claim("ws", *HOME, start=HOME)["search"]["where"]
     assert where[f"ext:{run.root.parent}/home"] == ["lib", "lib.part"]
 
 
@@ -94,6 +99,28 @@ def test_the_root_counts_where_the_path_does_not_have_it_and_never_as_a_start(ru
         assert ("own" in claim["search"]["apart"]) is (start == ())
         assert run.moved(claim, *start) == []
         assert run.moved(claim, here=False) == []
+
+
+def test_what_was_asked_for_by_an_earlier_path(run: Run) -> None:
+    """Folders that were on the path for a while, and those of a package: what was not there then must not be there."""
+    run.write("temp/had.py", "ws/pk/__init__.py", "more/part.py")
+    finder = Finder(run.root)
+    finder.paths = {(*run.places(("ws",)), "/nowhere"): {"own"},
+                    tuple(run.places(("temp", "ws", "home"))): {"had", "new", "lib", "models"}}  # fmt: skip
+    finder.inner = {str(run.root / "pk"): {"pk.part"}, str(run.root.parent / "more"): {"pk.part", "pk.other"}}
+    claim = run.claim("ws", "home", start=("home",), finder=finder)
+    outer = f"ext:{run.root.parent}"
+    assert claim["search"]["passing"] == {
+        f"{outer}/temp": ["lib", "new"], "ext:/nowhere": ["own"], "ws:pk": ["part"], f"{outer}/more": ["other"],
+    }  # fmt: skip
+    assert run.moved(claim, "home") == []
+    for place, said in (("temp/new.py", "new is now in temp"), ("temp/lib/__init__.py", "lib is now in temp"),
+                        ("ws/pk/part.py", "part is now in pk"), ("more/other.py", "other is now in more")):  # fmt: skip
+        run.write(place)
+        assert run.moved(claim, "home") == [f"module {said}, shadowing what was not there"]
+        (run.root.parent / place).unlink()
+    run.write("temp/new.py", "ws/pk/part.py")
+    assert len(run.moved(claim, here=False)) == 1
 
 
 def test_installed_packages_that_the_workspace_brings_are_a_folder_of_its_own(run: Run) -> None:
@@ -152,7 +179,7 @@ def test_what_no_folder_has_under_its_name_counts_by_its_content(run: Run) -> No
 
 
 def test_a_key_of_no_kind_and_one_of_nothing(run: Run) -> None:
-    assert searched({"gone": "pkg:gone==1"}, run.root, [], (), (), lambda key: None)["apart"] == {}
+    assert searched({"gone": "pkg:gone==1"}, run.root, [], (), Finder(run.root), lambda key: None)["apart"] == {}
     claim = {"modules": {"train": "ws:src/pkg/train.py"}, "absent": [], "search": NO_SEARCH}
     assert run.moved(claim) == ["module train is no longer found"]
 
@@ -165,7 +192,7 @@ def kept(toy: Workspace, layer: Layer) -> Store:
     modules = {"symbolic.toy": "ws:symbolic/toy.py", "deep": "ws:src/deep.py"}
     of = check(layer=layer)
     path = ["ws:lib", "ext:/nowhere", "ws:src"]
-    search = {"start": [], "path": path, "where": {"ws:src": ["deep"]}, "apart": {}, "wanted": []}
+    search = {**NO_SEARCH, "path": path, "where": {"ws:src": ["deep"]}}
     claim = {"files": {**files, "gp:core.py": sha256_of(Path(place_of("gp:core.py", toy.root) or ""))}}
     store = Store(toy)
     store.write(record(of, answer(of), claim={**claim, "modules": modules, "search": search}))

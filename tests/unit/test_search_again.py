@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from search_bench import HOME, LIB, Run, made
 
 import gradproof
+from gradproof.__main__ import began
 from gradproof.search import started
 
 
@@ -50,7 +52,8 @@ NAMES: dict[str, tuple[str, list[str]]] = {
 def test_what_is_found_elsewhere_later_is_told(run: Run, new: str) -> None:
     place, reasons = NAMES[new]
     start = ("first", *HOME, "behind")
-    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models", "spare", "symbolic"),
+    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models", "spare",
+                                                        "symbolic"),
                       wanted=("fast",))  # fmt: skip
     assert run.moved(claim, *start) == []
     run.write(place)
@@ -90,6 +93,54 @@ def test_a_folder_that_had_the_name_already_is_no_news(run: Run) -> None:
     assert run.moved(claim, "first") == []
     (run.root / "lib.py").unlink()
     assert run.moved(claim, "first") == [f"module lib is now in first, shadowing {claim['modules']['lib']}"]
+
+
+def test_forms_in_which_a_module_may_lie(run: Run) -> None:
+    claim = run.claim("ws", *HOME, start=HOME, absent=("fast", "gone", "ns.fast"), wanted=("ns.fast",),
+                      modules={"acc": "site-packages/acc/__init__.py", "rdq": "site-packages/rdq.py"})  # fmt: skip
+    assert "rdq" in claim["search"]["apart"]
+    run.write("site-packages/rdq.py", "site-packages/ns/a.py")
+    claim = run.claim("ws", *HOME, start=HOME, absent=("fast", "gone", "ns.fast"), wanted=("ns.fast",),
+                      modules={"acc": "site-packages/acc/__init__.py", "rdq": "site-packages/rdq.py"})  # fmt: skip
+    assert run.moved(claim, *HOME) == []
+    for place, said in (("home/fast.pyc", "fast is now in home"), ("site-packages/ns/fast.py", "ns.fast is now in "),
+                        ("site-packages/rdq/__init__.py", "rdq is now __init__.py, shadowing ext:")):  # fmt: skip
+        run.write(place)
+        [found] = run.moved(claim, *HOME)
+        assert found.startswith(f"module {said}")
+        (run.root.parent / place).unlink()
+    run.write("new.zip")
+    assert run.moved(claim, "new.zip", *HOME) == [
+        "new.zip is new on the import path, and archives are not looked into"
+    ]  # fmt: skip
+    assert run.moved(run.claim("ws", "new.zip", *HOME, start=("new.zip", *HOME), modules={}), "new.zip", *HOME) == []
+
+
+LIBRARY = str(Path(os.__file__).resolve().parent)
+
+
+def test_a_folder_of_packages_before_pythons_own_library_is_no_installation(run: Run) -> None:
+    """As one that is called site-packages, on PYTHONPATH."""
+    claim = run.claim("ws", "site-packages", start=(LIBRARY, "site-packages"), absent=("acc",))
+    run.write("fr/site-packages/acc.py")
+    assert run.moved(claim, LIBRARY, "fr/site-packages", "site-packages") == []
+    assert [w.partition(",")[0] for w in run.moved(claim, "fr/site-packages", LIBRARY, "site-packages")] == [
+        "module acc is now in site-packages"
+    ]  # fmt: skip
+
+
+def test_a_folder_that_the_workspace_put_among_others_has_new_ones_before_it(run: Run) -> None:
+    run.write("mine/m.py", "first/m.py")
+    modules = {"m": "mine/m.py"}
+    for path in (("ws", "home", "mine", "site-packages"), ("ws", "home", "site-packages", "mine")):
+        claim = run.claim(*path, start=HOME, modules=modules)
+        assert run.moved(claim, *HOME) == run.moved(claim, *reversed(HOME)) == []
+        assert run.moved(claim, "first", *HOME) == [f"module m is now in first, shadowing {claim['modules']['m']}"]
+    assert len(run.moved(claim, *HOME, "first")) == 1
+    claim = run.claim("mine", "ws", *HOME, start=HOME, modules=modules)
+    assert run.moved(claim, "first", *HOME) == run.moved(claim, "first") == []
+    claim = run.claim("ws", "mine", start=HOME, modules=modules)
+    assert len(run.moved(claim, "first")) == 0
 
 
 STARTS: dict[str, tuple[tuple[str, ...], list[str]]] = {
@@ -214,3 +265,29 @@ def test_nobody_is_believed_who_does_not_know_the_path(run: Run, monkeypatch: py
     monkeypatch.setattr("gradproof.search.started", lambda *args: None)
     assert "cannot be started" in run.moved(claim, "home")[0]
     assert run.moved(claim, here=False) == []
+
+
+STRANGE: dict[str, dict[str, str]] = {
+    "a home of Python's": {"PYTHONHOME": "/x"},
+    "another user's folder": {"PYTHONUSERBASE": "/x"},
+    "the current folder": {"PYTHONPATH": f"{os.pathsep}/x"},
+}
+
+
+@pytest.mark.parametrize("name", ["", *STRANGE, "a start-up file"])
+def test_the_command_line_knows_its_path_where_a_worker_has_the_same(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPATH"):
+        monkeypatch.delenv(variable, raising=False)
+    for module in ("sitecustomize", "usercustomize"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    for variable, value in STRANGE.get(name, {}).items():
+        monkeypatch.setenv(variable, value)
+    if name == "a start-up file":
+        monkeypatch.setitem(sys.modules, "usercustomize", ModuleType("usercustomize"))
+    monkeypatch.setattr(sys, "argv", ["/own/bin/gradproof"])
+    monkeypatch.setattr(sys, "path", ["/own/bin", "/a", "/own/bin"])
+    assert began() == (None if name else ("/a", "/own/bin"))
+    monkeypatch.setattr(sys, "path", ["/a", "/own/bin"])
+    assert began() == (None if name else ("/a", "/own/bin"))
