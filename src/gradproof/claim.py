@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
@@ -21,6 +22,7 @@ from gradproof.search import searched
 from gradproof.workspace import (
     CONTENT,
     PACKAGE,
+    STDLIB,
     Finder,
     compiled,
     installations,
@@ -31,7 +33,6 @@ from gradproof.workspace import (
 
 ABSENT = ""
 TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
-_STDLIB = Path(os.__file__).resolve().parent
 _PASSED_OVER = frozenset({"__pycache__", ".git", ".hypothesis"})
 _WRITTEN = frozenset({"evidence", "gpu"})  # below reports/: what a run writes, as report.* is
 _SYSTEM = (
@@ -64,12 +65,13 @@ def counts(place: str) -> bool:
     return not _by_version(place)
 
 
+@cache
 def _by_version(place: str) -> bool:
     """Whether a module is one of Python, of gradproof, or of the solvers, PyTorch and what those need."""
     path = Path(place)
     if installed(path):
         return in_stack(owner_of(path))
-    return path.is_relative_to(PACKAGE) or path.is_relative_to(_STDLIB)
+    return path.is_relative_to(PACKAGE) or path.is_relative_to(STDLIB)
 
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
@@ -170,7 +172,7 @@ def key_of(path: Path, root: Path) -> str | None:
     if path.is_relative_to(root):
         inside = path.relative_to(root)
         return None if installed(inside) else f"ws:{inside.as_posix()}"
-    if installed(path) or path.is_relative_to(_STDLIB) or path.is_relative_to(PACKAGE):
+    if installed(path) or path.is_relative_to(STDLIB) or path.is_relative_to(PACKAGE):
         return None
     return f"ext:{path.as_posix()}"
 
@@ -184,18 +186,17 @@ def named_by(check: Check) -> set[str]:
 def claim_of(
     check: Check,
     root: Path,
-    absent: Iterable[str],
+    finder: Finder,
+    start: Iterable[str],
     also: Iterable[str] = (),
     read: Mapping[str, Path] | None = None,
-    start: Iterable[str] = (),
-    finder: Finder | None = None,
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
     A package that the check names counts wherever it is installed. A module that was loaded under another name than
-    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `start`:
-    sys.path as the run began. `finder`: what was asked for, and when. Raises OSError when a file that was imported
-    or declared is gone.
+    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `finder`:
+    what was asked for, and when. `start`: sys.path as the run began. Raises OSError when a file that was imported or
+    declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -206,11 +207,8 @@ def claim_of(
             continue
         path = Path(origin).resolve()
         key = key_of(path, root)
-        if key is None and name.partition(".")[0] in named:
+        if key is None and (name.partition(".")[0] in named or counted(check, path)):
             key = f"ext:{path.as_posix()}"
-        elif key is None and counted(check, path):
-            files[f"ext:{path.as_posix()}"] = sha256_of(path)
-            modules |= _named(name, Path(origin), f"ext:{path.as_posix()}")
         if key is None:
             continue
         files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
@@ -220,17 +218,16 @@ def claim_of(
         if key is not None:
             files[key] = digest
     for name, origin in Finder.named.items():  # also what failed, or was taken out again
-        key = key_of(Path(origin).resolve(), root)
-        modules = {**({} if key is None else _named(name, Path(origin), key)), **modules}
+        key = None if name in modules else key_of(Path(origin).resolve(), root)
+        modules |= {} if key is None else _named(name, Path(origin), key)
     for name in also:
         path = (root / name).resolve()
         files[key_of(path, root) or f"ext:{path.as_posix()}"] = sha256_of(path)
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
-    names = sorted(absent)
-    search = searched(modules, root, start, names, finder or Finder(root), lambda key: place_of(key, root))
-    return {"spec": check.digest, "files": files, "modules": modules, "absent": names, "search": search}
+    search = searched(modules, root, start, finder, lambda key: place_of(key, root))
+    return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(finder.absent), "search": search}
 
 
 def _named(name: str, origin: Path, key: str) -> dict[str, str]:

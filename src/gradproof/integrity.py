@@ -18,7 +18,7 @@ from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 
 from gradproof.packages import COMMON, in_stack, owned
-from gradproof.workspace import installations_in, installed
+from gradproof.workspace import STDLIB, installations_in, installed
 
 ENGINE = "gradproof"
 STACK = ("z3", "torch", "numpy", "crosshair", "hypothesis")
@@ -158,7 +158,7 @@ def shadowed(places: Iterable[Path]) -> list[str]:
         module = sys.modules.get(name)
         for origin in {getattr(module, "__file__", None), getattr(getattr(module, "__spec__", None), "origin", None)}:
             path = Path(origin).resolve() if isinstance(origin, str) and os.path.isabs(origin) else None
-            own = path is None or installed(path) or path.is_relative_to(Path(os.__file__).resolve().parent)
+            own = path is None or installed(path) or path.is_relative_to(STDLIB)
             if path is not None and not own and any(path.is_relative_to(p) for p in places):
                 found.append(f"{name} from {path.parent.name}/{path.name}")
                 break

@@ -18,13 +18,12 @@ from pathlib import Path
 from typing import Any
 
 import gradproof
-from gradproof.workspace import CONTENT, PACKAGE, Finder, Locator, installed
+from gradproof.workspace import CONTENT, PACKAGE, STDLIB, Finder, Locator, installed
 
 ROOT = "ws:."
 SITE = "site"
 """Folders of installed packages with which Python starts, wherever they lie: versions and contents count."""
 _ENGINE = "gradproof"
-_STDLIB = Path(os.__file__).resolve().parent
 _LIMIT = 60.0
 _PATH = "import json, sys; print(json.dumps(sys.path))"
 Place = Callable[[str], Path | None]
@@ -33,7 +32,7 @@ Folders = tuple[tuple[str, Path], ...]
 
 
 def searched(
-    modules: Mapping[str, str], root: Path, start: Iterable[str], asked: Iterable[str], finder: Finder, place: Place
+    modules: Mapping[str, str], root: Path, start: Iterable[str], finder: Finder, place: Place
 ) -> dict[str, Any]:
     """What a claim says of the import path. `modules`: claim keys by dotted name. `start`: sys.path as the run began.
 
@@ -52,7 +51,7 @@ def searched(
             continue
         home = home_of(name, file)
         apart[name] = _key(home, root, known) if home is not None and _same(look.at(home, name), file) else ""
-    named = {*modules, *asked, *sys.stdlib_module_names, *_loaded()}
+    named = {*modules, *finder.absent, *sys.stdlib_module_names, *_loaded()}
     for name in sorted(n for n in named if n.partition(".")[0] != _ENGINE):
         found = look.first(name)
         if found is not None and (found[0] != ROOT or name not in modules or name in apart):
@@ -109,14 +108,14 @@ def _but(folders: Iterable[Path], root: Path) -> list[Path]:
 
 
 def _own(path: Path) -> bool:
-    inside = path.is_relative_to(_STDLIB) and not installed(path)
-    return inside or path.is_relative_to(PACKAGE) or (path.parent == _STDLIB.parent and path.suffix == ".zip")
+    inside = path.is_relative_to(STDLIB) and not installed(path)
+    return inside or path.is_relative_to(PACKAGE) or (path.parent == STDLIB.parent and path.suffix == ".zip")
 
 
 def _begun(start: Iterable[str], root: Path) -> Folders:
     """What Python started with, by key: installed packages are behind its own library, elsewhere they are a folder."""
     places = [p for p in start if isinstance(p, str)]
-    library = next((i for i, p in enumerate(places) if Path(os.path.realpath(p)) == _STDLIB), -1)
+    library = next((i for i, p in enumerate(places) if Path(os.path.realpath(p)) == STDLIB), -1)
     behind = frozenset(p for p in _folders(places[library + 1 :]) if installed(p))
     return _keyed(_but(_folders(places), root), root, behind)
 

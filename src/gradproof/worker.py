@@ -70,7 +70,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     exchanged = seal.broken
     try:
         finder = workspace.enter()
-        absent, finder.first, finder.counts = finder.absent, seal.close, counts
+        finder.first, finder.counts = seal.close, counts
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := exchanged():
@@ -79,7 +79,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
         also = finding.stats.get("files_read", ())
-        claim = claim_of(check, workspace.root, absent, also, read, start, finder)
+        claim = claim_of(check, workspace.root, finder, start, also, read)
         late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
@@ -32,7 +32,8 @@ PACKAGE = Path(__file__).resolve().parent
 CI = ("CI", "TF_BUILD", "TEAMCITY_VERSION", "JENKINS_URL", "CODEBUILD_BUILD_ID")
 """CI services set one of these: where nobody is there to read a warning, nothing stands in for a workspace."""
 
-_STDLIB = f"{Path(os.__file__).parent}{os.sep}"
+STDLIB = Path(os.__file__).resolve().parent
+_LIBRARY = Path(os.__file__).parent  # as the paths of its own packages and frames name it
 _NAME = re.compile(r"(?P<module>\w+(?:\.\w+)*)(?::(?P<attribute>\w+(?:\.\w+)*)(?:\[(?P<key>[^\]]+)\])?)?")
 
 
@@ -124,27 +125,24 @@ class Finder(importlib.abc.MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
         """Spec of a module below the root; None leaves the name to Python's own finders."""
-        self._note(fullname, path)
-        if path is None and self._before(fullname):
-            return None
+        if path is None:
+            self.paths.setdefault(tuple(p for p in sys.path if isinstance(p, str)), set()).add(fullname)
+            if self._before(fullname):
+                return None
+        counting = [p for p in path or () if not _python(Path(p))]
+        for folder in counting:
+            self.inner.setdefault(folder, set()).add(fullname)
         folders = [str(self.root)] if path is None else [p for p in path if self._own(Path(p))]
         for folder in folders:
             spec = self._locator.spec(fullname, folder)
             if spec is not None:
                 self.first()
                 return spec
-        if folders or not all(_python(Path(p)) for p in path or ()):
+        if folders or counting:
             self.absent.add(fullname)
         if self.counts(_asker()):
             self.wanted.add(fullname)
         return None
-
-    def _note(self, name: str, path: Sequence[str] | None) -> None:
-        if path is None:
-            self.paths.setdefault(tuple(p for p in sys.path if isinstance(p, str)), set()).add(name)
-        for folder in [*(path or ())]:
-            if not _python(Path(folder)):
-                self.inner.setdefault(folder, set()).add(name)
 
     def _before(self, name: str) -> bool:
         """Whether a folder that comes before the root on sys.path has the name; content is the root's alone."""
@@ -171,12 +169,13 @@ def _asker() -> str:
 
 
 def _pythons(file: str) -> bool:
-    return file.startswith("<frozen ") or (file.startswith(_STDLIB) and not installed(Path(file)))
+    path = Path(file)
+    return file.startswith("<frozen ") or (path.is_relative_to(_LIBRARY) and not installed(path))
 
 
 def _python(folder: Path) -> bool:
     """Whether a folder is one of Python's own, one of installed packages, or the engine's."""
-    return installed(folder) or folder.is_relative_to(os.path.dirname(os.__file__)) or folder.is_relative_to(PACKAGE)
+    return installed(folder) or folder.is_relative_to(_LIBRARY) or folder.is_relative_to(PACKAGE)
 
 
 def _below(path: Path, root: Path) -> bool:
@@ -196,7 +195,7 @@ def installations() -> frozenset[str]:
     """
     homes = {place for home in (sys.prefix, sys.base_prefix) for place in (home, os.path.realpath(home))}
     parts = {os.path.join(home, part) for home in homes for part in INSTALLED}
-    return frozenset({*parts, os.path.realpath(os.path.dirname(os.__file__))})
+    return frozenset({*parts, str(STDLIB)})
 
 
 def installations_in(root: Path) -> tuple[str, ...]:
@@ -364,7 +363,7 @@ def find(start: Path | None = None, explicit: bool = False) -> Workspace:
     for folder in candidates:
         if is_workspace(folder):
             return Workspace(folder, folder / "reports")
-    part = next((folder for folder, most in _parts(candidates) if most), None)
+    part = _part(candidates)
     in_ci = next((name for name in CI if os.environ.get(name)), None)
     root = None if explicit or part is not None or in_ci is not None else reference()
     if root is None:
@@ -372,12 +371,10 @@ def find(start: Path | None = None, explicit: bool = False) -> Workspace:
     return Workspace(root, Path.cwd() / "reports", packaged=True)
 
 
-def _parts(folders: Sequence[Path]) -> Iterator[tuple[Path, bool]]:
-    """Of each folder, whether it has a part of a workspace: two parts above the project, where one says little."""
+def _part(folders: Sequence[Path]) -> Path | None:
+    """The first folder with a part of a workspace: above the project, where one part says little, with two of them."""
     inner = _project(folders)
-    for folder in folders:
-        have = sum(os.path.lexists(folder / name) for name in FOLDERS)
-        yield folder, have > (0 if folder in inner else 1)
+    return next((p for p in folders if sum(os.path.lexists(p / n) for n in FOLDERS) > (p not in inner)), None)
 
 
 def _project(folders: Sequence[Path]) -> Sequence[Path]:

@@ -48,7 +48,8 @@ class Run:
         self.patch.setattr(sys, "path", self.places(path))
         finder = finder or Finder(self.root)
         finder.wanted |= set(wanted)
-        search = searched(held, self.root, self.places(start), absent, finder, self.place)
+        finder.absent |= set(absent)
+        search = searched(held, self.root, self.places(start), finder, self.place)
         return {"modules": held, "absent": list(absent), "search": search}
 
     def moved(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:
