@@ -27,6 +27,7 @@ SIGN = {
     RIGHT: "+", OTHER_LINE: "line", OTHER: "obligation", MISSED: "**MISSED**", NO_ANSWER: "?", PROVED: "+",
     FALSE_ALARM: "**ALARM**",
 }  # fmt: skip
+UNREPORTED = "no reported loss was seen"
 _OUTCOMES = {"refuted": "REFUTED", "opaque": "OPAQUE", "error": "ERROR"}
 
 
@@ -70,11 +71,11 @@ class Row:
 
 
 def of_correct(answer: Answer) -> str:
-    """Verdict on a loop that is correct: proved only when every obligation holds."""
+    """Verdict on a loop that is correct: proved only when every obligation that applies holds."""
     if any(found.outcome == "REFUTED" for found in answer.results):
         return FALSE_ALARM
-    held = bool(answer.results) and all(found.outcome == "HOLDS" for found in answer.results)
-    return PROVED if held and answer.outcome == "HOLDS" else NO_ANSWER
+    held = [found.outcome == "HOLDS" or found.reason.startswith(UNREPORTED) for found in answer.results]
+    return PROVED if held and all(held) and answer.outcome == "HOLDS" else NO_ANSWER
 
 
 def of_mutant(mutant: LoopMutant, answer: Answer) -> str:

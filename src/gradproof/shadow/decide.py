@@ -28,8 +28,10 @@ Decider = Callable[[Session, Verification], Decision]
 SEEDS = (0, 1, 2)
 """Random points that are tried when a divisor is zero at the one before."""
 MOST_OPERATIONS = 150_000
-"""Scalar operations of a tape up to which the real domain is tried: a few seconds of building terms."""
+"""Scalar operations of a tape up to which the real domain is tried, unless a user asks for another bound."""
 SECONDS = 20.0
+MOST_ERROR = 2.0**-20
+"""Error probability above which agreeing residues decide nothing."""
 
 
 @dataclass(slots=True)
@@ -102,8 +104,8 @@ def by_real(session: Session, made: Verification) -> Decision:
     """The real domain: a proof for all values of the leaves on the recorded path."""
     asked, decision = Asked(session, made), Decision("real", ALL_INPUTS)
     size = max(size_of(r.tape) for r in (*session.ours, *session.full))
-    if size > MOST_OPERATIONS:
-        words = f"{size} scalar operations, more than the bound of {MOST_OPERATIONS} for terms"
+    if size > session.operations:
+        words = f"{size} scalar operations, more than the bound of {session.operations} for terms (--operations)"
         decision.unknown.append((None, Outcome.BOUND_HIT, words))
         return decision
 
@@ -187,6 +189,12 @@ def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Answ
     decision.error_bound = f"error probability at most {first.error:.2g}" if decision.domain == "field" else first.how
     open_now = _names(first, quantities)
     still = _names(second, quantities)
+    if decision.domain == "field" and max(first.error, second.error) > MOST_ERROR:
+        words = f"the error probability of the residues is only bounded by {max(first.error, second.error):.2g}"
+        same = [q for name, q in quantities.items() if name not in still]
+        decision.unknown += [(q, Outcome.UNKNOWN, f"{words}; at most {MOST_ERROR:.2g} is needed") for q in same]
+        open_now = still
+        quantities = {name: q for name, q in quantities.items() if name in still}
     decision.equal = [q for name, q in quantities.items() if name not in open_now]
     for name in open_now:
         if name not in still and snap.changed:

@@ -5,6 +5,9 @@ that arrived with backward pass k (through elementwise operators, copies and con
 *Any*: the latest backward pass on which the tensor depends at all. With them a hand-written clip is a product of a
 gradient with a factor that depends on the gradients of the same window, or a bound on its elements; a product with a
 constant is none. A hand-written step is a write to a parameter of what directly holds its newest gradient.
+
+*Passes*: every backward pass on which any element may depend, through every operator. This is an upper bound. So it can
+show that a gradient holds nothing stale, and that no sum was stored in 16 bits. What it does not show is in doubt.
 """
 
 from __future__ import annotations
@@ -18,26 +21,33 @@ from gradproof.shadow.flow_ops import (
     AVERAGES,
     BOUNDS,
     CHANGED,
+    EARLIER,
     FACTORS,
     JOINS,
     NARROW,
+    NO_PASS,
     OVERWRITES,
     REDUCTIONS,
     Act,
     Acts,
     Narrowed,
+    Passes,
     Scaling,
     Token,
     base,
     clips_in,
     hook_line,
+    narrow,
     pairings,
     refs_of,
     rest,
     span,
     zeroes,
 )
-from gradproof.shadow.tape import NOWHERE, Entry, Event, Leaf, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Place, Ref, Tape
+
+STATE = frozenset({"_amp_update_scale"})
+"""Operators whose results are state that lives on from window to window by design."""
 
 
 class Flow:
@@ -48,6 +58,9 @@ class Flow:
         self.found = Acts(sighted=next(tape.entries(), None) is not None)
         self.direct: dict[int, frozenset[Token]] = {}
         self.latest: dict[int, int] = {}
+        self.passes = Passes()
+        self.outside: set[int] = set()
+        self.current = 0
         self.scaled: dict[int, tuple[Scaling, ...]] = {}
         self.arrived: dict[int, int] = {}
         self.narrow: dict[int, Narrowed] = {}
@@ -73,6 +86,10 @@ class Flow:
                 self.event(index, item)
             elif isinstance(item, Leaf) and item.source.kind == "param":
                 self.params[item.ref.storage] = item.source.name
+            elif isinstance(item, Leaf) and item.value.any():
+                self.outside.add(item.ref.storage)
+            elif isinstance(item, Init) and item.content.value.any():
+                self.outside.add(item.storage)
         self.found.acts.extend(clips_in(self._maybe))
         self.found.acts.sort(key=lambda a: a.index)
         return self.found
@@ -111,6 +128,7 @@ class Flow:
 
     def _on_backward(self, index: int, event: Event) -> None:
         self.scope, self.backward = "", event.place
+        self.current = int(event.detail.get("number", self.current + 1))
 
     def _on_accumulate(self, index: int, event: Event) -> None:
         self._learn(event)
@@ -126,6 +144,7 @@ class Flow:
             ref = event.refs.get(f"grad/{name}")
             if isinstance(ref, Ref):
                 self._bring(ref, name, number)
+                self.passes.add(ref, frozenset({number, EARLIER} if ref.storage in self.outside else {number}))
         for name, scaling in [h for h in self.hooked if h[0] in params]:
             self.hooked.remove((name, scaling))
             self._clip(name, replace(scaling, index=index, micro=number))
@@ -185,7 +204,10 @@ class Flow:
         for name in found.params:
             ref = event.refs.get(f"grad/{name}")
             if not isinstance(ref, Ref):
+                if f"grad/{name}" in event.refs:
+                    self._doubt("GA-INV-002", f"where the gradient of {name} comes from was not seen", event.place)
                 continue
+            self._stale(name, self.passes.of(ref), event.place)
             for param, number in self._tokens(ref):
                 found.held[param] = found.held.get(param, frozenset()) | {number}
             flagged = self.narrow.get(ref.storage)
@@ -199,6 +221,7 @@ class Flow:
         for ref in event.refs.values():
             if isinstance(ref, Ref):
                 self.direct.pop(ref.storage, None)
+                self.passes.forget(ref.storage)
 
     def _on_rebind(self, index: int, event: Event) -> None:
         for name, ref in event.refs.items():
@@ -206,6 +229,7 @@ class Flow:
                 at, place = self.writer.get(ref.storage, (index, event.place))
                 self._step_by_hand(name.removeprefix("param/"), ref, at, place, "")
                 self.direct.pop(ref.storage, None)
+                self.passes.forget(ref.storage)
 
     def _on_schedule(self, index: int, event: Event) -> None:
         self.act("schedule", (), event.place, index, **rest(event))
@@ -233,16 +257,51 @@ class Flow:
         name = base(entry.op)
         reads = list(refs_of((*entry.args, *entry.kwargs.values())))
         newest = max((self.latest.get(r.storage, 0) for r in reads), default=0)
-        told = []
+        told, numbers = [], []
         for out, given in pairings(entry):
             inputs = list(refs_of(given))
             if name in OVERWRITES:
                 inputs = [r for r in inputs if r.storage != out.storage]
             told.append((out, given, inputs, self._carried(name, out, inputs)))
+            numbers.append(self._passes(entry, name, out, inputs))
+        for (out, _, _, _), depends in zip(told, numbers, strict=True):
+            self._depend(entry, out, depends)
         for out, given, inputs, tokens in told:
             if not self.scope:
                 self._look(index, entry, name, out, given, inputs, tokens)
             self._write(index, entry, name, out, inputs, tokens, newest)
+
+    def _passes(self, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> frozenset[int]:
+        """The backward passes on which an output depends."""
+        if name in STATE:
+            return NO_PASS
+        found = NO_PASS.union(*(self.passes.of(r) for r in inputs))
+        if out.storage in self.params and not self.scope and not entry.backward:
+            applied = NO_PASS.union(*(self.passes.of(r) for r in inputs if r.storage != out.storage))
+            self._stale(self.params[out.storage], applied, entry.place)
+        return found | {self.current} if entry.backward and self.current else found
+
+    def _depend(self, entry: Entry, out: Ref, numbers: frozenset[int]) -> None:
+        if out.storage in self.params:
+            self.passes.forget(out.storage)
+            return
+        self.passes.write(out, numbers)
+        if out.storage in self.outside and out.count == out.size and base(entry.op) in OVERWRITES:
+            self.outside.discard(out.storage)
+        if len(numbers) > 1 and narrow(out) and self.scope != "step":
+            self._doubt("GA-INV-004", f"a sum of gradients goes through {out.dtype}", hook_line(entry, self.backward))
+
+    def _stale(self, param: str, numbers: frozenset[int], place: Place) -> None:
+        """A gradient that may hold more than the arrivals since the last step of its parameter."""
+        old = sorted(n for n in numbers if n <= self.applied.get(param, 0))
+        if old and old[0] == EARLIER:
+            self._doubt("GA-INV-002", f"the gradient of {param} held something before the first backward pass", place)
+        elif old:
+            why = f"what is applied to {param} may depend on backward pass {old[0]}, of an earlier window"
+            self._doubt("GA-INV-002", why, place)
+
+    def _doubt(self, obligation: str, why: str, place: Place) -> None:
+        self.found.doubts.setdefault(obligation, (why, place))
 
     def _carried(self, name: str, out: Ref, inputs: list[Ref]) -> frozenset[Token]:
         if name in REDUCTIONS:

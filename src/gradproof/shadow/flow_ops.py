@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.shadow.tape import Entry, Event, Place, Ref
+from gradproof.shadow.tape import Entry, Event, Place, Ref, Tape
 
 NARROW = frozenset({"float16", "bfloat16"})
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
@@ -62,13 +62,70 @@ class Narrowed:
 
 @dataclass(slots=True)
 class Acts:
-    """Everything found, in the order of the run. `sighted`: operators were recorded, not only events."""
+    """Everything found, in the order of the run. `sighted`: operators were recorded, not only events.
+
+    `doubts`: obligations that nothing broke, and that what is known of the gradients does not show; why, and where.
+    """
 
     acts: list[Act] = field(default_factory=list)
     narrowed: list[Narrowed] = field(default_factory=list)
     outside: list[Act] = field(default_factory=list)
     lost: dict[Token, Place] = field(default_factory=dict)
     sighted: bool = False
+    doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
+
+
+NO_PASS: frozenset[int] = frozenset()
+EARLIER = 0
+"""The number of a backward pass before the recorded run."""
+
+
+class Passes:
+    """On which backward passes the elements of each storage depend: an upper bound, by intervals of a storage.
+
+    Weights, the optimizer's state and the scale of a GradScaler are state: a dependence ends there (`forget`).
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[int, list[tuple[int, int, frozenset[int]]]] = {}
+
+    def of(self, ref: Ref) -> frozenset[int]:
+        """The passes on which a tensor depends."""
+        low, high = span(ref)
+        held = self._held.get(ref.storage, [])
+        return NO_PASS.union(*(numbers for a, b, numbers in held if a < high and low < b))
+
+    def write(self, ref: Ref, numbers: frozenset[int]) -> None:
+        """A tensor holds something new. What it does not cover without a gap is only added to."""
+        low, high = span(ref)
+        held = self._held.get(ref.storage, [])
+        if high - low != ref.count:
+            self._held[ref.storage] = [*held, (low, high, numbers)] if numbers else held
+            return
+        kept = [(a, min(b, low), n) for a, b, n in held if a < low] + [
+            (max(a, high), b, n) for a, b, n in held if b > high
+        ]
+        self._held[ref.storage] = kept + ([(low, high, numbers)] if numbers else [])
+
+    def add(self, ref: Ref, numbers: frozenset[int]) -> None:
+        """A tensor depends on more passes."""
+        self._held.setdefault(ref.storage, []).append((*span(ref), numbers))
+
+    def forget(self, storage: int) -> None:
+        """A storage holds state from here on."""
+        self._held.pop(storage, None)
+
+
+def narrow(ref: Ref) -> bool:
+    """Whether a tensor has fewer bits than fp32, for a sum of gradients."""
+    return ref.dtype in NARROW or ref.dtype.startswith(("float8", "int8", "uint8", "int16"))
+
+
+def first_narrow(tape: Tape) -> tuple[str, Place] | None:
+    """The dtype and line of the first operator that writes fewer bits than fp32, if there is one."""
+    return next(
+        ((ref.dtype, e.place) for e in tape.entries() for ref in e.writes if ref.floating and narrow(ref)), None
+    )
 
 
 @dataclass(slots=True)

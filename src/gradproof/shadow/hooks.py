@@ -42,6 +42,7 @@ from gradproof.shadow.hooks_patch import (
 )
 from gradproof.shadow.names import functional
 from gradproof.shadow.places import user_place
+from gradproof.shadow.storages import array
 
 
 class Hooks(Reporter):
@@ -110,12 +111,30 @@ class Hooks(Reporter):
         unseen = self.buffers.unseen_zeros() if not self._inside else []
         if unseen:
             self._zeroed(unseen, "found zero")
+        if self.clean and (self._fresh or self.clean == "pass"):
+            self._cleaned()
+        self._fresh = False
         self._backwards += 1
         self._place = user_place()
         if self.thorough:
+            self._keep_buffers()
             tensors = {f"root/{i}": root for i, root in enumerate(roots)}
             known = {"inputs": self._named(inputs) or None, "call": call, "number": self._backwards}
             self._event("backward", tensors, self._place, **known)
+
+    def _keep_buffers(self) -> None:
+        """Copy what the buffers of the modules hold; the modules may be gone when the function has returned."""
+        with torch.no_grad(), torch._C._DisableTorchDispatch(), _disable_current_modes():
+            plain = ((n, b) for n, b in self.names.buffers() if b.layout is torch.strided and not b.is_meta)
+            self.module_buffers = {name: array(b) for name, b in plain if not b.is_complex()}
+
+    def _cleaned(self) -> None:
+        """Zero what the gradients hold before a window begins, unrecorded."""
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            for grad in (p.grad for p in self.names.params() if p.is_leaf):
+                if grad is not None and grad.layout is torch.strided:
+                    grad.zero_()
+        self.buffers.changes()
 
     def _trainable(self) -> list[Tensor]:
         return [p for p in self.names.params() if p.requires_grad]
@@ -233,6 +252,9 @@ class Hooks(Reporter):
             self._stack.pop()
         this = self._stack.pop() if self._stack else (self.number(optimizer), self._steps)
         params = params_of(optimizer)
+        self._fresh = True
+        if self.thorough:
+            self._keep_buffers()
         self._event("stepped", self._params(params) | self._state(optimizer), **self._about(optimizer, this))
 
     def scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:

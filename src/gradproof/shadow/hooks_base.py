@@ -28,8 +28,10 @@ class Sink(Protocol):
 class Reporter:
     """Reports to a sink what happens to the gradient buffers."""
 
-    def __init__(self, sink: Sink) -> None:
+    def __init__(self, sink: Sink, clean: str = "") -> None:
         self.sink = sink
+        self.clean, self._fresh = clean, True
+        self.module_buffers: dict[str, Any] = {}
         self.thorough = bool(getattr(sink, "tensors", True))
         self.names = NAMES
         self.buffers = Buffers(NAMES)

@@ -26,6 +26,7 @@ class Names:
         self._names: dict[int, str] = {}
         self._taken: dict[str, int] = {}
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._outer: list[weakref.ref[nn.Module]] = []
         self.edition = 0
 
     def clear(self) -> None:
@@ -35,6 +36,7 @@ class Names:
         self._names.clear()
         self._taken.clear()
         self._modules.clear()
+        self._outer.clear()
 
     def know(self, tensor: Tensor) -> None:
         """A parameter that has no name yet."""
@@ -64,10 +66,18 @@ class Names:
         if module in self._modules:
             return
         self._modules.update(module.modules())
+        self._outer.append(weakref.ref(module))
         for name, tensor in module.named_parameters():
             below = self.behind(tensor)
             if below is not None:
                 self.name(below, name)
+
+    def buffers(self) -> Iterator[tuple[str, Tensor]]:
+        """Every buffer of the modules that ran, by its name in the outermost one and the number of that module."""
+        for number, held in enumerate(self._outer):
+            module = held()
+            for name, buffer in module.named_buffers() if module is not None else ():
+                yield (f"{name}#{number + 1}" if number else name), buffer
 
     def behind(self, tensor: Tensor) -> Tensor | None:
         """The known parameter of which torch.func holds an alias, by its memory; any other tensor is itself."""

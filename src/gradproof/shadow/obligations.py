@@ -20,8 +20,8 @@ from gradproof.shadow.compare import Quantity, windows
 from gradproof.shadow.interpret import Observation
 from gradproof.shadow.layout import Array
 from gradproof.shadow.match import same
-from gradproof.shadow.run import Recording
-from gradproof.shadow.session import Session
+from gradproof.shadow.run import Recording, Run
+from gradproof.shadow.session import Session, recorded, values_of
 from gradproof.shadow.tape import Event, Place, Tape
 from gradproof.shadow.verdict import Result
 
@@ -133,34 +133,83 @@ def _loss(tape: Tape, quantity: Quantity) -> Array | None:
     return np.asarray([np.sum(roots)])
 
 
-def told_losses(session: Session) -> str | None:
-    """The numbers that the function returned against the full batch's, in words; None where there are none."""
-    ours, full = (r[0].tape.returned or [] for r in (session.ours, session.full))
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the numbers that a function returns say of GA-INV-001: an outcome, and in words why."""
+
+    outcome: Outcome
+    words: str
+
+
+def reported(session: Session) -> Reported | None:
+    """The returned numbers that no domain compares against the full batch's; None where there are none.
+
+    Floating-point tensors are compared by the domains where the full batch returns as many.
+    """
+    ours, full = (numbers_of(r[0].tape) for r in (session.ours, session.full))
+    found = [_reported(session, *sides) for sides in zip(ours, full, strict=True) if sides[0] or sides[1]]
+    return min(found, key=lambda r: (Outcome.REFUTED, Outcome.UNKNOWN, Outcome.HOLDS).index(r.outcome), default=None)
+
+
+def numbers_of(tape: Tape) -> tuple[list[float], list[float]]:
+    """The numbers that a function returned: those in floating-point tensors, and all others."""
+    values = [v for e in tape.events("loss") for _, v in sorted(e.values.items())]
+    return [float(x) for v in values for x in np.ravel(v)], [float(x) for x in tape.returned or []]
+
+
+def returns_nothing(session: Session) -> bool:
+    """Whether no call of the function returned a number."""
+    return not any(side for r in (*session.ours[:1], *session.full[:1]) for side in numbers_of(r.tape))
+
+
+def _reported(session: Session, ours: list[float], full: list[float]) -> Reported:
+    unit = max(UNIT[narrowest(r[0].tape)] for r in (session.ours, session.full))
     steps = sum(1 for e in session.full[0].tape.events("step"))
-    if not ours or len(full) < steps:
-        return None
-    if len(ours) == session.run.micro_batches != len(full):
-        return None
+    if len(ours) == session.run.micro_batches != len(full) == steps:
+        return _shares(session.run, ours, full, unit)
     if len(ours) != len(full):
-        return f"{len(ours)} numbers are returned, {len(full)} with the full batch"
-    unit = UNIT[narrowest(session.ours[0].tape)]
-    full = _as_roots(session, list(full), unit)
-    for index, (a, b) in enumerate(zip(ours, full, strict=True)):
-        if not abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12):
-            return f"number {index + 1} is {a:.6g}, with the full batch {b:.6g}"
-    return f"equal to the full batch's within rounding, {len(full)} numbers"
+        words = f"{len(ours)} numbers are returned, {len(full)} with the full batch: which are losses is not known"
+        return Reported(Outcome.UNKNOWN, words)
+    right = _as_roots(session, list(full), unit)
+    for index, (a, b) in enumerate(zip(ours, right, strict=True)):
+        if not close(a, b, unit):
+            words = f"number {index + 1} is {a:.6g}, with the full batch {b:.6g}"
+            known = len(full) >= steps > 0 and not (a.is_integer() and b.is_integer()) and _steady(session, unit)
+            why = "" if known else "; whether it is a loss is not known"
+            return Reported(Outcome.REFUTED if known else Outcome.UNKNOWN, words + why)
+    return Reported(Outcome.HOLDS, f"equal to the full batch's within rounding, {len(full)} numbers")
 
 
-def unjudged_numbers(session: Session) -> list[str]:
-    """Numbers that the function returns, too few to be the losses of the windows, and not the full batch's."""
-    ours, full = (r[0].tape.returned or [] for r in (session.ours, session.full))
-    if told_losses(session) is not None or not ours or len(ours) != len(full):
-        return []
-    unit = UNIT[narrowest(session.ours[0].tape)]
-    pairs = zip(ours, full, strict=True)
-    if all(abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12) for a, b in pairs):
-        return []
-    return ["the function returns numbers that are not the full batch's; whether they are losses is not known"]
+def _shares(run: Run, ours: list[float], full: list[float], unit: float) -> Reported:
+    """One number for each micro-batch: the mean over a window, or the sum of its shares, is the full batch's."""
+    sizes = [run.accum_steps] * run.windows + [run.tail] * (run.tail > 0)
+    ends = np.cumsum(sizes)
+    parts = [np.asarray(ours[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+    for name in ("mean", "sum"):
+        if all(close(float(getattr(part, name)()), right, unit) for part, right in zip(parts, full, strict=False)):
+            return Reported(Outcome.HOLDS, f"one a micro-batch; their {name} over each window is the full batch's")
+    return Reported(Outcome.UNKNOWN, "one a micro-batch; neither their mean nor their sum is the full batch's")
+
+
+def close(a: float, b: float, unit: float) -> bool:
+    """Equal within rounding, as losses are."""
+    return abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12) or a == b
+
+
+def _steady(session: Session, unit: float) -> bool:
+    """Whether the function returns the same numbers when it is called again."""
+    again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
+    first, second = ([x for side in numbers_of(r[0].tape) for x in side] for r in (session.ours, again))
+    return len(first) == len(second) and all(close(a, b, unit) for a, b in zip(first, second, strict=True))
+
+
+def returned_pairs(ours: Tape, full: Tape, run: Run) -> list[tuple[tuple[int, str], Array, Array]]:
+    """The returned numbers of two runs side by side, by place; none where the runs return different amounts."""
+    made = []
+    for kind, a, b in zip(("tensor", "number"), numbers_of(ours), numbers_of(full), strict=True):
+        pairs = zip(a, b, strict=True) if len(a) == len(b) else ()
+        made += [((0, f"loss/{kind} {i + 1}"), np.asarray([x]), np.asarray([y])) for i, (x, y) in enumerate(pairs)]
+    return made
 
 
 def integers_of(tape: Tape) -> list[str]:

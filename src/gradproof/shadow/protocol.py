@@ -20,7 +20,7 @@ from typing import Any
 
 from gradproof.shadow.flow import acts_of
 from gradproof.shadow.flow_ops import NARROW, Act, Acts
-from gradproof.shadow.tape import Tape
+from gradproof.shadow.tape import Place, Tape
 from gradproof.shadow.windows import Broken, Cluster, Windows
 
 SHOWN = ("how", "limit", "lr", "before", "after", "skipped", "type", "number", "by hand", "by_hand", "world")
@@ -31,6 +31,7 @@ class Judgement:
     """What the events of one run say. `events` are plain data, for reading. `sizes` are the windows it was held to.
 
     `unseen` says of what the events do not speak: where it is not empty, nothing but the number of steps was judged.
+    `doubts`: obligations that nothing broke and that the operators do not show; why, and where.
     """
 
     broken: list[Broken] = field(default_factory=list)
@@ -39,6 +40,7 @@ class Judgement:
     steps: int = 0
     arrivals: int = 0
     unseen: list[str] = field(default_factory=list)
+    doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
 
 
 def window_sizes(accum_steps: int, windows: int, tail: int = 0) -> list[int]:
@@ -59,7 +61,7 @@ def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgem
 
     `each` gives the windows of a cluster where they differ from `sizes`.
     """
-    found = Judgement(sizes=list(sizes), events=readable(acts.acts))
+    found = Judgement(sizes=list(sizes), events=readable(acts.acts), doubts=dict(acts.doubts))
     breaks: list[tuple[Broken, str]] = []
     groups = list(clusters(acts))
     for cluster in groups:

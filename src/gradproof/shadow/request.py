@@ -24,7 +24,10 @@ DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NUMBER})%|max:(?P<box>{NUMBER}))", re.I)
 """`data=0.1`: within 0.1 of what was recorded; `param=5%`: within 5 % of it; `data=max:2`: anywhere in [-2, 2]."""
-LEAST: Mapping[str, int] = {"accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0}
+LEAST: Mapping[str, int] = {
+    "accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0,
+    "operations": 1,
+}  # fmt: skip
 SYNC = "GA-SYNC-001"
 
 
@@ -34,7 +37,8 @@ class Request:
 
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `ranges` are the numbers for which rounding is bounded, by kind (data, param, buffer) or name of a
-    parameter, as in `RANGE`. Raises GradproofError GP406 for a value out of range.
+    parameter, as in `RANGE`. `operations` are the scalar operations of a tape up to which terms and token weights are
+    made. Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -48,6 +52,7 @@ class Request:
     ranks: int = 1
     optimizer: str | None = None
     ranges: tuple[str, ...] = ()
+    operations: int = 150_000
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():

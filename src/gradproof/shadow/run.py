@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import random
+import re
 import traceback
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -68,13 +70,47 @@ class Run:
         )
 
 
+NUMBERS: Mapping[str, frozenset[str]] = {
+    "accum_steps": frozenset({"accum_steps", "effective_batch_size"}),
+    "micro_batch_size": frozenset({"micro_batch_size", "effective_batch_size"}),
+    "windows": frozenset({"windows", "samples", "micro_batches"}),
+}
+"""The numbers of a `Run` that a function has to train with, and the names by which it may read each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Run):
+    """A `Run` that notes which of its names are read."""
+
+    read: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        get = object.__getattribute__
+        if name.startswith("_") or name == "read":
+            return get(self, name)
+        get(self, "read").add(name)
+        part = vars(Run).get(name)
+        if not isinstance(part, property):
+            return get(self, name)
+        plain = Run(**{f.name: get(self, f.name) for f in fields(Run)})
+        return getattr(plain, name)
+
+
 @dataclass(slots=True)
 class Recording:
-    """A tape, and in words the error that the user's function ended with, if it did, and its line."""
+    """A tape, and in words the error that the user's function ended with, if it did, and its line.
+
+    `read`: the names of the `Run` that the function read.
+    """
 
     tape: Tape
     error: str = ""
     raised: Place = NOWHERE
+    read: frozenset[str] = frozenset()
+
+    def never_read(self) -> list[str]:
+        """The numbers of the run that the function never read."""
+        return [name for name, names in NUMBERS.items() if not names & self.read]
 
 
 def seed(number: int) -> None:
@@ -84,22 +120,41 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def record(step: Step, run: Run, inject: Inject | None = None) -> Recording:
-    """Call the function under the recorder. The function's own error is kept; anything else is raised."""
+def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") -> Recording:
+    """Call the function under the recorder. The function's own error is kept; anything else is raised.
+
+    `clean` zeroes the gradients at the start of every window ("window") or of every backward pass ("pass").
+    """
     seed(run.seed)
     recorder = Recorder(inject=inject)
     recorder.leaves.sites.by_callers = run.by_callers
     error, place = "", NOWHERE
-    with recorder, Hooks(recorder) as hooks:
+    noted = Noted(**{f.name: getattr(run, f.name) for f in fields(Run)})
+    noted.read.clear()
+    with recorder, Hooks(recorder, clean) as hooks:
         try:
-            returned = step(run)
+            returned = step(noted)
+            recorder.quiet += 1
             recorder.tape.returned = numbers(returned)
+            recorder.quiet -= 1
             recorder.event("loss", {f"loss/{i:04d}": t for i, t in enumerate(tensors(returned))})
         except Exception as caught:
             error, place = told(caught), blamed(caught)
         hooks.end()
+        recorder.tape.buffers = hooks.module_buffers
     recorder.tape.shared = recorder.leaves.sites.shared()
-    return Recording(recorder.tape, error, place)
+    return Recording(recorder.tape, error, place, frozenset(noted.read))
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Another default floating-point dtype of torch for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def told(error: BaseException) -> str:
@@ -118,23 +173,40 @@ def blamed(error: BaseException) -> Place:
     return found
 
 
+TEXT_NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+
+
+def parts(returned: Any) -> Iterable[Any]:
+    """What a returned container holds; nothing for anything else."""
+    if isinstance(returned, Mapping):
+        return returned.values()
+    if isinstance(returned, list | tuple | set | frozenset):
+        return returned
+    if is_dataclass(returned) and not isinstance(returned, type):
+        return [getattr(returned, f.name) for f in fields(returned)]
+    plain = isinstance(returned, str | bytes | int | float | complex | np.generic | np.ndarray | torch.Tensor | type)
+    own = vars(returned) if hasattr(returned, "__dict__") and not plain and not callable(returned) else {}
+    return [] if isinstance(returned, torch.nn.Module | torch.optim.Optimizer) else own.values()
+
+
 def tensors(returned: Any) -> list[torch.Tensor]:
     """Every floating-point tensor in what a function returned, in order."""
     if isinstance(returned, torch.Tensor):
         return [returned] if returned.is_floating_point() else []
-    if isinstance(returned, Mapping):
-        return tensors(list(returned.values()))
-    if isinstance(returned, list | tuple):
-        return [t for part in returned for t in tensors(part)]
-    return []
+    return [t for part in parts(returned) for t in tensors(part)]
 
 
 def numbers(returned: Any) -> list[float]:
-    """Every Python float in what a function returned, in order."""
-    if isinstance(returned, float | np.floating):
+    """Every number in what a function returned that is no floating-point tensor, in order; of a text, those in it."""
+    if isinstance(returned, bool | np.bool_ | complex | bytes | type(None)):
+        return []
+    if isinstance(returned, int | float | np.integer | np.floating):
         return [float(returned)]
-    if isinstance(returned, Mapping):
-        return numbers(list(returned.values()))
-    if isinstance(returned, list | tuple):
-        return [x for part in returned for x in numbers(part)]
-    return []
+    if isinstance(returned, str):
+        return [float(text) for text in TEXT_NUMBER.findall(returned)]
+    if isinstance(returned, np.ndarray):
+        return [x for one in returned.ravel().tolist() for x in numbers(one)]
+    if isinstance(returned, torch.Tensor):
+        plain = not returned.is_floating_point() and not returned.is_complex() and returned.dtype is not torch.bool
+        return [float(x) for x in returned.detach().flatten().tolist()] if plain else []
+    return [x for part in parts(returned) for x in numbers(part)]

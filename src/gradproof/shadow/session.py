@@ -24,8 +24,9 @@ import numpy as np
 
 from gradproof.core import Outcome
 from gradproof.shadow.agree import disagreements, tolerance
+from gradproof.shadow.compare import windows
 from gradproof.shadow.domains.value import Floats
-from gradproof.shadow.interpret import Havoc, Interpreter, Reading
+from gradproof.shadow.interpret import Havoc, Interpreter, Observation, Reading
 from gradproof.shadow.layout import Array, Injection, Key
 from gradproof.shadow.match import (
     Difference,
@@ -73,6 +74,7 @@ class Session:
     moved: list[Recording] = field(default_factory=list)
     away: list[list[Recording]] = field(default_factory=list)
     havoc: Havoc | None = None
+    operations: int = 150_000
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
@@ -155,10 +157,12 @@ class Session:
         return read_ranks(domain, tapes, wanted, self.havoc, follow)
 
 
-def recorded(step: Step, run: Run, ranks: int, values: Sequence[Values] | None = None) -> list[Recording]:
-    """Record one call of the function, in this process or in one process a rank."""
+def recorded(
+    step: Step, run: Run, ranks: int, values: Sequence[Values] | None = None, clean: str = ""
+) -> list[Recording]:
+    """Record one call of the function, in this process or in one process a rank. `clean` as in `run.record`."""
     if ranks == 1:
-        return [record(step, run, None if values is None else Injection(values[0]))]
+        return [record(step, run, None if values is None else Injection(values[0]), clean)]
     step = inspect.unwrap(step)
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     return record_ranks(file, name, run, ranks, values)
@@ -182,6 +186,42 @@ def errors(session: Session) -> Iterator[Trouble]:
                 reason = f"called {name}, the function raised {recording.error.splitlines()[0]}"
                 mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
                 yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+
+
+def ignored(session: Session) -> Iterator[Trouble]:
+    """The function did not train with the numbers of its `run`: the two calls cannot be compared."""
+    run, (ours, full) = session.run, (session.ours[0], session.full[0])
+    if run.accum_steps == 1:
+        return
+    never = full.never_read()
+    mine = _operators(ours.tape)
+    alike = bool(mine) and mine == _operators(full.tape)
+    if not alike and not (never and (_odd(session) or data_apart(session))):
+        return
+    found = f"it never read {' and '.join(f'run.{name}' for name in never)}" if never else "both calls did the same"
+    reason = f"not decided: the function did not use run ({found}); the full batch must be one micro-batch a window"
+    mend = "train with run.micro_batch_size, run.accum_steps and run.windows; for a script use gradproof watch"
+    place = next((e.place for e in ours.tape.events("backward")), NOWHERE)
+    yield Trouble(Outcome.OUTSIDE, reason, place, mend, "run-unused")
+
+
+def _operators(tape: Tape) -> list[tuple[Any, ...]]:
+    """The operators of a tape with the shapes that they write."""
+    return [(entry.op, *(ref.shape for ref in entry.writes)) for entry in tape.entries()]
+
+
+def _odd(session: Session) -> bool:
+    """Whether the call with the full batch was not one micro-batch a window, as many windows as were asked for."""
+    ours, full = ([w for w in windows(seen(r[0].tape)) if w.steps] for r in (session.ours, session.full))
+    if not ours and not full:
+        return False
+    asked = session.run.windows + (session.run.tail > 0)
+    return len(full) != asked or any(1 < len(b.roots) >= len(a.roots) for a, b in zip(ours, full, strict=False))
+
+
+def seen(tape: Tape) -> list[Observation]:
+    """The events of a tape that have values."""
+    return [Observation(e) for e in tape.events() if e.refs]
 
 
 def blindness(session: Session) -> Iterator[Trouble]:

@@ -16,7 +16,7 @@ from gradproof.shadow.protocol import Judgement
 from gradproof.shadow.retold import Wrong, last_write, of_offence
 from gradproof.shadow.session import Session, Trouble, batch_norm
 from gradproof.shadow.tape import Event, Place, Tape
-from gradproof.shadow.verdict import RECORDED, UP_TO_CONSTANTS, Result
+from gradproof.shadow.verdict import NO_LOSS, RECORDED, UP_TO_CONSTANTS, Result
 from gradproof.shadow.windows import Broken
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
@@ -66,6 +66,18 @@ MENDS = {
     "GA-INV-004": "accumulate in fp32: keep an fp32 gradient or main_grad beside a half-precision parameter",
     "GA-INV-005": "clip once, after the last micro-batch and after unscaling",
 }
+
+
+def no_loss() -> Result:
+    """GA-INV-001 of a function that reports no loss. It is no obligation that holds."""
+    words = "no reported loss was seen: the function returns no number"
+    mend = "return the loss of each window to have it judged"
+    return Result("GA-INV-001", Outcome.NOT_RUN, words, None, mend, "floats", RECORDED, {"code": NO_LOSS})
+
+
+def _known(decision: Decision) -> list[Quantity]:
+    unsure = [q for q, _, _ in decision.unknown if q is not None]
+    return [*decision.equal, *decision.apart, *(q for q, _ in decision.constants), *unsure]
 
 
 class Settled:
@@ -118,9 +130,7 @@ class Settled:
         return Broken("GA-INV-003", why, "weights", place, 0, (first.name,), index)
 
     def _gradients(self, decision: Decision) -> Iterable[Result]:
-        close = [q for q, _ in decision.constants]
-        unsure = [q for q, _, _ in decision.unknown if q is not None]
-        known = [*decision.equal, *decision.apart, *close, *unsure]
+        known = _known(decision)
         groups = ("grad",) if decision.of("grad", known) else ("weights",)
         if groups == ("weights",) and decision.of("weights", known) and judge.frozen(self.session.ours[0].tape):
             words = "no gradient was handed to a step, and no weight moved"
@@ -134,15 +144,14 @@ class Settled:
 
     def _losses(self, decision: Decision) -> Iterable[Result]:
         """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
-        told = judge.told_losses(self.session)
-        if told is not None:
-            tape = self.session.ours[0].tape
-            where = place_of_number(tape) or place_of_gradient(tape, 0)
-            mend = "report the window's mean: the sum of the micro-batches' shares"
-            words, reach = f"the losses that the function returns: {told}", RECORDED
-            right = told.startswith("equal")
-            outcome = Outcome.HOLDS if right else Outcome.REFUTED
-            yield Result("GA-INV-001", outcome, words, None if right else where, "" if right else mend, "floats", reach)
+        tensors = any(q.group == "loss" and q.event == "loss" for q in _known(decision))
+        said = judge.reported(self.session)
+        if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
+            yield self._reported(said)
+        if judge.returns_nothing(self.session):
+            yield from self._unreported(decision)
+            return
+        if said is not None and not tensors:
             return
         apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
         graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
@@ -151,6 +160,27 @@ class Settled:
             yield Result("GA-INV-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach)
             return
         yield from self._group(decision, ("loss",), "GA-INV-001")
+
+    def _reported(self, said: judge.Reported) -> Result:
+        tape = self.session.ours[0].tape
+        where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or place_of_gradient(tape, 0)
+        words = f"the losses that the function returns: {said.words}"
+        mend = "" if where is None else "report the window's mean: the sum of the micro-batches' shares"
+        return Result("GA-INV-001", said.outcome, words, where, mend, "floats", RECORDED)
+
+    def _unreported(self, decision: Decision) -> Iterable[Result]:
+        """The function returns no number: what autograd was handed is still compared, and shows no reported loss."""
+        for result in self._group(decision, ("loss",), "GA-INV-001"):
+            if result.outcome is Outcome.REFUTED and not self._rescaled(decision):
+                yield result
+                return
+        yield no_loss()
+
+    def _rescaled(self, decision: Decision) -> bool:
+        """Whether the roots are one multiple of the full batch's, and the gradients are right all the same."""
+        apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
+        graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
+        return bool(apart) and not graded and judge.one_factor(self.session, apart) is not None
 
     def _group(self, decision: Decision, groups: tuple[str, ...], obligation: str) -> Iterable[Result]:
         apart = [q for q in decision.apart if q.group in groups and q.window <= self._first(decision, groups)]

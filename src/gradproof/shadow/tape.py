@@ -184,7 +184,8 @@ class Blind:
 @dataclass(slots=True)
 class Tape:
     """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
-    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run."""
+    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run,
+    `buffers` what the buffers of modules held after the last step (float64)."""
 
     items: list[Item] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
@@ -195,6 +196,7 @@ class Tape:
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     returned: Any = None
+    buffers: dict[str, NDArray[Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
     def entries(self) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from gradproof.core import Outcome
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.all_counts import for_all_counts
 from gradproof.shadow.compare import windows
-from gradproof.shadow.decide import MOST_OPERATIONS, size_of
+from gradproof.shadow.decide import size_of
 from gradproof.shadow.interpret import NoRow, Observation
 from gradproof.shadow.session import Session
 from gradproof.shadow.tape import NOWHERE, Place, Tape
@@ -47,8 +47,8 @@ class Uniform:
 def weighed(session: Session) -> tuple[list[Weights], list[Weights], list[str]]:
     """Weights of every window of the N-run and of the full batch; and why there are none, in words."""
     size = max(size_of(r.tape) for r in (*session.ours, *session.full))
-    if size > MOST_OPERATIONS:
-        words = f"{size} scalar operations, more than the bound of {MOST_OPERATIONS}"
+    if size > session.operations:
+        words = f"{size} scalar operations, more than the bound of {session.operations} (--operations)"
         return [], [], [f"token weights are not known: {words}"]
     try:
         ours = _all([r.tape for r in session.ours])

@@ -34,6 +34,8 @@ ALL_INPUTS = "all real weights and float inputs, at this shape"
 UP_TO_CONSTANTS = "equal up to constants"
 PROBABLE = "all residues but a stated probability of error"
 RECORDED = "the recorded run"
+NO_LOSS = "no-reported-loss"
+"""The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,11 @@ class Result:
     reach: str = ""
     details: dict[str, Any] = field(default_factory=dict)
     counterexample: dict[str, Any] | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether there was something to judge."""
+        return self.details.get("code") != NO_LOSS
 
 
 @dataclass(slots=True)
@@ -78,8 +85,8 @@ class Verification:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of the results."""
-        return worst(result.outcome for result in self.results)
+        """The worst of the results that apply."""
+        return worst(result.outcome for result in self.results if result.applies)
 
     @property
     def exit(self) -> Exit:
