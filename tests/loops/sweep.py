@@ -79,10 +79,10 @@ class Job:
 
 
 def jobs_of(loop: Loop, names: Sequence[str] = (), domains: tuple[str, ...] = DOMAINS) -> Iterator[Job]:
-    """The jobs of a loop: its correct version, with and without a tail and with N = 1, and its mutants."""
+    """The jobs of a loop: its correct version, with and without a tail, and its mutants."""
     if not names or "correct" in names:
         text = loop.path.read_text(encoding="utf-8")
-        for n, tail in [(loop.accum_steps, 0), *([(loop.accum_steps, TAIL)] if loop.tail else []), (1, 0)]:
+        for n, tail in [(loop.accum_steps, 0), *([(loop.accum_steps, TAIL)] if loop.tail else [])]:
             yield Job(loop.name, text, n, tail, loop.ranks, domains)
     for mutant in MUTANTS:
         if mutant.loop == loop.name and (not names or mutant.name in names):
