@@ -32,6 +32,7 @@ from gradproof.workspace import (
 )
 
 ABSENT = ""
+REFERENCE = PACKAGE / "_reference"
 TICK = 0.01  # seconds that a file's time stamp may lag behind the clock
 _PASSED_OVER = frozenset({"__pycache__", ".git", ".hypothesis"})
 _WRITTEN = frozenset({"evidence", "gpu"})  # below reports/: what a run writes, as report.* is
@@ -60,15 +61,12 @@ def _code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
     return _get_code(loader, fullname) if _by_version(path) else compiled(loader, fullname)
 
 
-def counts(place: str) -> bool:
-    """Whether code of this file counts by its content."""
-    return not _by_version(place)
-
-
 @cache
 def _by_version(place: str) -> bool:
     """Whether a module is one of Python, of gradproof, or of the solvers, PyTorch and what those need."""
     path = Path(place)
+    if path.is_relative_to(REFERENCE):
+        return False
     if installed(path):
         return in_stack(owner_of(path))
     return path.is_relative_to(PACKAGE) or path.is_relative_to(STDLIB)
@@ -166,8 +164,7 @@ def _passed_over(path: Path, root: Path, reports: Path) -> bool:
 
 def key_of(path: Path, root: Path) -> str | None:
     """How a claim names a file: `ws:` below the root, `gp:` in gradproof, `ext:` elsewhere; None when installed."""
-    reference = PACKAGE / "_reference"
-    if path.is_relative_to(PACKAGE) and not path.is_relative_to(reference):
+    if path.is_relative_to(PACKAGE) and not path.is_relative_to(REFERENCE):
         return f"gp:{path.relative_to(PACKAGE).as_posix()}"
     if path.is_relative_to(root):
         inside = path.relative_to(root)
@@ -226,7 +223,8 @@ def claim_of(
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
-    search = searched(modules, root, start, finder, lambda key: place_of(key, root))
+    wanted = [name for place, names in list(finder.wanted.items()) if not _by_version(place) for name in names]
+    search = searched(modules, root, start, finder, wanted, lambda key: place_of(key, root))
     return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(finder.absent), "search": search}
 
 

@@ -32,7 +32,7 @@ Folders = tuple[tuple[str, Path], ...]
 
 
 def searched(
-    modules: Mapping[str, str], root: Path, start: Iterable[str], finder: Finder, place: Place
+    modules: Mapping[str, str], root: Path, start: Iterable[str], finder: Finder, wanted: Iterable[str], place: Place
 ) -> dict[str, Any]:
     """What a claim says of the import path. `modules`: claim keys by dotted name. `start`: sys.path as the run began.
 
@@ -56,7 +56,7 @@ def searched(
         found = look.first(name)
         if found is not None and (found[0] != ROOT or name not in modules or name in apart):
             where.setdefault(found[0], []).append(name)
-    nowhere = sorted(n for n in finder.wanted if look.first(n) is None)
+    nowhere = sorted(n for n in set(wanted) if look.first(n) is None)
     return {
         "start": [k for k, _ in begun],
         "path": [k for k, _ in path],

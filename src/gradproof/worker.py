@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from gradproof import backends
-from gradproof.claim import claim_of, counts, edited, reads, watch
+from gradproof.claim import claim_of, edited, reads, watch
 from gradproof.core import Check, Finding, GradproofError, Layer, Outcome
 from gradproof.environment import environment, hide, torch_device, variables
 from gradproof.evidence import now, record
@@ -70,7 +70,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     exchanged = seal.broken
     try:
         finder = workspace.enter()
-        finder.first, finder.counts = seal.close, counts
+        finder.first = seal.close
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := exchanged():

@@ -102,9 +102,10 @@ class Locator:
 class Finder(importlib.abc.MetaPathFinder):
     """Finds the workspace's modules first, and remembers what it looked for in vain.
 
-    `first` is called before a module of the workspace is loaded. `wanted`: names that were looked for in vain by code
-    of a file that `counts`. `paths`: names that were asked for, by the sys.path of that moment; `inner`: parts of
-    packages, by each folder of the package. A folder that the workspace put before its root on sys.path comes first.
+    It imports nothing itself: what it imports, it would be asked for. `first` is called before a module of the
+    workspace is loaded. `wanted`: names that were looked for in vain, by the file that asked. `paths`: names that were
+    asked for, by the sys.path of that moment; `inner`: parts of packages, by each folder of the package. A
+    folder that the workspace put before its root on sys.path comes first.
     """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
@@ -113,11 +114,10 @@ class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, root: Path) -> None:
         self.root = root
         self.absent: set[str] = set()
-        self.wanted: set[str] = set()
+        self.wanted: dict[str, set[str]] = {}
         self.paths: dict[tuple[str, ...], set[str]] = {}
         self.inner: dict[str, set[str]] = {}
         self.first: Callable[[], object] = lambda: None
-        self.counts: Callable[[str], bool] = lambda place: True
         self._locator = Locator(root)
         self._earlier: dict[str, Locator] = {}
 
@@ -140,8 +140,7 @@ class Finder(importlib.abc.MetaPathFinder):
                 return spec
         if folders or counting:
             self.absent.add(fullname)
-        if self.counts(_asker()):
-            self.wanted.add(fullname)
+        self.wanted.setdefault(_asker(), set()).add(fullname)
         return None
 
     def _before(self, name: str) -> bool:

@@ -51,8 +51,8 @@ def names(wheel: Path) -> set[str]:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the wheel alone is installed."""
-    target = tmp_path_factory.mktemp("target")
+    """A folder in which the wheel alone is installed. By its name gradproof knows that it is an installation."""
+    target = tmp_path_factory.mktemp("target") / "site-packages"
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
     pip += ["--disable-pip-version-check", "--target", str(target), str(wheel)]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=900, check=False)

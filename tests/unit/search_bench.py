@@ -47,9 +47,8 @@ class Run:
                 for name, f in (LIB if modules is None else modules).items()}  # fmt: skip
         self.patch.setattr(sys, "path", self.places(path))
         finder = finder or Finder(self.root)
-        finder.wanted |= set(wanted)
         finder.absent |= set(absent)
-        search = searched(held, self.root, self.places(start), finder, self.place)
+        search = searched(held, self.root, self.places(start), finder, wanted, self.place)
         return {"modules": held, "absent": list(absent), "search": search}
 
     def moved(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:

@@ -269,6 +269,18 @@ def test_a_version_is_that_of_the_metadata_s_head_and_not_of_its_text(site: Path
     assert packages.version_of("no-such-package") is None
 
 
+def test_the_packaged_reference_workspace_counts_by_its_content_wherever_it_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages/gradproof"
+    info = package.parent / "gradproof-0.1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "RECORD").write_text("gradproof/smt.py,,\ngradproof/_reference/models/mean.py,,\n")
+    monkeypatch.setattr(claim, "REFERENCE", package / "_reference")
+    assert claim._by_version(str(package / "smt.py"))
+    assert not claim._by_version(str(package / "_reference/models/mean.py"))
+
+
 def test_the_stack_counts_by_its_own_versions_and_not_by_its_files(toy: Workspace) -> None:
     assert {"torch", "numpy", "z3-solver", "sympy", "hypothesis"} <= packages.stack()
     path = toy.root / "symbolic/odd.py"

@@ -179,7 +179,7 @@ def test_what_no_folder_has_under_its_name_counts_by_its_content(run: Run) -> No
 
 
 def test_a_key_of_no_kind_and_one_of_nothing(run: Run) -> None:
-    assert searched({"gone": "pkg:gone==1"}, run.root, [], Finder(run.root), lambda key: None)["apart"] == {}
+    assert searched({"gone": "pkg:gone==1"}, run.root, [], Finder(run.root), (), lambda key: None)["apart"] == {}
     claim = {"modules": {"train": "ws:src/pkg/train.py"}, "absent": [], "search": NO_SEARCH}
     assert run.moved(claim) == ["module train is no longer found"]
 
