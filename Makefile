@@ -4,16 +4,19 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test suite check bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite check installed bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
 
-# The linters need one core, so that the tests run beside them.
+# The linters need one core, so that the tests run beside them. The gate is that of the installed wheel.
 test: $(READY)
 	$(MAKE) --jobs 2 check suite
-	$(BIN)/gradproof verify
-	$(BIN)/python -m tests.conform
+	$(MAKE) installed
+
+# The wheel in an environment of its own and in empty folders: doctor, a cold verify, the tutorial, check of a script.
+installed: $(READY)
+	$(BIN)/python -m tests.installed
 
 suite: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder

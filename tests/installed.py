@@ -1,0 +1,111 @@
+"""What a user has: the wheel in an environment of its own, tried in empty folders: `python -m tests.installed`.
+
+The suite runs on the sources of the checkout, which an editable installation puts on the import path. Here nothing but
+the wheel is installed, in a real site-packages, and from there come `gradproof doctor`, the whole of `gradproof verify`
+(cold, on the packaged reference workspace), the tutorial, and `check` of a script that knows nothing of gradproof. Exit
+code 0 only if each command ended as it should and everything that `verify` wrote conforms to its schema.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from ruamel.yaml import YAML
+
+from gradproof.workspace import CI
+from tests.conform import faults
+from tests.tutorial import TUTORIAL, Reader, blocks
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+SCRIPT = REPOSITORY / "tests/data/someones_script.py"
+DIVIDED = "loss / args.accum_steps"
+LIMIT = 1800.0
+
+
+def environ(binaries: Path) -> dict[str, str]:
+    """The environment of a user at a desk, whose commands come from one folder."""
+    own = (*CI, "PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+    kept = {name: value for name, value in os.environ.items() if name not in own}
+    return {**kept, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
+
+
+def ends(folder: Path, given: Mapping[str, str], code: int, *command: str) -> Iterator[str]:
+    """Run a command in a folder; yields what it printed where it does not end with this exit code."""
+    print("+", *command, flush=True)
+    done = subprocess.run(
+        command, cwd=folder, env=dict(given), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, timeout=LIMIT, check=False,
+    )  # fmt: skip
+    print("\n".join(done.stdout.splitlines()[-3:]), flush=True)
+    if done.returncode != code:
+        yield f"{' '.join(command)!r} ended with {done.returncode}, not {code}:\n{done.stdout[-6000:]}"
+
+
+def install(home: Path) -> Path:
+    """Build source distribution and wheel, the wheel from the former, and install it. The folder of its commands."""
+    build = ["-m", "build", "--no-isolation", "--outdir", str(home / "dist")]
+    subprocess.run([sys.executable, *build, str(REPOSITORY)], stdout=subprocess.DEVNULL, timeout=LIMIT, check=True)
+    [wheel] = (home / "dist").glob("*.whl")
+    subprocess.run([sys.executable, "-m", "venv", str(home / "env")], timeout=LIMIT, check=True)
+    pip = [str(home / "env/bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
+    pip += ["--constraint", str(REPOSITORY / "constraints.txt"), str(wheel)]
+    subprocess.run(pip, cwd=home, env=environ(home / "env/bin"), timeout=LIMIT, check=True)
+    return home / "env/bin"
+
+
+def gate(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
+    """`doctor` and a cold `verify` in an empty folder, and what the latter wrote."""
+    yield from ends(folder, given, 0, "gradproof", "doctor")
+    yield from ends(folder, given, 0, "gradproof", "verify")
+    read, wrong = faults(folder / "reports")
+    print(f"{read} files read, {len(wrong)} do not conform", flush=True)
+    yield from wrong
+
+
+def tutorial(folder: Path, given: Mapping[str, str], wheel: Path) -> Iterator[str]:
+    """The tutorial with the wheel at hand, and what the reader's own CI runs after the commit."""
+    (folder / wheel.name).symlink_to(wheel)
+    page, reader = blocks(TUTORIAL.read_text(encoding="utf-8")), Reader(folder, given)
+    loop = next(b for b in page if b.kind == "python")
+    if not 30 <= len([line for line in loop.text.splitlines() if line.strip()]) <= 40:
+        yield "the tutorial's loop has not 30 to 40 lines"
+    yield from reader.follow(page)
+    steps = YAML(typ="safe").load(reader.folder / ".github/workflows/gradproof.yml")["jobs"]["gate"]["steps"]
+    for step in steps:
+        yield from reader.run(step["run"]) if "run" in step else ()
+    found = {p.name for p in (reader.folder / "gradproof-reports").iterdir()}
+    if found != {"report.junit.xml", "report.sarif"}:
+        yield f"the reader's CI wrote {sorted(found)}"
+
+
+def scripts(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
+    """Somebody's script, which is right, and which is refuted without its division."""
+    text = SCRIPT.read_text(encoding="utf-8")
+    if text.count(DIVIDED) != 1:
+        yield f"{DIVIDED!r} does not stand once in {SCRIPT.name}"
+    for name, code, loop in (("right", 0, text), ("wrong", 1, text.replace(DIVIDED, "loss"))):
+        (folder / f"{name}.py").write_text(loop, encoding="utf-8")
+        yield from ends(folder, given, code, "gradproof", "check", f"{name}.py:train")
+
+
+def main() -> int:
+    """Install, try everything, and print what is not as it should be."""
+    with tempfile.TemporaryDirectory(prefix="installed-") as folder:
+        home = Path(folder)
+        given = environ(install(home))
+        for name in ("empty", "reader", "script"):
+            (home / name).mkdir()
+        [wheel] = (home / "dist").glob("*.whl")
+        wrong = [*scripts(home / "script", given), *tutorial(home / "reader", given, wheel)]
+        wrong += gate(home / "empty", given)
+    print("\n".join([*wrong, f"installed: {len(wrong)} things are not as they should be"]))
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
