@@ -48,7 +48,7 @@ FORCED = 2  # added to the side of a branch whose other side is infeasible: its 
 
 @dataclass(frozen=True)
 class Limits:
-    """The two exploration bounds and the solver's seconds for one query."""
+    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends."""
 
     branches: int
     paths: int
@@ -177,7 +177,7 @@ class Explorer:
 
     def ask(self, extra: list[smt.Term], wanted: dict[str, smt.Term] | None = None) -> smt.Reply:
         """One query on top of the path's facts, within what is left of the time limit; for `wanted` see `smt.solve`."""
-        left = min(self.limits.query_seconds, self.limits.deadline - time.monotonic())
+        left = min(self.limits.query_seconds, self.limits.deadline - time.process_time())
         if left <= 0:
             raise self._stop("TIMEOUT", "the time limit of the check passed")
         return smt.solve(self.facts() + extra, wanted, left)

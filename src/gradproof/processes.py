@@ -1,16 +1,84 @@
-"""Processes that a worker left behind, wherever they went: known by the scratch folder in their environment."""
+"""Processes that run a check or a step: their limits, and what they left behind, known by its scratch folder."""
 
 from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol
 
 MIB = 1 << 20
 PREFIX = "gradproof-"
 ROUNDS = 5
 SERVE = "--serve"  # a worker with this flag and a descriptor is a fork server
+WALL = 10.0
+"""Seconds on the clock for each second of a time limit, which counts CPU time: the machine may have other work."""
+LOOK = 0.2  # seconds between two looks at the CPU time of a process, at least
+
+
+class Started(Protocol):
+    """What is used of subprocess.Popen to wait for a process."""
+
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+
+class Spent:
+    """CPU time of a process and of everything that it started, the dead included."""
+
+    def __init__(self, pid: int) -> None:
+        self.seconds = 0.0
+        self._pid, self._held = pid, 0.0
+        self._known: dict[int, Any] = {}
+
+    def look(self) -> float:
+        """Seconds until now. What dies unseen without a parent that waits for it is not counted."""
+        import psutil
+
+        running = {p.pid: p for p in psutil.process_iter()}
+        self._known = {pid: p for pid, p in self._known.items() if running.get(pid) == p}
+        parents = {pid: self._parent(p) for pid, p in running.items()}
+        while new := {pid for pid, own in parents.items() if pid not in self._known and {pid, *own} & self._roots()}:
+            self._known |= {pid: running[pid] for pid in new}
+        held = 0.0
+        for process in self._known.values():
+            with suppress(psutil.Error):
+                held += sum(process.cpu_times()[:4])  # of itself, and of the children that it has waited for
+        self.seconds += max(0.0, held - self._held)
+        self._held = held
+        return self.seconds
+
+    def _roots(self) -> set[int]:
+        return {self._pid, *self._known}
+
+    @staticmethod
+    def _parent(process: Any) -> set[int]:
+        """Whose child a process is, and the leader of its session."""
+        import psutil
+
+        with suppress(psutil.Error, OSError):
+            return {process.ppid(), os.getsid(process.pid)}
+        return set()
+
+
+def exceeded(process: Started, limit: float) -> str | None:
+    """Wait for a process: None when it ends, or else which limit it exceeded, in words.
+
+    `limit` is in seconds of the CPU time of the process and all that it starts; the clock allows WALL times as many.
+    """
+    spent, ends, cores = Spent(process.pid), time.monotonic() + WALL * limit, os.cpu_count() or 1
+    while (left := ends - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(min(left, max(LOOK, (limit - spent.seconds) / cores)))
+            return None
+        if spent.look() >= limit:
+            return f"no answer within {limit:g} s of CPU time"
+    return f"no answer within {WALL * limit:g} s on the clock, {WALL:g} times the limit of {limit:g} s of CPU time"
 
 
 def strays(scratch: str) -> list[int]:

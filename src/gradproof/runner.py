@@ -1,4 +1,4 @@
-"""A pool of killable processes: one worker a check, a wall-clock limit each, the longest first.
+"""A pool of killable processes: one worker a check, a time limit each, the longest first.
 
 A worker that hangs, crashes, prints garbage or returns nothing yields evidence that says so. Nothing here decides
 what an outcome is worth, except that a check whose stub was not discharged is not run at all.
@@ -27,7 +27,7 @@ from gradproof.core import DECISION, Check, Effect, Finding, Kind, Layer, Outcom
 from gradproof.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence import now, record, validate
 from gradproof.forked import LOST, Forked, ForkServer
-from gradproof.processes import PREFIX, end_strays
+from gradproof.processes import PREFIX, end_strays, exceeded
 from gradproof.stash import NEEDED
 from gradproof.workspace import PACKAGE, Workspace
 
@@ -117,10 +117,9 @@ class Worker:
             with suppress(BrokenPipeError):
                 process.stdin.write(json.dumps(self._job(result)).encode() + b"\n")
                 process.stdin.flush()
-            process.wait(self.limit)
-        except subprocess.TimeoutExpired:
-            self.kill()
-            return Outcome.TIMEOUT, f"no answer within {self.limit:g} s; the process group was killed"
+            if late := exceeded(process, self.limit):
+                self.kill()
+                return Outcome.TIMEOUT, f"{late}; the process group was killed"
         finally:
             self._bury(process, str(result.parent))
             reader.join(1.0)
@@ -131,7 +130,7 @@ class Worker:
         code = process.wait()
         if code == LOST:
             return Outcome.ERROR, "the process that the worker was forked from ended before it"
-        return (None, "") if code == 0 else (Outcome.ERROR, _death(code))
+        return (None, "") if code == 0 else (Outcome.ERROR, _death(code, self.output()))
 
     def _started(self, scratch: str) -> subprocess.Popen[bytes] | Forked:
         """The process, forked where that can be; a GPU's driver does not outlive a fork."""
@@ -207,9 +206,11 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-def _death(code: int) -> str:
+def _death(code: int, output: str) -> str:
+    """How a worker ended, in words, with the last line that it printed: of a traceback, the exception."""
     if code >= 0:
-        return f"the worker ended with exit code {code}"
+        last = [line.strip() for line in output.splitlines() if line.strip()][-1:]
+        return f"the worker ended with exit code {code}" + (f": {last[0][-300:]}" if last else "")
     name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
     return f"the worker was killed by {name}" + (" (out of memory?)" if -code in MEMORY else "")
 
@@ -218,7 +219,7 @@ def _death(code: int) -> str:
 class Pool:
     """Runs checks in `jobs` slots. `known` holds seconds of earlier runs; `standing` effects of checks not run now.
 
-    `limit`: seconds for each check, instead of its own. `memory`: MiB for each check that is not on a GPU.
+    `limit`: seconds of CPU time for each check, instead of its own. `memory`: MiB for each check that is not on a GPU.
     """
 
     workspace: Workspace

@@ -329,7 +329,7 @@ def test_a_check_may_name_its_own_empty_body_and_mutants() -> None:
 
 
 def test_time_is_shared_out_and_none_left_is_a_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = SimpleNamespace(monotonic=lambda: 1e9)
+    clock = SimpleNamespace(process_time=lambda: 1e9, monotonic=lambda: 1e9)
     monkeypatch.setattr(crosshair_run, "time", clock)
     check, control = claim("GA-INV-001", "loss_mean"), Control("m", "mutant", "GA-INV-001", Outcome.ERROR, False)
     trial = crosshair_run.Trial(check, crosshair_contracts.loss_mean, Accumulation(), 0.0, 3)

@@ -29,7 +29,7 @@ def claim(strategy: str = "exhaustive", **bounds: int) -> Check:
 
 def explore(body: Callable[[Any], None], check: Check | None = None, seconds: float = 20.0) -> Result:
     check = check or claim()
-    limits = Limits(check.bound("branches"), check.bound("paths"), seconds, time.monotonic() + seconds)
+    limits = Limits(check.bound("branches"), check.bound("paths"), seconds, time.process_time() + seconds)
     explorer = Explorer(limits)
     kit = SymbolicKit(check, explorer)
     return explorer.run(lambda: body(kit))
@@ -219,7 +219,7 @@ def test_division_by_zero_and_negative_roots_are_not_taken_for_granted() -> None
 
 
 def stubbed(body: Callable[[Any], None]) -> Result:
-    explorer = Explorer(Limits(50, 50, 20.0, time.monotonic() + 600), d3_grid)
+    explorer = Explorer(Limits(50, 50, 20.0, time.process_time() + 600), d3_grid)
     kit = SymbolicKit(claim("stub_float"), explorer)
     return explorer.run(lambda: body(kit))
 
@@ -334,7 +334,7 @@ def test_a_stub_that_promises_too_much_where_it_is_used_gives_no_answer() -> Non
         a, b = k.floats("a", 2, "fp16", -1, 1)
         k.check("C", exact(a + b) == exact(a) + exact(b))
 
-    explorer = Explorer(Limits(50, 50, 20.0, time.monotonic() + 600), TooTight())
+    explorer = Explorer(Limits(50, 50, 20.0, time.process_time() + 600), TooTight())
     kit = SymbolicKit(claim("stub_float"), explorer)
     stopped = explorer.run(lambda: body(kit)).stopped
     assert stopped is not None

@@ -108,7 +108,8 @@ def hangs(run):
     here = Path(__file__).parent
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     (here / "pids").write_text(f"{os.getpid()} {child.pid}")
-    time.sleep(600)
+    while True:
+        pass
 """
 
 
@@ -183,8 +184,8 @@ def test_the_optimizer_is_passed_on(train: Path, capfd: pytest.CaptureFixture[st
 def test_a_step_that_hangs_is_killed_with_what_it_started(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
     train.write_text(HANGS)
     began = time.monotonic()
-    assert gradproof("check", "train.py:hangs", "--time-limit", "3", "--format", "json") == EXIT_CODE[Exit.OPEN]
-    assert time.monotonic() - began < 120
+    assert gradproof("check", "train.py:hangs", "--time-limit", "10", "--format", "json") == EXIT_CODE[Exit.OPEN]
+    assert time.monotonic() - began < 300
     assert {r["outcome"] for r in read(capfd)["results"]} == {"TIMEOUT"}
     assert gone(train.parent / "pids", time.monotonic() + 60)
 
@@ -193,7 +194,7 @@ def test_what_escapes_is_seen_to_live(train: Path, monkeypatch: pytest.MonkeyPat
     """Without the hunt for escaped children, one survives."""
     train.write_text(HANGS)
     monkeypatch.setattr(child, "end_strays", lambda scratch: None)
-    assert gradproof("check", "train.py:hangs", "--time-limit", "3") == EXIT_CODE[Exit.OPEN]
+    assert gradproof("check", "train.py:hangs", "--time-limit", "10") == EXIT_CODE[Exit.OPEN]
     assert not gone(train.parent / "pids", time.monotonic() + 0.5)
     os.kill(int((train.parent / "pids").read_text().split()[1]), signal.SIGKILL)
 

@@ -73,7 +73,7 @@ class Lean(SymbolicKit):
 
 
 def asked(proof: Proof, loop: Loop, kit: type[SymbolicKit] = Lean) -> Result:
-    explorer = Explorer(Limits(4, 4, 30.0, time.monotonic() + 600), None)
+    explorer = Explorer(Limits(4, 4, 30.0, time.process_time() + 600), None)
     made = kit(claim("no_stale_gradient"), explorer)
     return explorer.run(lambda: window_all.prove(made, loop, proof))
 

@@ -54,7 +54,7 @@ def fresh(harness: Callable[..., Contract], subject: Any, **setup: Any) -> Contr
 
 @dataclass
 class Trial:
-    """One harness, ready to be tried on any subject, and the time that is left."""
+    """One harness, ready to be tried on any subject, and the CPU time that is left."""
 
     check: Check
     harness: Callable[..., Contract]
@@ -66,7 +66,7 @@ class Trial:
 
     def ask(self, name: str, contract: Contract, post: str) -> Answer:
         """Consult CrossHair within this part's share of the time; the check's own subject may take half."""
-        left = self.deadline - time.monotonic()
+        left = self.deadline - time.process_time()
         share = left / 2 if name == "subject" else left / max(1, self.parts)
         paths = [b.value for b in self.check.bounds if b.name == "paths"]
         answer = consult(contract, post, share, *paths)
@@ -113,7 +113,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
     """Confirm or refute one CrossHair check. Raises GradproofError when a name does not resolve."""
     harness, reference = workspace.resolve(check.harness), workspace.resolve(check.subject)
     covers, controls = stated(check, workspace, "COVERS", ()), controls_of(check, workspace)
-    trial = Trial(check, harness, reference, time.monotonic() + check.time_limit, 1 + len(covers) + len(controls))
+    trial = Trial(check, harness, reference, time.process_time() + check.time_limit, 1 + len(covers) + len(controls))
     finding = _blank(check, harness)
     _check_bounds(check, stated(check, workspace, "BOUNDS", {}), finding)
     if not finding.reason:

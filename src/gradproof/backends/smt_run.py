@@ -80,7 +80,7 @@ class Trial:
 def run(check: Check, workspace: Workspace) -> Finding:
     """Discharge or refute one SMT check. Raises GradproofError when a name does not resolve."""
     reference = workspace.resolve(check.subject)
-    stub, deadline = stub_of(check, workspace), time.monotonic() + check.time_limit
+    stub, deadline = stub_of(check, workspace), time.process_time() + check.time_limit
     trial = Trial(check, workspace, workspace.resolve(check.harness), reference, stub, deadline)
     try:
         trial.backing.update(_rests_on(check))

@@ -46,7 +46,11 @@ __all__ = ["command", "present", "rendered", "show", "writable", "written"]  # s
 @click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(
-    "--time-limit", type=click.FloatRange(0, min_open=True), default=120.0, show_default=True, help="Seconds in all."
+    "--time-limit",
+    type=click.FloatRange(0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds of CPU time in all; ten times as many on the clock.",
 )
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."

@@ -43,7 +43,7 @@ _RUN = (
         "--time-limit",
         type=click.FloatRange(0, min_open=True),
         envvar=ENVIRONMENT["time_limit"],
-        help="Seconds for each check.",
+        help="Seconds of CPU time for each check; ten times as many on the clock.",
     ),
     click.option(
         "--memory-limit",

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core import GradproofError, Outcome
-from gradproof.processes import PREFIX, end_strays
+from gradproof.processes import PREFIX, end_strays, exceeded
 from gradproof.shadow.request import Request, undecided
 from gradproof.shadow.verdict import Verification
 from gradproof.shadow.wire import from_json, plain
@@ -75,7 +75,7 @@ def target_of(text: str) -> Target:
 
 
 def verify(target: Target, request: Request, limit: float) -> Verification:
-    """The verification of a function within `limit` seconds. Raises GradproofError for a mistake of the user's."""
+    """The verification of a function within `limit` seconds of CPU time. Raises GradproofError for a user's mistake."""
     config = plain(request.options())
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         result = Path(folder) / "result.json"
@@ -111,12 +111,11 @@ def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome
         with suppress(BrokenPipeError):
             process.stdin.write(json.dumps(job).encode() + b"\n")
             process.stdin.flush()
-        process.wait(limit)
-    except subprocess.TimeoutExpired:
-        _signal(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE)
-        return Outcome.TIMEOUT, f"no answer within {limit:g} s; the process was killed"
+        if late := exceeded(process, limit):
+            _signal(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            return Outcome.TIMEOUT, f"{late}; the process was killed"
     finally:
         _signal(process.pid, signal.SIGKILL)
         process.wait()

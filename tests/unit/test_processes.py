@@ -1,0 +1,103 @@
+"""Time limits: CPU time of a whole tree of processes, and ten times as much on the clock."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import z3
+
+from gradproof import processes, smt
+from gradproof.processes import Spent, exceeded
+
+SPIN = "while True: pass"
+BREEDS = """
+import os, time
+while True:
+    pid = os.fork()
+    if pid == 0:
+        while time.process_time() < 0.05: pass
+        os._exit(0)
+    os.waitpid(pid, 0)
+"""
+ESCAPES = f"""
+import os, sys
+if os.fork() == 0:
+    os.setsid()
+    {SPIN}
+sys.stdin.read()
+"""
+Children = list[subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def children() -> Iterator[Children]:
+    """Processes of a test, ended with all that is known of their trees."""
+    started: Children = []
+    yield started
+    for child in started:
+        spent = Spent(child.pid)
+        spent.look()
+        for process in spent._known.values():
+            process.kill()
+        child.wait()
+        assert child.stdin is not None
+        child.stdin.close()
+
+
+def start(children: Children, text: str) -> subprocess.Popen[bytes]:
+    """A process of Python that runs a text, in a session of its own."""
+    children.append(subprocess.Popen([sys.executable, "-I", "-c", text], stdin=subprocess.PIPE, start_new_session=True))
+    return children[-1]
+
+
+@pytest.mark.parametrize("text", [SPIN, BREEDS, ESCAPES], ids=["spins", "dead children", "a session of its own"])
+def test_the_cpu_time_of_the_whole_tree_is_limited(children: Children, text: str) -> None:
+    assert exceeded(start(children, text), 0.5) == "no answer within 0.5 s of CPU time"
+
+
+def test_a_process_that_does_nothing_is_limited_by_the_clock(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(processes, "WALL", 0.01)
+    said = exceeded(start(children, "import sys; sys.stdin.read()"), 50.0)
+    assert said == "no answer within 0.5 s on the clock, 0.01 times the limit of 50 s of CPU time"
+
+
+def test_a_process_that_waits_for_a_busy_machine_is_waited_for(
+    children: Children, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers long after its limit has passed on the clock, and has had little CPU time."""
+    child, looks = start(children, "import sys; sys.stdin.read()"), list[float]()
+    monkeypatch.setattr(processes, "LOOK", 0.01)
+    monkeypatch.setattr(processes, "WALL", 1e6)
+    monkeypatch.setattr(processes.os, "cpu_count", lambda: 1 << 20)
+    look = Spent.look
+
+    def looked(spent: Spent) -> float:
+        looks.append(look(spent))
+        if len(looks) == 50:
+            child.stdin.close()
+        return 0.0 if len(looks) < 100 else 1e9
+
+    monkeypatch.setattr(Spent, "look", looked)
+    assert exceeded(child, 0.1) is None
+    assert (len(looks) >= 50, child.returncode) == (True, 0)
+
+
+def hard() -> list[smt.Term]:
+    """A question that z3 does not answer soon: three cubes that sum to 42, of numbers with seventeen digits."""
+    x, y, z = (z3.Int(name) for name in "xyz")
+    return [x * x * x + y * y * y + z * z * z == 42]
+
+
+def test_a_query_ends_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smt, "WALL", 1e5)
+    assert smt.solve(hard(), {}, 0.3).answer is smt.Answer.TIMEOUT
+
+
+def test_a_query_that_gets_no_cpu_time_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(smt.time, "process_time", lambda: 0.0)
+    assert smt.solve(hard(), {}, 0.05).answer is smt.Answer.TIMEOUT
