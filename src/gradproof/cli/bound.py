@@ -73,7 +73,10 @@ def command(
     except LemmaRefused as error:
         click.echo(f"no answer: a step contract is not proved: {error}", err=True)
         return EXIT_CODE[Exit.OPEN]
-    except (NonLinear, OverflowError, ValueError) as error:
+    except OverflowError as error:
+        fitting = "give a smaller --magnitude, fewer micro-batches or a wider format"
+        raise GradproofError("GP411", str(error), "numbers and sums that their formats can hold", fitting) from error
+    except (NonLinear, ValueError) as error:
         raise GradproofError("GP411", str(error), "a setting with a bound", "see gradproof bound --help") from error
     if certificate is not None:
         write(certificate, made)

@@ -15,7 +15,7 @@ from gradproof.rounding.beyond import beyond
 from gradproof.rounding.certificate import Row, certify, from_rows, limited, rows_of
 from gradproof.rounding.farkas import check
 from gradproof.rounding.founded import require_contracts
-from gradproof.rounding.setting import Setting, difference, error_of, term_difference
+from gradproof.rounding.setting import Setting, difference, error_of, largest, term_difference
 from gradproof.rounding.witness import sequential_witness
 
 ASSUMED = ("round to nearest, ties to even, each operation rounded once", "no overflow, which the bound excludes")
@@ -89,7 +89,7 @@ def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:
         return made.bound, made.rows
     added = term + term
     added.alone = True
-    trees = any_order_bound(setting.buffer, setting.n, term.reach)
+    trees = any_order_bound(setting.buffer, setting.n, term.reach) if term.reach else Fraction(0)
     return setting.n * made.bound + trees, rows_of(added)
 
 
@@ -102,10 +102,12 @@ def witness(setting: Setting) -> list[Fraction]:
     """Gradients on which the setting errs far; no claim that nothing errs farther."""
     one = _replayed(setting)
     if one.inputs:
-        tried = [_tied_inputs(one)]
-        if one.scale == "divide" and one.order == "sequential" and one.n & (one.n - 1) == 0:
+        tried = [_tied_inputs(one), [one.reach] * one.n]
+        if one.scale == "divide" and one.order == "sequential" and one.n & (one.n - 1) == 0 and _narrower(one):
             tried.append(_late_inputs(one))
         return max(tried, key=lambda made: error_of(one, made))
+    if largest(FORMATS[one.buffer], one.reach / (one.n if one.scale == "divide" else 1)) == 0:
+        return [largest(FORMATS[one.buffer], one.reach)] * one.n
     if one.scale == "multiply" or (one.order == "sequential" and one.scale == "divide"):
         found, edge = sequential_witness(one.n, one.buffer, one.magnitude), beyond(one)
         return list(edge.witness) if edge is not None and edge.worst > error_of(one, found) else found
@@ -119,8 +121,7 @@ def witness(setting: Setting) -> list[Fraction]:
 def _plain_sums(setting: Setting) -> list[Fraction]:
     """The worst of a few gradients, for an order without a search of its own."""
     f = FORMATS[setting.buffer]
-    last = f.round(setting.reach)
-    last = last if last <= setting.reach else last - f.spacing(last)
+    last = largest(f, setting.reach)
     tried = [sequential_witness(setting.n, setting.buffer, setting.magnitude)] if setting.scale == "divide" else []
     tried += [[last] * setting.n, [last - k % 2 * f.spacing(last) for k in range(setting.n)]]
     return max(tried, key=lambda made: error_of(setting, made))
@@ -129,10 +130,17 @@ def _plain_sums(setting: Setting) -> list[Fraction]:
 def _tied_inputs(setting: Setting) -> list[Fraction]:
     """Reals midway between the largest number and the one below it, all of which are rounded the same way."""
     f = FORMATS[str(setting.inputs)]
-    step = f.spacing(setting.magnitude)
-    top = (setting.magnitude / step).__floor__() * step
+    top = largest(f, setting.reach)
+    if top == 0:
+        return [setting.reach] * setting.n
     below = top - f.spacing(top * (1 - f.u))
     return [(top + below) / 2] * setting.n
+
+
+def _narrower(setting: Setting) -> bool:
+    """Whether every number of the inputs' format is one of the buffer's."""
+    given, kept = FORMATS[str(setting.inputs)], FORMATS[setting.buffer]
+    return given.p <= kept.p and given.tiny >= kept.tiny and given.largest <= kept.largest
 
 
 def _late_inputs(setting: Setting) -> list[Fraction]:

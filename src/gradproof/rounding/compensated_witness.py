@@ -20,7 +20,7 @@ from functools import cached_property
 
 from gradproof.arith.formats import Format, format_named
 from gradproof.rounding.pairwise_witness import pairwise_witness
-from gradproof.rounding.setting import Setting, error_of, terms
+from gradproof.rounding.setting import Setting, error_of, largest, terms
 
 DOWN, UP = 1, -1
 BEAM, LONG = 6, 256  # partial sums that are kept: more for a few terms, fewer for more than LONG
@@ -93,7 +93,7 @@ def kahan(p: int, most: int, way: int) -> Machine:
         total, late = held
         yield from near(most, p)
         yield from near(most + late, p)
-        for binade in range(1, 6 if k < 8 else 2):
+        for binade in range(1, min(6 if k < 8 else 2, most.bit_length() + 1)):
             yield from near(1 << (most.bit_length() - binade), p)
         yield from (x + late for x in ties(total, most - late, p, way))
 
@@ -170,9 +170,7 @@ class Gradients:
     @cached_property
     def own(self) -> Fraction:
         """The largest gradient that the setting allows, a number of the format."""
-        s = self.setting
-        most = s.magnitude if s.scale != "none" else s.magnitude / s.n
-        return next(x for x in (self.fmt.round(most), self.fmt.round(most * (1 - 2 * self.fmt.u))) if x <= most)
+        return largest(self.fmt, self.setting.reach)
 
     def term(self, g: Fraction) -> Fraction:
         """What reaches the buffer."""

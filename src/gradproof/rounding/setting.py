@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith.formats import FORMATS
+from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Linear, times
 from gradproof.arith.soft import Soft
 from gradproof.arith.units import short
@@ -65,6 +65,13 @@ class Setting:
         """In words."""
         made = f"reals rounded to {self.inputs}" if self.inputs else f"{self.buffer} gradients"
         return f"N={self.n}, {made}, {self.buffer} buffer, |g| <= {float(self.magnitude):g}, {self.scale}, {self.order}"
+
+
+def largest(fmt: Format, bound: Fraction) -> Fraction:
+    """The largest number of a format that is no larger than a bound. Raises OverflowError beyond the format."""
+    fmt.round(bound)
+    step = fmt.spacing(bound)
+    return bound // step * step
 
 
 def terms(setting: Setting, made: Sequence[Any]) -> list[Any]:

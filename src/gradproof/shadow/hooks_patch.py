@@ -42,6 +42,8 @@ def install(hooks: Hooks, patches: Patches) -> None:
             patches.function(getattr(torch.nn.utils.clip_grad, name), hooks.clip)
     if torch.distributed.is_available():
         patches.function(torch.distributed.all_reduce, hooks.all_reduce)
+    if hooks.thorough:
+        patches.function(torch.cond, branched)
     patches.everywhere()
     _setter(patches, "grad", hooks.assigned)
     _setter(patches, "data", hooks.rebound)
@@ -57,6 +59,11 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
     patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)
+
+
+def branched(original: Replacement, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
+    """torch.cond outside of a compiler: one of two functions. Its own backward pass fails below a dispatch mode."""
+    return (true_fn if pred else false_fn)(*operands)
 
 
 def cover(hooks: Hooks, patches: Patches, kind: type) -> None:

@@ -29,6 +29,7 @@ from gradproof.shadow.storages import (
     fingerprint,
     finite,
     flat,
+    trainable,
     window,
     writable,
 )  # fmt: skip
@@ -135,9 +136,9 @@ class Leaves:
         held = self.storages.get(tensor)
         if held is None:
             held = self.storages.meet(tensor)
-            if not (tensor.requires_grad and tensor.is_leaf) and not held.owners:
+            if not trainable(tensor) and not held.owners:
                 self.source(tensor, held, unseen=True)
-        if tensor.requires_grad and tensor.is_leaf and held.state is not State.TRACKED:
+        if trainable(tensor) and held.state is not State.TRACKED:
             self.own(tensor)
         return held
 
@@ -202,7 +203,7 @@ class Leaves:
             site = self.site(tensor)
             source = Source("data", site, self.sites.advance(site, tensor.numel()))
             self._declare(tensor, source, user_place(), unseen=False, trained=held.trained)
-        elif held.owners or (tensor.requires_grad and tensor.is_leaf):
+        elif held.owners or trainable(tensor):
             held.state, held.pending = State.KNOWN, None
         elif held.state is State.KNOWN:
             self.source(tensor, held, unseen=False)
@@ -216,7 +217,7 @@ class Leaves:
         undeclared = held.state is not State.TRACKED and (held.owners or held.pending is not None)
         if undeclared and initialising():
             return
-        if tensor.requires_grad and tensor.is_leaf:
+        if trainable(tensor):
             self.parameter(tensor, held)
         for ref in held.owners:
             owner = ref()

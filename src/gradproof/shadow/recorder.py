@@ -32,11 +32,16 @@ from gradproof.shadow.storages import (
     fingerprint,
     flat,
     storage_of,
+    trainable,
 )  # fmt: skip
 from gradproof.shadow.tape import NOWHERE, Blind, Const, Entry, Event, Place, Ref, Tape
 
 NARROW_EVENTS = frozenset({"accumulate", "item"})
 """Events, many a window, at which only their own tensors are compared."""
+REWRITTEN = (
+    "write with copy_(), or make a new tensor; orthogonal and spectral_norm of torch.nn.utils do this themselves: "
+    "verify the step without them"
+)
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -204,6 +209,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _without_storage(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        if all(t.is_meta for t in tensors):  # there are no numbers to follow
+            return self._untracked(func, spec, [], args, kwargs)
         out = func(*args, **kwargs)
         if any(t.requires_grad or self._is_tracked(t) for t in tensors):
             odd = next(t for t in tensors if storage_of(t) is None or t.is_complex())
@@ -218,12 +225,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in tensors:
             held = self.leaves.glance(tensor)
             reading = torch.is_grad_enabled() and spec.base != "aten.detach"
-            if reading and tensor.requires_grad and tensor.is_leaf:
+            if reading and trainable(tensor):
                 self.leaves.read(tensor, held)
-        out = func(*args, **kwargs)
         if spec.name == "aten.view.dtype" and self._is_tracked(tensors[0]):
-            self.lost("reinterpreted", "the bits of a tracked tensor are read as another dtype", self.place())
-        return out
+            return self._reinterpreted(func, args, kwargs)
+        return func(*args, **kwargs)
 
     def _operate(self, func: Any, spec: Spec, tensors: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
@@ -249,10 +255,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._untracked(func, spec, written, args, kwargs)
         if not any(h.state is State.TRACKED for h in held.values()):
             return self._untracked(func, spec, written, args, kwargs)
+        if any(held[id(t)].state is State.TRACKED and held[id(t)].dtype is not t.dtype for t in tensors):
+            return self._reinterpreted(func, args, kwargs)
         if spec.alters:
-            self.lost("geometry", f"{spec.base} on a tracked tensor", self.place(), "make a new tensor instead")
+            self.lost("geometry", f"{spec.base} puts other memory under a tracked tensor", self.place(), REWRITTEN)
             return func(*args, **kwargs)
         return self._tracked(func, spec, tensors, written, held, args, kwargs)
+
+    def _reinterpreted(self, func: Any, args: Any, kwargs: Any) -> Any:
+        what = "the memory of a tracked tensor is read as another dtype"
+        self.lost("reinterpreted", what, self.place(), "read the tensor, not its storage or its bits")
+        return func(*args, **kwargs)
 
     def _untracked(self, func: Any, spec: Spec, written: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         dropping = spec.random and torch.is_grad_enabled() and drops(spec, args, kwargs)
@@ -287,7 +300,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def _dropped(self, spec: Spec) -> None:
-        what = f"{spec.name} draws random numbers in the forward pass"
+        what = f"{spec.name} draws random numbers in the forward pass, other ones with the full batch, as dropout does"
         self.lost("random-forward", what, self.place(), "call model.eval(), or set the dropout probability to 0")
 
     def _tracked(

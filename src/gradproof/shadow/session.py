@@ -38,7 +38,7 @@ from gradproof.shadow.match import (
     unmatched,
 )
 from gradproof.shadow.ranks import read_ranks, record_ranks, renamings
-from gradproof.shadow.run import Recording, Run, Step, record
+from gradproof.shadow.run import Recording, Run, Step, record, seed
 from gradproof.shadow.tape import NOWHERE, Blind, Event, Place, Source, Tape
 
 BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm")
@@ -179,13 +179,36 @@ def values_of(recordings: Sequence[Recording]) -> list[Values]:
 
 
 def errors(session: Session) -> Iterator[Trouble]:
-    """The user's function ended with an exception."""
-    for name, recordings in (("with micro-batches", session.ours), ("with the full batch", session.full)):
+    """The user's function ended with an exception: its own, or one that it raises only while it is recorded."""
+    pairs = (
+        ("with micro-batches", session.run, session.ours),
+        ("with the full batch", session.run.full_batch(), session.full),
+    )
+    for name, run, recordings in pairs:
         for recording in recordings:
-            if recording.error:
-                reason = f"called {name}, the function raised {recording.error.splitlines()[0]}"
-                mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
-                yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+            if not recording.error:
+                continue
+            first = recording.error.splitlines()[0]
+            if session.ranks == 1 and runs_alone(session.step, run):
+                reason = (
+                    f"called {name}, the function raised {first} while it was recorded, and runs without the recorder"
+                )
+                mend = "the recorder cannot follow what this line calls: leave it out of the step, or report it"
+                yield Trouble(Outcome.OPAQUE, reason, recording.raised, mend, "unrecordable")
+                continue
+            mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
+            reason = f"called {name}, the function raised {first}"
+            yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+
+
+def runs_alone(step: Step, run: Run) -> bool:
+    """Whether the function comes to its end where nothing records it."""
+    seed(run.seed)
+    try:
+        step(run)
+    except Exception:
+        return False
+    return True
 
 
 def ignored(session: Session) -> Iterator[Trouble]:

@@ -122,6 +122,17 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     return tensor.untyped_storage()
 
 
+def trainable(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a leaf of autograd that requires gradients.
+
+    A view that was made of one under `no_grad` looks like one below autograd; once its base has changed, torch refuses
+    to say whether it is a leaf.
+    """
+    if not tensor.requires_grad or (tensor._base is not None and tensor._base.requires_grad):
+        return False
+    return bool(tensor.is_leaf)
+
+
 def fingerprint(storage: torch.UntypedStorage) -> int:
     """A 64-bit hash of the bytes of a storage; of a long one, of two weighted sums of its words, which is faster."""
     count = storage.nbytes()

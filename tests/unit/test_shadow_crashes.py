@@ -1,0 +1,190 @@
+"""Loops on which the recorder itself used to fall over, each once right and once with the 1/N missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+import torch
+from shadow_steps import loop
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from gradproof.core import Outcome
+from gradproof.rounding.answer import answer
+from gradproof.rounding.setting import Setting
+from gradproof.shadow import session, verify
+from gradproof.shadow.run import Recording, Run
+from gradproof.shadow.tape import Tape
+
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.cond, where nobody records
+HOLDS, REFUTED, OPAQUE, ERROR = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.ERROR
+Make = Callable[[], nn.Module]
+
+
+def looked_at_before() -> nn.Module:
+    """A forward pass under `no_grad` comes first, which leaves views of the weight behind."""
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model(torch.randn(5, 3))
+    return model
+
+
+def looked_at_in_inference() -> nn.Module:
+    """The same in inference mode."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    with torch.inference_mode():
+        model(torch.randn(5, 3))
+    return model
+
+
+def a_view_is_kept() -> nn.Module:
+    """The view that was made under `no_grad` outlives the step that changes its base."""
+    model = nn.Linear(3, 2)
+    with torch.no_grad():
+        model.kept = model.weight.t()
+        torch.randn(5, 3) @ model.kept
+    return model
+
+
+def empty_then_set() -> nn.Module:
+    """Made on the meta device, then given memory and numbers."""
+    with torch.device("meta"):
+        model = nn.Linear(3, 2)
+    model = model.to_empty(device="cpu")
+    model.reset_parameters()
+    return model
+
+
+def assigned() -> nn.Module:
+    """Made on the meta device, then given the parameters of another model."""
+    model = nn.Linear(3, 2, device="meta")
+    model.load_state_dict(nn.Linear(3, 2).state_dict(), assign=True)
+    return model
+
+
+class Chooses(nn.Module):
+    """`torch.cond` on a truth value of the data, which is the same for every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Doubled where the condition holds."""
+        return torch.cond(x.square().sum() >= 0, lambda o: o * 2.0, lambda o: o * 1.0, (self.inner(x),))
+
+
+DECIDED: dict[str, Make] = {
+    "no_grad": looked_at_before, "inference": looked_at_in_inference, "kept": a_view_is_kept,
+    "meta": empty_then_set, "assigned": assigned, "cond": Chooses,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_a_right_loop_holds(name: str) -> None:
+    found = verify.check(lambda run: loop(run, DECIDED[name]()))
+    assert [(r.obligation, r.reason) for r in found.results if r.outcome is not HOLDS] == []
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_without_its_1_over_n_it_is_refuted(name: str) -> None:
+    def step(run: Any) -> None:
+        loop(run, DECIDED[name](), loss=lambda a, b: F.mse_loss(a, b) * run.accum_steps)
+
+    result = verify.check(step).result("GA-EQ-001")
+    assert (result.outcome, "4 times the full batch's" in result.reason) == (REFUTED, True), result.reason
+
+
+def reads_its_bytes(run: Any) -> None:
+    """A checksum of the weights' memory."""
+    model = nn.Linear(3, 2)
+    loop(run, model, lambda m: sum(m.weight.untyped_storage()[i] for i in range(4)))
+
+
+UNDECIDED: dict[str, tuple[Callable[[Any], None], str, str]] = {
+    "bytes": (reads_its_bytes, "the memory of a tracked tensor is read as another dtype", "read the tensor"),
+    "weight_norm": (
+        lambda run: loop(run, parametrizations.weight_norm(nn.Linear(3, 2))), "has no row in the operator table",
+        "gradproof.shadow.register",
+    ),
+    "orthogonal": (
+        lambda run: loop(run, parametrizations.orthogonal(nn.Linear(3, 2))), "puts other memory under a tracked tensor",
+        "verify the step without them",
+    ),
+    "dropout": (
+        lambda run: loop(run, nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2))), "as dropout does",
+        "set the dropout probability to 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNDECIDED)
+def test_what_cannot_be_followed_is_undecided_with_a_cause_and_a_remedy(name: str) -> None:
+    step, cause, remedy = UNDECIDED[name]
+    found = verify.check(step)
+    result = found.result("GA-EQ-001")
+    assert (result.outcome, found.code) == (OPAQUE, 4), result.reason
+    assert (cause in result.reason, remedy in result.mend) == (True, True), (result.reason, result.mend)
+
+
+def recorded() -> bool:
+    """Whether a dispatch mode is active."""
+    return bool(torch.utils._python_dispatch._get_current_dispatch_mode_stack())
+
+
+def fails_while_recorded(run: Any) -> None:
+    """Stands for any code of a library that a dispatch mode breaks."""
+    if recorded():
+        raise TypeError("no mode is wanted here")
+    loop(run, nn.Linear(3, 2))
+
+
+def fails_always(run: Any) -> None:
+    """The user's own mistake."""
+    raise TypeError("run has no field of that name")
+
+
+def test_an_error_that_only_the_recorder_causes_is_no_error_of_the_function() -> None:
+    found = verify.check(fails_while_recorded)
+    result = found.result("GA-EQ-001")
+    assert (result.outcome, found.code) == (OPAQUE, 4)
+    assert "runs without the recorder" in result.reason
+    assert "TypeError: no mode is wanted here" in result.reason
+    assert result.mend
+
+
+def test_an_error_of_the_function_stays_one() -> None:
+    found = verify.check(fails_always)
+    result = found.result("GA-EQ-001")
+    assert (result.outcome, found.code, result.details["code"]) == (ERROR, 3, "raised")
+
+
+def test_with_several_ranks_an_error_is_not_tried_alone() -> None:
+    broken = [Recording(Tape(), "TypeError: it stopped")] * 2
+    made = session.Session(fails_while_recorded, Run(), 2, broken, broken)
+    assert {trouble.code for trouble in session.errors(made)} == {"raised"}
+
+
+SMALL = ("sequential", "pairwise", "blocked:2", "kahan", "neumaier")
+
+
+@pytest.mark.parametrize("order", SMALL)
+@pytest.mark.parametrize("magnitude", ["1e-6", "1e-7", "1e-9"])
+def test_a_bound_of_tiny_gradients_is_attained_by_numbers_of_the_format(order: str, magnitude: str) -> None:
+    found = answer(Setting(4, "fp16", order=order, magnitude=Fraction(magnitude)))
+    assert found.attained <= found.bound
+    assert all(abs(g) <= found.setting.magnitude for g in found.witness)
+
+
+@pytest.mark.parametrize(("buffer", "inputs"), [("fp16", "fp32"), ("bf16", "fp32"), ("fp16", "bf16"), ("bf16", "fp16")])
+@pytest.mark.parametrize("order", ["sequential", "kahan", "any"])
+@pytest.mark.parametrize("magnitude", ["1", "1e-9"])
+def test_inputs_that_the_buffer_cannot_hold_have_a_bound(buffer: str, inputs: str, order: str, magnitude: str) -> None:
+    found = answer(Setting(4, buffer, inputs, order=order, magnitude=Fraction(magnitude)))
+    assert 0 < found.attained <= found.bound
+    assert math.isfinite(float(found.bound))
