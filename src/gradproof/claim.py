@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from gradproof.core import Check, Layer
 from gradproof.packages import in_stack, owner_of
@@ -40,9 +42,13 @@ _SYSTEM = (
     "/proc/", "/sys/", "/dev/", "/etc/", "/bin/", "/sbin/", "/usr/bin/", "/usr/sbin/", "/usr/libexec/", "/usr/share/",
     *(f"{above}/{name}/" for above in ("", "/usr") for name in ("lib", "lib32", "lib64", "libx32")),
 )  # fmt: skip
+_SHARED = "/dev/shm/"  # memory that looks like files, which anybody may write
 _seen: set[str] = set()
-_made: set[str] = set()
-_loose: set[str] = set()  # relative names that the working directory does not have: opened from a folder's descriptor
+_there: set[str] = set()  # those of them that were files when they were opened
+_made: dict[str, int | None] = {}  # files that this process made, and when each was last written before that
+_moved: dict[str, str] = {}  # folders that have another name now: the new one, and the one before
+_ANEW = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+_DESCRIPTORS = "/proc/self/fd"
 _watching: list[bool] = []
 _get_code = SourceFileLoader.get_code
 
@@ -74,48 +80,112 @@ def _by_version(place: str) -> bool:
 
 def _note(event: str, args: tuple[Any, ...]) -> None:
     """The audit hook. What the process itself makes anew, before it reads it, is not read from elsewhere."""
-    if event == "open":
-        place, flags = args[0], args[2]
-    elif event in ("ctypes.dlopen", "sqlite3.connect"):
-        place, flags = args[0], os.O_RDONLY
-    elif event in ("os.rename", "os.link"):
-        return _renamed(*args[:2])
-    else:
-        return
-    if isinstance(place, (str, bytes)) and os.fsdecode(place).startswith("<"):  # the name of code without a file
-        return
-    if not isinstance(place, (str, bytes)) or not place or (event != "open" and "/" not in os.fsdecode(place)):
-        return
     try:
-        name, how = os.path.abspath(os.fsdecode(place)), int(flags or 0)
-    except (OSError, TypeError, ValueError):
+        if event == "open":
+            _opened(args[0], int(args[2] or 0), named=args[1] is None)
+        elif event in ("ctypes.dlopen", "sqlite3.connect"):
+            _loaded(event, args[0])
+        elif event in ("os.rename", "os.link"):
+            _renamed(_entry(*args[::2]), _entry(*args[1::2]))
+        elif event in ("os.utime", "os.truncate"):
+            _own(os.path.realpath(_entry(args[0], args[3] if event == "os.utime" else -1)))
+    except (OSError, TypeError, ValueError, RecursionError):  # no name of a file: the call itself raises, too
         return
-    if _makes(name, how):
-        _made.add(name)
-    elif how & os.O_ACCMODE != os.O_WRONLY and name not in _made:
-        _seen.update((name, os.path.realpath(name)))
-        if not os.path.isabs(os.fsdecode(place)) and not os.path.exists(name):
-            _loose.add(os.fsdecode(place))
 
 
-def _makes(name: str, how: int) -> bool:
-    """Whether opening a file this way makes it anew: with O_EXCL only where there is none, else where it may."""
-    if how & os.O_EXCL:
-        return not os.path.lexists(name)
-    return bool(how & os.O_TRUNC) and (os.access(name, os.W_OK) or not os.path.exists(name))
+def _opened(place: Any, how: int, *, named: bool) -> None:
+    """`named`: by os.open, for which a relative name may be one within a folder that is open."""
+    if isinstance(place, int) or not (text := os.fsdecode(place)) or text.startswith("<"):  # code without a file
+        return
+    writes, inner = how & os.O_ACCMODE == os.O_WRONLY, named and not os.path.isabs(text)
+    for folder in [os.getcwd(), *(_folders() if inner else ())]:
+        raw = os.path.join(folder, text)
+        real = os.path.realpath(raw)
+        if inner and folder != os.getcwd() and not os.path.lexists(os.path.dirname(real)):
+            continue
+        if how & os.O_TRUNC and not how & ~_ANEW and _can(real):
+            _made.setdefault(real, _written(real))
+        elif how & os.O_CREAT and how & os.O_EXCL and not how & ~_ANEW and not os.path.lexists(raw):
+            _made.setdefault(real, None)
+        elif not _own(real) and not writes:
+            _read(raw, real)
 
 
-def _renamed(source: Any, target: Any) -> None:
-    """A file that has another name now: what is read under the new one is what lay under the old one."""
+def _can(real: str) -> bool:
+    """Whether a file can be made, or emptied."""
+    return os.access(real, os.W_OK) or not os.path.exists(real)
+
+
+def _written(real: str) -> int | None:
+    """When a file was last written, in ns; None where there is none."""
     try:
-        old, new = (os.path.abspath(os.fsdecode(place)) for place in (source, target))
-    except (OSError, TypeError, ValueError):
+        return os.stat(real).st_mtime_ns
+    except OSError:
+        return None
+
+
+def _own(real: str) -> bool:
+    """Whether a file has nothing but what this process wrote. An opening anew that failed has left it as it was."""
+    if real in _made and _made[real] is not None and _made[real] == _written(real):
+        del _made[real]
+    return real in _made
+
+
+def _read(raw: str, real: str) -> None:
+    """A file that was opened for reading, by its name and where that leads, and by the name that it had before."""
+    name = os.path.abspath(raw)
+    names = {real, name} if os.path.realpath(name) == real else {real}
+    _seen.update(names)
+    _there.update(names if os.path.isfile(real) else ())
+    for _ in range(len(_moved)):
+        for new, old in _moved.items():
+            if real.startswith(f"{new}{os.sep}"):
+                real = f"{old}{real[len(new) :]}"
+                _seen.add(real)
+
+
+def _folders() -> set[str]:
+    """The folders that are open."""
+    found = {name for name in _seen if os.path.isdir(name)}
+    for number in os.listdir(_DESCRIPTORS) if os.path.isdir(_DESCRIPTORS) else ():
+        with suppress(OSError):
+            found.add(os.readlink(f"{_DESCRIPTORS}/{number}"))
+    return {name for name in found if os.path.isdir(name)}
+
+
+def _loaded(event: str, place: Any) -> None:
+    """A library or a database. A name alone is a library of the system; `file:` begins the address of a database."""
+    name = os.fsdecode(place)
+    if event == "sqlite3.connect" and name.startswith("file:"):
+        address = urlsplit(name)
+        name = unquote(address.path)
+    if name in ("", ":memory:") or (event == "ctypes.dlopen" and os.sep not in name):
         return
-    if old in _made:
-        _made.add(new)
-    else:
-        _made.discard(new)
-        _seen.update((old, os.path.realpath(old)))
+    raw = os.path.join(os.getcwd(), name)
+    if not _own(os.path.realpath(raw)):
+        _read(raw, os.path.realpath(raw))
+
+
+def _entry(place: Any, folder: int) -> str:
+    """The name of an entry of a folder, which may be an open one: what it is, if a link, is not asked."""
+    if isinstance(place, int):
+        return os.readlink(f"{_DESCRIPTORS}/{place}")
+    base = os.getcwd() if folder < 0 else os.readlink(f"{_DESCRIPTORS}/{folder}")
+    above, name = os.path.split(os.path.join(base, os.fsdecode(place)))
+    return os.path.join(os.path.realpath(above), name)
+
+
+def _renamed(old: str, new: str) -> None:
+    """A file or folder that has another name now: what is read under the new one is what lay under the old one."""
+    own = {name: when for name, when in _made.items() if name == old or name.startswith(f"{old}{os.sep}")}
+    for name in [n for n in _made if n == new or n.startswith(f"{new}{os.sep}")]:
+        del _made[name]
+    _moved.pop(new, None)
+    _made.update({f"{new}{name[len(old) :]}": when for name, when in own.items()})
+    if os.path.isdir(old):
+        _moved[new] = old
+    elif old not in own:
+        _read(old, os.path.realpath(old))
 
 
 def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
@@ -126,9 +196,9 @@ def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
     found: dict[str, Path] = {}
     inner, own = installations_in(root), (*_SYSTEM, *(f"{p}{os.sep}" for p in (*installations(), scratch)))
     apart = tuple(p for p in own if not f"{root}{os.sep}".startswith(p))  # a workspace may lie in any folder
-    for name in sorted(_seen | _from_folders()):
+    for name in sorted(_seen):
         within = name.startswith(f"{root}{os.sep}")
-        if name.startswith(inner if within else apart):
+        if name.startswith(inner if within else apart) and not name.startswith(_SHARED):
             continue
         path = Path(name) if within else Path(os.path.realpath(name))
         within = path.is_relative_to(root)
@@ -138,12 +208,6 @@ def reads(root: Path, reports: Path, scratch: str) -> dict[str, Path]:
         if key is not None and (within or path.is_file()):
             found[key] = path
     return found
-
-
-def _from_folders() -> set[str]:
-    """Where the files are that were opened by a name within a folder that was opened before."""
-    folders = [name for name in _seen if os.path.isdir(name)] if _loose else []
-    return {os.path.realpath(p) for f in folders for n in _loose if os.path.isfile(p := os.path.join(f, n))}
 
 
 def _passed_over(path: Path, root: Path, reports: Path) -> bool:
@@ -192,8 +256,8 @@ def claim_of(
 
     A package that the check names counts wherever it is installed. A module that was loaded under another name than
     its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `finder`:
-    what was asked for, and when. `start`: sys.path as the run began. Raises OSError when a file that was imported or
-    declared is gone.
+    what was asked for, and when. `start`: sys.path as the run began. Raises OSError when a file that was imported, read
+    or declared is gone.
     """
     files: dict[str, str] = {}
     modules: dict[str, str] = {}
@@ -222,7 +286,7 @@ def claim_of(
         files[key_of(path, root) or f"ext:{path.as_posix()}"] = sha256_of(path)
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
-            files.setdefault(key, sha256_of(path) if path.exists() else ABSENT)
+            files.setdefault(key, sha256_of(path) if path.exists() or str(path) in _there else ABSENT)
     wanted = [name for place, names in list(finder.wanted.items()) if not _by_version(place) for name in names]
     search = searched(modules, root, start, finder, wanted, lambda key: place_of(key, root))
     return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(finder.absent), "search": search}

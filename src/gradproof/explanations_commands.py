@@ -240,6 +240,10 @@ COMMANDS: Mapping[str, Explanation] = {
         "`gradproof merge` could not write evidence into the store, and took back what it had written.",
         "Make room, or make reports/ writable, and merge again.",
     ),
+    "GP487": Explanation(
+        "The baseline is a report that the workspace's own runs write, so a verdict would be compared with itself.",
+        "Copy the reports of a release to a folder of their own, and name that folder as the baseline.",
+    ),
     "GP490": Explanation(
         "The workspace's pyproject.toml cannot be read, or is no TOML.",
         "Mend the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",

@@ -42,7 +42,10 @@ def default_jobs() -> int:
 
 @dataclass(frozen=True)
 class Options:
-    """What a command line asks for. `stated`: the options that it, or the environment, gives."""
+    """What a command line asks for. `stated`: the options that it, or the environment, gives.
+
+    `baseline`: the one that it gives; `baselines`: all that a verdict is compared with, that of the file included.
+    """
 
     workspace: Path | None = None
     contracts: tuple[str, ...] = ()
@@ -53,6 +56,7 @@ class Options:
     time_limit: float | None = None
     fail_fast: bool = False
     baseline: Path | None = None
+    baselines: tuple[Path, ...] = ()
     stated: frozenset[str] = frozenset()
     memory_limit: int = 16384
 
@@ -82,6 +86,7 @@ class Session:
         self.plans: dict[Path, list[Check]] = {c.path: plan(c) for c in self._asked_first()}
         self._distinct()
         self._demanded()
+        self._compared_with_others()
 
     def _load(self) -> list[Contract]:
         from gradproof.contract import ContractErrors, Problem, load
@@ -140,6 +145,18 @@ class Session:
                 near = difflib.get_close_matches(name, known, 1)
                 mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
                 raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", mend, where)
+
+    def _compared_with_others(self) -> None:
+        """A baseline is no report of this workspace, which would be compared with itself."""
+        names = {"", *self._beside(), *(c.id for c in self.contracts)}
+        own = [place for n in sorted(names) if is_file(place := self.workspace.reports / n / "report.json")]
+        for baseline in self.options.baselines:
+            inner = sorted(baseline.glob("*/report.json")) if os.path.isdir(baseline) else []
+            for place in filter(is_file, (baseline, baseline / "report.json", *inner)):
+                if any(os.path.samefile(place, report) for report in own):
+                    found, expected = "the workspace's own report as its baseline", "the reports of an earlier release"
+                    raise GradproofError("GP487", found, expected, "copy the reports of a release, and name the copy",
+                                         str(baseline))  # fmt: skip
 
     def _distinct(self) -> None:
         """Evidence is filed under check ids, so no two contracts may plan the same one."""
@@ -270,16 +287,18 @@ class Session:
         )
 
     def reports(self, run: Run) -> list[dict[str, Any]]:
-        """The report of each contract, held against the baseline where there is one. Raises GradproofError GP481.
+        """The report of each contract, compared with every baseline that there is. Raises GradproofError GP481.
 
         A part of a run, which never meets the gate, is held against none.
         """
         made = [self.reported(contract, run) for contract in self.contracts]
-        if self.options.baseline is None or not run.complete:
+        if not self.options.baselines or not run.complete:
             return made
         from gradproof.ratchet import held
 
-        return held(self.options.baseline, made, self._beside())
+        for baseline in self.options.baselines:
+            made = held(baseline, made, self._beside())
+        return made
 
     def _beside(self) -> frozenset[str]:
         """Ids of the workspace's contracts, which are not gone where --contract leaves them out."""
@@ -332,20 +351,25 @@ def workspace_of(options: Options) -> Workspace | None:
         return None
 
 
-def baseline_of(options: Options, root: Path) -> Path | None:
-    """The baseline that a session of these options would have, as far as its settings can be read."""
+def baselines_of(options: Options, root: Path) -> tuple[Path, ...]:
+    """The baselines that a session of these options would have, as far as its settings can be read."""
     try:
-        return _completed(options, load_settings(root)).baseline
+        return _completed(options, load_settings(root)).baselines
     except GradproofError:
-        return options.baseline
+        return () if options.baseline is None else (options.baseline,)
 
 
 def _completed(options: Options, settings: Settings) -> Options:
-    """The options with what the file says where neither the command line nor the environment does."""
+    """The options with what the file says where neither the command line nor the environment does.
+
+    A baseline is added to that of the file and never takes its place.
+    """
     found = {name: value for name, value in settings.options.items() if name not in options.stated}
-    if "baseline" in found and settings.path is not None:
-        found["baseline"] = settings.path.parent / found["baseline"]
-    return replace(options, **found)
+    found.pop("baseline", None)
+    baselines = [] if options.baseline is None else [options.baseline]
+    if "baseline" in settings.options and settings.path is not None:
+        baselines.append(settings.path.parent / settings.options["baseline"])
+    return replace(options, **found, baselines=tuple(dict.fromkeys(baselines)))
 
 
 def reusable(standing: Standing) -> bool:

@@ -20,7 +20,8 @@
     reason = "no GPU in this CI"
     expires = 2027-01-31
 
-Precedence: command line, environment, file, default. What is required adds to the contract and never takes away.
+Precedence: command line, environment, file, default. What is required adds to the contract and never takes away, and a
+baseline of the command line or the environment is added to that of the file.
 """
 
 from __future__ import annotations

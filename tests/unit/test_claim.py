@@ -136,6 +136,16 @@ def test_a_file_beside_a_workspace_counts_wherever_that_lies(
     assert set(reads(root, root / "reports", "/nowhere")) == {f"ext:{file}"}
 
 
+def test_shared_memory_counts_though_devices_do_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("dev/null", "dev/shm/c.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.setattr(claim, "_SYSTEM", (f"{tmp_path}/dev/",))
+    monkeypatch.setattr(claim, "_SHARED", f"{tmp_path}{claim._SHARED}")
+    monkeypatch.setattr(claim, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
+    assert set(reads(tmp_path / "ws", tmp_path / "ws/reports", "/nowhere")) == {f"ext:{tmp_path}/dev/shm/c.json"}
+
+
 def test_the_gate_falls_with_a_file_that_is_read(toy: Workspace) -> None:
     path = toy.root / "symbolic/runs.py"
     line = "from pathlib import Path\n    Path('models/scale.json').read_text()\n    value = workspace"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -75,8 +76,70 @@ def test_the_file_and_the_environment_name_it_too(toy: Workspace, base: Path, mo
     edit(toy, 'value: "1e-5"', 'value: "1e-4"')
     (toy.root / "pyproject.toml").write_text('[tool.gradproof]\nbaseline = "baseline"\n', encoding="utf-8")
     assert dispatch(["gate"]) == BROKEN
-    monkeypatch.setenv("GRADPROOF_BASELINE", str(toy.reports))
-    assert dispatch(["gate"]) == MET
+
+
+@pytest.mark.parametrize("how", ["command line", "environment"])
+def test_a_baseline_of_the_caller_is_added_to_that_of_the_file(
+    toy: Workspace, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """Whoever runs the gate could name the report of a moment ago, and the file's baseline would be forgotten."""
+    (toy.root / "pyproject.toml").write_text('[tool.gradproof]\nbaseline = "baseline"\n', encoding="utf-8")
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    weaker = str(shutil.copytree(toy.reports, toy.root / "weaker"))
+    if how == "environment":
+        monkeypatch.setenv("GRADPROOF_BASELINE", weaker)
+    own = [] if how == "environment" else ["--baseline", weaker]
+    assert dispatch(["gate", *own]) == BROKEN
+    capsys.readouterr()
+    assert dispatch(["config", *own, "--json"]) == MET
+    rows = [r for r in json.loads(capsys.readouterr().out)["settings"] if r["name"] == "baseline"]
+    named = "command line" if how == "command line" else "environment GRADPROOF_BASELINE"
+    places = [named, f"{toy.root / 'pyproject.toml'}:2"]
+    assert [(r["value"], r["source"]) for r in rows] == list(zip([weaker, str(base)], places, strict=True))
+    edit(toy, 'value: "1e-4"', 'value: "1e-6"')
+    assert dispatch(["gate", *own]) == MET
+    edit(toy, 'value: "1e-6"', 'value: "1e-5"')
+    capsys.readouterr()
+    (toy.root / "pyproject.toml").unlink()
+    shutil.rmtree(weaker)
+    shutil.copytree(toy.reports, weaker)
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    assert dispatch(["gate", *own]) == BROKEN
+
+
+def linked(toy: Workspace, place: str) -> str:
+    """A name of the workspace's own report, or of a folder that has it."""
+    own, other = toy.reports / "report.json", toy.root / place
+    if place in ("symbolic link", "hard link"):
+        other.mkdir()
+        (os.symlink if place == "symbolic link" else os.link)(own, other / "report.json")
+        return place
+    if place == "linked folder":
+        other.symlink_to(toy.reports, target_is_directory=True)
+        return f"{place}/report.json"
+    return place
+
+
+@pytest.mark.parametrize("how", ["command line", "environment", "file"])
+def test_the_workspace_s_own_report_is_no_baseline(
+    toy: Workspace, base: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """What is judged would be compared with itself."""
+    edit(toy, 'value: "1e-5"', 'value: "1e-4"')
+    before = {p: p.read_bytes() for p in toy.reports.rglob("report.*")}
+    for place in ("reports", ".", "reports/report.json", "symbolic link", "hard link", "linked folder"):
+        name = linked(toy, place)
+        if how == "file":
+            (toy.root / "pyproject.toml").write_text(f'[tool.gradproof]\nbaseline = "{name}"\n', encoding="utf-8")
+        if how == "environment":
+            monkeypatch.setenv("GRADPROOF_BASELINE", name)
+        own = ["--baseline", name] if how == "command line" else []
+        for command in (["gate"], ["report"], ["attest", "here"]):
+            capsys.readouterr()
+            assert dispatch([*command, *own]) == USAGE, (command, place)
+            said = capsys.readouterr().err
+            assert "GP487" in said or (command == ["report"] and place != "hard link" and "GP433" in said), place
+        assert {p: p.read_bytes() for p in toy.reports.rglob("report.*")} == before
 
 
 def test_a_parameter_that_is_smaller_is_not_met(toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,7 +182,6 @@ def test_no_command_writes_over_the_baseline(
     assert dispatch([*command, "--baseline", place]) == USAGE
     assert "GP433" in capsys.readouterr().err
     assert (toy.reports / "report.json").read_bytes() == before
-    assert dispatch(["gate", "--baseline", place]) == MET
 
 
 @pytest.mark.parametrize("name", ["x" * 300, f"{'x' * 300}.json", f"{'x' * 300}/report.json"])
@@ -192,10 +254,10 @@ def test_a_folder_of_reports_stays_a_baseline_after_a_run_of_one_contract(two: W
     assert dispatch(["verify", "-q"]) == MET
     assert dispatch(["verify", "-q", "--contract", "toy"]) == MET
     assert sorted(p.parent.name for p in two.reports.rglob("report.json")) == ["toy", "zoo"]
-    assert dispatch(["gate", "--baseline", str(two.reports)]) == MET
+    assert dispatch(["gate", "--baseline", str(shutil.copytree(two.reports, two.root / "release"))]) == MET
 
 
-@pytest.mark.parametrize("place", [".", "proofs/toy/contract.yaml", "reports/evidence", "nowhere", "pyproject.toml"])
+@pytest.mark.parametrize("place", ["models", "proofs/toy/contract.yaml", "reports/evidence", "no", "pyproject.toml"])
 def test_a_baseline_that_is_no_report_is_refused(
     toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], place: str
 ) -> None:

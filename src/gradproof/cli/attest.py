@@ -73,10 +73,10 @@ def command(
 
 
 def _held(session: Session) -> list[Exit]:
-    """The verdicts against the baseline, which no bundle carries; none where there is no baseline."""
+    """The verdicts against the baselines, which no bundle carries; none where there is no baseline."""
     from gradproof.core import Exit
 
-    if session.options.baseline is None:
+    if not session.options.baselines:
         return []
     reports = session.reports(session.at_hand())
     for report in reports:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gradproof.session import Options, Session
     from gradproof.workspace import Workspace
 
-ASKED_WRONGLY = frozenset({"GP212"})  # a contract that there is none of: nothing is said of the reports of others
+ASKED_WRONGLY = frozenset({"GP212", "GP487"})  # no such contract, no such baseline: this says nothing of the reports
 
 
 def begun(options: Options, outputs: Sequence[Output], *, reports: bool = False) -> Session:
@@ -73,13 +73,12 @@ def _not_the_baseline(places: Sequence[tuple[str, Path]], options: Options, work
     """Raises GradproofError GP433 for what would be written where a report lies that nothing may be weaker than."""
     if not places:
         return
-    from gradproof.session import baseline_of
+    from gradproof.session import baselines_of
 
-    baseline = baseline_of(options, workspace.root)
-    if baseline is None or "\0" in str(baseline):
-        return
-    inner = baseline.glob("*/report.json") if os.path.isdir(baseline) else ()
-    real = {os.path.realpath(p) for p in (baseline, baseline / "report.json", *inner)}
+    real: set[str] = set()
+    for baseline in (p for p in baselines_of(options, workspace.root) if "\0" not in str(p)):
+        inner = baseline.glob("*/report.json") if os.path.isdir(baseline) else ()
+        real |= {os.path.realpath(p) for p in (baseline, baseline / "report.json", *inner)}
     for who, path in places:
         if os.path.realpath(path) in real:
             found, wanted = f"{who} would write over the baseline", "a file that is no part of what is judged"

@@ -51,7 +51,12 @@ def _options(session: Session) -> Iterator[dict[str, Any]]:
             by_line = source(name) is ParameterSource.COMMANDLINE
             told = "command line" if by_line else session.settings.places.get(name, "default")
         value = getattr(session.options, name)
+        if name == "baseline" and value is None and session.options.baselines:
+            continue
         yield {"name": name, "value": value if isinstance(value, int | float | None) else str(value), "source": told}
+    for kept in session.options.baselines:
+        if kept != session.options.baseline:
+            yield {"name": "baseline", "value": str(kept), "source": session.settings.places["baseline"]}
 
 
 def _demands(session: Session) -> Iterator[dict[str, Any]]:

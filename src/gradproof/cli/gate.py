@@ -37,7 +37,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     reports = session.reports(run)
     with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
         if outputs.table:
-            told(reports, None if session.options.baseline is not None else MOST)
+            told(reports, None if session.options.baselines else MOST)
         outputs.finish(reports)
     return worst(Exit(r["verdict"]["exit"]) for r in reports)
 

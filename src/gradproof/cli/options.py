@@ -82,7 +82,7 @@ def running(function: F) -> F:
 
 def baseline(function: F) -> F:
     """--baseline."""
-    words = "Report, or folder of reports, that nothing may be weaker than."
+    words = "Report, or folder of reports, that nothing may be weaker than, besides the baseline of pyproject.toml."
     kind = click.Path(path_type=Path)
     return click.option("--baseline", type=kind, envvar=ENVIRONMENT["baseline"], metavar="PATH", help=words)(function)
 

@@ -88,7 +88,7 @@ def _dated(judged: Judged) -> list[Exit]:
     for report in judged.reports.values():
         for waiver in report["waivers"]:
             click.echo(f"  {waiver_words(waiver)}")
-    if session.options.baseline is not None:
+    if session.options.baselines:
         click.echo("the settings name a baseline: no bundle is held to one, gradproof gate and attest are")
     standings, now = judged.carried.standings, session.under(replace(session.demands, now=datetime.now(UTC)))
     then = session.verdicts(standings, *session.contracts)
