@@ -1,0 +1,82 @@
+"""What gradproof answers to a step, and what is wrong with that answer."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from dataclasses import dataclass, field
+
+from gradproof.shadow.verify import check
+from tests.soundness.kit import BLIND, RIGHT, Step
+from tests.soundness.oracle import Findings
+
+FALSE_HOLDS, BESIDE, FALSE_REFUTED, CRASH = "false HOLDS", "held beside", "false REFUTED", "crash"
+"""Held beside: not green, and the label does not hold, but another obligation does that the numbers show broken."""
+PROVED, REFUTED, UNDECIDED = "proved", "refuted", "undecided"
+ROUNDED = 5e-2
+"""A difference below this, where the accumulator is narrow, is what rounding makes: GA-INV-004 is about that."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The outcome of each obligation, the exit code, and the exception that gradproof ended with, if it did."""
+
+    outcomes: dict[str, str] = field(default_factory=dict)
+    code: int = 3
+    error: str = ""
+    reasons: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def verdict(self) -> str:
+        """The answer in a word."""
+        if self.error:
+            return CRASH
+        if REFUTED in self.outcomes.values():
+            return REFUTED
+        return PROVED if self.code == 0 else UNDECIDED
+
+
+def ask(step: Step) -> Answer:
+    """Verify a step in this process."""
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            made = check(
+                step.function,
+                accum_steps=step.accum_steps,
+                micro_batch=step.micro_batch,
+                windows=step.windows,
+                tail=step.tail,
+            )
+        except Exception as error:  # whatever it is, it is gradproof's
+            return Answer(error=f"{type(error).__name__}: {error}")
+    outcomes = {r.obligation: str(r.outcome).lower() for r in made.results}
+    errors = [r.reason for r in made.results if str(r.outcome).lower() == "error"]
+    reasons = {r.obligation: r.reason for r in made.results}
+    return Answer(outcomes, made.code, errors[0] if errors and made.code == 3 else "", reasons)
+
+
+def must_not_hold(step: Step, found: Findings) -> set[str]:
+    """The obligations that the label or the numbers say are broken."""
+    if step.label == RIGHT:
+        return set()
+    if step.label == BLIND:
+        return {"GA-EQ-001"}
+    rounded = "narrow" in found.signs and found.gradient < ROUNDED
+    return set(step.broken) | (found.broken - ({"GA-EQ-001"} if rounded else set()))
+
+
+def fault(step: Step, found: Findings, answer: Answer) -> tuple[str, str]:
+    """What is wrong with an answer, and where; two empty texts where nothing is."""
+    if answer.error:
+        return CRASH, answer.error
+    held = sorted(name for name in must_not_hold(step, found) if answer.outcomes.get(name) == "holds")
+    if step.label != RIGHT and answer.code == 0:
+        return FALSE_HOLDS, ", ".join(["green", *held])
+    if held:
+        return FALSE_HOLDS if set(held) & set(step.broken) else BESIDE, ", ".join(held)
+    refuted = sorted(name for name, outcome in answer.outcomes.items() if outcome == "refuted")
+    if step.label != "wrong" and refuted:
+        return FALSE_REFUTED, ", ".join(refuted)
+    return "", ""

@@ -1,0 +1,14 @@
+"""All steps: importing this module lists them."""
+
+from __future__ import annotations
+
+from tests.soundness import steps_buffers, steps_reports, steps_scale, steps_zeroing
+from tests.soundness.kit import STEPS, Step
+
+MODULES = (steps_scale, steps_buffers, steps_zeroing, steps_reports)
+
+
+def steps_of(*modules: object) -> list[Step]:
+    """The steps of some modules, in the order of their text."""
+    names = {getattr(module, "__name__", "") for module in modules}
+    return [step for step in STEPS.values() if step.function.__module__ in names]
