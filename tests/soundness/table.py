@@ -33,11 +33,11 @@ HEAD = (
     "",
     f"Written by `{COMMAND}`; do not edit.",
     "",
-    "Each step of `tests/soundness` has a label that was written by hand. An oracle confirms it with numbers: it compares",
-    "gradients, weights and losses with a clean full batch and with a reference loop. The columns gradient, weights and",
-    "loss hold the largest relative difference in float64. The column stale holds the largest change of a later window's",
-    "gradient when the samples of the first window change and no weight moves. A blind step reads none of run's numbers,",
-    "so that a comparison with itself says nothing about it.",
+    "Each step of `tests/soundness` has a label that was written by hand. An oracle confirms it with numbers. It",
+    "compares gradients, weights and losses with a clean full batch and with a reference loop. The columns gradient,",
+    "weights and loss hold the largest relative difference in float64. The column stale holds the largest change of a",
+    "later window's gradient when the samples of the first window change and no weight moves. A blind step reads none",
+    "of run's numbers, so that a comparison with itself says nothing about it.",
     "",
 )
 
