@@ -23,6 +23,9 @@ from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref
 OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
 """Operators whose first argument is only written: what it held, perhaps nothing yet, does not count."""
 
+OTHERS = "not the numbers that the full batch takes"
+REPEATED = "several micro-batches are the same numbers"
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -110,10 +113,10 @@ def contents_apart(accumulated: Tape, full: Tape) -> list[str]:
         a, b = (np.concatenate([item[2] for item in side[key]]) for side in (ours, theirs))
         outside = any(item[1] for item in (*ours[key], *theirs[key]))
         if a.size == b.size and outside and not same(a, b):
-            words = SHUFFLED if shuffled(accumulated, full, *key) else "not the numbers that the full batch takes"
+            words = SHUFFLED if shuffled(accumulated, full, *key) else OTHERS
             wrong.append(f"{described(key)}: {words}")
-        elif np.unique(a).size < 0.9 * np.unique(b).size:
-            wrong.append(f"{described(key)}: several micro-batches are the same numbers")
+        elif np.unique(a).size * b.size < 0.9 * np.unique(b).size * a.size:
+            wrong.append(f"{described(key)}: {REPEATED}")
     return wrong
 
 

@@ -30,6 +30,10 @@ MASKS = "token weights for every mask: the operators, token ids and Python numbe
 REACH = "all real weights and float inputs, at the recorded counts"
 MEND = "divide by the valid tokens of the whole window, over all ranks"
 
+CHOICE = (
+    "right with a fixed normaliser, or a mask that only leaves samples out; wrong where valid tokens should be counted"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
@@ -93,7 +97,7 @@ def verdicts(found: Sequence[Weights], more: Sequence[str] = ()) -> list[str]:
 
 
 def normaliser(full: Sequence[Weights], ranks: int) -> Result | None:
-    """What the full batch's weights refute, if anything."""
+    """What the full batch's weights refute, or leave undecided, if anything."""
     if not full or any(w.right is None for w in full):
         return None
     for weights in full:
@@ -104,8 +108,20 @@ def normaliser(full: Sequence[Weights], ranks: int) -> Result | None:
     if any(u is None for u in uniform):
         return None
     found = [u for u in uniform if u is not None]
-    wrong = _world(found, ranks) or _deaf(found)
+    if wrong := _world(found, ranks):
+        return _refuted(full[0], wrong)
+    wrong = _deaf(found)
+    if wrong and fixed(full, found):
+        words = f"not decided: {wrong} (in the full batch's run): {CHOICE}"
+        place = placed(full[0].tokens[0]["place"])
+        return Result("GA-EQ-001", Outcome.UNKNOWN, words, place, MEND, "weight", REACH, {"verdict": full[0].verdict})
     return _refuted(full[0], wrong) if wrong else None
+
+
+def fixed(full: Sequence[Weights], found: Sequence[Uniform]) -> bool:
+    """Whether the normaliser is one number for every window, or for every token or sample that a window has."""
+    each = [u.weight * len(w.tokens) for w, u in zip(full, found, strict=True)]
+    return all(near(u.weight, found[0].weight) for u in found) or all(near(e, each[0]) for e in each)
 
 
 def uniform_of(weights: Weights) -> Uniform | None:

@@ -22,11 +22,13 @@ from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.blame import place_of_data
 from gradproof.shadow.compare import windows as windows_of
+from gradproof.shadow.confirm import ALIKE, CONSTANTS, EQUAL, borne_out, matched, undecided
 from gradproof.shadow.decide import DOMAINS, MOST_OPERATIONS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.flow_ops import first_narrow
 from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow, Observation
+from gradproof.shadow.match import OTHERS, REPEATED
 from gradproof.shadow.numeric import Numbers
 from gradproof.shadow.orders import left_behind, reordered, untold
 from gradproof.shadow.padding import RESHAPED
@@ -248,8 +250,11 @@ class Judge:
             words = f"one backward pass sums a whole window, and {slim[0]} values are in it"
             report.doubts.setdefault("GA-INV-004", (words, slim[1]))
         self._windows()
-        for broken in report.broken:
+        stands, doubted = borne_out(self.session, report.broken)
+        for broken in stands:
             self.add(offence(broken, tape))
+        for result in undecided(doubted, stands):
+            self.add(result)
         for name in PROTOCOL:
             if report.unseen:
                 words = f"not seen on this tape: {report.unseen}"
@@ -266,7 +271,7 @@ class Judge:
             else:
                 self.add(Result(name, Outcome.HOLDS, held(name, report), None, "", "events", RECORDED))
         self._moves()
-        return report.broken
+        return stands
 
     def _windows(self) -> None:
         """Windows that were asked for and not trained were not verified."""
@@ -383,8 +388,8 @@ class Judge:
             found = self._path(session, broken, same_data=False)
             wrong = normaliser(weighed(session)[1], session.ranks)
             found += [] if wrong is None else [wrong]
-            refuted = any(r.outcome is Outcome.REFUTED for r in found)
-            if refuted and left_behind(self.session, session):
+            doubted = wrong is not None or any(r.outcome is Outcome.REFUTED for r in found)
+            if doubted and left_behind(self.session, session):
                 self.made.paths[-1] += ", which Python numbers did not follow: nothing is shown at them"
                 continue
             made.append(session)
@@ -439,8 +444,13 @@ class Judge:
         place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
         mend = DATA_MEND
         details = {"streams": data}
-        known = Outcome.OPAQUE if all(text.endswith((RESHAPED, SHUFFLED)) for text in data) else Outcome.REFUTED
-        self.add(Result("GA-DATA-001", known, data[0], place, mend, "leaves", RECORDED, details))
+        known, first = Outcome.REFUTED, data[0]
+        words = "not compared: the two runs did not train on the same data"
+        if all(text.endswith((RESHAPED, SHUFFLED)) for text in data):
+            known = Outcome.OPAQUE
+        elif not any(text.endswith((OTHERS, REPEATED)) for text in data) and matched(self.session):
+            known, first, mend = Outcome.UNKNOWN, f"not decided: {first}, but {EQUAL}; {ALIKE}", CONSTANTS
+            words = "not compared for other values: the data of the two runs could not be matched"
+        self.add(Result("GA-DATA-001", known, first, place, mend, "leaves", RECORDED, details))
         for name in NUMBERS:
-            words = "not compared: the two runs did not train on the same data"
             self.add(Result(name, Outcome.OPAQUE, words, place, mend, details={"code": "data"}))
