@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.destination import cleared, writable, written
+from gradproof.cli.options import allow_undecided
 
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
@@ -56,15 +57,19 @@ __all__ = ["command", "present", "rendered", "show", "writable", "written"]  # s
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file instead of stdout.")
-def command(target: str, time_limit: float, format_: str, out: Path | None, **given: Any) -> int:
+@allow_undecided
+def command(
+    target: str, time_limit: float, format_: str, out: Path | None, allow: tuple[str, ...], **given: Any
+) -> int:
     """Verify that FUNCTION accumulates gradients correctly.
 
     FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
     trains as it always does. It is called with micro-batches and with the full batch; what it prints goes to stderr.
     """
     from gradproof.shadow.child import target_of, verify
-    from gradproof.shadow.request import Request
+    from gradproof.shadow.request import Request, allowed
 
+    names = allowed(allow)
     given["domains"] = given["domains"] or USUAL
     request = Request(**given)
     writable(out)
@@ -73,6 +78,7 @@ def command(target: str, time_limit: float, format_: str, out: Path | None, **gi
     chosen = target_of(target)
     present(request.device)
     found = verify(chosen, request, time_limit)
+    found.allow_undecided = names
     show(found, format_, out)
     return found.code
 

@@ -87,6 +87,12 @@ def baseline(function: F) -> F:
     return click.option("--baseline", type=kind, envvar=ENVIRONMENT["baseline"], metavar="PATH", help=words)(function)
 
 
+def allow_undecided(function: F) -> F:
+    """--allow-undecided, for what ends with a Verification; `request.allowed` judges the names."""
+    words = "Exit 0 although this obligation is undecided; never if it is refuted (repeatable)."
+    return click.option("--allow-undecided", "allow", multiple=True, metavar="ID", help=words)(function)
+
+
 def as_json(function: F) -> F:
     """--json."""
     return click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")(function)

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from gradproof.cli.options import allow_undecided
+
 FORMATS = ("text", "json", "md")
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -25,10 +27,11 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
+@allow_undecided
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def command(
     accum_steps: int | None, epoch_batches: int | None, windows: int, mode: str, format_: str, out: Path | None,
-    words: tuple[str, ...],
+    allow: tuple[str, ...], words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a training script as it is, and verify what one run can decide.
 
@@ -40,15 +43,18 @@ def command(
     from gradproof.cli.destination import cleared, writable
     from gradproof.core import EXIT_CODE, Exit
     from gradproof.session import INTERRUPTED
+    from gradproof.shadow.request import allowed
     from gradproof.shadow.script import script_of
     from gradproof.shadow.watching import watch
 
+    names = allowed(allow)
     writable(out)
     if out is not None:
         cleared(out)
     script = script_of(words)
     apart = out is None and format_ != "text"
     seen = watch(script, accum_steps, windows, mode, 2 if apart else None, epoch_batches)
+    seen.verification.allow_undecided = names
     if out is not None or apart:
         show(seen.verification, format_, out)
     else:

@@ -30,6 +30,7 @@ from gradproof.timeline import as_lines, from_json
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
+EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
 
 
@@ -91,13 +92,36 @@ def title(verification: Verification) -> str:
 
 
 def summary(verification: Verification) -> str:
-    """One sentence, and the exit code in words."""
-    holds = sum(r.outcome is Outcome.HOLDS for r in verification.results)
-    counted = f"{holds} of {plural(len(verification.results), 'obligation')} hold"
-    meaning = MEANING[verification.outcome]
-    said = "Each holds on the reach that is stated with it." if verification.exit is Exit.MET else f"{meaning}."
-    words = {Exit.MET: "every obligation holds"}.get(verification.exit, EXIT_MEANING[verification.exit])
-    return f"{counted}. {said[0].upper()}{said[1:]} Exit code {verification.code}: {words}."
+    """How many hold, what was not decided, and the exit code in words."""
+    v = verification
+    holds = sum(r.outcome is Outcome.HOLDS for r in v.results)
+    counted = f"{holds} of {plural(len(v.results), 'obligation')} hold."
+    if v.exit is Exit.MET:
+        words = "every obligation holds" if not v.allowed else "every obligation holds but those that are allowed"
+        said = "Each holds on the reach that is stated with it."
+    else:
+        words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
+    return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), f"Exit code {v.code}: {words}."])
+
+
+def _meaning(v: Verification) -> str:
+    """What the worst outcome says. A refutation by the events of a run has no numbers that could be replayed."""
+    refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
+    if refuted and not any(numbers(r) for r in refuted):
+        return "the run breaks an obligation, at the line that is shown with it"
+    return MEANING[v.outcome]
+
+
+def _open(v: Verification) -> Iterator[str]:
+    """What was not decided: the equality with the full batch first, and why where the reason is its own."""
+    found = sorted((b for b in blocks(v) if b.effect is Effect.OPEN), key=lambda b: b.first.obligation != EQUAL)
+    names = [r.obligation for b in found for r in b.results]
+    if names and len(found[0].results) == 1:
+        yield sentence(f"{names.pop(0)} was not decided: {found[0].first.reason}")
+    if names:
+        yield f"Not decided: {', '.join(names)}."
+    if v.allow_undecided:
+        yield f"Allowed to be undecided: {', '.join(v.allow_undecided)}."
 
 
 def setting(verification: Verification) -> str:

@@ -173,6 +173,6 @@ def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[
     known = {b.obligation for b in (*doubted, *refuted)}
     for name in FOLLOWED if doubted else ():
         if name not in known:
-            words = f"not decided: the events were followed only up to an act that seems to break {doubted[0].obligation}"
+            words = f"not decided: the events were followed up to an act that seems to break {doubted[0].obligation}"
             mend = MEANT.get(doubted[0].event, MEANT["step"])[1]
             yield Result(name, Outcome.UNKNOWN, words, doubted[0].place, mend, "events", RECORDED)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
@@ -92,6 +92,15 @@ class Request:
 
 def _refused(name: str, found: object, expected: str) -> GradproofError:
     return GradproofError("GP406", f"{name.replace('_', '-')} is {found!r}", expected, "change the number or the word")
+
+
+def allowed(names: Iterable[str]) -> list[str]:
+    """The obligations of --allow-undecided, each once. Raises GradproofError GP406 for a name that is none."""
+    found = list(dict.fromkeys(names))
+    for name in found:
+        if name not in OBLIGATIONS:
+            raise _refused("allow-undecided", name, f"an obligation: {', '.join(OBLIGATIONS)}")
+    return found
 
 
 def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]:

@@ -2,6 +2,7 @@
 
 A result is HOLDS only when every comparison that it needs was made and succeeded. `worst` gives the outcome of the
 whole: a refutation before a lost sight, a lost sight before an unknown, and so on; nothing decided is NOT_RUN.
+`--allow-undecided` excuses an undecided obligation from the exit, never from the outcome.
 """
 
 from __future__ import annotations
@@ -64,7 +65,10 @@ class Result:
 
 @dataclass(slots=True)
 class Verification:
-    """A whole verification, as plain data but for the outcomes and places."""
+    """A whole verification, as plain data but for the outcomes and places.
+
+    `allow_undecided` are the obligations that the user lets stand undecided: they do not keep the exit from MET.
+    """
 
     subject: str
     config: dict[str, Any]
@@ -82,6 +86,7 @@ class Verification:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     monitoring: dict[str, Any] = field(default_factory=dict)
+    allow_undecided: list[str] = field(default_factory=list)
 
     @property
     def outcome(self) -> Outcome:
@@ -90,8 +95,13 @@ class Verification:
 
     @property
     def exit(self) -> Exit:
-        """How the command ends."""
-        return ending(self.outcome)
+        """How the command ends: by the worst result that is not allowed; where every result is allowed it is OPEN."""
+        return ending(worst(r.outcome for r in self.results if r not in self.allowed))
+
+    @property
+    def allowed(self) -> list[Result]:
+        """The undecided results that `allow_undecided` names. What is refuted, or crashed, is never among them."""
+        return [r for r in self.results if r.obligation in self.allow_undecided and ending(r.outcome) is Exit.OPEN]
 
     @property
     def code(self) -> int:

@@ -35,7 +35,7 @@ _RESULT: Mapping[str, type | tuple[type, ...]] = {
     "details": dict,
     "counterexample": (dict, type(None)),
 }
-_LISTS = ("events", "weights", "rounding", "assumptions", "paths", "uncovered", "havocked", "notes")
+_LISTS = ("events", "weights", "rounding", "assumptions", "paths", "uncovered", "havocked", "notes", "allow_undecided")
 _MAPPINGS = ("config", "operators", "shapes", "versions", "seconds", "monitoring")
 
 
