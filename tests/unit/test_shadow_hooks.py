@@ -28,7 +28,7 @@ class Seen:
 
     def kinds(self) -> list[str]:
         """The kinds that are acts of the loop."""
-        return [kind for kind, _, _ in self.events if kind not in ("enter", "leave", "end", "epoch")]
+        return [kind for kind, _, _ in self.events if kind not in ("enter", "leave", "end")]
 
     def details(self, kind: str) -> list[dict[str, Any]]:
         """The details of one kind."""

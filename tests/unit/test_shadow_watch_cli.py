@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import jsonschema
 import pytest
 import step_bench
 
@@ -17,7 +18,10 @@ from gradproof import cli
 from gradproof.core import EXIT_CODE, Exit, GradproofError
 from gradproof.shadow import watching
 from gradproof.shadow.script import Script, script_of
+from gradproof.shadow.verdict import OBLIGATIONS
+from gradproof.shadow.wire import from_json
 
+SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "reports/step.schema.json").read_text(encoding="utf-8"))
 SCRIPT = """
 import pickle, sys
 import step_bench
@@ -123,10 +127,57 @@ def test_the_result_in_a_file_leaves_the_scripts_output_alone(capfd: pytest.Capt
     assert json.loads(Path("made.json").read_text(encoding="utf-8"))["outcome"] == "REFUTED"
 
 
-def test_the_full_mode_has_to_judge_everything(script: Path) -> None:
+@pytest.mark.parametrize("mode", ["events", "full"])
+def test_silence_about_an_obligation_is_not_run(script: Path, mode: str) -> None:
     script.write_text("import step_bench\nstep_bench.SAID.append('partial')\n")
-    assert gradproof("--mode", "events", "--", "jobs/train.py") == 0
-    assert gradproof("--mode", "full", "--", "jobs/train.py") == EXIT_CODE[Exit.OPEN]
+    assert gradproof("--mode", mode, "--", "jobs/train.py") == EXIT_CODE[Exit.OPEN]
+
+
+ALLOWED = [
+    (("OPAQUE",), ("GA-EQ-001",), 0),
+    (("OPAQUE",), ("GA-INV-002",), 4),
+    (("OPAQUE",), ("GA-EQ-002",), 2),
+    (("refuted",), ("GA-EQ-001",), 1),
+    (("ERROR",), ("GA-EQ-001",), 3),
+    (("VACUOUS",), ("GA-EQ-001",), 1),
+    (("OPAQUE", "exit"), ("GA-EQ-001",), 3),
+    (("silent",), ("GA-EQ-001",), 4),
+    (("silent",), tuple(OBLIGATIONS), 4),
+    (("partial",), ("GA-INV-002", "GA-EQ-001"), 0),
+]
+
+
+@pytest.mark.parametrize(("words", "names", "code"), ALLOWED)
+def test_only_what_is_undecided_can_be_allowed(
+    capfd: pytest.CaptureFixture[str], words: tuple[str, ...], names: tuple[str, ...], code: int
+) -> None:
+    options = [word for name in names for word in ("--allow-undecided", name)]
+    assert gradproof(*options, "--", "jobs/train.py", *words) == code
+    err = " ".join(capfd.readouterr().err.split())
+    if code == EXIT_CODE[Exit.USAGE]:
+        assert "allow-undecided is 'GA-EQ-002'" in err
+    elif code == 0:
+        assert f"Allowed to be undecided: {', '.join(names)}." in err
+        assert "every obligation holds but those that are allowed" in err
+        assert "GA-EQ-001 was not decided" in err
+
+
+def test_what_is_allowed_stands_in_the_json_and_the_markdown() -> None:
+    options = ("--allow-undecided", "GA-EQ-001", "--out", "made")
+    assert gradproof("--format", "json", *options, "--", "jobs/train.py", "OPAQUE") == 0
+    data = json.loads(Path("made").read_text(encoding="utf-8"))
+    jsonschema.validate(data, SCHEMA)
+    assert (data["allow_undecided"], data["outcome"], data["exit"], data["code"]) == (
+        ["GA-EQ-001"],
+        "OPAQUE",
+        "met",
+        0,
+    )
+    assert from_json(data).code == 0
+    with pytest.raises(ValueError, match="its results say"):
+        from_json(data | {"allow_undecided": []})
+    assert gradproof("--format", "md", *options, "--", "jobs/train.py", "OPAQUE") == 0
+    assert "Allowed to be undecided: GA-EQ-001." in Path("made").read_text(encoding="utf-8")
 
 
 BAD: tuple[tuple[str, ...], ...] = (

@@ -1,7 +1,8 @@
 """The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
 
 A look costs about half a microsecond a parameter, and there are a few looks a micro-batch. Tensors of inference mode
-have no version counter: of these only the identity is watched.
+have no version counter: of these only the identity is watched. A `deep` look compares checksums too, of the weights as
+well, because a write through `.data` or NumPy moves no version counter. It reads every element once.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ class Held:
     grad: weakref.ref[Tensor] | None = None
     version: int = 0
     due: bool = False
+    sums: Tensor | None = None
+    weights: Tensor | None = None
 
 
 Change = tuple[Tensor, str]
@@ -39,8 +42,33 @@ def all_zero(grad: Tensor) -> bool:
         return not bool(values.any())
 
 
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensor: Tensor) -> Tensor | None:
+    """The sum of the elements' bits and that of the elements, on the device; None for what has no plain storage."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_complex():
+        return None
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    with torch.no_grad(), _disable_current_modes():
+        plain = tensor.detach()
+        whole, numbers = plain.view(BITS[plain.element_size()]).sum(dtype=torch.int64), plain.sum(dtype=torch.float64)
+        return torch.stack((whole, numbers.view(torch.int64)))
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two checksums are equal, or cannot be compared. Waits for the device."""
+    if one is None or other is None or one.device != other.device:
+        return True
+    with _disable_current_modes():
+        return torch.equal(one, other)
+
+
 class Buffers:
-    """Finds what changed since it was last asked."""
+    """Finds what changed since it was last asked. `sums` says whether checksums are kept, for `deep` looks."""
+
+    sums = False
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -53,14 +81,30 @@ class Buffers:
         self._held.clear()
         self._edition = -1
 
-    def changes(self, only: Iterable[Tensor] | None = None) -> list[Change]:
+    def changes(self, only: Iterable[Tensor] | None = None, deep: bool = False) -> list[Change]:
         """Every buffer that changed, or those of the parameters given; each change is told once."""
         if only is not None:
             return self._changed([self._record(p) for p in only])
+        return self._changed(self._known(), deep)
+
+    def _known(self) -> list[Held]:
         if self._edition != self.names.edition:
             self._edition = self.names.edition
             self._records = [self._record(p) for p in self.names.params()]
-        return self._changed(self._records)
+        return self._records
+
+    def rewritten(self) -> list[Tensor]:
+        """The parameters whose weights are not those of the last call of this method."""
+        found = []
+        for held in self._known():
+            param = held.param()
+            if param is None:
+                continue
+            now = checksum(param)
+            if not same(held.weights, now):
+                found.append(param)
+            held.weights = now
+        return found
 
     def _record(self, param: Tensor) -> Held:
         held = self._held.get(id(param))
@@ -68,7 +112,7 @@ class Buffers:
             held = self._held[id(param)] = Held(weakref.ref(param))
         return held
 
-    def _changed(self, records: list[Held]) -> list[Change]:
+    def _changed(self, records: list[Held], deep: bool = False) -> list[Change]:
         found: list[Change] = []
         for held in records:
             param = held.param()
@@ -78,16 +122,16 @@ class Buffers:
                     held.grad, held.due = None, False
                     found.append((param, "gone"))
                 continue
-            same = held.grad is not None and held.grad() is grad
+            kept = held.grad is not None and held.grad() is grad
             try:
                 version = grad._version
             except RuntimeError:
                 version = -1
-            if same and version == held.version:
+            if kept and version == held.version and (not deep or same(held.sums, checksum(grad))):
                 continue
-            found.append((param, "written" if same else "new" if held.grad is None else "other"))
-            held.version = version
-            if not same:
+            found.append((param, "written" if kept else "new" if held.grad is None else "other"))
+            held.version, held.sums = version, checksum(grad) if self.sums else None
+            if not kept:
                 held.grad = weakref.ref(grad)
         return found
 

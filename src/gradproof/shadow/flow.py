@@ -234,13 +234,16 @@ class Flow:
     def _on_schedule(self, index: int, event: Event) -> None:
         self.act("schedule", (), event.place, index, **rest(event))
 
+    def _on_rate(self, index: int, event: Event) -> None:
+        self.act("rate", (), event.place, index, **rest(event))
+
+    def _on_rewrite(self, index: int, event: Event) -> None:
+        self.act("rewrite", event.detail.get("params", ()), event.place, index)
+
     def _on_sync(self, index: int, event: Event) -> None:
         ref = event.refs.get("tensor")
         held = {p for p, _ in self._tokens(ref)} if isinstance(ref, Ref) else set()
         self.act("sync", {*event.detail.get("params", ()), *held}, event.place, index, **rest(event))
-
-    def _on_epoch(self, index: int, event: Event) -> None:
-        self.act("epoch", (), event.place, index)
 
     def _on_end(self, index: int, event: Event) -> None:
         self.act("end", (), event.place, index, optimizers=event.detail.get("optimizers", {}))

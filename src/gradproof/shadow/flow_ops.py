@@ -36,8 +36,8 @@ Token = tuple[str, int]
 class Act:
     """Something that the protocol speaks about: to which parameters, at which item of the tape, after `micro` arrivals.
 
-    `kind`: arrive, zero, assign, unscale, clip, step, schedule, sync, epoch, end. `held` are, at a step, the arrivals
-    in the gradient that was applied, by parameter.
+    `kind`: arrive, zero, assign, unscale, clip, step, schedule, rate, rewrite, sync, end. `held` are, at a step, the
+    arrivals in the gradient that was applied, by parameter.
     """
 
     kind: str

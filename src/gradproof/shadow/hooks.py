@@ -9,6 +9,8 @@
 | `clip` | torch.nn.utils.clip_grad_*, under every name that a module holds them by |
 | `unscale`, `scale` | GradScaler.unscale_ (also inside its step), GradScaler.update |
 | `schedule` | LRScheduler.step of every class; the call inside a constructor is none |
+| `rate` | the learning rates of the known optimizers, compared before each backward pass and each step |
+| `rewrite` | weights that no step wrote, by checksum, where no operator is recorded |
 | `sync` | torch.distributed.all_reduce on gradients; DistributedDataParallel by its own flag at the forward pass |
 
 Backward passes inside a backward pass (checkpointing) belong to the outer one. A wrapped optimizer that does nothing
@@ -95,6 +97,7 @@ class Hooks(Reporter):
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
         inputs = tensors_of(kwargs.get("inputs"))
         self._before_backward(roots, inputs)
+        self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
         result = self.within("backward", lambda: original(*args, **kwargs))
         self._arrived()
         if self._synced:
@@ -114,6 +117,8 @@ class Hooks(Reporter):
         if self.clean and (self._fresh or self.clean == "pass"):
             self._cleaned()
         self._fresh = False
+        for optimizer in [] if self._inside else list(self._rates):
+            self._rated(optimizer, "backward")
         self._backwards += 1
         self._place = user_place()
         if self.thorough:
@@ -189,6 +194,7 @@ class Hooks(Reporter):
         self._poll()
         if not self.thorough:
             self._handles[-1].remove()
+        self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
@@ -239,6 +245,7 @@ class Hooks(Reporter):
             "lr": rates(optimizer),
             "optimizer": this[0],
             "type": type(optimizer).__name__,
+            "foreign": not type(optimizer).__module__.startswith("torch.optim."),
             "call": this[1],
         }
 
@@ -255,6 +262,9 @@ class Hooks(Reporter):
         self._fresh = True
         if self.thorough:
             self._keep_buffers()
+        self._rates[optimizer] = rates(optimizer)
+        if not self.thorough:
+            self.buffers.rewritten()
         self._event("stepped", self._params(params) | self._state(optimizer), **self._about(optimizer, this))
 
     def scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
@@ -314,6 +324,8 @@ class Hooks(Reporter):
             before=before,
             after=rates(optimizer),
         )
+        if optimizer is not None:
+            self._rates[optimizer] = rates(optimizer)
         return result
 
     def scheduler_made(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -325,20 +337,13 @@ class Hooks(Reporter):
         """Parameters that are given to an optimizer."""
         original(optimizer, *args, **kwargs)
         self._made.add(optimizer)
+        self._rates[optimizer] = rates(optimizer)
         group = optimizer.param_groups[-1]
         for param, name in zip(group["params"], group.get("param_names", [None] * len(group["params"])), strict=False):
             if name is None:
                 self.names.know(param)
             else:
                 self.names.name(param, name)
-
-    def next_batch(self, original: Call, iterator: Any) -> Any:
-        """A DataLoader's next batch; its end is an event."""
-        try:
-            return original(iterator)
-        except StopIteration:
-            self._event("epoch")
-            raise
 
     def ranks(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
         """DistributedDataParallel.forward decides whether the next backward pass sums over the ranks."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from math import isnan
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from gradproof.shadow.buffers import Buffers, all_zero
+from gradproof.shadow.hooks_patch import rates
 from gradproof.shadow.names import NAMES
 from gradproof.shadow.patches import Patches
 from gradproof.shadow.places import user_place
@@ -35,6 +37,8 @@ class Reporter:
         self.thorough = bool(getattr(sink, "tensors", True))
         self.names = NAMES
         self.buffers = Buffers(NAMES)
+        self.buffers.sums = not self.thorough
+        self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
         self._patches = Patches()
         self._handles: list[Any] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -44,6 +48,7 @@ class Reporter:
         self._steps = 0
         self._backwards = 0
         self._synced = False
+        self._kept = False
         self._ranks = 1
         self._odd: tuple[tuple[int, int], dict[str, str]] = ((-1, -1), {})
         self._place: Place | None = None
@@ -74,15 +79,19 @@ class Reporter:
         """Report what happened to the buffers since the last look, as near as can be known."""
         if self._inside:
             return
-        changes = self.buffers.changes()
+        changes = self.buffers.changes(deep=not self.thorough)
         zeroed = [p for p, how in changes if how == "gone"]
         written = [p for p, how in changes if how != "gone"]
-        if written and not self.thorough and all(p.grad is None or all_zero(p.grad) for p in written):
-            zeroed, written = zeroed + written, []
+        if not self.thorough:
+            empty = {id(p) for p in written if p.grad is None or all_zero(p.grad)}
+            zeroed += [p for p in written if id(p) in empty]
+            written = [p for p in written if id(p) not in empty]
         if zeroed:
             self._zeroed(zeroed, "seen later")
         if written:
             self._event("touch", self._grads(written), params=self._named(written), how="seen later")
+        if not self.thorough and not self._stack and (moved := self.buffers.rewritten()):
+            self._event("rewrite", params=self._named(moved))
 
     def _zeroed(self, params: list[Tensor], how: str) -> None:
         self.buffers.zeroed(params)
@@ -144,6 +153,15 @@ class Reporter:
             self._odd = key, {self.names.claim(p): str(dtype).removeprefix("torch.") for p, dtype in odd}
         return self._odd[1]
 
+    def _rated(self, optimizer: Any, at: str) -> None:
+        """Report a learning rate that no scheduler set; `at` is the call before which it was seen."""
+        now = rates(optimizer)
+        before = self._rates.setdefault(optimizer, now)
+        self._rates[optimizer] = now
+        moved = any(a != b and not isnan(a) and not isnan(b) for a, b in zip(now, before, strict=False))
+        if len(now) == len(before) and moved:
+            self._event("rate", optimizer=self.number(optimizer), before=before, after=now, at=at)
+
     def _arrived(self, only: list[Tensor] | None = None) -> None:
         """Buffers that the backward pass changed."""
         changed = [p for p, how in self.buffers.changes(only) if how != "gone" and p.is_leaf]
@@ -156,4 +174,6 @@ class Reporter:
                 params=self._named(changed),
                 number=self._backwards,
                 dtypes=self._dtypes(changed),
+                hooked=any(p._backward_hooks or p._post_accumulate_grad_hooks for p in changed),
+                kept=self._kept,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,7 +59,6 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "step", hooks.schedule)
         patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
-    patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", hooks.next_batch)
 
 
 def branched(original: Replacement, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
@@ -150,9 +150,9 @@ def rates(optimizer: Any) -> list[float]:
 
 
 def rate(value: Any) -> float:
-    """A learning rate as a float; one that is a tensor on an accelerator is NaN."""
+    """A learning rate as a float; one that is a tensor on an accelerator, or no number, is NaN."""
     if not isinstance(value, Tensor):
-        return float(value)
+        return float(value) if isinstance(value, Real) else float("nan")
     with torch.utils._python_dispatch._disable_current_modes():
         return float(value.detach()) if value.device.type == "cpu" else float("nan")
 

@@ -60,9 +60,28 @@ class Iteration:
         return self.ended or self.read == self.length
 
     @property
+    def trained(self) -> bool:
+        """Whether every batch was read and each was followed by a backward pass."""
+        return self.complete and self.passes >= self.read
+
+    @property
     def size(self) -> int | None:
         """Rows of a batch, where all batches had as many and each was one micro-batch."""
         return next(iter(self.sizes)) if len(self.sizes) == 1 and self.passes <= self.read else None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
+
+    `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
+    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    """
+
+    iteration: Iteration | None
+    trained: bool
+    read: int
+    forwards: int
 
 
 @dataclass
@@ -121,6 +140,9 @@ class Monitor:
         self._iteration: Iteration | None = None
         self._size: tuple[int | None, str] | None = None
         self._trains = False
+        self._first: Any = None
+        self._calls = 0
+        self._forwards = 0
         self._scale: Any = None
         self._scaler: Scaled | None = None
         self._attempts = 0
@@ -179,6 +201,8 @@ class Monitor:
             return
         if self._inside or not torch.is_grad_enabled():
             return
+        self._first = self._first or weakref.ref(module)
+        self._calls += self._first() is module
         if self._size is None or (module.training and not self._trains):
             self._size, self._trains = (rows_of(args), FORWARD), module.training
 
@@ -223,6 +247,7 @@ class Monitor:
         self._turn()
         size, told_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
+        self._forwards, self._calls, self._first = self._calls, 0, None
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
             it.late += int(it.ended)
@@ -238,6 +263,11 @@ class Monitor:
             self.open.append(handed(roots, self._scale, size, told_by))
             self.recorded.append(self.open[-1])
         self._scale = None
+
+    def arrival(self) -> Arrival:
+        """The backward pass that was last begun."""
+        it = self._iteration
+        return Arrival(it, it is not None and it.trained, 0 if it is None else it.read, self._forwards)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""

@@ -21,8 +21,8 @@ from gradproof.shadow.tape import NOWHERE, Entry, Event, Item, Place, Tape
 from gradproof.shadow.windows import Broken
 from gradproof.timeline import Tick, Timeline, as_json, shortened
 
-WORDS = {"arrive": "backward", "assign": "assign .grad", "weights": "weights change"}
-SILENT = frozenset({"touch", "epoch", "end"})
+WORDS = {"arrive": "backward", "assign": "assign .grad", "weights": "weights change", "rate": "lr changes"}
+SILENT = frozenset({"touch", "end"})
 NOTHING = "none"
 BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
 

@@ -96,7 +96,7 @@ class Verification:
     @property
     def exit(self) -> Exit:
         """How the command ends: by the worst result that is not allowed; where every result is allowed it is OPEN."""
-        return ending(worst(r.outcome for r in self.results if r not in self.allowed))
+        return ending(worst(r.outcome for r in self.results if r.applies and r not in self.allowed))
 
     @property
     def allowed(self) -> list[Result]:

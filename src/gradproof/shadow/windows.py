@@ -104,6 +104,7 @@ class Windows:
             yield from ((broken, name) for broken in seen[shape])
         yield from self._ranks()
         yield from self._within()
+        yield from self._rates()
         if not any(seen.values()):
             yield from self._stale()
 
@@ -190,7 +191,7 @@ class Windows:
         if step is None or applied:
             return False
         if not self.sighted:
-            between = (a for a in after if a.index < step.index and a.kind == "assign")
+            between = (a for a in after if a.index < step.index and a.kind in ("assign", "touch"))
             return any(name in a.params or a.params & self.cluster.own for a in between)
         return number in step.held.get(name, frozenset())
 
@@ -205,6 +206,28 @@ class Windows:
             if before and before[-1].kind == "arrive" and after is not None and after.kind == "arrive":
                 broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
                 yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
+
+    def _rates(self) -> Iterator[tuple[Broken, str]]:
+        """A learning rate that is set by hand more than once a window, and there between two of its backward passes.
+
+        Set once a window, before its first backward pass or before its step, it is a schedule like any other.
+        """
+        why = (
+            "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
+        )
+        opened, changes, inner = False, 0, None
+        for act in self.acts.acts:
+            if act.kind == "arrive" and act.detail.get("number") in self.numbers:
+                opened = True
+            elif act.kind == "rate" and self._mine(act):
+                changes += 1
+                inner = act if opened and act.detail["at"] == "backward" else inner
+                if inner is not None and changes > 1:
+                    broken = Broken("GA-INV-003", why, "rate", inner.place, inner.micro, (), inner.index)
+                    yield from ((broken, name) for name in sorted(self.cluster.params))
+                    return
+            elif act in self.steps:
+                opened, changes, inner = False, 0, None
 
     def _stale(self) -> Iterator[tuple[Broken, str]]:
         """Accumulators of the user's own, of which a step applies what an earlier step has applied."""
