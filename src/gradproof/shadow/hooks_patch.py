@@ -35,7 +35,12 @@ class Flag:
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
-    """Put every patch in place, inert until `patches.active`."""
+    """Put every patch in place, inert until `patches.active`.
+
+    Every optimizer imports torch._dynamo, which copies torch's functions into tables: it must find torch's own.
+    """
+    import torch._dynamo  # noqa: F401 - imported here, before the first patch
+
     patches.function(torch.autograd.backward, hooks.backward)
     patches.function(torch.autograd.grad, hooks.grad)
     for name in CLIPS:
