@@ -39,7 +39,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
     Every optimizer imports torch._dynamo, which copies torch's functions into tables: it must find torch's own.
     """
-    import torch._dynamo  # noqa: F401 - imported here, before the first patch
+    import torch._dynamo
 
     patches.function(torch.autograd.backward, hooks.backward)
     patches.function(torch.autograd.grad, hooks.grad)
