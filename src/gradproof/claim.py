@@ -19,7 +19,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from gradproof.core import Check, Layer
-from gradproof.packages import in_stack, owner_of
+from gradproof.packages import generated, in_stack, owner_of
 from gradproof.search import searched
 from gradproof.workspace import (
     CONTENT,
@@ -227,13 +227,16 @@ def _passed_over(path: Path, root: Path, reports: Path) -> bool:
 
 
 def key_of(path: Path, root: Path) -> str | None:
-    """How a claim names a file: `ws:` below the root, `gp:` in gradproof, `ext:` elsewhere; None when installed."""
+    """How a claim names a file: `ws:` below the root, `gp:` in gradproof, `ext:` elsewhere; None when installed.
+
+    A module that torch itself has written counts by torch's version, as an installed one does.
+    """
     if path.is_relative_to(PACKAGE) and not path.is_relative_to(REFERENCE):
         return f"gp:{path.relative_to(PACKAGE).as_posix()}"
     if path.is_relative_to(root):
         inside = path.relative_to(root)
         return None if installed(inside) else f"ws:{inside.as_posix()}"
-    if installed(path) or path.is_relative_to(STDLIB) or path.is_relative_to(PACKAGE):
+    if installed(path) or path.is_relative_to(STDLIB) or path.is_relative_to(PACKAGE) or path == generated():
         return None
     return f"ext:{path.as_posix()}"
 

@@ -5,6 +5,7 @@ Read from the folders' own metadata (`*.dist-info/RECORD`), without importing an
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -76,6 +77,16 @@ def owned(folder: Path, name: str) -> frozenset[tuple[str, str]]:
     """The distributions that have a module or package of this name in an installation folder."""
     owners = _owners(folder)
     return owners.get(name) or owners.get(f"{name}.py") or frozenset()
+
+
+def generated() -> Path | None:
+    """The module that torch before 2.10 writes into a temporary folder when it is imported: it is torch's own.
+
+    None where torch has written none, or is not imported.
+    """
+    module = sys.modules.get("torch.distributed.nn.jit.instantiator")
+    folder = getattr(module, "INSTANTIATED_TEMPLATE_DIR_PATH", None)
+    return None if folder is None else Path(os.path.realpath(folder)) / "_remote_module_non_scriptable.py"
 
 
 def in_stack(owners: frozenset[tuple[str, str]]) -> bool:

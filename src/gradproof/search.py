@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import gradproof
+from gradproof.packages import generated
 from gradproof.workspace import CONTENT, PACKAGE, STDLIB, Finder, Locator, installed
 
 ROOT = "ws:."
@@ -94,7 +95,7 @@ def home_of(name: str, file: Path) -> Path | None:
 
 
 def _folders(places: Iterable[str]) -> list[Path]:
-    """Folders and archives of an import path, each once and by its own name: neither Python's own nor the engine's."""
+    """Folders and archives of an import path, each once and by its own name; none of Python, torch or the engine."""
     paths: dict[str, Path] = {}
     for place in places:
         if isinstance(place, str) and place:
@@ -108,7 +109,9 @@ def _but(folders: Iterable[Path], root: Path) -> list[Path]:
 
 
 def _own(path: Path) -> bool:
-    inside = path.is_relative_to(STDLIB) and not installed(path)
+    inside, made = path.is_relative_to(STDLIB) and not installed(path), generated()
+    if made is not None and path == made.parent:
+        return True
     return inside or path.is_relative_to(PACKAGE) or (path.parent == STDLIB.parent and path.suffix == ".zip")
 
 

@@ -38,7 +38,8 @@ class Stash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, before: Iterable[str]) -> None:
         self._before = frozenset(before)
         self._held: dict[str, ModuleType] = {}
-        self._brought: dict[str, tuple[frozenset[str], frozenset[str]]] = {}  # modules, and names looked for
+        # Modules, names that were looked for, and what was put on sys.path.
+        self._brought: dict[str, tuple[frozenset[str], frozenset[str], tuple[str, ...]]] = {}
         self._sought: set[str] = set()
         self._asked: dict[str, tuple[ModuleType, ModuleSpec | None]] = {}
 
@@ -47,9 +48,10 @@ class Stash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         top = name.partition(".")[0]
         if name in self._held or not _installed(top):
             return
-        self._sought = set()
+        self._sought, path = set(), list(sys.path)
         importlib.import_module(name)
-        self._brought[top] = self.hide(), frozenset(self._sought)
+        self._brought[top] = self.hide(), frozenset(self._sought), tuple(p for p in sys.path if p not in path)
+        sys.path[:] = path
 
     def hide(self) -> frozenset[str]:
         """Take every module that a worker would not have, when it starts from nothing, out of sys.modules."""
@@ -60,7 +62,7 @@ class Stash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def shadowed(self, root: Path) -> list[str]:
         """Modules at the root of a workspace for which a preloaded library looked: it would have found them there."""
         locator = Locator(root)
-        sought = {name for _, names in self._brought.values() for name in names}
+        sought = {name for _, names, _ in self._brought.values() for name in names}
         names = sought & {place.name.partition(".")[0] for place in root.iterdir()}
         return sorted(name for name in names if locator.spec(name, str(root)) is not None)
 
@@ -80,7 +82,8 @@ class Stash(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """The module as it was imported; all that came with it is in sys.modules from now on."""
         module, top = self._held.pop(spec.name), spec.name.partition(".")[0]
         self._asked[spec.name] = module, module.__spec__
-        came, sought = self._brought.get(top, (frozenset(), frozenset()))
+        came, sought, places = self._brought.get(top, (frozenset(), frozenset(), ()))
+        sys.path += places
         self._announce(sought - {spec.name}, top)
         for name in [n for n in self._held if n in came or n.partition(".")[0] == top]:
             sys.modules.setdefault(name, self._held.pop(name))

@@ -78,6 +78,19 @@ def uses_a_package(check, workspace):
     import mylib
 
     return conclude(check, mylib.FACTOR == 1)
+
+
+def writes_as_torch_does(check, workspace):
+    import importlib, tempfile, types
+
+    writer = types.ModuleType("torch.distributed.nn.jit.instantiator")
+    writer.INSTANTIATED_TEMPLATE_DIR_PATH = tempfile.mkdtemp()
+    sys.modules[writer.__name__] = writer
+    sys.path.append(writer.INSTANTIATED_TEMPLATE_DIR_PATH)
+    names = ["_remote_module_non_scriptable", *json.loads((HERE / "models/scale.json").read_text()).get("more", [])]
+    for name in names:
+        Path(writer.INSTANTIATED_TEMPLATE_DIR_PATH, f"{name}.py").write_text("FACTOR = 1")
+    return conclude(check, all(importlib.import_module(name).FACTOR == 1 for name in names))
 """
 
 
@@ -180,6 +193,19 @@ def test_what_the_run_made_itself_and_reports_are_no_part_of_the_claim(toy: Work
     }
     (toy.reports / "report.json").write_text("[]")
     assert store.standing(one).fresh
+
+
+def test_the_module_that_torch_writes_counts_by_torchs_version_and_no_other_one(toy: Workspace) -> None:
+    """torch before 2.10 writes one into a temporary folder when it is imported: its evidence was stale at once."""
+    store, one, data = ran(toy, "writes_as_torch_does")
+    assert (data["finding"]["outcome"], data["finding"]["reason"]) == ("HOLDS", "every clause held")
+    assert [key for key in data["claim"]["files"] if key.startswith("ext:") and "_remote_module" in key] == []
+    assert store.standing(one).reason == ""
+    (toy.root / "models/scale.json").write_text('{"more": ["strange"]}')
+    finding = ran(toy, "writes_as_torch_does")[2]["finding"]
+    assert finding["outcome"] == "ERROR"
+    assert finding["reason"].startswith("edited while the check ran: ext:")
+    assert finding["reason"].endswith("/strange.py")
 
 
 def test_a_file_below_another_name_of_the_root_counts(toy: Workspace, tmp_path: Path) -> None:

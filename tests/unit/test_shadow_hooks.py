@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +15,20 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 from gradproof.shadow.hooks import Hooks
+
+FIRST_OPTIMIZER = """
+import torch
+from gradproof.shadow.hooks import Hooks
+
+class Sink:
+    def event(self, *args, **kwargs):
+        pass
+
+with Hooks(Sink()):
+    torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1)
+assert "torch._dynamo" in __import__("sys").modules
+assert torch.Tensor.grad.__get__ in torch.overrides.get_default_nowrap_functions()
+"""
 
 
 class Seen:
@@ -244,3 +260,10 @@ def test_torch_func_brings_gradients_too() -> None:
 
         torch.func.grad(loss)({n: p.detach() for n, p in model.named_parameters()})
     assert [sorted(d["params"]) for d in sink.details("gradients")] == [["bias", "weight"]]
+
+
+def test_the_tables_that_torch_fills_at_the_first_optimizer_hold_its_own_functions() -> None:
+    """With torch 2.6 the optimizer itself raised: 'property' object has no attribute '__objclass__'."""
+    command = [sys.executable, "-P", "-c", FIRST_OPTIMIZER]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

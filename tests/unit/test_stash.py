@@ -22,6 +22,7 @@ FILES = {
     "st_top/__init__.py": "import st_base\ntry:\n    import st_absent\nexcept ImportError:\n    st_absent = None\n",
     "st_top/deep.py": "import st_base.inner\nfrom st_top import st_absent\nRUNS = []\nRUNS.append(1)\n",
     "st_maker.py": "import sys, types\nsys.modules['st_made'] = types.ModuleType('st_made')\n",
+    "st_placed.py": "import sys\nsys.path.append('/st_place')\n",
     "st_broken.py": "raise ValueError('no')\n",
 }
 
@@ -93,6 +94,17 @@ def test_a_module_that_was_made_by_hand_has_no_spec_again(stash: Stash) -> None:
     stash.preload("st_maker")
     assert loaded() == set()
     assert importlib.import_module("st_made").__spec__ is None
+
+
+def test_what_a_library_puts_on_the_import_path_comes_with_it(stash: Stash, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = list(sys.path)
+    stash.preload("st_placed")
+    assert sys.path == before
+    importlib.import_module("st_base")
+    assert sys.path == before
+    importlib.import_module("st_placed")
+    assert sys.path == [*before, "/st_place"]
 
 
 def test_asking_for_a_spec_gives_nothing_away(stash: Stash) -> None:
