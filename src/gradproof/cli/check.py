@@ -45,6 +45,10 @@ __all__ = ["command", "present", "rendered", "show", "writable", "written"]  # s
     " [default: the recorded ones]",
 )
 @click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
+@click.option(
+    "--operations", type=int, default=150_000, show_default=True,
+    help="Scalar operations of a run up to which terms and token weights are made.",
+)  # fmt: skip
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(
     "--time-limit",

@@ -63,6 +63,8 @@ class Block:
     @property
     def state(self) -> str:
         """The outcome; for what was not decided, that it was not."""
+        if not self.first.applies:
+            return f"{self.first.outcome}, nothing to judge"
         return f"{self.first.outcome}" + (", not decided" if self.effect is Effect.OPEN else "")
 
     @property
@@ -95,13 +97,15 @@ def summary(verification: Verification) -> str:
     """How many hold, what was not decided, and the exit code in words."""
     v = verification
     holds = sum(r.outcome is Outcome.HOLDS for r in v.results)
-    counted = f"{holds} of {plural(len(v.results), 'obligation')} hold."
+    counted = f"{holds} of {plural(sum(r.applies for r in v.results), 'obligation')} hold."
     if v.exit is Exit.MET:
-        words = "every obligation holds" if not v.allowed else "every obligation holds but those that are allowed"
+        judged = "every obligation" + ("" if all(r.applies for r in v.results) else " that was judged")
+        words = f"{judged} holds" + (" but those that are allowed" if v.allowed else "")
         said = "Each holds on the reach that is stated with it."
     else:
         words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
-    return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), f"Exit code {v.code}: {words}."])
+    apart = [sentence(f"{r.obligation} was not judged: {r.reason}") for r in v.results if not r.applies]
+    return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
 
 
 def _meaning(v: Verification) -> str:
@@ -114,7 +118,8 @@ def _meaning(v: Verification) -> str:
 
 def _open(v: Verification) -> Iterator[str]:
     """What was not decided: the equality with the full batch first, and why where the reason is its own."""
-    found = sorted((b for b in blocks(v) if b.effect is Effect.OPEN), key=lambda b: b.first.obligation != EQUAL)
+    undecided = [b for b in blocks(v) if b.effect is Effect.OPEN and b.first.applies]
+    found = sorted(undecided, key=lambda b: b.first.obligation != EQUAL)
     names = [r.obligation for b in found for r in b.results]
     if names and len(found[0].results) == 1:
         yield sentence(f"{names.pop(0)} was not decided: {found[0].first.reason}")
