@@ -227,7 +227,7 @@ def _assumed(tried: Tried) -> Iterator[str]:
     yield from (f"{name} is an unknown function of its arguments" for name in tried.made.havocked)
     yield from (f"path: {text}" for text in tried.made.paths if not text.startswith("path "))
     for result in tried.results:
-        if result.reach == UP_TO_CONSTANTS:
+        if result.reach.startswith(UP_TO_CONSTANTS):
             yield str(result.details.get("bound", result.reason))
 
 

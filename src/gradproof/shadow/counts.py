@@ -202,6 +202,7 @@ def _tried(rule: Rule, call: Call) -> Array | None:
 class Leaving(Exports):
     """The ways out of torch, which integers take too."""
 
-    def _note(self, name: str, tensor: torch.Tensor) -> None:
+    def left(self, name: str, tensor: torch.Tensor) -> None:
+        """A tensor is handed to something that is not torch."""
         self.recorder.leaves.counts.read([tensor])
-        super()._note(name, tensor)
+        super().left(name, tensor)

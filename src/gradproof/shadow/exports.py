@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.modules import module as modules
 
-from gradproof.shadow.places import user_place
+from gradproof.shadow.places import by_torch, user_place
 from gradproof.shadow.storages import State
 
 if TYPE_CHECKING:
     from gradproof.shadow.recorder import Recorder
 
-WAYS_OUT = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__")
-WRITABLE = frozenset({"numpy", "__array__", "data_ptr", "__dlpack__"})
+WAYS_OUT = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__reduce_ex__", "__repr__")
+WRITABLE = frozenset({"numpy", "__array__", "data_ptr", "__dlpack__", "to_dlpack"})
 
 
 class Exports:
@@ -63,16 +63,29 @@ class Exports:
         recorder = self.recorder
 
         def leave(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.quiet and tensor.layout is torch.strided and not tensor.is_meta:
-                self._note(name, tensor)
-            return original(tensor, *args, **kwargs)
+            if not recorder.quiet and not self.depth:
+                self.left(name, tensor)
+            self.depth += 1
+            try:
+                return original(tensor, *args, **kwargs)
+            finally:
+                self.depth -= 1
 
         return leave
 
-    def _note(self, name: str, tensor: torch.Tensor) -> None:
+    def left(self, name: str, tensor: torch.Tensor) -> None:
+        """A tensor is handed to something that is not torch."""
         held = self.recorder.storages.get(tensor)
-        if held is None:
+        if tensor.layout is not torch.strided or tensor.is_meta or (name == "data_ptr" and by_torch()):
             return
+        if held is None:
+            if tensor.is_floating_point():
+                self.recorder.has_read(user_place(), f".{name}()")
+            return
+        if name not in WRITABLE:  # what may be written is no leaf yet: initialisers and augmentations work so
+            self.recorder.declare(tensor, held)
+        if held.state is not State.KNOWN or held.owners:
+            self.recorder.has_read(user_place(), f".{name}()")
         if held.state is State.TRACKED:
             note = f"{user_place()}: .{name}() of a tracked tensor"
             self.recorder.leaves.exported = True

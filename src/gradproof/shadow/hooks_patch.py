@@ -48,8 +48,10 @@ def install(hooks: Hooks, patches: Patches) -> None:
             patches.function(getattr(torch.nn.utils.clip_grad, name), hooks.clip)
     if torch.distributed.is_available():
         patches.function(torch.distributed.all_reduce, hooks.all_reduce)
-    if hooks.thorough:
+    left = getattr(hooks.sink, "left", None)
+    if left is not None:
         patches.function(torch.cond, branched)
+        patches.function(torch.utils.dlpack.to_dlpack, left)
     patches.everywhere()
     _setter(patches, "grad", hooks.assigned)
     _setter(patches, "data", hooks.rebound)

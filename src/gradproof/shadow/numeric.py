@@ -107,7 +107,7 @@ class Numbers:
         wanted = {group for group, name in OBLIGATION.items() if claimed.get(name)}
         if any(r.details.get("equal") == "update" for r in claimed.get("GA-EQ-001", ())):
             wanted.discard("grad")
-        constants = any(r.reach == UP_TO_CONSTANTS for rows in claimed.values() for r in rows)
+        constants = any(r.reach.startswith(UP_TO_CONSTANTS) for rows in claimed.values() for r in rows)
         found: dict[str, Apart] = {}
         for sides in self.sides():
             self.looked.append(sides.where)

@@ -1,21 +1,24 @@
-"""Branches on data: which paths of the step were recorded, and a search for inputs that take the others.
+"""Reads of values: which paths of the step were recorded, and a search for inputs that take the others.
 
-A Python branch on a tensor reads a truth value from it (the event `item`). What is proved is proved for the path that
-was recorded. Recordings at other leaves (moved, and scaled up and down, so that a norm falls on the other side of its
-limit) find further paths, up to `TRIES`; each is verified as a step of its own. A branch of which one side was never
-taken is reported as not covered.
+A Python branch on a tensor reads a truth value from it (the event `item`); `tolist`, NumPy, a pickle or a printed
+tensor read its numbers, and `nonzero` or a mask makes a shape of them (`Tape.reads`). What is proved is proved for the
+path that was recorded, and the reach of a result says so (`narrow`). Recordings at other leaves (moved, and scaled up
+and down, so that a norm falls on the other side of its limit) find further paths, up to `TRIES`; each is verified as a
+step of its own. A branch of which one side was never taken is reported as not covered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
+from gradproof.core import Outcome
 from gradproof.shadow.run import Recording
 from gradproof.shadow.session import Session, apart, finite, recorded, same_path, values_of
 from gradproof.shadow.tape import Event, Tape
+from gradproof.shadow.verdict import Result, on_path
 
 TRIES = ((2, 0.05), (3, 20.0))
 """Key and scale of the further leaves that are tried: both sides of a limit within a factor of 20 are reached."""
@@ -36,10 +39,36 @@ def is_branch(event: Event) -> bool:
 
 
 def numbers_read(sessions: list[Session]) -> list[str]:
-    """Lines at which Python read a number from a tensor: what it did with it is not followed."""
-    tapes = [recording.tape for session in sessions for recording in session.ours]
-    places = [str(e.place) for tape in tapes for e in tape.events("item") if not is_branch(e)]
-    return list(dict.fromkeys(places))
+    """Lines at which Python read numbers from a tensor: what it did with them is not followed."""
+    found = [str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e)]
+    return list(dict.fromkeys([*found, *(str(mark.place) for tape in tapes(sessions) for mark in tape.reads)]))
+
+
+def tapes(sessions: list[Session]) -> list[Tape]:
+    """The tapes of the runs with micro-batches."""
+    return [recording.tape for session in sessions for recording in session.ours]
+
+
+def constants(sessions: list[Session]) -> list[str]:
+    """Floats that were neither drawn nor given, as an assumption."""
+    found = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.constants)
+    return [
+        f"the floats made at {m.place} ({m.how}) are constants, with the numbers of the recorded run" for m in found
+    ]
+
+
+def narrow(results: Iterable[Result], sessions: list[Session], conditions: list[str]) -> list[str]:
+    """Say of results that hold for which path they do; returns what was not covered, in words.
+
+    `conditions`: what was taken for granted about numbers of the path, in words that end with a line.
+    """
+    branched = [place for tape in tapes(sessions) for place, _ in branches(tape)]
+    places = [*numbers_read(sessions), *branched, *(text.rpartition(", at ")[2] for text in conditions)]
+    lines = list(dict.fromkeys(place.replace("\\", "/").rpartition("/")[2] for place in places))
+    for result in results:
+        if result.outcome is Outcome.HOLDS:
+            result.reach = on_path(result.reach, lines)
+    return [*uncovered(sessions), *(f"inputs at which this is not so: {text}" for text in conditions)]
 
 
 def others(session: Session) -> Iterator[Session]:
@@ -49,7 +78,7 @@ def others(session: Session) -> Iterator[Session]:
         if len(known) < MOST and usable(made) and differs(known, made):
             known.append(made)
             yield following(session, made)
-    reads = any(True for r in session.ours for _ in r.tape.events("item"))
+    reads = any(r.tape.reads or any(True for _ in r.tape.events("item")) for r in session.ours)
     if session.ranks > 1 or (not reads and len(known) == 1):
         return
     for key, scale in TRIES:
@@ -83,11 +112,17 @@ def following(session: Session, ours: list[Recording]) -> Session:
 
 
 def uncovered(sessions: list[Session]) -> list[str]:
-    """Branches of which only one side was taken, in words."""
+    """Paths that no recording took, in words: ways of branches, other numbers at reads, other shapes."""
+    found: list[str] = []
     taken: dict[str, set[bool]] = {}
-    for session in sessions:
-        for recording in session.ours:
-            for place, way in branches(recording.tape):
-                taken.setdefault(place, set()).add(way)
-    single = [(place, next(iter(ways))) for place, ways in taken.items() if len(ways) == 1]
-    return [f"the branch at {place} was {way} in every recording" for place, way in single]
+    for tape in tapes(sessions):
+        for place, way in branches(tape):
+            taken.setdefault(place, set()).add(way)
+    for place, ways in taken.items():
+        yes = f"the branch at {place} was {next(iter(ways))} in every recording"
+        both = f"the branch at {place} went both ways: not every combination of them was recorded"
+        found.append(yes if len(ways) == 1 else both)
+    numbers = dict.fromkeys(str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e))
+    found += [f"Python reads a number at {place}: what other numbers lead to was not recorded" for place in numbers]
+    marks = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.reads)
+    return found + [f"{m.how} at {m.place} reads numbers: what other numbers lead to was not recorded" for m in marks]

@@ -11,6 +11,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import islice
 from types import FrameType
 
 from gradproof.shadow.tape import NOWHERE, Place
@@ -76,6 +77,11 @@ def user_place() -> Place:
         if kind == LIBRARY and library is None and "-packages" in frame.f_code.co_filename:
             library = frame
     return NOWHERE if library is None else place_of(library, library)
+
+
+def by_torch() -> bool:
+    """Whether torch's own Python code made the call."""
+    return any(owner(frame.f_code.co_filename) == TORCH for frame in islice(frames(), 1))
 
 
 def initialising() -> bool:

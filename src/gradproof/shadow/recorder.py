@@ -19,8 +19,18 @@ from gradproof.shadow.averages import Averages
 from gradproof.shadow.counts import Leaving
 from gradproof.shadow.leaves import Inject, Leaves
 from gradproof.shadow.outs import Outs
-from gradproof.shadow.places import user_place
-from gradproof.shadow.schemas import COLLECTS, DROPOUTS, OVERWRITES, SHAPE_ONLY, Spec, drops, spec_of, tensors_in
+from gradproof.shadow.places import by_torch, user_place
+from gradproof.shadow.schemas import (
+    COLLECTS,
+    DROPOUTS,
+    OVERWRITES,
+    SHAPE_ONLY,
+    Spec,
+    choosing,
+    drops,
+    spec_of,
+    tensors_in,
+)
 from gradproof.shadow.storages import (
     Held,
     State,
@@ -34,7 +44,7 @@ from gradproof.shadow.storages import (
     storage_of,
     trainable,
 )  # fmt: skip
-from gradproof.shadow.tape import NOWHERE, Blind, Const, Entry, Event, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Blind, Const, Entry, Event, Mark, Place, Ref, Tape
 
 NARROW_EVENTS = frozenset({"accumulate", "item"})
 """Events, many a window, at which only their own tensors are compared."""
@@ -142,6 +152,27 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         blind = Blind(code, what, place, mend)
         if blind not in self.tape.blind:
             self.tape.blind.append(blind)
+
+    def left(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        """torch.utils.dlpack.to_dlpack."""
+        if not self.quiet and not self.exports.depth:
+            self.exports.left("to_dlpack", tensor)
+        return original(tensor, *args, **kwargs)
+
+    def declare(self, tensor: torch.Tensor, held: Held) -> None:
+        """A tensor is read by something that is no operator."""
+        self.quiet += 1
+        try:
+            with torch.no_grad(), torch._C._DisableTorchDispatch():
+                self.leaves.read(tensor, held)
+        finally:
+            self.quiet -= 1
+
+    def has_read(self, place: Place, how: str) -> None:
+        """Numbers left for Python, or chose a shape."""
+        mark = Mark(place, how)
+        if mark not in self.tape.reads:
+            self.tape.reads.append(mark)
 
     # Unseen writes
 
@@ -284,6 +315,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if held is None:
                 held = self.storages.meet(tensor)
                 held.blank = spec.base.split(".")[-1].startswith(("empty", "new_empty"))
+                held.born = None if random else self._born(spec, tensor, args)
                 if random or stacked:
                     self.leaves.source(tensor, held, unseen=False)
         for tensor in written:
@@ -298,6 +330,21 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not random:
             self.leaves.counts.after(spec, func, args, kwargs, out, written, given)
         return out
+
+    def _born(self, spec: Spec, tensor: torch.Tensor, args: Any) -> Mark | None:
+        """Where a constant was computed: the user's line, or where torch computed it from another, that one's."""
+        if not tensor.is_floating_point():
+            return None
+        if not by_torch():
+            return Mark(user_place(), spec.base)
+        known = (self.storages.get(t) for t in tensors_in(args))
+        return next((h.born for h in known if h is not None and h.born is not None), None)
+
+    def _constant(self, born: Mark, tensor: torch.Tensor, written: list[torch.Tensor]) -> None:
+        """A tracked operator reads a constant. One that depends on integer data has marks of its own."""
+        if any(t is tensor for t in written) or self.leaves.counts.known(tensor) or born in self.tape.constants:
+            return
+        self.tape.constants.append(born)
 
     def _dropped(self, spec: Spec) -> None:
         what = f"{spec.name} draws random numbers in the forward pass, other ones with the full batch, as dropout does"
@@ -317,6 +364,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
         saved = {id(t): self.leaves.counts.const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
+        for t in tensors:
+            if (born := held[id(t)].born) is not None and held[id(t)].state is State.KNOWN and t.numel() > 1:
+                self._constant(born, t, written)
+        if any(self._is_tracked(t) for t in choosing(func, args)):
+            self.has_read(place, spec.base)
         out = func(*args, **kwargs)
         if "c10d" in spec.base:
             wait(out)

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradproof.shadow.tape import Const, Ref
+from gradproof.shadow.tape import Const, Mark, Ref
 
 SWEEP_EVERY = 4096
 SHORT = 16384
@@ -38,7 +38,8 @@ class State(Enum):
 @dataclass(slots=True, eq=False)
 class Held:
     """One storage. `owners` are the parameters that live in it; `trained`: it depends on a parameter.
-    `scalar`: a single number of the user's, data where it is stacked with others. `made`: see `averages`."""
+    `scalar`: a single number of the user's, data where it is stacked with others. `made`: see `averages`.
+    `born`: the line that computed a constant."""
 
     weak: StorageWeakRef
     state: State = State.KNOWN
@@ -50,6 +51,7 @@ class Held:
     scalar: bool = False
     pending: Any = None
     made: Any = None
+    born: Mark | None = None
     owners: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     label: str = ""
 

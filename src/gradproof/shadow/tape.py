@@ -181,11 +181,23 @@ class Blind:
     mend: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line of the user's, and what ran there."""
+
+    place: Place
+    how: str
+
+
 @dataclass(slots=True)
 class Tape:
     """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
-    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run,
-    `buffers` what the buffers of modules held after the last step (float64)."""
+    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run.
+
+    `reads`: where numbers left for Python otherwise than one by one (those are the event `item`), or chose a shape.
+    `constants`: where floats were made that no random operator drew and nobody gave.
+    `buffers`: what the buffers of modules held after the last step (float64).
+    """
 
     items: list[Item] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
@@ -195,6 +207,8 @@ class Tape:
     shared: bool = False
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    reads: list[Mark] = field(default_factory=list)
+    constants: list[Mark] = field(default_factory=list)
     returned: Any = None
     buffers: dict[str, NDArray[Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)

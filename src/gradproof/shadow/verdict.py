@@ -7,7 +7,7 @@ whole: a refutation before a lost sight, a lost sight before an unknown, and so 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,22 @@ PROBABLE = "all residues but a stated probability of error"
 RECORDED = "the recorded run"
 NO_LOSS = "no-reported-loss"
 """The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
+ON_PATH = {
+    ALL_INPUTS: "all real weights and float inputs that take the recorded path, at this shape",
+    UP_TO_CONSTANTS: f"{UP_TO_CONSTANTS}, on the recorded path",
+    PROBABLE: "all residues that take the recorded path, but a stated probability of error",
+}
+"""What is left of a reach where the step's path depends on numbers."""
+SHOWN = 3
+"""Lines that a reach names."""
+
+
+def on_path(reach: str, lines: Sequence[str]) -> str:
+    """A reach where values were read at these lines (`file:line`)."""
+    if not lines or reach not in ON_PATH:
+        return reach
+    rest = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return f"{ON_PATH[reach]} (values read: {', '.join(lines[:SHOWN])}{rest})"
 
 
 @dataclass(slots=True)

@@ -32,7 +32,7 @@ from gradproof.shadow.match import OTHERS, REPEATED
 from gradproof.shadow.numeric import Numbers
 from gradproof.shadow.orders import left_behind, reordered, untold
 from gradproof.shadow.padding import RESHAPED
-from gradproof.shadow.paths import numbers_read, others, uncovered
+from gradproof.shadow.paths import constants, narrow, numbers_read, others
 from gradproof.shadow.protocol import check_protocol
 from gradproof.shadow.reads import integers_differ
 from gradproof.shadow.retold import Wrong, of_wrong
@@ -343,8 +343,9 @@ class Judge:
             self._orders(broken)
         if "rounding" in self.domains:
             self._rounding()
-        self.made.uncovered += uncovered(covered)
-        self.made.assumptions += judge.integers_of(self.session.ours[0].tape)
+        conditions = [text for text in self.made.paths if not text.startswith(("path ", "order "))]
+        self.made.uncovered += narrow(itertools.chain(*self.found.values()), covered, conditions)
+        self.made.assumptions += [*judge.integers_of(self.session.ours[0].tape), *constants(covered)]
         self.made.assumptions += [f"what Python does with the number read at {p}" for p in numbers_read(covered)]
 
     def _same_data(self, broken: bool) -> None:

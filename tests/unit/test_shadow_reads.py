@@ -1,0 +1,219 @@
+"""Numbers of tensors that Python reads: what is proved is proved for the recorded path, and the verdict says so."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from shadow_steps import batches, loop
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from gradproof.core import Outcome
+from gradproof.shadow import verify
+from gradproof.shadow.verdict import ALL_INPUTS, UP_TO_CONSTANTS, Verification, on_path
+
+HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
+Step = Callable[[Any], None]
+Read = Callable[[Tensor], float]
+HERE = "test_shadow_reads.py"
+
+READS: dict[str, Read] = {
+    "item": lambda t: t.item(),
+    "float": lambda t: float(t.detach()),
+    "format": lambda t: float(f"{t:.6f}"),
+    "tolist": lambda t: t.tolist(),
+    "numpy": lambda t: float(t.detach().numpy()),
+    "asarray": lambda t: float(np.asarray(t.detach())),
+    "dlpack": lambda t: float(np.from_dlpack(t.detach())),
+    "to_dlpack": lambda t: float(torch.from_dlpack(torch.utils.dlpack.to_dlpack(t.detach())).add(0)),
+    "pickle": lambda t: float(pickle.loads(pickle.dumps(t.detach().clone()))),
+    "repr": lambda t: float(ast.literal_eval(repr(t.detach())[len("tensor(") : -1])),
+    "str": lambda t: float(ast.literal_eval(str(t.detach())[len("tensor(") : -1])),
+}
+"""Ways in which Python gets at the number of a tensor without dimensions."""
+SHAPES: dict[str, Read] = {
+    "nonzero": lambda t: 10.0 * len(torch.nonzero(t.reshape(1) > 5.0)),
+    "where": lambda t: 10.0 * len(torch.where(t.reshape(1) > 5.0)[0]),
+    "mask": lambda t: 10.0 * t.reshape(1)[t.reshape(1) > 5.0].numel(),
+    "masked_select": lambda t: 10.0 * torch.masked_select(t, t > 5.0).numel(),
+}
+"""Ways in which a number decides a shape."""
+ALL = {**READS, **SHAPES}
+
+
+def logged(read: Read) -> Step:
+    """Every loss is read, and nothing is done with it: right."""
+    seen: list[float] = []
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        made = F.mse_loss(a, b)
+        seen.append(read(made))
+        return made
+
+    return lambda run: loop(run, nn.Linear(3, 2), loss=loss)
+
+
+def hidden(read: Read) -> Step:
+    """A large gradient is scaled by N; in the recorded run none is large: wrong."""
+
+    def step(run: Any) -> None:
+        def before(model: nn.Module) -> None:
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            if read(torch.stack([g.square().sum() for g in grads]).sum()) > 5.0:
+                for g in grads:
+                    g.mul_(run.accum_steps)
+
+        loop(run, nn.Linear(3, 2), before)
+
+    return step
+
+
+def narrowed(found: Verification) -> None:
+    """No result claims all inputs, and something is listed as not covered, with its line."""
+    assert all(ALL_INPUTS != r.reach != UP_TO_CONSTANTS for r in found.results)
+    assert "that take the recorded path" in found.result("GA-EQ-001").reach
+    assert f"values read: {HERE}:" in found.result("GA-EQ-001").reach
+    assert any(f"{HERE}:" in text for text in found.uncovered)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_loss_that_is_only_read_holds_for_the_recorded_path(name: str) -> None:
+    found = verify.check(logged(ALL[name]))
+    assert [(r.obligation, r.reason) for r in found.results if r.outcome is not HOLDS] == []
+    narrowed(found)
+    line = inspect.getsourcelines(ALL[name])[1]
+    assert f"{HERE}:{line}" in found.result("GA-EQ-001").reach
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_factor_that_hides_behind_a_read_is_found(name: str) -> None:
+    result = verify.check(hidden(ALL[name])).result("GA-EQ-001")
+    assert (result.outcome, "4 times the full batch's" in result.reason) == (REFUTED, True), result.reason
+
+
+def test_without_a_read_all_inputs_are_claimed() -> None:
+    found = verify.check(lambda run: loop(run, nn.Linear(3, 2)), domains=["real"])
+    assert (found.result("GA-EQ-001").reach, found.uncovered, found.assumptions) == (ALL_INPUTS, [], [])
+
+
+def test_a_branch_is_named_and_all_inputs_are_not_claimed() -> None:
+    def before(model: nn.Module) -> None:
+        if model.weight.square().sum() > 1e9:
+            raise RuntimeError("the weights are too large")
+
+    found = verify.check(lambda run: loop(run, nn.Linear(3, 2), before))
+    narrowed(found)
+    assert any("was False in every recording" in text for text in found.uncovered)
+
+
+def test_a_branch_that_went_both_ways_is_not_every_combination() -> None:
+    seen: list[bool] = []
+
+    def loss(a: Tensor, b: Tensor) -> Tensor:
+        made = F.mse_loss(a, b)
+        seen.append(bool(made > 1))
+        return made
+
+    found = verify.check(lambda run: loop(run, nn.Linear(3, 2), loss=loss))
+    assert set(seen) == {False, True}
+    narrowed(found)
+    assert any("went both ways" in text for text in found.uncovered)
+
+
+def test_data_and_weights_that_are_read_before_the_first_step_count() -> None:
+    def step(run: Any) -> None:
+        x, y, model = torch.randn(run.samples, 3), torch.randn(run.samples, 2), nn.Linear(3, 2)
+        assert len(x.tolist()) == run.samples
+        assert model.weight.detach().numpy().shape == (2, 3)
+        loop(run, model, data=(x, y))
+
+    found = verify.check(step)
+    narrowed(found)
+    texts = " ".join(found.uncovered)
+    assert (".tolist() at" in texts, ".numpy() at" in texts) == (True, True), texts
+
+
+def pseudo_labels(a: Tensor, b: Tensor) -> Tensor:
+    """Trains towards the class that the model itself finds most likely."""
+    return F.cross_entropy(a, a.detach().argmax(1))
+
+
+def whole_parts(a: Tensor, b: Tensor) -> Tensor:
+    """Weighs a sample by a whole number that is made of its floats."""
+    return (F.mse_loss(a, b, reduction="none").mean(1) * (1 + b.abs().sum(1).floor().long() % 3)).mean()
+
+
+@pytest.mark.parametrize("loss", [pseudo_labels, whole_parts])
+def test_integers_made_of_floats_are_those_of_the_recorded_path(loss: Any) -> None:
+    found = verify.check(lambda run: loop(run, nn.Linear(3, 2), loss=loss))
+    assert [(r.obligation, r.reason) for r in found.results if r.outcome is not HOLDS] == []
+    narrowed(found)
+    assert any(text.startswith("inputs at which this is not so: ") for text in found.uncovered)
+
+
+def test_integers_made_of_floats_do_not_hide_a_missing_1_over_n() -> None:
+    def step(run: Any) -> None:
+        loop(run, nn.Linear(3, 2), loss=lambda a, b: pseudo_labels(a, b) * run.accum_steps)
+
+    assert verify.check(step).result("GA-EQ-001").outcome is REFUTED
+
+
+def on(make: Callable[[int], Tensor]) -> Step:
+    """The inputs are made by this; the targets are random."""
+    return lambda run: loop(run, nn.Linear(3, 2), data=(make(run.samples), torch.randn(run.samples, 2)))
+
+
+def from_a_loader(run: Any) -> None:
+    """Constant inputs that torch's own code puts together."""
+    data = torch.utils.data.TensorDataset(torch.ones(run.samples, 3), torch.randn(run.samples, 2))
+    loader = torch.utils.data.DataLoader(data, batch_size=run.micro_batch_size)
+    x, y = (torch.cat(parts) for parts in zip(*loader, strict=True))
+    loop(run, nn.Linear(3, 2), data=(x, y))
+
+
+CONSTANTS: dict[str, Step] = {
+    "ones": on(lambda n: torch.ones(n, 3)),
+    "arange": on(lambda n: torch.arange(3 * n).float().reshape(n, 3) / n),
+    "linspace": on(lambda n: torch.linspace(0, 1, 3 * n).reshape(n, 3)),
+    "loader": from_a_loader,
+}
+
+
+@pytest.mark.parametrize("name", CONSTANTS)
+def test_floats_made_without_randomness_are_listed_as_constants(name: str) -> None:
+    found = verify.check(CONSTANTS[name])
+    assert found.result("GA-EQ-001").outcome is HOLDS
+    listed = [text for text in found.assumptions if "are constants, with the numbers of the recorded run" in text]
+    assert (len(listed), f"{HERE}:" in listed[0]) == (1, True), found.assumptions
+
+
+def test_random_data_the_state_of_an_optimizer_and_own_sums_are_no_constants() -> None:
+    def step(run: Any) -> None:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.AdamW(model.parameters())
+        total = torch.zeros(2)
+        parts = batches(run, torch.randn(run.samples, 3), torch.randn(run.samples, 2))
+        for count, (x, y, window) in enumerate(parts, 1):
+            out = model(x)
+            total += out.detach().mean(0)
+            (F.mse_loss(out, y) / window).backward()
+            if count % window == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = verify.check(step)
+    assert [text for text in found.assumptions if "are constants" in text] == []
+
+
+def test_a_reach_names_a_few_lines() -> None:
+    assert on_path(ALL_INPUTS, []) == ALL_INPUTS
+    assert on_path(ALL_INPUTS, ["a.py:1"]).endswith("(values read: a.py:1)")
+    assert on_path(UP_TO_CONSTANTS, [f"a.py:{i}" for i in range(5)]).endswith("a.py:0, a.py:1, a.py:2 and 2 more)")
+    assert on_path("the recorded run", ["a.py:1"]) == "the recorded run"
