@@ -100,6 +100,16 @@ def pos_weight(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.binary_cross_entropy_with_logits(model(x), y, pos_weight=torch.tensor([2.0, 3.0]))
 
 
+def pos_weight_alone(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """The same of one class."""
+    return F.binary_cross_entropy_with_logits(model(x)[:, 0], y[:, 0], pos_weight=torch.tensor([2.0]))
+
+
+def python_list(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    """Columns that are chosen by a Python list."""
+    return F.mse_loss(model(x)[:, [1, 0]], y)
+
+
 def index_list(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     """Columns that are chosen by a list."""
     return F.mse_loss(model(x)[:, torch.tensor([1, 0])], y)
@@ -348,7 +358,6 @@ def flat_by_cat(run: Any, end: End = ignore, scale: bool = True) -> None:
             (squared(model, x, y) / (len(window) if scale else 1)).backward()
             flat += torch.cat([w.grad.flatten() for w in weights])  # type: ignore[union-attr]
             optimizer.zero_grad()
-        nn.utils.vector_to_parameters(flat, weights) if False else None
         at = 0
         for w in weights:
             w.grad = flat[at : at + w.numel()].view_as(w).clone()
@@ -423,6 +432,260 @@ def padded_buffer(run: Any, end: End = ignore, scale: bool = True) -> None:
     end(model)
 
 
+def listed_by_hand(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """The sums of the gradients are kept in a list, and the step is made by hand."""
+    model = net()
+    weights = list(model.parameters())
+    for window in windows(run, *regression(run)):
+        sums = [torch.zeros_like(w) for w in weights]
+        for x, y in window:
+            (squared(model, x, y) / (len(window) if scale else 1)).backward()
+            for total, w in zip(sums, weights, strict=True):
+                total += w.grad  # type: ignore[operator]
+                w.grad = None
+        with torch.no_grad():
+            for total, w in zip(sums, weights, strict=True):
+                w -= LR * total
+    end(model)
+
+
+def main_grad_views(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Every weight has a view of one buffer, to which a hook adds; the step takes the buffer."""
+    model = net()
+    weights = list(model.parameters())
+    buffer = torch.zeros(sum(w.numel() for w in weights))
+    views = [part.view_as(w) for w, part in zip(weights, buffer.split([w.numel() for w in weights]), strict=True)]
+    optimizer = torch.optim.SGD(weights, lr=LR)
+
+    def adder(view: Tensor) -> Callable[[Tensor], None]:
+        def add(weight: Tensor) -> None:
+            view.add_(weight.grad)  # type: ignore[arg-type]
+            weight.grad = None
+
+        return add
+
+    for w, view in zip(weights, views, strict=True):
+        w.register_post_accumulate_grad_hook(adder(view))
+    for window in windows(run, *regression(run)):
+        buffer.zero_()
+        for x, y in window:
+            (squared(model, x, y) / (len(window) if scale else 1)).backward()
+        for w, view in zip(weights, views, strict=True):
+            w.grad = view
+        optimizer.step()
+        for w in weights:
+            w.grad = None
+    end(model)
+
+
+def foreach_lists(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Lists of gradients from torch.autograd.grad, added at once."""
+    model = net()
+    weights = list(model.parameters())
+    optimizer = torch.optim.SGD(weights, lr=LR)
+    for window in windows(run, *regression(run)):
+        sums = [torch.zeros_like(w) for w in weights]
+        for x, y in window:
+            torch._foreach_add_(sums, torch.autograd.grad(squared(model, x, y) / (len(window) if scale else 1), weights))
+        for w, total in zip(weights, sums, strict=True):
+            w.grad = total
+        optimizer.step()
+        optimizer.zero_grad()
+    end(model)
+
+
+class TwoSteps(torch.optim.SGD):
+    """SAM as an optimizer with a first and a second step."""
+
+    moves: list[Tensor]
+
+    @torch.no_grad()
+    def first_step(self) -> None:
+        """Move the weights along the gradient, and zero it."""
+        weights = [w for group in self.param_groups for w in group["params"]]
+        self.moves = [0.05 * w.grad for w in weights]
+        for w, move in zip(weights, self.moves, strict=True):
+            w.add_(move)
+        self.zero_grad()
+
+    @torch.no_grad()
+    def second_step(self) -> None:
+        """Move them back and step."""
+        weights = [w for group in self.param_groups for w in group["params"]]
+        for w, move in zip(weights, self.moves, strict=True):
+            w.sub_(move)
+        self.step()
+        self.zero_grad()
+
+
+def sharpness_aware_class(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """SAM's two passes, with an optimizer of its own."""
+    model = net()
+    optimizer = TwoSteps(model.parameters(), lr=LR)
+    for window in windows(run, *regression(run)):
+        for finish in (optimizer.first_step, optimizer.second_step):
+            for x, y in window:
+                (squared(model, x, y) / (len(window) if scale else 1)).backward()
+            finish()
+    end(model)
+
+
+def several_batches(source: np.random.RandomState, size: int) -> tuple[Tensor, Tensor]:
+    """Rows for training and for validation come from one line."""
+    rows = torch.from_numpy(source.randn(size, 5)).to(torch.get_default_dtype())
+    return rows[:, :3], rows[:, 3:]
+
+
+def validated_from_one_line(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Training and validation draw from streams of their own, with one helper."""
+    model = net()
+    train, valid = np.random.RandomState(run.seed), np.random.RandomState(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    for _ in range(run.windows):
+        for _ in range(run.accum_steps):
+            x, y = several_batches(train, run.micro_batch_size)
+            (squared(model, x, y) / (run.accum_steps if scale else 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        x, y = several_batches(valid, run.micro_batch_size)
+        squared(model, x, y).detach()
+    end(model)
+
+
+def labels_ahead(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Labels and inputs are made one batch ahead, as integers and floats."""
+    model, source = net(), np.random.RandomState(run.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def make() -> tuple[Tensor, Tensor]:
+        rows = source.randn(run.micro_batch_size, 4)
+        inputs = torch.from_numpy(rows[:, :3].copy()).to(torch.get_default_dtype())
+        return inputs, torch.from_numpy((rows[:, 3] > 0).astype("int64"))
+
+    x, y = make()
+    for _ in range(run.windows):
+        for _ in range(run.accum_steps):
+            (F.cross_entropy(model(x), y) / (run.accum_steps if scale else 1)).backward()
+            x, y = make()
+        optimizer.step()
+        optimizer.zero_grad()
+    end(model)
+
+
+def labelled_rows(run: Any) -> tuple[Tensor, Tensor]:
+    """The samples of `labels_ahead`."""
+    rows = np.random.RandomState(run.seed).randn(run.samples, 4)
+    inputs = torch.from_numpy(rows[:, :3].copy()).to(torch.get_default_dtype())
+    return inputs, torch.from_numpy((rows[:, 3] > 0).astype("int64"))
+
+
+def drawn_in_turn(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """NumPy draws inputs and targets of each micro-batch in turn."""
+    model, source = net(), np.random.RandomState(run.seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    for _ in range(run.windows):
+        for _ in range(run.accum_steps):
+            x, y = (torch.from_numpy(source.randn(run.micro_batch_size, n)).to(model.bias.dtype) for n in (3, 2))  # type: ignore[arg-type]
+            (squared(model, x, y) / (run.accum_steps if scale else 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    end(model)
+
+
+def rows_in_turn(run: Any) -> tuple[Tensor, Tensor]:
+    """The samples of `drawn_in_turn`."""
+    source, parts = np.random.RandomState(run.seed), []
+    for _ in range(run.windows * run.accum_steps):
+        parts.append([torch.from_numpy(source.randn(run.micro_batch_size, n)) for n in (3, 2)])
+    x, y = (torch.cat(column).to(torch.get_default_dtype()) for column in zip(*parts, strict=True))
+    return x, y
+
+
+CORPUS = np.random.RandomState(3).randn(64, 5)
+
+
+def picked(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Samples are picked at random, for training and, between two windows, for validation (nanoGPT)."""
+    model, source, tried = net(), torch.Generator().manual_seed(run.seed), torch.Generator().manual_seed(9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+
+    def batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        chosen = torch.randint(len(CORPUS), (run.micro_batch_size,), generator=generator)
+        rows = torch.stack([torch.from_numpy(CORPUS[i]) for i in chosen.tolist()]).to(torch.get_default_dtype())
+        return rows[:, :3], rows[:, 3:]
+
+    for _ in range(run.windows):
+        for _ in range(run.accum_steps):
+            x, y = batch(source)
+            (squared(model, x, y) / (run.accum_steps if scale else 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        x, y = batch(tried)
+        squared(model, x, y).detach()
+    end(model)
+
+
+def picked_rows(run: Any) -> tuple[Tensor, Tensor]:
+    """The samples of `picked`."""
+    source = torch.Generator().manual_seed(run.seed)
+    chosen = torch.cat([torch.randint(len(CORPUS), (run.micro_batch_size,), generator=source)
+                        for _ in range(run.windows * run.accum_steps)])  # fmt: skip
+    rows = torch.from_numpy(CORPUS[chosen.numpy()]).to(torch.get_default_dtype())
+    return rows[:, :3], rows[:, 3:]
+
+
+def picked_globally(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Training and validation samples are picked with one generator."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    corpus = torch.from_numpy(CORPUS).to(torch.get_default_dtype())
+    for _ in range(run.windows):
+        for _ in range(run.accum_steps):
+            rows = corpus[torch.randint(len(corpus), (run.micro_batch_size,))]
+            (squared(model, rows[:, :3], rows[:, 3:]) / (run.accum_steps if scale else 1)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        rows = corpus[torch.randint(len(corpus), (run.micro_batch_size,))]
+        squared(model, rows[:, :3], rows[:, 3:]).detach()
+    end(model)
+
+
+def picked_globally_rows(run: Any) -> tuple[Tensor, Tensor]:
+    """The samples on which `picked_globally` trains."""
+    chosen = []
+    for _ in range(run.windows):
+        chosen += [torch.randint(len(CORPUS), (run.micro_batch_size,)) for _ in range(run.accum_steps)]
+        torch.randint(len(CORPUS), (run.micro_batch_size,))
+    rows = torch.from_numpy(CORPUS[torch.cat(chosen).numpy()]).to(torch.get_default_dtype())
+    return rows[:, :3], rows[:, 3:]
+
+
+def shuffled_epochs(run: Any, end: End = ignore, scale: bool = True) -> None:
+    """Two epochs over the same samples, each in an order of its own."""
+    model = net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+    x, y = regression(run)
+    for _ in range(2):
+        order = torch.randperm(run.samples)
+        for window in windows(run, x[order], y[order]):
+            for a, b in window:
+                (squared(model, a, b) / (len(window) if scale else 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    end(model)
+
+
+def shuffled_epochs_by_hand(run: Any) -> nn.Module:
+    """The same with the full batch."""
+    model = net()
+    x, y = regression(run)
+    size = run.accum_steps * run.micro_batch_size
+    for _ in range(2):
+        for chosen in torch.randperm(run.samples).split(size):
+            step_by_hand(model, squared(model, x[chosen], y[chosen]))
+    return model
+
+
 @dataclass(frozen=True)
 class Case:
     """A right loop, its wrong twin, and the full batch by hand."""
@@ -450,6 +713,8 @@ def of_loop(
 
 CASES = {
     "pos_weight": of_loss(pos_weight, binary),
+    "pos_weight_alone": of_loss(pos_weight_alone, binary),
+    "python_list": of_loss(python_list),
     "index_list": of_loss(index_list),
     "class_weights": of_loss(class_weights, classes),
     "image_mean": of_loss(image_mean),
@@ -471,6 +736,18 @@ CASES = {
     "sharpness_aware": Case(
         sharpness_aware, of_loop(sharpness_aware).wrong, sharpness_aware_by_hand
     ),
+    "sharpness_aware_class": Case(
+        sharpness_aware_class, of_loop(sharpness_aware_class).wrong, sharpness_aware_by_hand
+    ),
+    "shuffled_epochs": Case(shuffled_epochs, of_loop(shuffled_epochs).wrong, shuffled_epochs_by_hand),
+    "validated_from_one_line": of_loop(validated_from_one_line, data=rows_of),
+    "labels_ahead": of_loop(labels_ahead, entropy, labelled_rows),
+    "drawn_in_turn": of_loop(drawn_in_turn, data=rows_in_turn),
+    "picked": of_loop(picked, data=picked_rows),
+    "picked_globally": of_loop(picked_globally, data=picked_globally_rows),
+    "listed_by_hand": of_loop(listed_by_hand),
+    "main_grad_views": of_loop(main_grad_views),
+    "foreach_lists": of_loop(foreach_lists),
     "flat_buffer": of_loop(flat_buffer),
     "flat_by_cat": of_loop(flat_by_cat),
     "listed": of_loop(listed),

@@ -84,7 +84,7 @@ def _near(ours: Mapping[str, Array], full: Mapping[str, Array], unit: float) -> 
     return True
 
 
-def everywhere(session: Session) -> bool:
+def everywhere_alike(session: Session) -> bool:
     """Whether the numbers agree at the recorded values, and at other ones where those were recorded."""
     if not agree(session.ours, session.full):
         return False
@@ -114,7 +114,7 @@ def borne_out(session: Session, broken: Sequence[Broken]) -> tuple[list[Broken],
     """Offences against the window protocol that stand, and those that no number bears out."""
     tape = session.ours[0].tape
     doubted = [b for b in broken if _doubtful(b, tape)]
-    if not doubted or not everywhere(session):
+    if not doubted or not everywhere_alike(session):
         return list(broken), []
     return [b for b in broken if b not in doubted], doubted
 

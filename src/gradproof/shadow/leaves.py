@@ -163,6 +163,7 @@ class Leaves:
                 self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
                 self.tape.drawn.append(site)
+                self.tape.chance.update([] if unseen else [site])
         if not tensor.is_floating_point():
             if not unseen or tensor.untyped_storage()._cdata not in self.buffers:
                 self.counts.born(tensor, source.name, source.first)
@@ -264,8 +265,9 @@ class Leaves:
         mark = fingerprint(storage)
         same = any(held.print == mark for held in self.storages.held.values() if held.state is State.TRACKED)
         if same and whole.numel() > 1 and bool((flat(whole) != flat(whole)[0]).any()):
-            what = f"a tensor holds the numbers of a tracked one, and no operator copied them ({pending.source.name})"
-            self.tape.blind.append(Blind("unseen-copy", what, pending.place, "copy with clone() or copy_()"))
+            what = f"a tensor holds the numbers of a tracked one ({pending.source.name}): no operator copied them"
+            mend = "copy with clone() or copy_(); make a constant, or data that is read again, once, before the loop"
+            self.tape.blind.append(Blind("unseen-copy", f"{what}, or the same are made again", pending.place, mend))
 
     def _declare(self, tensor: torch.Tensor, source: Source, place: Place, unseen: bool, trained: bool) -> None:
         held = self.storages.meet(tensor)

@@ -7,7 +7,7 @@ or a Python number that moved with the leaves is a value that flowed past the re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
@@ -25,6 +25,8 @@ OVERWRITES = frozenset({"copy_", "zero_", "fill_", "set_"})
 
 OTHERS = "not the numbers that the full batch takes"
 REPEATED = "several micro-batches are the same numbers"
+FRESH = "most of these numbers occur in one run only: what is made at random in other portions cannot be matched"
+DRAWN = "the two runs draw other random integers: whether they choose the same samples cannot be seen"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +82,15 @@ def integers_apart(accumulated: Tape, full: Tape, aside: Set[str] = frozenset())
         a, b = joined(mine, ()), joined(theirs, block)
         if a.shape != b.shape or not np.array_equal(a, b):
             other = f"{a.size} and {b.size} numbers, not the same stream"
+            other = DRAWN if site in accumulated.chance & full.chance and not alike(mine) else other
             words = SHUFFLED if shuffled(accumulated, full, "integers", site) else other
             wrong.append(f"integers of {site}: {words}")
     return wrong
+
+
+def alike(arrays: Sequence[Array]) -> bool:
+    """Whether several arrays are all the same: not by chance."""
+    return len(arrays) > 1 and all(np.array_equal(arrays[0], other) for other in arrays[1:])
 
 
 def joined(arrays: list[Array], block: Shape) -> Array:
@@ -114,8 +122,9 @@ def contents_apart(accumulated: Tape, full: Tape) -> list[str]:
         outside = any(item[1] for item in (*ours[key], *theirs[key]))
         if a.size == b.size and outside and not same(a, b):
             words = SHUFFLED if shuffled(accumulated, full, *key) else OTHERS
+            words = FRESH if np.intersect1d(a, b).size * 2 <= np.unique(a).size else words
             wrong.append(f"{described(key)}: {words}")
-        elif np.unique(a).size * b.size < 0.9 * np.unique(b).size * a.size:
+        elif a.size == b.size and np.unique(a).size < 0.9 * np.unique(b).size:
             wrong.append(f"{described(key)}: {REPEATED}")
     return wrong
 

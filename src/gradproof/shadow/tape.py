@@ -192,7 +192,8 @@ class Mark:
 @dataclass(slots=True)
 class Tape:
     """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
-    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run.
+    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run,
+    `chance` those that a random operator filled.
 
     `reads`: where numbers left for Python otherwise than one by one (those are the event `item`), or chose a shape.
     `constants`: where floats were made that no random operator drew and nobody gave.
@@ -204,6 +205,7 @@ class Tape:
     integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
     orders: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
+    chance: set[str] = field(default_factory=set)
     shared: bool = False
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -22,13 +22,13 @@ from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.blame import place_of_data
 from gradproof.shadow.compare import windows as windows_of
-from gradproof.shadow.confirm import ALIKE, CONSTANTS, EQUAL, borne_out, matched, undecided
+from gradproof.shadow.confirm import ALIKE, CONSTANTS, EQUAL, borne_out, everywhere_alike, matched, undecided
 from gradproof.shadow.decide import DOMAINS, MOST_OPERATIONS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.flow_ops import first_narrow
 from gradproof.shadow.interaction import data_differ
 from gradproof.shadow.interpret import NoRow, Observation
-from gradproof.shadow.match import OTHERS, REPEATED
+from gradproof.shadow.match import DRAWN, FRESH, OTHERS, REPEATED
 from gradproof.shadow.numeric import Numbers
 from gradproof.shadow.orders import left_behind, reordered, untold
 from gradproof.shadow.padding import RESHAPED
@@ -62,6 +62,7 @@ from gradproof.shadow.windows import Broken
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")
+CHOSEN = "choose the samples of all windows before the loop, or with a generator that nothing else draws from"
 DATA_MEND = "every micro-batch takes the next samples of the stream that the full batch takes at once"
 RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other order of the samples was verified"
 DOUBTS = {
@@ -353,8 +354,10 @@ class Judge:
         differ, unlooked = ("", "a rule of the window protocol is broken") if broken else data_differ(self.session)
         differ = differ or ("" if broken else integers_differ(self.session))
         if differ:
-            place = place_of_data(self.session.ours[0].tape)
-            self.add(Result("GA-DATA-001", Outcome.REFUTED, differ, place, DATA_MEND, "real", RECORDED))
+            place, known = place_of_data(self.session.ours[0].tape), Outcome.REFUTED
+            if differ.startswith("window") and everywhere_alike(self.session):
+                known, differ = Outcome.UNKNOWN, f"not decided: {differ}, but {EQUAL}"
+            self.add(Result("GA-DATA-001", known, differ, place, DATA_MEND, "real", RECORDED))
             return
         words = "both runs took the same streams of data" + ("" if unlooked else ", window by window")
         self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
@@ -447,11 +450,14 @@ class Judge:
         details = {"streams": data}
         known, first = Outcome.REFUTED, data[0]
         words = "not compared: the two runs did not train on the same data"
+        drawn = next((text for text in data if text.endswith((DRAWN, FRESH))), "")
         if all(text.endswith((RESHAPED, SHUFFLED)) for text in data):
             known = Outcome.OPAQUE
         elif not any(text.endswith((OTHERS, REPEATED)) for text in data) and matched(self.session):
             known, first, mend = Outcome.UNKNOWN, f"not decided: {first}, but {EQUAL}; {ALIKE}", CONSTANTS
             words = "not compared for other values: the data of the two runs could not be matched"
+        elif drawn and not any(text.endswith(REPEATED) for text in data):
+            known, first, mend = Outcome.OPAQUE, drawn, CHOSEN
         self.add(Result("GA-DATA-001", known, first, place, mend, "leaves", RECORDED, details))
         for name in NUMBERS:
             self.add(Result(name, Outcome.OPAQUE, words, place, mend, details={"code": "data"}))

@@ -1,0 +1,79 @@
+"""Right loops that look wrong are never refuted, and their wrong twins are never green."""
+
+from __future__ import annotations
+
+import pytest
+import shadow_false_alarms as loops
+import torch
+from torch import nn
+
+from gradproof.core import Outcome
+from gradproof.shadow import verify
+from gradproof.shadow.run import Run, seed
+
+SAME = 1e-12
+NAMES = tuple(loops.CASES)
+DECIDED = {"gate_times_loss", "counted_right", "flat_by_cat", "padded_buffer", "foreach_lists"}
+"""Right loops that hold today. Others are undecided, with the reason."""
+BLIND = {
+    "pos_weight", "class_weights", "image_mean", "image_mean_numpy", "validated_by_rows", "picked", "picked_globally",
+    "drawn_in_turn",
+}  # fmt: skip
+"""Loops in which the recorder loses sight, or whose samples cannot be matched: their twins are not refuted either."""
+
+
+def weights(name: str, full: bool) -> list[torch.Tensor]:
+    """The weights at the end, in float64: of the micro-batches, or of the full batch by hand."""
+    case, found = loops.CASES[name], list[nn.Module]()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        seed(0)
+        if full:
+            found.append(case.full(Run()))
+        else:
+            case.right(Run(), end=found.append)
+    finally:
+        torch.set_default_dtype(before)
+    return [p.detach() for p in found[0].parameters()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_right_loop_is_never_refuted(name: str) -> None:
+    for ours, full in zip(weights(name, False), weights(name, True), strict=True):
+        assert ours.dtype == torch.float64
+        assert float((ours - full).abs().max()) < SAME
+    found = verify.check(loops.CASES[name].right)
+    bad = [(r.obligation, r.reason) for r in found.results if r.outcome in (Outcome.REFUTED, Outcome.ERROR)]
+    assert bad == []
+    assert all(r.reason and (r.outcome is Outcome.HOLDS or r.mend) for r in found.results)
+    if name not in DECIDED:
+        assert any("not decided" in r.reason or r.outcome is Outcome.OPAQUE for r in found.results)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_its_wrong_twin_is_never_green(name: str) -> None:
+    found = verify.check(loops.CASES[name].wrong, domains=("field", "weight"))
+    assert found.code != 0
+    assert name in BLIND or found.outcome is Outcome.REFUTED
+
+
+@pytest.mark.parametrize(
+    ("name", "obligation", "words"),
+    [
+        ("index_list", "GA-DATA-001", "a constant that is made inside the step"),
+        ("prefetched", "GA-DATA-001", "a batch that is made ahead"),
+        ("validated", "GA-DATA-001", "a validation pass"),
+        ("drawn_in_turn", "GA-DATA-001", "made at random in other portions"),
+        ("picked_globally", "GA-DATA-001", "draw other random integers"),
+        ("class_weights", "GA-DATA-001", "the same are made again"),
+        ("share_of_a_number", "GA-EQ-001", "right with a fixed normaliser"),
+        ("two_epochs", "GA-INV-003", "a loop of several epochs looks the same"),
+        ("sharpness_aware", "GA-INV-003", "as SAM does"),
+        ("main_grad", "GA-INV-002", "an accumulator of the loop's own looks the same"),
+    ],
+)
+def test_the_reason_names_what_looks_the_same(name: str, obligation: str, words: str) -> None:
+    result = verify.check(loops.CASES[name].right).result(obligation)
+    assert (result.outcome in (Outcome.UNKNOWN, Outcome.OPAQUE), words in result.reason) == (True, True), result.reason
+    assert result.mend
