@@ -1,8 +1,8 @@
 """The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
 
 A look costs about half a microsecond a parameter, and there are a few looks a micro-batch. Tensors of inference mode
-have no version counter: of these only the identity is watched. A `deep` look compares checksums too, of the weights as
-well, because a write through `.data` or NumPy moves no version counter. It reads every element once.
+have no version counter: of these only the identity is watched. Where no operator is recorded checksums are compared
+too, of the weights as well: a write through `.data` or NumPy moves no version counter. That reads every element once.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 class Buffers:
-    """Finds what changed since it was last asked. `sums` says whether checksums are kept, for `deep` looks."""
+    """Finds what changed since it was last asked. `sums` says whether checksums are compared."""
 
     sums = False
 
@@ -81,11 +81,11 @@ class Buffers:
         self._held.clear()
         self._edition = -1
 
-    def changes(self, only: Iterable[Tensor] | None = None, deep: bool = False) -> list[Change]:
+    def changes(self, only: Iterable[Tensor] | None = None) -> list[Change]:
         """Every buffer that changed, or those of the parameters given; each change is told once."""
         if only is not None:
             return self._changed([self._record(p) for p in only])
-        return self._changed(self._known(), deep)
+        return self._changed(self._known())
 
     def _known(self) -> list[Held]:
         if self._edition != self.names.edition:
@@ -112,7 +112,7 @@ class Buffers:
             held = self._held[id(param)] = Held(weakref.ref(param))
         return held
 
-    def _changed(self, records: list[Held], deep: bool = False) -> list[Change]:
+    def _changed(self, records: list[Held]) -> list[Change]:
         found: list[Change] = []
         for held in records:
             param = held.param()
@@ -127,7 +127,7 @@ class Buffers:
                 version = grad._version
             except RuntimeError:
                 version = -1
-            if kept and version == held.version and (not deep or same(held.sums, checksum(grad))):
+            if kept and version == held.version and (not self.sums or same(held.sums, checksum(grad))):
                 continue
             found.append((param, "written" if kept else "new" if held.grad is None else "other"))
             held.version, held.sums = version, checksum(grad) if self.sums else None

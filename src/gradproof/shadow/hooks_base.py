@@ -79,7 +79,7 @@ class Reporter:
         """Report what happened to the buffers since the last look, as near as can be known."""
         if self._inside:
             return
-        changes = self.buffers.changes(deep=not self.thorough)
+        changes = self.buffers.changes()
         zeroed = [p for p, how in changes if how == "gone"]
         written = [p for p, how in changes if how != "gone"]
         if not self.thorough:
