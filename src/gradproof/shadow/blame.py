@@ -22,6 +22,9 @@ from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
 LOOKED_THROUGH = frozenset({"clone", "copy_", "_to_copy", "stack", "detach", "zero_", "fill_"})
 
+EXACT = 2.0**-18
+"""A factor is shown as a fraction where it explains every element within this: 64 roundings of fp32."""
+
 DEEPEST = 64
 """Operators between a number and the line that is blamed for it, at most."""
 
@@ -40,10 +43,9 @@ class Scale:
 
     def __str__(self) -> str:
         near = Fraction(self.factor).limit_denominator(64)
-        shown = (
-            str(near) if abs(float(near) - self.factor) <= 1e-3 * max(1.0, abs(self.factor)) else f"{self.factor:.4g}"
-        )
-        return f"{shown} times the full batch's"
+        room = EXACT * max(1.0, abs(self.factor))
+        exact = self.apart <= room and abs(float(near) - self.factor) <= room
+        return f"{near if exact else f'about {self.factor:.4g}'} times the full batch's"
 
 
 def scale(ours: Array, full: Array) -> Scale | None:

@@ -363,6 +363,11 @@ class Hooks(Reporter):
         self._event("sync", tensors, params=self._named(own), how="all_reduce", world=world, elements=tensor.numel())
         return result
 
+    def moved(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        """Module._apply, as in `model.to(device)`: it may come before the forward pass that names parameters."""
+        self.names.moved(module)
+        return original(module, *args, **kwargs)
+
     def _forward(self, module: nn.Module, args: Any) -> None:
         if not torch.compiler.is_compiling():
             self.names.module(module)

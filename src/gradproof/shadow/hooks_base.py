@@ -100,7 +100,9 @@ class Reporter:
     def assigned(self, setter: Call, tensor: Tensor, value: Any) -> None:
         """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is told first."""
         inside = self._inside
-        if (inside and inside[-1] != "backward") or not (isinstance(tensor, nn.Parameter) or self.names.knows(tensor)):
+        nothing = value is None and tensor.grad is None
+        other = not isinstance(tensor, nn.Parameter) and not self.names.knows(tensor)
+        if nothing or other or (inside and inside[-1] != "backward"):
             setter(tensor, value)
             return
         self.names.claim(tensor)
@@ -132,6 +134,8 @@ class Reporter:
         """A zero_grad: of the buffers that it changes, it zeroes every one."""
         if self._inside:
             return original(owner, *args, **kwargs)
+        if isinstance(owner, nn.Module):
+            self.names.moved(owner)
         self._poll()
         result = self.within("zero", lambda: original(owner, *args, **kwargs))
         changed = [p for p, _ in self.buffers.changes()]

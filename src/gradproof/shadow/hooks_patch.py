@@ -57,6 +57,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
     _setter(patches, "data", hooks.rebound)
     for cls in all_subclasses(Optimizer) + all_subclasses(torch.nn.Module):
         patches.method(cls, "zero_grad", hooks.zero)
+    patches.method(torch.nn.Module, "_apply", hooks.moved)
     for cls in all_subclasses(torch.amp.GradScaler):
         patches.method(cls, "unscale_", hooks.unscale)
         patches.method(cls, "step", hooks.scaled_step)

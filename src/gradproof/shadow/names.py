@@ -79,6 +79,11 @@ class Names:
             for name, buffer in module.named_buffers() if module is not None else ():
                 yield (f"{name}#{number + 1}" if number else name), buffer
 
+    def moved(self, module: nn.Module) -> None:
+        """Name the parameters of a module before something is done to all of them, where one of them is known."""
+        if module not in self._modules and any(map(self.knows, module.parameters())):
+            self.module(module)
+
     def behind(self, tensor: Tensor) -> Tensor | None:
         """The known parameter of which torch.func holds an alias, by its memory; any other tensor is itself."""
         if not functional(tensor):

@@ -256,8 +256,7 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
         words = f"the {quantity} is {seen.scale}"
     example = {
         "quantity": str(quantity),
-        "accumulated": [float(x) for x in np.ravel(seen.ours)[:8]],
-        "full_batch": [float(x) for x in np.ravel(seen.full)[:8]],
+        **differing(seen.ours, seen.full),
         "relative_difference": seen.size if np.isfinite(seen.size) else None,
         "replayed": f"on the real step, at {seen.where}",
     }
@@ -267,6 +266,18 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
         obligation, Outcome.REFUTED, words, place, mend(seen.scale, session.run.accum_steps),
         decision.domain, decision.reach, {"factor": seen.scale.factor if seen.scale else None}, example,
     )  # fmt: skip
+
+
+def differing(ours: Array, full: Array, most: int = 8) -> dict[str, list[Any]]:
+    """The elements that differ most, in their order: positions in row-major order, and both numbers."""
+    apart = np.abs(ours - full)
+    least = 1e-4 * float(np.max(apart, initial=0.0))
+    places = sorted(int(i) for i in np.argsort(-apart, kind="stable")[:most] if apart[i] > least)
+    return {
+        "elements": places,
+        "accumulated": [float(ours[i]) for i in places],
+        "full_batch": [float(full[i]) for i in places],
+    }
 
 
 def only_pass(session: Session, quantity: Quantity) -> Place | None:

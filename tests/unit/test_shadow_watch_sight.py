@@ -1,0 +1,252 @@
+"""Loops of our own under `watch`: no wrong one is green, no right one is refuted, and lost sight is not HOLDS."""
+
+from __future__ import annotations
+
+import linecache
+
+import pytest
+import torch
+from torch import nn
+
+from gradproof.core import Outcome
+from gradproof.render import step
+from gradproof.shadow.verdict import Verification
+from gradproof.shadow.watch import PROTOCOL, watch
+
+HEAD = """
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+params = list(model.parameters())
+optimizer = torch.optim.SGD(params, lr=0.1)
+flat = torch.zeros(sum(p.numel() for p in params))
+buffers = [torch.zeros_like(p) for p in params]
+narrow = [torch.zeros_like(p, dtype=torch.bfloat16) for p in params]
+def loss_of(x):
+    return model(x).square().mean()
+def one():
+    (loss_of(torch.randn(2, 3)) / 4).backward()
+def ahead(loader):
+    batches = iter(loader)
+    following = next(batches)
+    while following is not None:
+        present, following = following, next(batches, None)
+        yield present
+def finish():
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+FILE = "watched_loop.py"
+SUMS = ("GA-INV-002", "GA-INV-004")
+HOLDS, REFUTED, OPAQUE, UNKNOWN = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.UNKNOWN
+
+
+def watched(
+    body: str, accum_steps: int | None = 4, mode: str = "events", epoch_batches: int | None = None
+) -> Verification:
+    """What is said of a loop."""
+    text = HEAD + body
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    code = compile(text, FILE, "exec")
+    return watch(lambda: exec(code, {"torch": torch, "nn": nn}), accum_steps, 3, mode, epoch_batches)
+
+
+def said(made: Verification) -> dict[str, Outcome]:
+    """The obligations of the window protocol."""
+    return {name: made.result(name).outcome for name in PROTOCOL}
+
+
+def windows(each: str = "one()", last: str = "pass", first: str = "pass", passes: int = 4) -> str:
+    """Five windows, with something in each micro-batch, before the first of a window, and before the step."""
+    return f"""
+for w in range(5):
+    {first}
+    for k in range({passes}):
+        {each}
+    {last}
+    finish()
+"""
+
+
+def epochs(batches: str, flush: str = "i + 1 == M", after: str = "pass", size: int = 6, each: int = 4) -> str:
+    """Four epochs of `size` micro-batches, stepped after each 4th and where `flush` says so."""
+    return f"""
+M = {size}
+data = [torch.randn(2, 3) for _ in range(M)]
+loader = torch.utils.data.DataLoader(torch.randn(2 * M, 3), batch_size=2)
+for epoch in range(4):
+    for i, x in enumerate({batches}):
+        (loss_of(x) / 4).backward()
+        if (i + 1) % {each} == 0 or {flush}:
+            finish()
+    {after}
+"""
+
+
+MOVED = """one()
+        for b, p in zip(buffers, params): b.add_(p.grad)
+        optimizer.zero_grad()"""
+KEPT_NARROW = MOVED.replace("buffers", "narrow")
+WRITTEN = {
+    "stale buffer, assigned": windows(MOVED, "for b, p in zip(buffers, params): p.grad = b.clone()"),
+    "stale buffer, copied past the counter": windows(
+        MOVED.replace("zero_grad()", "zero_grad(set_to_none=False)"),
+        "for b, p in zip(buffers, params): p.grad.data.copy_(b)",
+    ),
+    "bf16 buffer": windows(KEPT_NARROW, "for b, p in zip(narrow, params): p.grad = b.float(); b.zero_()"),
+    "stale number added by NumPy": windows(last="for p in params: p.grad.numpy()[...] += 1"),
+    "part zeroed inside a window": windows("one(); params[0].grad.data[0].zero_()"),
+    "a hook that adds what is left": "\nfor p in params: p.register_hook(lambda g: g + 1)\n" + windows(),
+    "main_grad hooks": """
+main = {p: torch.zeros_like(p) for p in params}
+def moved(p):
+    main[p].add_(p.grad)
+    p.grad = None
+for p in params: p.register_post_accumulate_grad_hook(moved)
+"""
+    + windows(last="for p in params: p.grad = main[p].clone(); main[p].zero_()"),
+    "losses summed": windows("total = total + loss_of(torch.randn(2, 3)) / 4", "total.backward()", "total = 0"),
+    "a total that is never cleared": """
+model = nn.Linear(3, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+total = 0
+"""
+    + windows("total = total + loss_of(torch.randn(2, 3)); total.backward(retain_graph=True)"),
+    "flat buffer, copied": windows(
+        """one()
+        flat += torch.cat([p.grad.flatten() for p in params])
+        optimizer.zero_grad(set_to_none=False)""",
+        """for p, part in zip(params, flat.split([p.numel() for p in params])): p.grad.copy_(part.view_as(p))
+    flat.zero_()""",
+    ),
+    "a gradient before the loop": "\nfor p in params: p.grad = torch.ones_like(p)\n" + windows(),
+}
+
+
+@pytest.mark.parametrize("accum_steps", [None, 4])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_where_a_gradient_s_track_is_lost_nothing_holds_of_its_sum(name: str, accum_steps: int | None) -> None:
+    found = said(watched(WRITTEN[name], accum_steps))
+    assert [found[obligation] for obligation in SUMS] == [OPAQUE, OPAQUE], name
+
+
+def test_a_gradient_from_before_the_first_window_leaves_the_zeroing_undecided() -> None:
+    body = "\none()\n" + windows()
+    assert said(watched(body, None))["GA-INV-002"] is OPAQUE
+    leftover = epochs("data", "False")
+    assert said(watched(leftover, None))["GA-INV-002"] is OPAQUE
+    assert said(watched(leftover))["GA-INV-003"] is REFUTED
+
+
+def test_without_accumulation_nothing_is_shown_of_it() -> None:
+    for given in (None, 1):
+        found = said(watched(windows(passes=1), given))
+        assert [found[name] for name in SUMS] == [UNKNOWN, UNKNOWN]
+    assert said(watched(windows(passes=1), 1))["GA-INV-003"] is HOLDS
+
+
+RIGHT = {
+    "list": (epochs("data"), UNKNOWN),
+    "list, flushed after the epoch": (epochs("data", "False", "finish()"), UNKNOWN),
+    "epochs shorter than a window": (epochs("data", size=3), UNKNOWN),
+    "a tail of one": (epochs("data", size=5), UNKNOWN),
+    "data loader": (epochs("loader"), HOLDS),
+    "data loader, flushed after the epoch": (epochs("loader", "False", "finish()"), HOLDS),
+    "data loader, a tail of one": (epochs("loader", size=5), HOLDS),
+    "a batch ahead": (epochs("ahead(loader)"), HOLDS),
+    "read to its end first": (epochs("list(loader)"), HOLDS),
+    "a part of a data loader": (epochs("(x for x, _ in zip(loader, range(6)))", "i + 1 == 6", size=20), UNKNOWN),
+    "validation between epochs": (
+        epochs("loader", after="\n    with torch.no_grad(): [model(v) for v in loader]"),
+        HOLDS,
+    ),
+    "two losses a micro-batch": (
+        epochs("data").replace(
+            "(loss_of(x) / 4).backward()", "(loss_of(x) / 4).backward(); (loss_of(x) / 8).backward()"
+        ),
+        UNKNOWN,
+    ),
+    "losses summed": (WRITTEN["losses summed"], UNKNOWN),
+    "sam": (
+        windows(
+            """one()
+        ascent = [0.05 * p.grad for p in params]
+        for p, d in zip(params, ascent): p.data.add_(d)
+        optimizer.zero_grad()
+        one()
+        for p, d in zip(params, ascent): p.data.sub_(d)""",
+            passes=1,
+        ),
+        OPAQUE,
+    ),
+    "gan": (
+        """
+critic = nn.Linear(2, 1)
+other = torch.optim.SGD(critic.parameters(), lr=0.1)
+for w in range(5):
+    other.zero_grad()
+    critic(model(torch.randn(2, 3)).detach()).mean().backward()
+    other.step()
+    optimizer.zero_grad()
+    critic(model(torch.randn(2, 3))).mean().backward()
+    optimizer.step()
+""",
+        UNKNOWN,
+    ),
+    "learning rate by hand, a window": (windows(first="optimizer.param_groups[0]['lr'] = 0.1 / (w + 2)"), HOLDS),
+    "learning rate by hand, before the step": (windows(last="optimizer.param_groups[0]['lr'] = 0.1 / (w + 2)"), HOLDS),
+    "lists of gradients": (
+        windows("one(); narrow.append([p.grad for p in params]); optimizer.zero_grad()").replace(
+            "    pass\n    finish()",
+            "    for i, p in enumerate(params): p.grad = sum(kept[i] for kept in narrow[-4:])\n    finish()",
+        ),
+        HOLDS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_loop_is_never_refuted(name: str) -> None:
+    body, steps = RIGHT[name]
+    for given in (None, 4):
+        found = said(watched(body, given))
+        assert REFUTED not in found.values(), (name, given, found)
+    assert found["GA-INV-003"] is steps, found
+
+
+def test_the_length_of_an_epoch_may_be_given() -> None:
+    assert said(watched(epochs("data"), epoch_batches=6))["GA-INV-003"] is HOLDS
+
+
+WRONG = {
+    "step in each micro-batch": (windows("one(); finish()"), "GA-INV-003"),
+    "zero in each micro-batch": (windows("optimizer.zero_grad(); one()"), "GA-INV-002"),
+    "windows of two in a data loader": (epochs("loader", size=40, each=2), "GA-INV-003"),
+    "a learning rate in each micro-batch": (
+        windows("optimizer.param_groups[0]['lr'] = 0.1 / (4 * w + k + 2); one()"), "GA-INV-003",
+    ),
+    "part zeroed at the end": (
+        windows("one()", "optimizer.step()").replace("finish()", "for p in params: p.grad[:1] = 0"), "GA-INV-002",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_loop_is_refuted(name: str) -> None:
+    body, obligation = WRONG[name]
+    made = watched(body)
+    assert made.result(obligation).outcome is REFUTED
+    text = " ".join(step.text(made).split())
+    assert "replays on concrete numbers" not in text
+    assert "the run breaks an obligation, at the line that is shown with it" in text.lower()
+
+
+def test_the_headline_says_what_was_not_decided_and_the_ratio() -> None:
+    for factor, words in (("", "divided by 1"), (" / 4", "divided by 4"), (" * (1 / 4)", "multiplied by 0.25")):
+        made = watched(windows(f"(loss_of(torch.randn(2, 3)){factor}).backward()"))
+        text = " ".join(step.summary(made).split())
+        assert "GA-EQ-001 was not decided: one run of a script does not show it" in text
+        assert f"the loss that backward got was {words} where a window has 4 micro-batches" in text
+        assert "every obligation holds" not in text
+        assert made.code == 4
+    unseen = watched(windows("(loss_of(torch.randn(2, 3)) * torch.rand(2)).sum().backward()"))
+    assert "what the loss that backward got was divided by is not seen" in unseen.result("GA-EQ-001").reason
