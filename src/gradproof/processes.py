@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -9,6 +10,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
+
+from gradproof.core import GradproofError
 
 MIB = 1 << 20
 PREFIX = "gradproof-"
@@ -26,6 +29,14 @@ class Started(Protocol):
 
     def wait(self, timeout: float | None = None) -> int:
         """The exit code. Raises subprocess.TimeoutExpired."""
+
+
+def time_limit(seconds: float) -> float:
+    """The limit itself. Raises GradproofError GP406 for what is no number of seconds above 0, such as NaN."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        expected = "a number of seconds above 0, and finite"
+        raise GradproofError("GP406", f"the time limit is {seconds!r}", expected, "change the number")
+    return seconds
 
 
 class Spent:
@@ -70,7 +81,9 @@ def exceeded(process: Started, limit: float) -> str | None:
     """Wait for a process: None when it ends, or else which limit it exceeded, in words.
 
     `limit` is in seconds of the CPU time of the process and all that it starts; the clock allows WALL times as many.
+    Raises GradproofError GP406 for a limit that is none.
     """
+    time_limit(limit)
     spent, ends, cores = Spent(process.pid), time.monotonic() + WALL * limit, os.cpu_count() or 1
     while (left := ends - time.monotonic()) > 0:
         with suppress(subprocess.TimeoutExpired):

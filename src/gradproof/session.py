@@ -18,6 +18,7 @@ from gradproof.evidence import ANSWERS, Standing
 from gradproof.files import replace_whole
 from gradproof.judge import Policy, Verdict, excused, judge, required
 from gradproof.plan import plan, policy_of
+from gradproof.processes import time_limit
 from gradproof.rendered import rendering, writing
 from gradproof.settings import Settings
 from gradproof.settings import load as load_settings
@@ -45,6 +46,7 @@ class Options:
     """What a command line asks for. `stated`: the options that it, or the environment, gives.
 
     `baseline`: the one that it gives; `baselines`: all that a verdict is compared with, that of the file included.
+    Raises GradproofError GP406 for a time limit that is none.
     """
 
     workspace: Path | None = None
@@ -59,6 +61,10 @@ class Options:
     baselines: tuple[Path, ...] = ()
     stated: frozenset[str] = frozenset()
     memory_limit: int = 16384
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None:
+            time_limit(self.time_limit)
 
 
 @dataclass(frozen=True)

@@ -233,7 +233,7 @@ BAD = [
     ("verify", "--profile", "nightly"),
     ("verify", "--contract", "no-such-contract"),
     ("verify", "--workspace", "/no/such/folder"),
-    ("verify", "--time-limit", "-1"),
+    *(("verify", "--time-limit", word) for word in ("-1", "0", "nan", "inf", "-inf", "soon")),
     ("run", "--device", "tpu"),
     ("replay",),
     ("replay", "no-such-file.json"),

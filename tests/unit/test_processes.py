@@ -5,12 +5,22 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 import z3
 
 from gradproof import processes, smt
+from gradproof.contract import ContractErrors
+from gradproof.contract import load as contract
+from gradproof.core import GradproofError
 from gradproof.processes import Spent, exceeded
+from gradproof.session import Options
+from gradproof.settings import load
+from gradproof.shadow.child import Target, verify
+from gradproof.shadow.request import Request
+from gradproof.workspace import Workspace
 
 SPIN = "while True: pass"
 BREEDS = """
@@ -101,3 +111,47 @@ def test_a_query_ends_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None
 def test_a_query_that_gets_no_cpu_time_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smt.time, "process_time", lambda: 0.0)
     assert smt.solve(hard(), {}, 0.05).answer is smt.Answer.TIMEOUT
+
+
+class Never:
+    """A process for which nobody must wait."""
+
+    pid = 0
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Never called."""
+        raise AssertionError(timeout)
+
+
+NO_LIMITS = (float("nan"), float("inf"), -float("inf"), -1.0, 0.0, 0, True, "60")
+
+
+@pytest.mark.parametrize("limit", NO_LIMITS, ids=repr)
+def test_what_is_no_time_limit_is_refused_wherever_one_is_given(tmp_path: Path, limit: Any) -> None:
+    for given in (
+        lambda: exceeded(Never(), limit),
+        lambda: Options(time_limit=limit),
+        lambda: verify(Target(tmp_path / "train.py", "train", "train.py"), Request(), limit),
+    ):
+        with pytest.raises(GradproofError, match="the time limit is") as refused:
+            given()
+        assert refused.value.code == "GP406"
+
+
+@pytest.mark.parametrize("word", ["nan", "inf", "-inf", "-1.0", "0", "true", '"60"'])
+def test_what_is_no_time_limit_is_refused_in_the_settings(tmp_path: Path, word: str) -> None:
+    (tmp_path / "pyproject.toml").write_text(f"[tool.gradproof]\ntime-limit = {word}\n", encoding="utf-8")
+    with pytest.raises(GradproofError, match="a number of seconds above 0 and up to 3600"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["nan", ".nan", ".inf", "-1", "0", "true"])
+def test_what_is_no_time_limit_is_refused_in_a_contract(toy: Workspace, word: str) -> None:
+    path = toy.contracts()[0]
+    text = path.read_text(encoding="utf-8")
+    at = text.index("harness:")
+    indent = " " * (at - text.rindex("\n", 0, at) - 1)
+    path.write_text(f"{text[:at]}time_limit: {word}\n{indent}{text[at:]}", encoding="utf-8")
+    with pytest.raises(ContractErrors) as refused:
+        contract(path)
+    assert {p.code for p in refused.value.problems} <= {"GP104", "GP107"}

@@ -285,6 +285,8 @@ BAD: dict[tuple[str, ...], str] = {
     (): "",
     ("train.py:good", "--accum-steps", "four"): "",
     ("train.py:good", "--time-limit", "0"): "",
+    ("train.py:good", "--time-limit", "nan"): "",
+    ("train.py:good", "--time-limit", "inf"): "",
     ("train.py:good", "--format", "pdf"): "",
     ("train.py:good", "--nonsense"): "",
 }

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import baseline, place, with_options
+from gradproof.cli.options import Seconds, baseline, place, with_options
 
 if TYPE_CHECKING:
     from gradproof.bundle.signing import Signer
@@ -25,7 +25,7 @@ MOST = 10
 @click.option("--no-queries", is_flag=True, help="Do not run proofs again to write their solver queries.")
 @click.option(
     "--second-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     default=20.0,
     show_default=True,
     help="Seconds of the second solver (cvc5) for each check.",

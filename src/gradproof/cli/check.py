@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.destination import cleared, writable, written
-from gradproof.cli.options import allow_undecided
+from gradproof.cli.options import Seconds, allow_undecided
 
 if TYPE_CHECKING:
     from gradproof.shadow.verdict import Verification
@@ -52,7 +52,7 @@ __all__ = ["command", "present", "rendered", "show", "writable", "written"]  # s
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Seconds(),
     default=120.0,
     show_default=True,
     help="Seconds of CPU time in all; ten times as many on the clock.",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
@@ -13,6 +14,19 @@ import click
 from gradproof.settings import ENVIRONMENT
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Seconds(click.FloatRange):
+    """A time limit: a number of seconds above 0, which NaN and infinity are not."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for a text that is none, and for one that is no time limit."""
+        number = super().convert(value, param, ctx)
+        return number if math.isfinite(number) else self.fail(f"{value} is not a number of seconds.", param, ctx)
+
 
 _PLACE = (
     click.option("--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/."),
@@ -41,7 +55,7 @@ _RUN = (
     click.option("--no-cache", is_flag=True, help="Run again what has a fresh answer."),
     click.option(
         "--time-limit",
-        type=click.FloatRange(0, min_open=True),
+        type=Seconds(),
         envvar=ENVIRONMENT["time_limit"],
         help="Seconds of CPU time for each check; ten times as many on the clock.",
     ),

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core import GradproofError, Outcome
-from gradproof.processes import PREFIX, end_strays, exceeded
+from gradproof.processes import PREFIX, end_strays, exceeded, time_limit
 from gradproof.shadow.request import Request, undecided
 from gradproof.shadow.verdict import Verification
 from gradproof.shadow.wire import from_json, plain
@@ -76,7 +76,7 @@ def target_of(text: str) -> Target:
 
 def verify(target: Target, request: Request, limit: float) -> Verification:
     """The verification of a function within `limit` seconds of CPU time. Raises GradproofError for a user's mistake."""
-    config = plain(request.options())
+    config, limit = plain(request.options()), time_limit(limit)
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         result = Path(folder) / "result.json"
         job = {
