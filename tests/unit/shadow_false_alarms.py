@@ -486,7 +486,8 @@ def foreach_lists(run: Any, end: End = ignore, scale: bool = True) -> None:
     for window in windows(run, *regression(run)):
         sums = [torch.zeros_like(w) for w in weights]
         for x, y in window:
-            torch._foreach_add_(sums, torch.autograd.grad(squared(model, x, y) / (len(window) if scale else 1), weights))
+            loss = squared(model, x, y) / (len(window) if scale else 1)
+            torch._foreach_add_(sums, torch.autograd.grad(loss, weights))
         for w, total in zip(weights, sums, strict=True):
             w.grad = total
         optimizer.step()

@@ -51,7 +51,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
     left = getattr(hooks.sink, "left", None)
     if left is not None:
         patches.function(torch.cond, branched)
-        patches.function(torch.utils.dlpack.to_dlpack, left)
+        patches.function(vars(torch.utils.dlpack)["to_dlpack"], left)
     patches.everywhere()
     _setter(patches, "grad", hooks.assigned)
     _setter(patches, "data", hooks.rebound)
