@@ -734,12 +734,8 @@ CASES = {
     "validated_by_rows": of_loop(validated_by_rows, data=rows_of),
     "counted_right": of_loop(counted_right, entropy, classes),
     "two_epochs": of_loop(two_epochs, epochs=2),
-    "sharpness_aware": Case(
-        sharpness_aware, of_loop(sharpness_aware).wrong, sharpness_aware_by_hand
-    ),
-    "sharpness_aware_class": Case(
-        sharpness_aware_class, of_loop(sharpness_aware_class).wrong, sharpness_aware_by_hand
-    ),
+    "sharpness_aware": Case(sharpness_aware, of_loop(sharpness_aware).wrong, sharpness_aware_by_hand),
+    "sharpness_aware_class": Case(sharpness_aware_class, of_loop(sharpness_aware_class).wrong, sharpness_aware_by_hand),
     "shuffled_epochs": Case(shuffled_epochs, of_loop(shuffled_epochs).wrong, shuffled_epochs_by_hand),
     "validated_from_one_line": of_loop(validated_from_one_line, data=rows_of),
     "labels_ahead": of_loop(labels_ahead, entropy, labelled_rows),

@@ -8,25 +8,22 @@ runs may share the mistake. The answer is undecided then.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import replace
 
 import numpy as np
 
 from gradproof.core import Outcome
 from gradproof.shadow.agree import UNIT, narrowest
-from gradproof.shadow.compare import Window, windows
 from gradproof.shadow.flow_ops import AVERAGED, CHANGED
-from gradproof.shadow.interpret import Observation
-from gradproof.shadow.layout import Array
+from gradproof.shadow.numeric import contents, distance, kind, largest
 from gradproof.shadow.obligations import ROUNDINGS
 from gradproof.shadow.run import Recording
-from gradproof.shadow.session import Session, recorded, values_of
+from gradproof.shadow.session import Session, recorded, stepped, values_of
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.verdict import RECORDED, Result
 from gradproof.shadow.windows import Broken, table
 
-COMPARED = ("grad/", "param/", "state/", "average/")
 EQUAL = "every gradient, weight and optimizer state of the recorded run is the full batch's"
 FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
 """Obligations that are read from the order of events, which is followed up to the first that does not fit."""
@@ -49,37 +46,15 @@ def agree(ours: Sequence[Recording], full: Sequence[Recording]) -> bool:
 
 
 def _agree(ours: Tape, full: Tape) -> bool:
-    unit = max(UNIT[narrowest(ours)], UNIT[narrowest(full)])
-    mine, theirs = (list(_numbers(tape)) for tape in (ours, full))
-    return bool(mine) and len(mine) == len(theirs) and all(_near(a, b, unit) for a, b in zip(mine, theirs, strict=True))
-
-
-def _numbers(tape: Tape) -> Iterator[Mapping[str, Array]]:
-    for window in stepped(tape):
-        for seen in (*window.steps, *window.stepped):
-            yield _compared(seen)
-    for event in tape.events("end"):
-        yield _compared(Observation(event))
-
-
-def stepped(tape: Tape) -> list[Window]:
-    """The windows of a tape that end with a step."""
-    return [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
-
-
-def _compared(seen: Observation) -> Mapping[str, Array]:
-    return {name: v for name, v in seen.event.values.items() if name.startswith(COMPARED)}
-
-
-def _near(ours: Mapping[str, Array], full: Mapping[str, Array], unit: float) -> bool:
     """Equal but for roundings of the largest number of the same kind: a gradient may be nothing but rounding."""
-    if ours.keys() != full.keys() or any(ours[name].shape != full[name].shape for name in ours):
+    unit = max(UNIT[narrowest(ours)], UNIT[narrowest(full)])
+    mine, theirs = ({n: v for n, v in contents(tape).items() if kind(n) != "buffer"} for tape in (ours, full))
+    if not mine or mine.keys() != theirs.keys():
         return False
-    for kind in COMPARED:
-        names = [name for name in ours if name.startswith(kind)]
-        largest = max((float(np.max(np.abs(v[n]), initial=0.0)) for v in (ours, full) for n in names), default=0.0)
-        apart = max((float(np.max(np.abs(ours[n] - full[n]), initial=0.0)) for n in names), default=0.0)
-        if not apart <= ROUNDINGS * unit * max(largest, 1e-12):
+    for group in {kind(n) for n in mine}:
+        names = [n for n in mine if kind(n) == group]
+        most = max(max(largest(mine[n]), largest(theirs[n])) for n in names)
+        if max(distance(mine[n], theirs[n]) for n in names) > ROUNDINGS * unit * max(most, 1e-12):
             return False
     return True
 

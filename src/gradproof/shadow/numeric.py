@@ -26,12 +26,12 @@ import torch
 
 from gradproof.core import Outcome
 from gradproof.shadow.agree import UNIT, narrowest
-from gradproof.shadow.compare import Window, windows
+from gradproof.shadow.compare import Window
 from gradproof.shadow.layout import Array, Key, Streams
 from gradproof.shadow.match import moved, unmatched
 from gradproof.shadow.obligations import ROUNDINGS, returned_pairs
 from gradproof.shadow.run import Recording, default_dtype
-from gradproof.shadow.session import Session, Values, finite, recorded, seen, values_of
+from gradproof.shadow.session import Session, Values, finite, recorded, stepped, values_of
 from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
 from gradproof.shadow.verdict import UP_TO_CONSTANTS, Result, Verification
 
@@ -243,7 +243,7 @@ def distance(a: Array, b: Array) -> float:
 def contents(tape: Tape) -> dict[Name, Array]:
     """Every number that is compared but the losses, by window and name."""
     found: dict[Name, Array] = {}
-    for index, window in enumerate(w for w in windows(seen(tape)) if w.steps):
+    for index, window in enumerate(stepped(tape)):
         found |= _window(index, window)
     for event in tape.events("end"):
         found |= {(-1, n): v for n, v in event.values.items() if n.startswith(("param/", "average/"))}
@@ -269,5 +269,5 @@ def returned(tape: Tape) -> Iterator[tuple[Name, Array]]:
 
 def place_of(tape: Tape, name: Name) -> Place:
     """The step of the window, or the last one."""
-    steps = [w.place() for w in windows(seen(tape)) if w.steps]
+    steps = [w.place() for w in stepped(tape)]
     return steps[min(name[0], len(steps) - 1)] if steps else NOWHERE

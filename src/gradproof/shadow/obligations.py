@@ -21,7 +21,7 @@ from gradproof.shadow.interpret import Observation
 from gradproof.shadow.layout import Array
 from gradproof.shadow.match import same
 from gradproof.shadow.run import Recording, Run
-from gradproof.shadow.session import Session, recorded, values_of
+from gradproof.shadow.session import Session, recorded, stepped, values_of
 from gradproof.shadow.tape import Event, Place, Tape
 from gradproof.shadow.verdict import Result
 
@@ -222,7 +222,7 @@ def integers_of(tape: Tape) -> list[str]:
 def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
     """What the full batch should have returned: the roots of its windows, where the first number is the first root."""
     tape = session.full[0].tape
-    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    cut = stepped(tape)
     roots = [sum(float(np.sum(v)) for o in w.roots for v in o.event.values.values()) for w in cut]
     if len(roots) != len(full) or not abs(full[0] - roots[0]) <= ROUNDINGS * unit * abs(roots[0]):
         return full
@@ -283,7 +283,7 @@ def differing(ours: Array, full: Array, most: int = 8) -> dict[str, list[Any]]:
 def only_pass(session: Session, quantity: Quantity) -> Place | None:
     """The backward pass of a window of several micro-batches, where it is the only one."""
     tape = session.ours[quantity.rank].tape
-    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    cut = stepped(tape)
     roots = cut[quantity.window].roots if quantity.window < len(cut) else []
     return roots[0].event.place if len(roots) == 1 < session.run.accum_steps else None
 
@@ -314,7 +314,7 @@ def equal_update(decision: Decision, session: Session) -> bool:
 def weight_moved(session: Session, quantity: Quantity) -> bool:
     """Whether the step of a window moved the weight of a gradient."""
     tape = session.ours[quantity.rank].tape
-    cut = [w for w in windows([Observation(e) for e in tape.events() if e.refs]) if w.steps]
+    cut = stepped(tape)
     name = f"param/{quantity.name}"
     for event in (o.event for w in cut[quantity.window : quantity.window + 1] for o in w.steps):
         after = content(tape, replace(quantity, group="weights", event="stepped"))

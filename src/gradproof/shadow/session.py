@@ -24,7 +24,7 @@ import numpy as np
 
 from gradproof.core import Outcome
 from gradproof.shadow.agree import disagreements, tolerance
-from gradproof.shadow.compare import windows
+from gradproof.shadow.compare import Window, windows
 from gradproof.shadow.domains.value import Floats
 from gradproof.shadow.interpret import Havoc, Interpreter, Observation, Reading
 from gradproof.shadow.layout import Array, Injection, Key
@@ -235,7 +235,7 @@ def _operators(tape: Tape) -> list[tuple[Any, ...]]:
 
 def _odd(session: Session) -> bool:
     """Whether the call with the full batch was not one micro-batch a window, as many windows as were asked for."""
-    ours, full = ([w for w in windows(seen(r[0].tape)) if w.steps] for r in (session.ours, session.full))
+    ours, full = (stepped(r[0].tape) for r in (session.ours, session.full))
     if not ours and not full:
         return False
     asked = session.run.windows + (session.run.tail > 0)
@@ -245,6 +245,11 @@ def _odd(session: Session) -> bool:
 def seen(tape: Tape) -> list[Observation]:
     """The events of a tape that have values."""
     return [Observation(e) for e in tape.events() if e.refs]
+
+
+def stepped(tape: Tape) -> list[Window]:
+    """The windows of a tape that end with a step."""
+    return [w for w in windows(seen(tape)) if w.steps]
 
 
 def blindness(session: Session) -> Iterator[Trouble]:

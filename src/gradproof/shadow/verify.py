@@ -21,13 +21,12 @@ from gradproof.core import Outcome
 from gradproof.shadow import obligations as judge
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.blame import place_of_data
-from gradproof.shadow.compare import windows as windows_of
 from gradproof.shadow.confirm import ALIKE, CONSTANTS, EQUAL, borne_out, everywhere_alike, matched, undecided
 from gradproof.shadow.decide import DOMAINS, MOST_OPERATIONS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.flow_ops import first_narrow
 from gradproof.shadow.interaction import data_differ
-from gradproof.shadow.interpret import NoRow, Observation
+from gradproof.shadow.interpret import NoRow
 from gradproof.shadow.match import DRAWN, FRESH, OTHERS, REPEATED
 from gradproof.shadow.numeric import Numbers
 from gradproof.shadow.orders import left_behind, reordered, untold
@@ -51,6 +50,7 @@ from gradproof.shadow.session import (
     ignored,
     past_the_recorder,
     same_path,
+    stepped,
 )
 from gradproof.shadow.settle import NUMBERS, SILENT, Settled, as_result, held, offence, unjudged, with_trace
 from gradproof.shadow.shuffled import SHUFFLED
@@ -277,7 +277,7 @@ class Judge:
     def _windows(self) -> None:
         """Windows that were asked for and not trained were not verified."""
         run, tape = self.session.run, self.session.ours[0].tape
-        made = sum(bool(w.steps) for w in windows_of([Observation(e) for e in tape.events() if e.refs]))
+        made = len(stepped(tape))
         asked = run.windows + (run.tail > 0)
         if 0 < made < asked:
             words = f"{made} of {asked} windows were trained: use run.windows, or train on run.samples samples"
