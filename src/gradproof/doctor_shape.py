@@ -1,4 +1,4 @@
-"""What `gradproof doctor --json` prints: format `gradproof-doctor/2`, published as `reports/doctor.schema.json`."""
+"""What `gradproof doctor --json` prints: format `gradproof-doctor/3`, published as `reports/doctor.schema.json`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-DOCTOR = "gradproof-doctor/2"
+DOCTOR = "gradproof-doctor/3"
 Text = Annotated[str, Field(min_length=1)]
 
 
@@ -19,7 +19,7 @@ class Shape(BaseModel):
 class SelfTest(Shape):
     """One self-test. `get`: how to get what it tests, empty where it passed; `seconds`: wall clock."""
 
-    name: Literal["solver", "crosshair", "torch", "cuda"]
+    name: Literal["solver", "crosshair", "torch", "worker", "check", "cuda"]
     state: Literal["passed", "failed", "absent"]
     said: str
     get: str
@@ -38,10 +38,10 @@ class Shadow(Shape):
 class Doctor(Shape):
     """The diagnosis. The exit code is 0 where `warnings` is empty, and 1 where it is not.
 
-    History: 2, with self-tests; 1, the first.
+    History: 3, with self-tests of a worker and of `check`; 2, with self-tests; 1, the first.
     """
 
-    schema_: Annotated[Literal["gradproof-doctor/2"], Field(alias="schema")]
+    schema_: Annotated[Literal["gradproof-doctor/3"], Field(alias="schema")]
     folder: Text
     versions: dict[str, str]
     devices: dict[str, str]

@@ -161,7 +161,7 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
     monkeypatch.chdir(tmp_path)
     assert dispatch(["doctor", "--quick", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
-    assert found["schema"] == "gradproof-doctor/2"
+    assert found["schema"] == "gradproof-doctor/3"
     assert [s["name"] for s in found["shadows"]] == ["click"]
     assert len(found["warnings"]) == 1
     assert found["versions"]["torch"]

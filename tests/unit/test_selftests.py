@@ -20,6 +20,8 @@ from gradproof.cli import dispatch
 from gradproof.core import Outcome
 from gradproof.documents import schemas
 from gradproof.selftests import GET, SelfTest, judged, run_all
+from gradproof.shadow import child
+from gradproof.shadow.verdict import Result, Verification
 
 NO_GPU = "no CUDA driver on this machine"
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
@@ -30,12 +32,12 @@ def test_the_real_tools_pass(capsys: pytest.CaptureFixture[str], monkeypatch: py
     assert dispatch(["doctor", "--json", "--folder", str(REPORTS)]) == 0
     found = json.loads(capsys.readouterr().out)
     states = {t["name"]: t["state"] for t in found["self_tests"]}
-    assert states == {"solver": "passed", "crosshair": "passed", "torch": "passed", "cuda": "absent"}
+    assert states == {**dict.fromkeys(GET, "passed"), "cuda": "absent"}
     assert found["self_tests"][-1]["get"] == GET["cuda"]
     schema = json.loads((REPORTS / "doctor.schema.json").read_text(encoding="utf-8"))
     assert schema == schemas()["doctor.schema.json"]
     jsonschema.validate(found, schema)
-    for wrong in ({"warnings": None}, {"more": 1}, {"schema": "gradproof-doctor/1"}):
+    for wrong in ({"warnings": None}, {"more": 1}, {"schema": "gradproof-doctor/2"}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate({**found, **wrong}, schema)
 
@@ -130,8 +132,27 @@ def test_a_tool_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(selftests, "command", sleeping)
     found = run_all(NO_GPU, limit=0.2)
-    assert [t.state for t in found] == ["failed", "failed", "failed", "absent"]
+    assert [t.state for t in found] == ["failed"] * (len(GET) - 1) + ["absent"]
     assert found[0].said == "no answer within 0.2 s"
+
+
+@pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUTED, Outcome.TIMEOUT])
+def test_a_worker_without_an_answer_fails(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
+    said = {"finding": {"outcome": outcome, "reason": "RecursionError: maximum recursion depth exceeded"}}
+    monkeypatch.setattr("gradproof.runner.Worker.run", lambda self: said)
+    found = selftest.answer("worker")
+    assert found["passed"] is False
+    assert f"{outcome}, RecursionError" in str(found["said"])
+
+
+@pytest.mark.parametrize("lie", [Outcome.HOLDS, Outcome.REFUTED, Outcome.ERROR])
+def test_a_check_that_says_the_same_of_both_loops_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lie: Outcome
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    same = Verification("", {}, [Result(selftest.OBLIGATION, lie, "as always")])
+    monkeypatch.setattr(child, "verify", lambda *_: same)
+    assert selftest.answer("check")["passed"] is False
 
 
 def test_a_failed_self_test_is_a_warning_with_the_way_out(

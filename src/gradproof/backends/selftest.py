@@ -9,11 +9,32 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 LIMIT = 20.0
-"""Seconds for one question."""
+"""Seconds of CPU time for one question."""
 
 ODD_ONE = 57
+OBLIGATION = "GA-EQ-001"
+CHECKED = "KANI-GA-002"
+"""A check of the packaged reference workspace that takes a second."""
+LOOP = """\
+import torch
+
+
+def train(run):
+    torch.manual_seed(run.seed)
+    model = torch.nn.Linear(2, 1).to(run.device, run.dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = torch.randn(run.samples, 2), torch.randn(run.samples, 1)
+    for i in range(run.micro_batches):
+        rows = slice(i * run.micro_batch_size, (i + 1) * run.micro_batch_size)
+        loss = torch.nn.functional.mse_loss(model(inputs[rows]), targets[rows])
+        (loss / run.accum_steps).backward()
+        if (i + 1) % run.accum_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
 
 
 def passes(x: int) -> bool:
@@ -52,6 +73,40 @@ def crosshair() -> str:
     return f"refuted one contract, at {answer.values}"
 
 
+def worker() -> str:
+    """One check of the reference workspace, in a process of its own, as `gradproof verify` runs it."""
+    from gradproof.core import Outcome
+    from gradproof.runner import Worker
+    from gradproof.session import Options, Session
+    from gradproof.workspace import Workspace, reference
+
+    root = reference()
+    if root is None:
+        raise RuntimeError("no reference workspace lies beside the package")
+    [check] = [c for c in Session(Options(workspace=root)).checks if c.id == CHECKED]
+    found = Worker(check, Workspace(root, Path("reports").resolve()), check.time_limit).run()["finding"]
+    if found["outcome"] != Outcome.HOLDS:
+        raise RuntimeError(f"{CHECKED}, which holds: {found['outcome']}, {found['reason']}")
+    return f"{CHECKED} holds, in a process of its own"
+
+
+def check() -> str:
+    """A loop that accumulates as it should, and the same without its division, as `gradproof check` verifies them."""
+    from gradproof.core import Outcome
+    from gradproof.shadow.child import target_of, verify
+    from gradproof.shadow.request import Request
+
+    asked = Request(accum_steps=2, micro_batch=1)
+    for name, text, right in (
+        ("right", LOOP, Outcome.HOLDS), ("wrong", LOOP.replace(" / run.accum_steps", ""), Outcome.REFUTED),
+    ):  # fmt: skip
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+        [found] = [r for r in verify(target_of(f"{name}.py:train"), asked, LIMIT).results if r.obligation == OBLIGATION]
+        if found.outcome is not right:
+            raise RuntimeError(f"{OBLIGATION} of a loop that is {name}: {found.outcome}, {found.reason}")
+    return f"{OBLIGATION} holds of one loop, and is refuted of the same loop without its division"
+
+
 def torch() -> str:
     """One backward pass on the CPU."""
     return _backward("cpu")
@@ -76,7 +131,9 @@ def _backward(device: str) -> str:
     return f"torch {torch.__version__}: one backward pass on {device}{name}"
 
 
-TESTS: Mapping[str, Callable[[], str]] = {"solver": solver, "crosshair": crosshair, "torch": torch, "cuda": cuda}
+TESTS: Mapping[str, Callable[[], str]] = {
+    "solver": solver, "crosshair": crosshair, "torch": torch, "cuda": cuda, "worker": worker, "check": check,
+}  # fmt: skip
 
 
 def answer(name: str) -> dict[str, object]:

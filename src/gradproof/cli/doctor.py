@@ -11,7 +11,7 @@ import click
 
 from gradproof.core import EXIT_CODE, Exit, GradproofError
 
-SCHEMA = "gradproof-doctor/2"
+SCHEMA = "gradproof-doctor/3"
 NEEDED = ("torch", "z3", "crosshair")
 
 
@@ -20,9 +20,10 @@ NEEDED = ("torch", "z3", "crosshair")
 @click.option("--quick", is_flag=True, help="No self-tests: nothing is imported.")
 @click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
 def command(folder: Path, quick: bool, json_: bool) -> int:
-    """Self-test solver, CrossHair, torch and devices; say what is missing, and how to get it.
+    """Self-test solver, CrossHair, torch, a worker, `check` and devices; say what is missing, and how to get it.
 
-    Each self-test is a process of its own, with a question whose answer is known. A folder or file that shadows an
+    Each self-test is a process of its own, with a question whose answer is known; one runs a check in a worker, one
+    verifies two small loops as `check` does. A folder or file that shadows an
     installed package, such as wandb/, is warned of: the import system is asked with the folder first and without it.
     """
     found = diagnosis(folder, quick)
