@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 
-.PHONY: verify test suite check installed bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite check installed matrix bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -17,6 +17,11 @@ test: $(READY)
 # The wheel in an environment of its own and in empty folders: doctor, a cold verify, the tutorial, check of a script.
 installed: $(READY)
 	$(BIN)/python -m tests.installed
+
+# Every Python that is installed, with the oldest and the newest torch, each in an environment of its own: gigabytes from
+# the package index, most of an hour. Writes docs/support.md.
+matrix: $(READY)
+	$(BIN)/python -m tests.matrix --out docs/support.md
 
 suite: $(READY)
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
