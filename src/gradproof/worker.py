@@ -67,12 +67,15 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     memory = None if check.layer is Layer.CUDA else job.get("memory")
     limit_memory(memory, data_held() if "since" in job else 0)
     seal, written = Seal(workspace.root), record
-    exchanged = seal.broken
+    exchanged, rewritten = seal.broken, seal.rewritten
     try:
         finder = workspace.enter()
-        finder.first = seal.close
+        finder.first, finder.during = seal.close, seal.importing
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
+        if changed := rewritten():
+            said = f"models or harnesses were changed while the check ran: {', '.join(changed[:5])}"
+            finding = Finding(Outcome.ERROR, f"{said}; a module may rebind its own names alone, with `global`")
         if changed := exchanged():
             said = f"the engine was changed while the check ran: {', '.join(changed[:5])}"
             finding = Finding(Outcome.ERROR, said)

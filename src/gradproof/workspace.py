@@ -17,6 +17,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from importlib.machinery import FileFinder, SourceFileLoader
 from pathlib import Path
@@ -49,8 +50,16 @@ class _Loader(SourceFileLoader):
     second would be taken for the first.
     """
 
+    during: Callable[[ModuleType, CodeType], AbstractContextManager[object]] = staticmethod(lambda *of: nullcontext())
+    """Entered around the run of a module's own code."""
+
     def get_code(self, fullname: str) -> CodeType:
         return compiled(self, fullname)
+
+    def exec_module(self, module: ModuleType) -> None:
+        code = self.get_code(module.__name__)
+        with self.during(module, code):
+            exec(code, vars(module))
 
 
 def compiled(loader: SourceFileLoader, fullname: str) -> CodeType:
@@ -103,9 +112,9 @@ class Finder(importlib.abc.MetaPathFinder):
     """Finds the workspace's modules first, and remembers what it looked for in vain.
 
     It imports nothing itself: what it imports, it would be asked for. `first` is called before a module of the
-    workspace is loaded. `wanted`: names that were looked for in vain, by the file that asked. `paths`: names that were
-    asked for, by the sys.path of that moment; `inner`: parts of packages, by each folder of the package. A
-    folder that the workspace put before its root on sys.path comes first.
+    workspace is loaded, `during` is entered around the run of its own code. `wanted`: names that were looked for in
+    vain, by the file that asked. `paths`: names that were asked for, by the sys.path of that moment; `inner`: parts of
+    packages, by each folder of the package. A folder that the workspace put before its root on sys.path comes first.
     """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
@@ -118,6 +127,7 @@ class Finder(importlib.abc.MetaPathFinder):
         self.paths: dict[tuple[str, ...], set[str]] = {}
         self.inner: dict[str, set[str]] = {}
         self.first: Callable[[], object] = lambda: None
+        self.during = _Loader.during
         self._locator = Locator(root)
         self._earlier: dict[str, Locator] = {}
 
@@ -137,6 +147,8 @@ class Finder(importlib.abc.MetaPathFinder):
             spec = self._locator.spec(fullname, folder)
             if spec is not None:
                 self.first()
+                if isinstance(spec.loader, _Loader):
+                    spec.loader.during = self.during
                 return spec
         if folders or counting:
             self.absent.add(fullname)

@@ -253,6 +253,16 @@ CHANGES = {
     "torch.manual_seed = lambda seed: None": "['torch.manual_seed']",
     "import torch._dynamo; torch.manual_seed = lambda seed: None": "['torch.manual_seed']",
     "torch.allclose = lambda *a, **k: True": "['torch.allclose']",
+    "torch.allclose = torch.equal": "['torch.allclose']",
+    "torch.sum.__class__; torch.sorted = lambda x: x": "['torch.sorted']",
+    "torch.nn.Linear.forward = lambda self, x: x": "['torch.nn.modules.linear.Linear.forward']",
+    "torch.nn.Linear.zero_grad = lambda self: None": "['torch.nn.modules.linear.Linear.zero_grad']",
+    "torch.nn.utils.clip_grad_norm_ = lambda *a: None": "['torch.nn.utils.clip_grad_norm_']",
+    "torch.optim.SGD.step = lambda self: None": "['torch.optim.sgd.SGD.step']",
+    "torch.Tensor.mul = lambda a, b: a": "['torch.Tensor.mul']",
+    "torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))]).step()": "[]",
+    "type('Own', (torch.optim.SGD,), {})([torch.nn.Parameter(torch.ones(1))], 0.1).step()": "[]",
+    "torch.nn.Linear(1, 1)(torch.ones(1)).sum().backward(); import torch.utils.checkpoint, torch.ao": "[]",
 }
 
 

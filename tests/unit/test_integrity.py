@@ -184,6 +184,46 @@ def test_a_second_closing_forgives_nothing(engine: ModuleType) -> None:
     assert broken(engine, put("module", "f", other), again=True) == [f"{NAME}.f"]
 
 
+OUTER = "add = sum\nTABLE = {'a': [sum]}\n\ndef late():\n    global add\n    add = max\n"
+
+
+@pytest.mark.parametrize(
+    ("change", "when", "named"),
+    [
+        (lambda m: None, "inside", []),
+        (lambda m: m.late(), "inside", []),
+        (lambda m: m.late(), "after", []),
+        (lambda m: setattr(m, "new", other), "inside", []),
+        (lambda m: m.TABLE.update(b=1), "after", []),
+        (lambda m: setattr(m, "TABLE", {}), "inside", ["TABLE"]),
+        (lambda m: setattr(m, "late", other), "inside", ["late"]),
+        (lambda m: setattr(m, "sum", other), "inside", ["sum"]),
+        (lambda m: setattr(m, "late", other), "after", ["late"]),
+        (lambda m: setattr(m, "sum", other), "after", ["sum"]),
+        (lambda m: m.TABLE["a"].clear(), "after", ["TABLE"]),
+        (lambda m: sys.modules.pop("outer"), "after", [""]),
+        (lambda m: setattr(m, "__class__", type("M", (ModuleType,), {})), "after", ["__class__"]),
+    ],
+)
+def test_a_module_of_the_workspace_may_be_changed_by_itself_alone(
+    change: Change, when: str, named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While another module is imported by it, and after its own import."""
+    monkeypatch.setattr(integrity, "_watched", list)
+    outer, inner, code = ModuleType("outer"), ModuleType("inner"), compile(OUTER, "outer.py", "exec")
+    monkeypatch.setitem(sys.modules, "outer", outer)
+    monkeypatch.setitem(sys.modules, "inner", inner)
+    seal = Seal()
+    with seal.importing(outer, code):
+        exec(code, vars(outer))
+        with seal.importing(inner, compile("", "inner.py", "exec")):
+            if when == "inside":
+                change(outer)
+    if when == "after":
+        change(outer)
+    assert seal.rewritten() == [f"outer.{name}".rstrip(".") for name in named]
+
+
 def test_a_name_of_z3_is_told_as_it_is_imported() -> None:
     assert integrity._shown("z3.z3.Solver.check") == "z3.Solver.check"
     assert integrity._shown("z3.z3core.Z3_mk") == "z3.z3core.Z3_mk"
