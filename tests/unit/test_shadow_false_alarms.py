@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-import shadow_false_alarms as loops
+import shadow_alarm_cases as loops
 import torch
 from torch import nn
 
