@@ -127,6 +127,19 @@ def gradproof(*args: str) -> int:
     return cli.dispatch(list(args))
 
 
+def test_only_what_is_undecided_can_be_allowed(capfd: pytest.CaptureFixture[str]) -> None:
+    allow = ("--allow-undecided", "GA-EQ-001")
+    assert gradproof("check", "train.py:opaque", *allow, "--format", "json") == 0
+    data = json.loads(capfd.readouterr().out)
+    jsonschema.validate(data, SCHEMA)
+    assert (data["outcome"], data["code"], data["allow_undecided"]) == ("OPAQUE", 0, ["GA-EQ-001"])
+    assert gradproof("check", "train.py:opaque", *allow) == 0
+    assert "Allowed to be undecided: GA-EQ-001." in " ".join(capfd.readouterr().out.split())
+    assert gradproof("check", "train.py:refuted", *allow) == 1
+    assert gradproof("check", "train.py:opaque", "--allow-undecided", "GA-EQ-1") == EXIT_CODE[Exit.USAGE]
+    assert "GP406" in capfd.readouterr().err
+
+
 def read(capfd: pytest.CaptureFixture[str]) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(capfd.readouterr().out)
     Draft202012Validator(SCHEMA).validate(data)

@@ -73,6 +73,15 @@ def test_what_is_missing_is_said() -> None:
         judge(Verification("a", {}))
 
 
+def test_what_is_undecided_can_be_allowed_and_nothing_else() -> None:
+    assert assert_accumulates(says("OPAQUE"), allow_undecided=["GA-EQ-001"]).allow_undecided == ["GA-EQ-001"]
+    for outcome, names in (("OPAQUE", ["GA-INV-002"]), ("REFUTED", ["GA-EQ-001"]), ("ERROR", ["GA-EQ-001"])):
+        with pytest.raises(AssertionError, match=f"GA-EQ-001 {outcome}"):
+            assert_accumulates(says(outcome), allow_undecided=names)
+    with pytest.raises(GradproofError, match="allow-undecided"):
+        assert_accumulates(says("fine"), allow_undecided=["GA-EQ-1"])
+
+
 def test_the_optimizer_is_passed_on() -> None:
     with pytest.raises(AssertionError):
         assert_accumulates(lambda run: "refuted" if run.optimizer == "adam" else "", optimizer="adam")
