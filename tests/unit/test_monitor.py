@@ -132,6 +132,25 @@ def test_a_right_log_is_a_note_and_the_window_s_mean_holds() -> None:
     assert watch(lambda: monitored_loop.train(mean), 4, 1).result("GA-INV-001").outcome is Outcome.HOLDS
 
 
+@pytest.mark.parametrize(("ignored", "outcome"), [(0, Outcome.HOLDS), (1, Outcome.UNKNOWN)])
+def test_the_mean_of_unequal_micro_batches_is_not_the_full_batch_s(ignored: int, outcome: Outcome) -> None:
+    def train() -> None:
+        model = nn.Linear(3, 2)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            seen = []
+            for k in range(2):
+                labels = torch.tensor([-100 if k < ignored else 1, 0, 1])
+                loss = nn.functional.cross_entropy(model(torch.randn(3, 3)), labels)
+                seen.append(loss.detach())
+                (loss / 2).backward()
+            report_loss(sum(seen) / 2, of="window")
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert watch(train, 2, 2).result("GA-INV-001").outcome is outcome
+
+
 def test_a_loss_may_be_reported_before_its_backward_pass() -> None:
     for factor, right in ((1, True), (0.5, False)):
         made = run([torch.full((2, 3), float(i)) for i in range(4)], lambda out, f=factor: before(out, f), windows=9)

@@ -17,6 +17,9 @@ MIXED = "backward passes followed several DataLoaders in turn; give --epoch-batc
 SEVERAL = "several optimizers step: which of them a micro-batch is for is not told"
 NO_SIZE = "the rows of a micro-batch are not told: no tensor was seen to enter a module or to leave a DataLoader"
 DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not told"
+RAGGED = (
+    "the mean over micro-batches is the full batch's loss only where all average as many elements, which is not seen"
+)
 NO_WINDOW = "no window was complete"
 
 
@@ -156,6 +159,8 @@ def reported(monitor: Monitor) -> Result | None:
     last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
     if not all(id(window[-1]) in last for window in monitor.closed):
         return None
+    if any(len({h.elements for h in w}) > 1 or w[0].elements is None for w in monitor.closed):
+        return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].place, "", "events", RECORDED)
     why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
     return Result(REPORTED, Outcome.HOLDS, why, domain="events", reach=RECORDED)
 
