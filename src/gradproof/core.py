@@ -307,7 +307,7 @@ def canonical(data: Any) -> str:
 
 def digest_of(data: Any) -> str:
     """sha256 in hex of the canonical JSON of `data`."""
-    return hashlib.sha256(canonical(data).encode()).hexdigest()
+    return hashlib.sha256(canonical(data).encode(errors="surrogatepass")).hexdigest()
 
 
 class GradproofError(Exception):

@@ -18,15 +18,15 @@ def write_whole(path: Path, text: str, *, parents: bool = False, durable: bool =
     """Write UTF-8 `text` so that `path` holds what it held before or all of the new text, whatever happens.
 
     `parents`: make the folders that are missing. `durable`: the text is on the disk before it takes the name. `mode`:
-    permissions; None leaves them to the umask. Raises OSError, and UnicodeEncodeError for a lone surrogate; then
-    nothing is left behind.
+    permissions; None leaves them to the umask. A byte of a path that is no UTF-8 is written as an escape, `\\udcff`.
+    Raises OSError; then nothing is left behind.
     """
     if parents:
         path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name[:40]}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as f:
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as f:
             f.write(text)
             f.flush()
             if durable:

@@ -55,8 +55,8 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     """Run the job's check and return its evidence."""
     began, started_at, clock = time.time(), now(), time.monotonic()
     check = Check.from_json(job["check"])
-    workspace = Workspace(Path(job["root"]).resolve(), Path(job["reports"]))
-    if Path(job["package"]) != PACKAGE:
+    workspace = Workspace(place_of_job(job, "root").resolve(), place_of_job(job, "reports"))
+    if place_of_job(job, "package") != PACKAGE:
         return record(check, Finding(Outcome.ERROR, f"the worker imported another gradproof, from {PACKAGE}"))
     finding, claim = Finding(Outcome.ERROR, "no run"), {}
     set_variables, here = variables(str(check.layer)), environment()
@@ -93,6 +93,11 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     return written(
         check, finding, claim=claim, environment=seen, started_at=started_at, seconds=time.monotonic() - clock
     )
+
+
+def place_of_job(job: Mapping[str, Any], name: str) -> Path:
+    """A path of the job. Its bytes count: the parent's locale may decode them to other characters."""
+    return Path(os.fsdecode(os.fsencode(job[name])))
 
 
 def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +143,7 @@ def _work() -> NoReturn:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     if job.get("lifeline"):
         threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
-    write_json(Path(job["result"]), _recorded(job) if "queries" in job else perform(job))
+    write_json(place_of_job(job, "result"), _recorded(job) if "queries" in job else perform(job))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)

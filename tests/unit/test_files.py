@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -76,12 +77,19 @@ def test_a_failure_leaves_what_was_there_and_nothing_else(
 
 def test_what_is_no_json_or_no_text_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "a.json"
-    for data, error in ((float("nan"), ValueError), ({"a": object()}, TypeError), ("\ud800", UnicodeEncodeError)):
+    for data, error in ((float("nan"), ValueError), ({"a": object()}, TypeError)):
         with pytest.raises(error):
             write_json(path, data)
     with pytest.raises(ValueError, match="not JSON compliant"):
         report.write(path, {"a": float("inf")})
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_byte_of_a_path_that_is_no_utf_8_is_written_as_an_escape(tmp_path: Path) -> None:
+    path, data = tmp_path / "a.json", {"folder": os.fsdecode(b"/caf\xe9")}
+    write_json(path, data)
+    assert path.read_bytes() == b'{"folder": "/caf\\udce9"}'
+    assert json.loads(path.read_text(encoding="utf-8")) == data
 
 
 def test_only_a_file_of_the_users_makes_its_folders(tmp_path: Path) -> None:

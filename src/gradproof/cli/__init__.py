@@ -5,14 +5,18 @@ Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrup
 
 from __future__ import annotations
 
+import codecs
 import errno
 import gc
+import io
+import json
 import os
 import signal
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from importlib import import_module
+from typing import Any
 
 import click
 
@@ -90,6 +94,7 @@ def main(args: list[str] | None = None) -> None:
     with suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGTERM, signal.default_int_handler)
     _opened()
+    _lenient()
     code = dispatch(args)
     for stream in (sys.stdout, sys.stderr):
         try:
@@ -108,6 +113,38 @@ def _opened() -> None:
             number = os.open(os.devnull, os.O_RDWR)
             os.set_inheritable(number, True)
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8"))
+
+
+class _Unread(io.FileIO):
+    """A standard output whose reader may leave, as `head` does: the rest goes nowhere, and the verdict stays."""
+
+    def write(self, data: Any) -> int:
+        """Bytes written. Raises OSError where the output is not taken for another reason."""
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self.fileno())
+            return len(data)
+
+
+def _lenient() -> None:
+    """Let stdout and stderr take every text: what their encoding lacks is written as JSON writes it, \\u2192."""
+    codecs.register_error("gradproof", _escaped)
+    out, err = sys.stdout, sys.stderr
+    if isinstance(err, io.TextIOWrapper):
+        err.reconfigure(errors="gradproof")
+    if isinstance(out, io.TextIOWrapper) and out is sys.__stdout__:
+        raw = io.BufferedWriter(_Unread(out.fileno(), "w", closefd=False))
+        sys.stdout = io.TextIOWrapper(
+            raw, out.encoding, "gradproof", line_buffering=out.line_buffering, write_through=out.write_through
+        )
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """For the codecs: the characters that cannot be encoded, as escapes of JSON. Raises what is no such error."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def _said(text: str) -> None:

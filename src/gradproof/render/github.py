@@ -42,7 +42,7 @@ def render(reports: Sequence[Report]) -> str:
 def summary(reports: Sequence[Report]) -> str:
     """Markdown for GITHUB_STEP_SUMMARY, cut at its limit."""
     text = "\n".join(markdown.render(report) for report in reports)
-    data = text.encode("utf-8")
+    data = text.encode("utf-8", "backslashreplace")
     if len(data) <= SUMMARY_BYTES:
         return text
     return data[: SUMMARY_BYTES - len(CUT.encode())].decode("utf-8", "ignore") + CUT

@@ -132,7 +132,7 @@ def _stories(report: Report, level: int) -> dict[str, Any]:
 def _script() -> dict[str, Any]:
     """The script, and its digest as the page's policy names it."""
     text = (HERE / "report.js").read_text(encoding="utf-8")
-    digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(text.encode(errors="backslashreplace")).digest()).decode()
     return {"script": Markup(text), "script_digest": Markup(digest)}
 
 
@@ -145,7 +145,7 @@ def render(report: Report) -> str:
     levels = (FULL, BRIEF, LEAST) if len(report["checks"]) <= MANY else (BRIEF, LEAST)
     for level in levels:
         page = _page(report, level)
-        if len(page.encode()) <= MOST:
+        if len(page.encode(errors="backslashreplace")) <= MOST:
             break
     return page
 
