@@ -24,7 +24,7 @@ from tests.tutorial import TUTORIAL, Reader, blocks
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPT = REPOSITORY / "tests/data/someones_script.py"
 DIVIDED = "loss / args.accum_steps"
-LIMIT = 1800.0
+LIMIT = 7200.0
 
 
 def environ(binaries: Path) -> dict[str, str]:

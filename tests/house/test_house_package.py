@@ -1,0 +1,48 @@
+"""What a package index shows and offers: metadata without an invented address, a whole source distribution."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import tomllib
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def project() -> dict[str, object]:
+    """The table `project`."""
+    text = (REPOSITORY / "pyproject.toml").read_text(encoding="utf-8")
+    data: dict[str, object] = tomllib.loads(text)["project"]
+    return data
+
+
+def test_the_metadata_name_authors_and_words_and_no_address() -> None:
+    data = project()
+    assert data["authors"] == [{"name": "The gradproof authors"}]
+    assert data["keywords"]
+    assert "urls" not in data
+    classifiers = data["classifiers"]
+    assert isinstance(classifiers, list)
+    assert {f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)} <= set(classifiers)
+
+
+@pytest.mark.slow
+def test_the_source_distribution_has_documentation_and_tests(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--sdist", "--no-isolation", "--outdir", str(tmp_path), str(REPOSITORY)]
+    subprocess.run(build, capture_output=True, timeout=900, check=True)
+    [path] = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=REPOSITORY, capture_output=True, text=True, timeout=600, check=True
+    )
+    wanted = {
+        n for n in listed.stdout.splitlines() if n.startswith(("docs/", "tests/", "src/", "models/", "symbolic/"))
+    }
+    assert {n for n in wanted if n.isascii()} - names == set()
+    assert {"README.md", "LICENSE", "CHANGELOG.md", "Makefile", "constraints.txt", ".ci/run"} <= names
+    assert {n for n in names if n.endswith(".pyc") or n.startswith("reports/evidence/")} == set()
