@@ -313,6 +313,8 @@ class Ruling:
         sums = ("GA-INV-002", "GA-INV-004")
         for words in found.unseen:
             yield PROTOCOL, words, None
+        for name, (words, place) in found.doubts.items():
+            yield (name,), words, place
         for counts in self.counts.values():
             for w in counts:
                 if w.count == 1 and w.forwards > 1:
