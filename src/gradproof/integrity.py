@@ -145,7 +145,7 @@ def _named(module: ModuleType, *, whole: bool = False) -> Iterator[tuple[str, Pa
         constant = name.isupper() and isinstance(value, _FIXED)
         if name == "__builtins__" or constant or _called(value) or (whole and not _dunder(name)):
             yield name, _parts(value, module.__name__ if whole else "", name)
-        if isinstance(value, type) and value.__module__ in (module.__name__, module.__name__.partition(".")[0]):
+        if isinstance(value, type) and value.__module__ == module.__name__:
             yield f"{name}.__mro__", {"": value.__mro__}
             for method, inner in list(vars(value).items()):
                 if _called(inner) or (whole and method.isupper()):
