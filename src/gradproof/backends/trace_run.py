@@ -31,8 +31,11 @@ from gradproof.shadow.tape import NOWHERE, Place
 from gradproof.shadow.verdict import (
     ALL_INPUTS,
     OBLIGATIONS,
+    ON_PATH,
     RECORDED,
     SEVERITY,
+    UNMET,
+    UNREAD,
     UP_TO_CONSTANTS,
     Result,
     Verification,
@@ -208,9 +211,11 @@ def shown(place: Place) -> str:
 
 def reach_of(made: Verification, result: Result) -> Reach:
     """How far one result that holds goes."""
-    if result.domain == "real" and result.reach in (ALL_INPUTS, UP_TO_CONSTANTS):
+    known = (ALL_INPUTS, UP_TO_CONSTANTS, ON_PATH[ALL_INPUTS])
+    if result.domain == "real" and result.reach.startswith(known):
         return Reach.BOUNDED
-    branched = made.uncovered or any(path.startswith("path ") for path in made.paths)
+    missed = [text for text in made.uncovered if not text.endswith(UNREAD) and not text.startswith(UNMET)]
+    branched = missed or any(path.startswith("path ") for path in made.paths)
     return Reach.BOUNDED if result.domain == "events" and not branched else Reach.SAMPLED
 
 

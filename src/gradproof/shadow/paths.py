@@ -18,7 +18,7 @@ from gradproof.core import Outcome
 from gradproof.shadow.run import Recording
 from gradproof.shadow.session import Session, apart, finite, recorded, same_path, values_of
 from gradproof.shadow.tape import Event, Tape
-from gradproof.shadow.verdict import Result, on_path
+from gradproof.shadow.verdict import UNMET, UNREAD, Result, on_path
 
 TRIES = ((2, 0.05), (3, 20.0))
 """Key and scale of the further leaves that are tried: both sides of a limit within a factor of 20 are reached."""
@@ -68,7 +68,7 @@ def narrow(results: Iterable[Result], sessions: list[Session], conditions: list[
     for result in results:
         if result.outcome is Outcome.HOLDS:
             result.reach = on_path(result.reach, lines)
-    return [*uncovered(sessions), *(f"inputs at which this is not so: {text}" for text in conditions)]
+    return [*uncovered(sessions), *(f"{UNMET}{text}" for text in conditions)]
 
 
 def others(session: Session) -> Iterator[Session]:
@@ -123,6 +123,6 @@ def uncovered(sessions: list[Session]) -> list[str]:
         both = f"the branch at {place} went both ways: not every combination of them was recorded"
         found.append(yes if len(ways) == 1 else both)
     numbers = dict.fromkeys(str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e))
-    found += [f"Python reads a number at {place}: what other numbers lead to was not recorded" for place in numbers]
+    found += [f"Python reads a number at {place}: {UNREAD}" for place in numbers]
     marks = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.reads)
-    return found + [f"{m.how} at {m.place} reads numbers: what other numbers lead to was not recorded" for m in marks]
+    return found + [f"{m.how} at {m.place} reads numbers: {UNREAD}" for m in marks]

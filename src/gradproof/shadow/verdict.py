@@ -43,6 +43,10 @@ ON_PATH = {
     PROBABLE: "all residues that take the recorded path, but a stated probability of error",
 }
 """What is left of a reach where the step's path depends on numbers."""
+UNREAD = "what other numbers lead to was not recorded"
+"""How a line ends at which numbers were read."""
+UNMET = "inputs at which this is not so: "
+"""How a condition on the recorded path begins."""
 SHOWN = 3
 """Lines that a reach names."""
 
