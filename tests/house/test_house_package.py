@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tarfile
@@ -46,3 +47,10 @@ def test_the_source_distribution_has_documentation_and_tests(tmp_path: Path) -> 
     assert {n for n in wanted if n.isascii()} - names == set()
     assert {"README.md", "LICENSE", "CHANGELOG.md", "Makefile", "constraints.txt", ".ci/run"} <= names
     assert {n for n in names if n.endswith(".pyc") or n.startswith("reports/evidence/")} == set()
+
+
+def test_the_readme_has_no_link_that_breaks_on_a_package_index() -> None:
+    """A package index has none of the files beside it; a link is an address, or a heading of the page itself."""
+    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    assert [t for t in re.findall(r"\]\(([^)]*)\)", text) if not t.startswith(("#", "https://"))] == []
+    assert "gradproof is on no package index yet: `pip install .` in a checkout installs it" in text
