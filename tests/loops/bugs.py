@@ -26,8 +26,9 @@ class LoopMutant:
     """A bug in a loop.
 
     `line_text` is a part of the line that must be blamed for `obligation`; `also` are other right answers, as pairs of
-    obligation and text. `expected` is `refuted`, `opaque` (written where no operator sees it) or `error` (PyTorch
-    raises). `tail` says that the bug shows in a short last window only.
+    obligation and text. `expected` is `refuted`, `opaque` (written where no operator sees it), `error` (PyTorch
+    raises) or `unknown` (right where it is meant, as a fixed normaliser is).
+    `tail` says that the bug shows in a short last window only.
     """
 
     name: str

@@ -28,7 +28,7 @@ SIGN = {
     FALSE_ALARM: "**ALARM**",
 }  # fmt: skip
 UNREPORTED = "no reported loss was seen"
-_OUTCOMES = {"refuted": "REFUTED", "opaque": "OPAQUE", "error": "ERROR"}
+_OUTCOMES = {"refuted": "REFUTED", "opaque": "OPAQUE", "error": "ERROR", "unknown": "UNKNOWN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,11 @@ def of_mutant(mutant: LoopMutant, answer: Answer) -> str:
     """Verdict on a mutant.
 
     An `also` pair is as right an answer as the first. A mutant that no operator shows (`opaque`) must lose the sight
-    at its line, or be refuted there; one in which PyTorch raises (`error`) must end with that error at its line.
+    at its line, or be refuted there; one in which PyTorch raises (`error`) must end with that error at its line. A
+    normaliser that a user may have chosen (`unknown`) is undecided at its line.
     """
     outcome = _OUTCOMES[mutant.expected]
-    kinds = {outcome, "REFUTED"} if mutant.expected == "opaque" else {outcome}
+    kinds = {outcome, "REFUTED"} if mutant.expected in ("opaque", "unknown") else {outcome}
     hits = [found for found in answer.results if found.outcome in kinds]
     blames = ((mutant.obligation, mutant.line_text), *mutant.also)
     if not hits:
