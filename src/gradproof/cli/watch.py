@@ -21,7 +21,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     type=click.Choice(["events", "full"]),
     default="events",
     show_default=True,
-    help="events: hooks only, nearly free; full: every operator of the recorded windows.",
+    help="events: hooks and checksums only; full: every operator of the recorded windows.",
 )
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
