@@ -63,3 +63,6 @@ _ROWS = (
 )
 
 LOOPS: Mapping[str, Loop] = {loop.name: loop for loop in _ROWS}
+
+UNPROVED: Mapping[tuple[str, str], str] = {}
+"""Right loops that are not proved: the loop, its configuration as docs/mutants.md names it, and the reason."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from tests.loops.bugs import BUGS
-from tests.loops.catalogue import LOOPS
+from tests.loops.catalogue import LOOPS, UNPROVED
 from tests.loops.mutants import EXCLUDED, MUTANTS
 from tests.loops.verdicts import SIGN, WANTED, Row
 
@@ -49,8 +49,9 @@ def _counts(rows: Sequence[Row]) -> Iterator[str]:
 
 def _correct(rows: Sequence[Row]) -> Iterator[str]:
     yield "## Correct loops\n"
-    lines = [(row.loop, row.config, row.verdict) for row in rows if not row.mutant]
-    yield from _table(("loop", "configuration", "verdict"), lines)
+    right = [row for row in rows if not row.mutant]
+    lines = [(row.loop, row.config, row.verdict, UNPROVED.get((row.loop, row.config), "")) for row in right]
+    yield from _table(("loop", "configuration", "verdict", "why it is not proved"), lines)
 
 
 def _matrix(rows: Sequence[Row]) -> Iterator[str]:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.loops.bugs import LoopMutant
-from tests.loops.catalogue import LOOPS
+from tests.loops.catalogue import FOLDER, LOOPS, UNPROVED
 from tests.loops.mutants import MUTANTS
-from tests.loops.sweep import Job, Worker, jobs_of, kept, said, sweep
+from tests.loops.sweep import Job, Worker, jobs_of, kept, said, sweep, wanted
 from tests.loops.sweep_table import markdown
 from tests.loops.verdicts import (
     CRASH,
@@ -72,7 +72,34 @@ def test_every_plain_loop_is_listed() -> None:
 
 def test_every_plain_loop_is_proved() -> None:
     jobs = [next(jobs_of(LOOPS[name], ["correct"])) for name in QUICK_FIRST]
-    assert [said(row) for row in sweep(jobs, WORKERS) if row.verdict != PROVED] == []
+    assert [said(row) for row in sweep(jobs, WORKERS) if not wanted(row)] == []
+
+
+def test_every_plain_loop_is_proved_with_a_tail() -> None:
+    jobs = [job for name in QUICK_FIRST for job in jobs_of(LOOPS[name], ["correct"], FIELD) if job.tail]
+    assert len(jobs) == len(QUICK_FIRST)
+    assert [said(row) for row in sweep(jobs, WORKERS) if not wanted(row)] == []
+
+
+def test_every_right_loop_of_the_page_is_proved_or_has_a_reason() -> None:
+    """The page has every configuration; a loop that is no longer proved must be listed."""
+    page = (FOLDER.parents[1] / "docs" / "mutants.md").read_text(encoding="utf-8")
+    section = page.split("## Correct loops")[1].split("\n## ")[0]
+    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if "N=" in line]
+    verdicts = {(loop, config): (verdict, why) for loop, config, verdict, why in rows}
+    assert set(verdicts) == {(job.loop, job.config) for loop in LOOPS.values() for job in jobs_of(loop, ["correct"])}
+    assert verdicts == {key: (NO_ANSWER, UNPROVED[key]) if key in UNPROVED else (PROVED, "") for key in verdicts}
+    assert set(UNPROVED) <= set(verdicts)
+
+
+def test_a_right_loop_may_lack_a_proof_for_a_listed_reason_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = row_of_correct("plain", "N=1", Answer("UNKNOWN", (Found("GA-EQ-001", "UNKNOWN"),)))
+    alarm = row_of_correct("plain", "N=1", Answer("REFUTED", (Found("GA-EQ-001", "REFUTED"),)))
+    assert not wanted(row)
+    monkeypatch.setattr("tests.loops.sweep.UNPROVED", {("plain", "N=1"): "one micro-batch a window"})
+    assert wanted(row)
+    assert not wanted(alarm)
+    assert not wanted(row_of_correct("plain", "N=1", Answer("HOLDS", (HOLDS,))))
 
 
 def test_every_bug_is_found_at_its_line() -> None:
