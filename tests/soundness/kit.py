@@ -18,6 +18,7 @@ from gradproof.shadow.run import Run
 
 Batch = tuple[Tensor, Tensor]
 Train = Callable[[Run], Any]
+Share = Callable[[Tensor, Tensor, list[Batch]], Tensor]
 Report = Callable[[list[float]], list[float]]
 
 
@@ -42,10 +43,12 @@ class Probe:
     model: nn.Module | None = None
     samples: list[Tensor] = field(default_factory=list)
     inside: bool = False
+    kept: list[Tensor] = field(default_factory=list)
 
     def weights(self) -> list[Tensor]:
         """The parameters as they are."""
-        return [] if self.model is None else [p.detach().double().clone() for p in self.model.parameters()]
+        made = [] if self.model is None else list(self.model.parameters())
+        return [p.detach().double().clone() for p in [*made, *self.kept]]
 
     def hand(self, gradients: Iterable[Tensor | None], rates: list[float]) -> None:
         """Note gradients that are applied; inside of an optimizer's step they replace what it was called with."""
@@ -92,6 +95,12 @@ def accumulates(*buffers: Tensor) -> None:
         Listening.probe.dtypes |= {b.dtype for b in buffers}
 
 
+def keeps(*tensors: Tensor) -> None:
+    """Tell the oracle which tensors belong to the weights: averages, masters."""
+    if Listening.probe is not None:
+        Listening.probe.kept += tensors
+
+
 def sgd(parameters: Iterable[nn.Parameter]) -> Optimizer:
     """Plain SGD."""
     return torch.optim.SGD(parameters, lr=0.1)
@@ -129,6 +138,21 @@ class Job:
         made, n = self.batches(), self.run.accum_steps
         yield from (made[i : i + n] for i in range(0, len(made), n))
 
+    def train(self, share: Share | None = None, before: Callable[[Job], Any] | None = None) -> list[Tensor]:
+        """A right loop, but for `share`, what a micro-batch adds to the loss, and `before`, called before each step."""
+        losses = []
+        for window in self.windows():
+            total = torch.zeros((), dtype=self.run.dtype)
+            for x, y in window:
+                loss = self.loss(self.model(x), y) / len(window) if share is None else share(self.model(x), y, window)
+                loss.backward()
+                total += loss.detach()
+            if before is not None:
+                before(self)
+            self.apply()
+            losses.append(total)
+        return losses
+
     def zero(self) -> None:
         """Zero the gradients."""
         self.optimizer.zero_grad()
@@ -162,8 +186,14 @@ class Task:
 
 
 def watched(job: Job, probe: Probe) -> None:
-    """Attach the probe; hold the weights still and change the first window's samples where it asks for that."""
+    """Attach the probe; hold the weights still and change the first window's samples where it asks for that.
+
+    Random numbers cannot be compared: the oracle looks at the step without dropout.
+    """
     probe.model = job.model
+    for module in job.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
     job.model.register_forward_pre_hook(probe.forward)
     if probe.still:
         job.lr = 0.0
@@ -190,7 +220,8 @@ RIGHT, WRONG, BLIND = "right", "wrong", "blind"
 class Step:
     """One step: its label, what the oracle compares it with, and the numbers that gradproof is called with.
 
-    A comparison with itself says nothing about a blind step, right or not: it may be neither green nor red.
+    A comparison with itself says nothing about a blind step, right or not: it may be neither green nor red. `broken`
+    are the obligations that a wrong step breaks, or of which nothing can be decided.
     `reports` makes of the windows' losses what the step should return; None means that it returns nothing to compare.
     """
 
@@ -206,12 +237,11 @@ class Step:
     micro_batch: int = 2
     windows: int = 2
     tail: int = 0
-    random: bool = False
 
     @property
     def words(self) -> str:
         """The label in words."""
-        return f"wrong: {', '.join(self.broken)}" if self.broken else self.label
+        return f"{self.label}: {', '.join(self.broken)}" if self.broken else self.label
 
     @property
     def run(self) -> Run:
@@ -268,6 +298,6 @@ def wrong(group: str, task: Task | Train, *broken: str, **given: Any) -> Any:
     return _listed(group, task, WRONG, broken, given)
 
 
-def blind(group: str, task: Task | Train, **given: Any) -> Any:
-    """List a step about which a comparison with itself decides nothing."""
-    return _listed(group, task, BLIND, (), given)
+def blind(group: str, task: Task | Train, *undecided: str, **given: Any) -> Any:
+    """List a step about which a comparison with itself decides nothing of some obligations."""
+    return _listed(group, task, BLIND, undecided, given)

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.shadow.run import Run, seed
@@ -238,16 +238,14 @@ def _losses(ours: list[float], wanted: list[float]) -> float:
 
 
 def _stale(found: Findings, step: Step, run: Run) -> None:
-    """With still weights, other samples in the first window change no gradient of a later window."""
-    one, two = (observe(step.function, run, still=True, changed=changed) for changed in (False, True))
-    later = [apart(b.gradients, a.gradients) for a, b in zip(one.handed[1:], two.handed[1:], strict=False)]
-    found.stale = max(later, default=0.0)
+    """With still weights, other samples in the first window change no gradient that they leave in the reference."""
+    ours, theirs = (_changes(train, run)[1:] for train in (step.function, step.reference))
+    found.stale = max((a for a, b in zip(ours, theirs, strict=True) if b <= step.tolerance), default=0.0)
     if found.stale > step.tolerance:
         found.signs.add("stale")
 
 
-def dropout_off(model: nn.Module) -> None:
-    """The oracle cannot compare random numbers; what it compares is the step without them."""
-    for module in model.modules():
-        if isinstance(module, nn.Dropout) and Listening.probe is not None:
-            module.p = 0.0
+def _changes(train: Train, run: Run) -> list[float]:
+    """How much each step's gradients change with the samples of the first window."""
+    one, two = (observe(train, run, still=True, changed=changed) for changed in (False, True))
+    return [apart(b.gradients, a.gradients) for a, b in zip(one.handed, two.handed, strict=False)]

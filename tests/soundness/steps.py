@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from tests.soundness import steps_buffers, steps_reports, steps_scale, steps_zeroing
+from tests.soundness import (
+    steps_buffers,
+    steps_changes,
+    steps_hooks,
+    steps_models,
+    steps_optimizers,
+    steps_reads,
+    steps_reports,
+    steps_scale,
+    steps_zeroing,
+)
 from tests.soundness.kit import STEPS, Step
 
-MODULES = (steps_scale, steps_buffers, steps_zeroing, steps_reports)
+MODULES = (
+    steps_buffers,
+    steps_changes,
+    steps_hooks,
+    steps_models,
+    steps_optimizers,
+    steps_reads,
+    steps_reports,
+    steps_scale,
+    steps_zeroing,
+)
 
 
 def steps_of(*modules: object) -> list[Step]:

@@ -78,6 +78,22 @@ def token_sum(output: Tensor, target: Tensor) -> Tensor:
     return F.cross_entropy(output.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
+def squares(output: Tensor, target: Tensor) -> Tensor:
+    """The sum over samples."""
+    return (output - target).square().sum()
+
+
+def tenths(output: Tensor, target: Tensor) -> Tensor:
+    """The sum over samples, divided by ten."""
+    return (output - target).square().sum() / 10.0
+
+
+def sample_token_mean(output: Tensor, target: Tensor) -> Tensor:
+    """The mean over the tokens of each sample, then over the samples."""
+    each = F.cross_entropy(output.transpose(1, 2), target, ignore_index=IGNORED, reduction="none")
+    return (each.sum(1) / (target != IGNORED).sum(1)).mean()
+
+
 def clipped(model: nn.Module) -> None:
     """Clip the norm to a half."""
     nn.utils.clip_grad_norm_(model.parameters(), 0.5)
@@ -90,3 +106,6 @@ CONV = Task(convolution, images, F.cross_entropy)
 TOKENS = Task(language, ragged, token_mean)
 WHOLE_TOKENS = Task(language, tokens, token_mean)
 CLIPPED = Task(linear, regression, F.mse_loss, prepare=clipped)
+SUMMED = Task(linear, regression, squares, lambda parameters: torch.optim.SGD(parameters, lr=0.02), lr=0.02)
+FIXED = Task(linear, regression, tenths)
+SAMPLE_TOKENS = Task(language, ragged, sample_token_mean)
