@@ -33,7 +33,7 @@ OTHERS = (
     "copy", "numpy", "statistics", "itertools", "functools", "torch.nn", "torch.optim", "torch.autograd", "torch.amp",
 )  # fmt: skip
 FAMILIES = ("torch.nn.", "torch.optim.", "torch.autograd.", "torch.amp.")
-HARNESSES = "symbolic"
+CONTENT, HARNESSES = ("models", "symbolic"), "symbolic"
 SHOWN = {"z3.z3": "z3"}
 _FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -114,10 +114,14 @@ class Seal:
         return [_shown(name) for name in sorted(found)]
 
     def rewritten(self) -> list[str]:
-        """Names of the workspace's modules that something else than the module's own `global` exchanged, in order."""
+        """Names of the workspace's modules that something else than the module's own `global` exchanged, in order.
+
+        A helper beside models and harnesses may be taken out of `sys.modules` again.
+        """
         found = set(self._rewritten)
         for name, (module, known, code, parts) in self._imported.items():
-            found |= {name} if sys.modules.get(name) is not known else set()
+            absent = None if name.partition(".")[0] in CONTENT else known
+            found |= {name} if sys.modules.get(name, absent) is not known else set()
             found.update(_changed(module, code, parts))
         return sorted(found)
 

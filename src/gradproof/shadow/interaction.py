@@ -16,7 +16,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Array, Beyond, Parts, Value
 from gradproof.shadow.compare import windows
-from gradproof.shadow.decide import MOST_OPERATIONS, size_of
+from gradproof.shadow.decide import size_of
 from gradproof.shadow.domains.field import Field
 from gradproof.shadow.domains.programs import Compiler
 from gradproof.shadow.domains.real import Reals, Special
@@ -51,7 +51,7 @@ def interacting(session: Session) -> Place | None:
     known = batch_norm(session.full[0].tape)
     if known is not None:
         return known
-    if size_of(session.ours[0].tape) > MOST_OPERATIONS or session.ranks > 1:
+    if size_of(session.ours[0].tape) > session.operations or session.ranks > 1:
         return None
     try:
         return _mixed(session)
@@ -120,8 +120,8 @@ def data_differ(session: Session) -> tuple[str, str]:
     """
     if session.ranks > 1:
         return "", "several ranks"
-    if size_of(session.ours[0].tape) > MOST_OPERATIONS:
-        return "", f"more than {MOST_OPERATIONS} scalar operations"
+    if size_of(session.ours[0].tape) > session.operations:
+        return "", f"more than {session.operations} scalar operations"
     try:
         ours, full = (data_of_roots(session, r) for r in (session.ours, session.full))
     except (NoRow, Beyond) as error:

@@ -218,6 +218,11 @@ class Judge:
         began = time.monotonic()
         for result in Numbers(self.session).judge(self.made, self.found):
             self.add(result)
+        stale = next((r for r in self.found["GA-INV-002"] if r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)), None)
+        if stale is not None and any(r.outcome is Outcome.HOLDS for r in self.found["GA-EQ-001"]):
+            words = "not decided: GA-INV-002 does not hold, so that the full batch's gradients may be stale as well"
+            details = {"code": "stale", "follows_from": stale.obligation}
+            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, stale.place, stale.mend, "events", RECORDED, details))
         self.session.seconds["numbers"] = time.monotonic() - began
 
     def _trivial(self) -> None:
@@ -360,6 +365,14 @@ class Judge:
             self.add(Result("GA-DATA-001", known, differ, place, DATA_MEND, "real", RECORDED))
             return
         words = "both runs took the same streams of data" + ("" if unlooked else ", window by window")
+        if broken:
+            words = f"not decided: {words}, but which samples each window reads was not looked at: {unlooked}"
+            self.add(
+                Result(
+                    "GA-DATA-001", Outcome.UNKNOWN, words, None, "repair what breaks the rule first", "leaves", RECORDED
+                )
+            )
+            return
         self.add(Result("GA-DATA-001", Outcome.HOLDS, words, None, "", "leaves", RECORDED))
         if unlooked:
             self.made.uncovered.append(f"which samples each window reads was not looked at: {unlooked}")
