@@ -201,7 +201,8 @@ OUTER = "add = sum\nTABLE = {'a': [sum]}\n\ndef late():\n    global add\n    add
         (lambda m: setattr(m, "late", other), "after", ["late"]),
         (lambda m: setattr(m, "sum", other), "after", ["sum"]),
         (lambda m: m.TABLE["a"].clear(), "after", ["TABLE"]),
-        (lambda m: sys.modules.pop("outer"), "after", [""]),
+        (lambda m: sys.modules.pop("outer"), "after", []),
+        (lambda m: sys.modules.__setitem__("outer", ModuleType("outer")), "after", [""]),
         (lambda m: setattr(m, "__class__", type("M", (ModuleType,), {})), "after", ["__class__"]),
     ],
 )
@@ -222,6 +223,19 @@ def test_a_module_of_the_workspace_may_be_changed_by_itself_alone(
     if when == "after":
         change(outer)
     assert seal.rewritten() == [f"outer.{name}".rstrip(".") for name in named]
+
+
+@pytest.mark.parametrize("name", ["models.toy", "symbolic"])
+def test_a_model_or_harness_that_is_taken_out_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(integrity, "_watched", list)
+    module, code = ModuleType(name), compile("", "toy.py", "exec")
+    monkeypatch.setitem(sys.modules, name, module)
+    seal = Seal()
+    with seal.importing(module, code):
+        exec(code, vars(module))
+    assert seal.rewritten() == []
+    del sys.modules[name]
+    assert seal.rewritten() == [name]
 
 
 def test_a_name_of_z3_is_told_as_it_is_imported() -> None:
