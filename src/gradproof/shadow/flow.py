@@ -36,6 +36,7 @@ from gradproof.shadow.flow_ops import (
     Token,
     base,
     clips_in,
+    held_before,
     hook_line,
     narrow,
     pairings,
@@ -289,6 +290,8 @@ class Flow:
             self.passes.forget(out.storage)
             return
         self.passes.write(out, numbers)
+        if held_before(entry):
+            self.outside.add(out.storage)
         if out.storage in self.outside and out.count == out.size and base(entry.op) in OVERWRITES:
             self.outside.discard(out.storage)
         if len(numbers) > 1 and narrow(out) and self.scope != "step":

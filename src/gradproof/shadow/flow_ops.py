@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.shadow.tape import Entry, Event, Place, Ref, Tape
+from gradproof.shadow.tape import Const, Entry, Event, Place, Ref, Tape
 
 NARROW = frozenset({"float16", "bfloat16"})
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
@@ -114,6 +114,14 @@ class Passes:
     def forget(self, storage: int) -> None:
         """A storage holds state from here on."""
         self._held.pop(storage, None)
+
+
+def held_before(entry: Entry) -> bool:
+    """Whether an operator adds in place to a tensor that held numbers which no recorded operator made."""
+    first = entry.args[0] if entry.args else None
+    name = entry.op.split(".")[1] if "." in entry.op else entry.op
+    inside = name.endswith("_") and base(entry.op) not in OVERWRITES
+    return inside and isinstance(first, Const) and bool(first.value.any())
 
 
 def narrow(ref: Ref) -> bool:

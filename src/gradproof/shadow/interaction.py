@@ -113,6 +113,9 @@ class Cut(Interpreter):
         return seen
 
 
+AGAIN = "reads all data of the window before it once more, and further ones"
+
+
 def data_differ(session: Session) -> tuple[str, str]:
     """How the windows' data are not those of the full batch, or not new from window to window; else nothing.
 
@@ -131,6 +134,8 @@ def data_differ(session: Session) -> tuple[str, str]:
         if a != b:
             words = f"reads {len(a)} numbers of the data, the full batch {len(b)}, {len(a & b)} of both"
             return f"window {index + 1} {words}", ""
+        if index and theirs[index - 1] and theirs[index - 1] < b:
+            return f"window {index + 1} {AGAIN}", ""
     return _restarted(session, theirs), "" if any(theirs) else "no number of the data was seen to reach a loss"
 
 

@@ -13,6 +13,7 @@ import platform
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -25,7 +26,7 @@ from gradproof.shadow.confirm import ALIKE, CONSTANTS, EQUAL, borne_out, everywh
 from gradproof.shadow.decide import DOMAINS, MOST_OPERATIONS
 from gradproof.shadow.decompose import Decomposer
 from gradproof.shadow.flow_ops import first_narrow
-from gradproof.shadow.interaction import data_differ
+from gradproof.shadow.interaction import AGAIN, data_differ
 from gradproof.shadow.interpret import NoRow
 from gradproof.shadow.match import DRAWN, FRESH, OTHERS, REPEATED
 from gradproof.shadow.numeric import Numbers
@@ -218,6 +219,9 @@ class Judge:
         began = time.monotonic()
         for result in Numbers(self.session).judge(self.made, self.found):
             self.add(result)
+            if result.obligation == "GA-EQ-001" and any(r.outcome is Outcome.HOLDS for r in self.found["GA-INV-002"]):
+                words = "not decided: gradients differ from those of a full batch that begins every window with zeros"
+                self.add(replace(result, obligation="GA-INV-002", reason=words))
         stale = next((r for r in self.found["GA-INV-002"] if r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)), None)
         if stale is not None and any(r.outcome is Outcome.HOLDS for r in self.found["GA-EQ-001"]):
             words = "not decided: GA-INV-002 does not hold, so that the full batch's gradients may be stale as well"
@@ -363,6 +367,9 @@ class Judge:
             if differ.startswith("window") and everywhere_alike(self.session):
                 known, differ = Outcome.UNKNOWN, f"not decided: {differ}, but {EQUAL}"
             self.add(Result("GA-DATA-001", known, differ, place, DATA_MEND, "real", RECORDED))
+            if AGAIN in differ:
+                words = f"not decided: {differ.removeprefix('not decided: ')}"
+                self.add(Result("GA-INV-002", Outcome.UNKNOWN, words, place, DATA_MEND, "real", RECORDED))
             return
         words = "both runs took the same streams of data" + ("" if unlooked else ", window by window")
         if broken:
