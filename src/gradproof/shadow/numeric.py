@@ -113,9 +113,9 @@ class Numbers:
             self.looked.append(sides.where)
             for apart in self.compared(sides, wanted - {g for g in OBLIGATION if OBLIGATION[g] in found}, constants):
                 found.setdefault(OBLIGATION[apart.group], apart)
-        made.uncovered += self.missed
         if self.looked:
             made.notes.append(f"numbers compared beside the proof: {'; '.join(self.looked)}")
+        made.notes += [f"not compared beside the proof: {text}" for text in self.missed]
         for name, apart in found.items():
             said = claimed[name][0].reason
             words = f'the two judges disagree: the proof says "{said}", and in numbers {apart}'
