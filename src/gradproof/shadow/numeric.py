@@ -41,6 +41,8 @@ ROUNDOFFS = 16
 """Units of roundoff by which leaves are moved, to see how far rounding reaches."""
 NEIGHBOURS = 3
 SLACK = 4.0
+TINY = 1e-9
+"""The size of numbers that are compared in absolute terms: a saturated model has gradients of 1e-30."""
 OBLIGATION: Mapping[str, str] = {
     "grad": "GA-EQ-001",
     "param": "GA-INV-003",
@@ -225,8 +227,8 @@ def kind(name: Name) -> str:
 
 
 def roundings(unit: float, a: Array, b: Array) -> float:
-    """What rounding is granted without a look at the neighbours."""
-    return ROUNDINGS * unit * max(largest(a), largest(b), 1e-30)
+    """What rounding is granted without a look at the neighbours; below `TINY` numbers are nothing but rounding."""
+    return ROUNDINGS * unit * max(largest(a), largest(b), TINY)
 
 
 def largest(a: Array) -> float:
