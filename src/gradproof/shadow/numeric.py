@@ -183,7 +183,7 @@ class Numbers:
             (name, a, full[name]) for name, a in ours.items()
             if name in full and kind(name) in groups and distance(a, full[name]) > roundings(unit, a, full[name])
         ]  # fmt: skip
-        suspects += [p for p in returned_pairs(sides.ours.tape, sides.full.tape, self.run) if "loss" in groups
+        suspects += [p for p in returned_pairs(sides.ours.tape, sides.full.tape) if "loss" in groups
                      and distance(*p[1:]) > roundings(unit, *p[1:])]  # fmt: skip
         if not suspects:
             return
@@ -263,10 +263,8 @@ def _values(events: Sequence[Event], prefixes: tuple[str, ...]) -> dict[str, Arr
 
 
 def returned(tape: Tape) -> Iterator[tuple[Name, Array]]:
-    """The numbers that the function returned."""
-    for event in tape.events("loss"):
-        yield from (((0, n), v) for n, v in event.values.items())
-    yield from (((0, f"loss/number {i + 1}"), np.asarray([x])) for i, x in enumerate(tape.returned or []))
+    """The numbers that the function returned, named as `returned_pairs` names them."""
+    yield from ((name, a) for name, a, _ in returned_pairs(tape, tape))
 
 
 def place_of(tape: Tape, name: Name) -> Place:

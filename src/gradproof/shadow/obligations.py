@@ -203,7 +203,7 @@ def _steady(session: Session, unit: float) -> bool:
     return len(first) == len(second) and all(close(a, b, unit) for a, b in zip(first, second, strict=True))
 
 
-def returned_pairs(ours: Tape, full: Tape, run: Run) -> list[tuple[tuple[int, str], Array, Array]]:
+def returned_pairs(ours: Tape, full: Tape) -> list[tuple[tuple[int, str], Array, Array]]:
     """The returned numbers of two runs side by side, by place; none where the runs return different amounts."""
     made = []
     for kind, a, b in zip(("tensor", "number"), numbers_of(ours), numbers_of(full), strict=True):
