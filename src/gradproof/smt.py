@@ -7,6 +7,7 @@ alone. `unknown` is told apart from a time-out by z3's own reason.
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -57,32 +58,50 @@ LISTENERS: list[Listener] = []
 """Told of every query after its answer: a function that writes it as SMT-LIB 2, and the answer."""
 
 
-_asked: list[tuple[Any, float]] = []  # the query that runs, and the process time at which it has had its share
-_watchers: list[threading.Thread] = []
+class _Watcher:
+    """Interrupts a query whose CPU time is over: z3's own limit is of the clock, and a machine may be busy.
+
+    z3 objects of one context must not be used in two threads at once. So the last reference to a solver is never the
+    watcher's: `running` changes under the lock only. The garbage collector works in any thread, and waits for a query.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: Any = None
+        self.ends = 0.0
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def check(self, solver: Any, seconds: float) -> Any:
+        collects = gc.isenabled()
+        gc.disable()
+        with self.lock:
+            self.running, self.ends = solver, time.process_time() + seconds
+        try:
+            return solver.check()
+        finally:
+            with self.lock:
+                self.running = None
+            if collects:
+                gc.enable()
+
+    def _watch(self) -> None:
+        while True:
+            time.sleep(LOOK)
+            with self.lock:
+                if self.running is not None and time.process_time() >= self.ends:
+                    self.running.interrupt()
+
+
+_watchers: list[_Watcher] = []
 
 
 def _verdict(solver: Any, seconds: float) -> Any:
-    """z3's verdict within so many seconds of this process's CPU time, or WALL times as many on the clock.
-
-    z3's own limit is of the clock, and a machine may be busy with other work: the CPU time is watched by a thread.
-    """
+    """z3's verdict within so many seconds of this process's CPU time, or WALL times as many on the clock."""
     solver.set("timeout", max(1, int(WALL * seconds * 1000)))
-    if not any(thread.is_alive() for thread in _watchers):  # as in a process that was forked from another
-        _watchers[:] = [threading.Thread(target=_watch, daemon=True)]
-        _watchers[0].start()
-    _asked[:] = [(solver, time.process_time() + seconds)]
-    try:
-        return solver.check()
-    finally:
-        _asked.clear()
-
-
-def _watch() -> None:
-    while True:
-        time.sleep(LOOK)
-        for solver, ends in tuple(_asked):
-            if time.process_time() >= ends:
-                solver.interrupt()  # which does nothing to a solver that is not running
+    if not (_watchers and _watchers[0].thread.is_alive()):  # as in a process that was forked from another
+        _watchers[:] = [_Watcher()]
+    return _watchers[0].check(solver, seconds)
 
 
 def version() -> str:

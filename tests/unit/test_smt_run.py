@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -382,3 +384,15 @@ def test_every_forbidden_event_is_seen_when_the_table_allows_it(state: State, ev
     check = claim("harness", "GA-INV-003", strategy="induction", bounds={"transitions": 1})
     said = run(check, harness=only_here, subject=advance, empty=advance).outcome
     assert said in (Outcome.REFUTED, Outcome.SPURIOUS), said
+
+
+def test_the_watcher_of_cpu_time_never_frees_a_solver() -> None:
+    """Two threads in one z3 context crash the process. Looks without a pause between them met that within seconds."""
+    text = """
+from gradproof import smt
+smt.LOOK = 0.0
+x = smt.real("x")
+print({smt.solve([x > i, x < i + 1], None, 60).answer for i in range(3000)})
+"""
+    ran = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True)
+    assert (ran.returncode, ran.stdout) == (0, "{<Answer.SAT: 'sat'>}\n"), ran.stderr
