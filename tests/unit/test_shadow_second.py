@@ -13,7 +13,7 @@ import torch
 
 from gradproof.core import Outcome
 from gradproof.shadow import decide, numeric, verify
-from gradproof.shadow.run import Noted, Run, numbers
+from gradproof.shadow.run import Noted, Run, decimals, numbers
 from gradproof.shadow.verdict import Verification
 from gradproof.testing import assert_accumulates
 
@@ -188,6 +188,41 @@ def test_a_loss_that_is_not_reported_is_no_obligation_that_holds() -> None:
     assert "no reported loss was seen" in result.reason
     assert found.code == 0
     assert assert_accumulates(loops.reports_nothing).outcome is HOLDS
+
+
+def printing(run: Run, factor: int = 1, places: int = 7) -> None:
+    for window, loss in enumerate(loops.right(run)):
+        print(f"window {window}: loss {float(loss) * (factor if run.accum_steps > 1 else 1):.{places}f}, rate 1.00e-03")
+
+
+def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    result = verify.check(partial(printing, factor=4)).result("GA-INV-001")
+    assert (result.outcome, result.applies) == (UNKNOWN, True)
+    assert "the printed number 1 of 4 at the end differs by" in result.reason
+    capsys.readouterr()
+    found = verify.check(printing)
+    assert (found.result("GA-INV-001").outcome, found.code) == (NOT_RUN, 0)
+    assert not any("printed" in note for note in found.notes)
+    assert 0 < capsys.readouterr().out.count("window 0") <= 5, "what is printed at other values is not passed on"
+
+
+def test_printed_losses_are_equal_within_their_last_place() -> None:
+    assert verify.check(partial(printing, places=1)).code == 0
+
+
+def test_printed_numbers_of_micro_batches_are_not_compared() -> None:
+    def each(run: Run) -> None:
+        for loss in loops.each_micro_batch(run, 1.0):
+            print(f"{float(loss):.4f}")
+
+    found = verify.check(each)
+    assert (found.result("GA-INV-001").outcome, found.code) == (NOT_RUN, 0)
+    assert "not compared beside the proof: printed numbers: the run prints 8, the full batch 2" in found.notes
+
+
+def test_decimal_fractions_and_their_last_places() -> None:
+    text = "step 3/10 loss=-1.50 (v2.0.1) 2.5e-03, 7% .25 1e5 0.5s"
+    assert decimals(text) == [(-1.5, 0.01), (2.5e-3, 1e-4), (0.25, 0.01)]
 
 
 @pytest.mark.parametrize(("factor", "outcome"), [(1.0, HOLDS), (0.25, HOLDS), (0.5, UNKNOWN)])

@@ -2,7 +2,7 @@
 
 *Clean* means that the gradients are zeroed before each window of the full batch begins. Compared are the gradients that
 each optimizer step is handed, the weights and the optimizer's state after it, running averages, the buffers of the
-modules, and the losses that the function returns. This is done
+modules, and the losses that the function returns; where it returns none, the numbers that it prints. This is done
 
 | at | in |
 |---|---|
@@ -50,6 +50,7 @@ OBLIGATION: Mapping[str, str] = {
     "average": "GA-INV-003",
     "buffer": "GA-INV-003",
     "loss": "GA-INV-001",
+    "printed": "GA-INV-001",
 }
 WORDS: Mapping[str, str] = {
     "grad": "gradient of",
@@ -58,7 +59,9 @@ WORDS: Mapping[str, str] = {
     "average": "running average",
     "buffer": "module buffer",
     "loss": "returned loss",
+    "printed": "printed number",
 }
+RETURN = "return the loss of each window to have it judged"
 MEND = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
 Name = tuple[int, str]
 """A window (-1: the end of the run) and the name that an event has for a tensor."""
@@ -103,9 +106,15 @@ class Numbers:
         passes = sum(1 for _ in session.full[0].tape.events("backward"))
         self.clean = "pass" if passes == self.run.windows + (self.run.tail > 0) else "window"
 
+    def _counted(self) -> None:
+        """Printed numbers cannot be compared where the two runs print different amounts."""
+        ours, full = (len(printed(r[0].tape)) for r in (self.session.ours, self.session.full))
+        if ours != full:
+            self.missed.append(f"printed numbers: the run prints {ours}, the full batch {full}")
+
     def judge(self, made: Verification, results: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
         """An UNKNOWN for each obligation that is held to hold and of which the numbers differ."""
-        claimed = {name: [r for r in rows if r.outcome is Outcome.HOLDS] for name, rows in results.items()}
+        claimed = {n: [r for r in rows if r.outcome is Outcome.HOLDS or not r.applies] for n, rows in results.items()}
         wanted = {group for group, name in OBLIGATION.items() if claimed.get(name)}
         if any(r.details.get("equal") == "update" for r in claimed.get("GA-EQ-001", ())):
             wanted.discard("grad")
@@ -115,10 +124,14 @@ class Numbers:
             self.looked.append(sides.where)
             for apart in self.compared(sides, wanted - {g for g in OBLIGATION if OBLIGATION[g] in found}, constants):
                 found.setdefault(OBLIGATION[apart.group], apart)
+        self._counted()
         if self.looked:
             made.notes.append(f"numbers compared beside the proof: {'; '.join(self.looked)}")
         made.notes += [f"not compared beside the proof: {text}" for text in self.missed]
         for name, apart in found.items():
+            if apart.group == "printed":
+                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, RETURN, "floats", "", {})
+                continue
             said = claimed[name][0].reason
             words = f'the two judges disagree: the proof says "{said}", and in numbers {apart}'
             yield Result(name, Outcome.UNKNOWN, words, apart.place, MEND, "floats", "", {"code": "judges-disagree"})
@@ -188,9 +201,12 @@ class Numbers:
         if not suspects:
             return
         spread = self.spread(sides, unit)
+        last_place = {
+            name: place for side in (sides.ours, sides.full) for name, (_, place) in printed(side.tape).items()
+        }
         told: set[str] = set()
         for name, a, b in sorted(suspects, key=lambda s: s[0][0] if s[0][0] >= 0 else 1 << 30):
-            allowed = roundings(unit, a, b) + SLACK * spread.get(name, 0.0)
+            allowed = roundings(unit, a, b) + SLACK * spread.get(name, 0.0) + last_place.get(name, 0.0)
             size = distance(a, b)
             if size > allowed and kind(name) not in told:
                 told.add(kind(name))
@@ -249,7 +265,16 @@ def contents(tape: Tape) -> dict[Name, Array]:
         found |= _window(index, window)
     for event in tape.events("end"):
         found |= {(-1, n): v for n, v in event.values.items() if n.startswith(("param/", "average/"))}
+    found |= {name: np.asarray([x]) for name, (x, _) in printed(tape).items()}
     return found | {(-1, f"buffer/{n}"): v for n, v in tape.buffers.items()}
+
+
+def printed(tape: Tape) -> dict[Name, tuple[float, float]]:
+    """The decimal fractions that a function prints which returns no number, each with the size of its last place."""
+    if tape.returned or any(e.values for e in tape.events("loss")):
+        return {}
+    count = len(tape.printed)
+    return {(-1, f"printed/{i} of {count}"): pair for i, pair in enumerate(tape.printed, 1)}
 
 
 def _window(index: int, window: Window) -> dict[Name, Array]:

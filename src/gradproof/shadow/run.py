@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
+import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -131,7 +132,8 @@ def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") 
     error, place = "", NOWHERE
     noted = Noted(**{f.name: getattr(run, f.name) for f in fields(Run)})
     noted.read.clear()
-    with recorder, Hooks(recorder, clean) as hooks:
+    printed = Printed(sys.stdout, inject is None)
+    with redirect_stdout(cast("Any", printed)), recorder, Hooks(recorder, clean) as hooks:
         try:
             returned = step(noted)
             recorder.quiet += 1
@@ -142,8 +144,32 @@ def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") 
             error, place = told(caught), blamed(caught)
         hooks.end()
         recorder.tape.buffers = hooks.module_buffers
+    recorder.tape.printed = decimals("".join(printed.texts))
     recorder.tape.shared = recorder.leaves.sites.shared()
     return Recording(recorder.tape, error, place, frozenset(noted.read))
+
+
+class Printed:
+    """A stream that keeps what is written to it. It passes on what the function prints of its own data."""
+
+    def __init__(self, stream: Any, passes: bool) -> None:
+        self.stream, self.passes, self.texts = stream, passes, list[str]()
+
+    def write(self, text: str) -> int:
+        self.texts.append(text)
+        return int(self.stream.write(text)) if self.passes else len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+DECIMAL = re.compile(r"(?<![\w.+-])([-+]?\d*)\.(\d+)(?:[eE]([-+]?\d+))?(?![\w.]*\w)")
+
+
+def decimals(text: str) -> list[tuple[float, float]]:
+    """The decimal fractions in a text, each with the size of its last place."""
+    found = DECIMAL.finditer(text)
+    return [(float(m[0]), float(f"1e{int(m[3] or 0) - len(m[2])}")) for m in found]
 
 
 @contextmanager

@@ -212,6 +212,7 @@ class Tape:
     reads: list[Mark] = field(default_factory=list)
     constants: list[Mark] = field(default_factory=list)
     returned: Any = None
+    printed: list[tuple[float, float]] = field(default_factory=list)  # decimal fractions, each with its last place
     buffers: dict[str, NDArray[Any]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
 
