@@ -76,7 +76,9 @@ def test_every_plain_loop_is_proved() -> None:
 
 
 def test_every_plain_loop_is_proved_with_a_tail() -> None:
-    jobs = [job for name in QUICK_FIRST for job in jobs_of(LOOPS[name], ["correct"], FIELD) if job.tail]
+    """Quickly, in the field domain, but for attention, of which the residues alone leave too much to chance."""
+    quick = {name: () if name == "plain_attention" else (FIELD,) for name in QUICK_FIRST}
+    jobs = [job for name in QUICK_FIRST for job in jobs_of(LOOPS[name], ["correct"], *quick[name]) if job.tail]
     assert len(jobs) == len(QUICK_FIRST)
     assert [said(row) for row in sweep(jobs, WORKERS) if not wanted(row)] == []
 

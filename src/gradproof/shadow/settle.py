@@ -145,6 +145,11 @@ class Settled:
     def _losses(self, decision: Decision) -> Iterable[Result]:
         """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
         tensors = any(q.group == "loss" and q.event == "loss" for q in _known(decision))
+        if tensors:
+            compared = list(self._group(decision, ("loss",), "GA-INV-001"))
+            if any(r.outcome is Outcome.REFUTED for r in compared):  # which names the line
+                yield from compared
+                return
         said = judge.reported(self.session)
         if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
             yield self._reported(said)

@@ -17,7 +17,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.enclose import LEAST, WIDE, below
-from gradproof.shadow.domains.rounding import SLACK, ULPS, Rounding, size_of
+from gradproof.shadow.domains.rounding import ERF, SLACK, ULPS, Rounding, size_of
 from gradproof.shadow.rows.common import power
 from gradproof.shadow.table import TABLE, Ops, Row, Rule, load, names
 
@@ -61,8 +61,8 @@ COVERED = frozenset(
 
 ASSUMED = (
     "kernels round to nearest; underflow is gradual unless `flush` is set",
-    f"kernels compute exp, log, sin, cos, tanh, erf within {ULPS:g} units in the last place, sigmoid, softplus and pow "
-    f"within {2 * ULPS:g}",
+    f"kernels compute exp, log, sin, cos, tanh within {ULPS:g} units in the last place, erf within {ULPS:g} of those "
+    f"of {ERF:g}, sigmoid, softplus and pow within {2 * ULPS:g}",
     "sums and products of matrices are accumulated at least in the format of the result, in any order",
     "no intermediate product underflows further than in the row's order of factors",
     "no NaN arises; where the machine's run takes another branch than the recorded one, no bound is claimed",
