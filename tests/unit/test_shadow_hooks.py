@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
 from gradproof.shadow.hooks import Hooks
+from gradproof.shadow.patches import Patches
 
 FIRST_OPTIMIZER = """
 import torch
@@ -267,3 +269,29 @@ def test_the_tables_that_torch_fills_at_the_first_optimizer_hold_its_own_functio
     command = [sys.executable, "-P", "-c", FIRST_OPTIMIZER]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+BACKWARD = (torch.autograd.backward,)  # in a tuple, where no patch replaces it
+
+
+def _wrapped(name: str, module: ModuleType) -> bool:
+    """Whether a fresh set of patches replaces a module's global while it stands, and puts it back."""
+    patches = Patches()
+    patches.function(BACKWARD[0], lambda original, *args: original(*args))
+    patches.everywhere()
+    found = vars(module)[name] is not BACKWARD[0]
+    patches.restore()
+    return found and vars(module)[name] is BACKWARD[0]
+
+
+def test_a_function_is_found_under_every_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Packages are looked through once, and again when a name comes; a user's module always."""
+    own = ModuleType("someones_module")
+    monkeypatch.setitem(sys.modules, own.__name__, own)
+    assert _wrapped("backward", torch.autograd)
+    monkeypatch.setattr(torch.nn.utils, "later", BACKWARD[0], raising=False)
+    assert _wrapped("later", torch.nn.utils)
+    vars(own)["same"] = None
+    assert _wrapped("backward", torch.autograd)
+    vars(own)["same"] = BACKWARD[0]
+    assert _wrapped("same", own)

@@ -120,10 +120,14 @@ class Numbers:
             wanted.discard("grad")
         constants = any(r.reach.startswith(UP_TO_CONSTANTS) for rows in claimed.values() for r in rows)
         found: dict[str, Apart] = {}
+        refuted = any(r.outcome is Outcome.REFUTED for rows in results.values() for r in rows)
         for sides in self.sides():
             self.looked.append(sides.where)
-            for apart in self.compared(sides, wanted - {g for g in OBLIGATION if OBLIGATION[g] in found}, constants):
+            for apart in self.compared(sides, wanted, constants):
                 found.setdefault(OBLIGATION[apart.group], apart)
+            wanted -= {g for g in OBLIGATION if OBLIGATION[g] in found}
+            if refuted or not wanted:  # a refuted step is compared at the recorded values alone
+                break
         self._counted()
         if self.looked:
             made.notes.append(f"numbers compared beside the proof: {'; '.join(self.looked)}")

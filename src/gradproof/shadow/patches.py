@@ -10,17 +10,22 @@ import sys
 from collections.abc import Callable, Collection
 from typing import Any
 
+from gradproof.shadow.places import LIBRARY, TORCH, owner
+
 Replacement = Callable[..., Any]
 MISSING = object()
 
 
 def all_subclasses(cls: type) -> list[type]:
     """A class and every subclass that exists."""
-    found = [cls]
-    for c in found:
+    found: dict[type, None] = {cls: None}
+    new = [cls]
+    for c in new:
         below: list[type] = type.__subclasses__(c)
-        found.extend(s for s in below if s not in found)
-    return found
+        more = [s for s in below if s not in found]
+        found |= dict.fromkeys(more)
+        new += more
+    return new
 
 
 class Patches:
@@ -60,7 +65,7 @@ class Patches:
 
     def everywhere(self) -> None:
         """Put the wrappers of the functions into every module that was imported, under whatever name."""
-        for module, name, held in _holding(self._functions.keys()):
+        for module, name, held in self._holding(self._functions.keys()):
             if held is self._functions[id(held)][0]:
                 self.attribute(module, name, self._functions[id(held)][1])
 
@@ -76,16 +81,36 @@ class Patches:
             else:
                 setattr(owner, name, before)
         wrappers = {id(wrapper): original for original, wrapper in self._functions.values()}
-        for module, name, held in _holding(wrappers.keys()):
+        for module, name, held in self._holding(wrappers.keys()):
             setattr(module, name, wrappers[id(held)])
         self._functions.clear()
 
+    def _holding(self, wanted: Collection[int]) -> list[tuple[Any, str, Any]]:
+        """Every global name of an imported module that holds an object of one of these ids.
 
-def _holding(wanted: Collection[int]) -> list[tuple[Any, str, Any]]:
-    """Every global name of an imported module that holds an object of one of these ids."""
-    found, ids = [], frozenset(wanted)
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if isinstance(names, dict) and not ids.isdisjoint(map(id, list(names.values()))):
-            found += [(module, name, held) for name, held in list(names.items()) if id(held) in ids]
-    return found
+        An installed package is looked through once, and again when it has more or fewer names.
+        """
+        found, ids = [], frozenset(wanted)
+        scanned = _SCANNED.setdefault(frozenset(self._functions), {})
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", None)
+            if not isinstance(names, dict):
+                continue
+            before = scanned.get(id(names))
+            if before is not None and before[0] is names and before[1] == len(names):
+                places = before[2]
+            else:
+                places = () if ids.isdisjoint(map(id, list(names.values()))) else _places(names, ids)
+                file = getattr(module, "__file__", None)
+                if isinstance(file, str) and owner(file) in (LIBRARY, TORCH):
+                    scanned[id(names)] = (names, len(names), places)
+            found += [(module, name, names[name]) for name in places if id(names.get(name)) in ids]
+        return found
+
+
+_SCANNED: dict[frozenset[int], dict[int, tuple[dict[str, Any], int, tuple[str, ...]]]] = {}
+"""By the functions that are looked for: the globals of installed packages, how many they were, and who held one."""
+
+
+def _places(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
+    return tuple(name for name, held in list(names.items()) if id(held) in ids)
