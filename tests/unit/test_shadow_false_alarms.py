@@ -51,6 +51,17 @@ def test_a_right_loop_is_never_refuted(name: str) -> None:
         assert any("not decided" in r.reason or r.outcome is Outcome.OPAQUE for r in found.results)
 
 
+@pytest.mark.parametrize("name", ["sharpness_aware", "shuffled_epochs"])
+def test_what_a_loop_prints_is_no_evidence_against_it(name: str) -> None:
+    def printing(run: Run) -> None:
+        for i in range(run.micro_batches):
+            print(f"{i}.5")
+        loops.CASES[name].right(run)
+
+    found = verify.check(printing, domains=("field", "weight"))
+    assert Outcome.REFUTED not in {r.outcome for r in found.results}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_its_wrong_twin_is_never_green(name: str) -> None:
     found = verify.check(loops.CASES[name].wrong, domains=("field", "weight"))

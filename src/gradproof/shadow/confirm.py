@@ -17,7 +17,7 @@ from gradproof.core import Outcome
 from gradproof.shadow.agree import UNIT, narrowest
 from gradproof.shadow.flow_ops import AVERAGED, CHANGED
 from gradproof.shadow.numeric import contents, distance, kind, largest
-from gradproof.shadow.obligations import ROUNDINGS
+from gradproof.shadow.obligations import granted
 from gradproof.shadow.run import Recording
 from gradproof.shadow.session import Session, recorded, stepped, values_of
 from gradproof.shadow.tape import Tape
@@ -45,16 +45,19 @@ def agree(ours: Sequence[Recording], full: Sequence[Recording]) -> bool:
     return all(_agree(a.tape, b.tape) for a, b in zip(ours, full, strict=True))
 
 
+ASIDE = ("buffer", "printed")
+
+
 def _agree(ours: Tape, full: Tape) -> bool:
     """Equal but for roundings of the largest number of the same kind: a gradient may be nothing but rounding."""
     unit = max(UNIT[narrowest(ours)], UNIT[narrowest(full)])
-    mine, theirs = ({n: v for n, v in contents(tape).items() if kind(n) != "buffer"} for tape in (ours, full))
+    mine, theirs = ({n: v for n, v in contents(tape).items() if kind(n) not in ASIDE} for tape in (ours, full))
     if not mine or mine.keys() != theirs.keys():
         return False
     for group in {kind(n) for n in mine}:
         names = [n for n in mine if kind(n) == group]
         most = max(max(largest(mine[n]), largest(theirs[n])) for n in names)
-        if max(distance(mine[n], theirs[n]) for n in names) > ROUNDINGS * unit * max(most, 1e-12):
+        if max(distance(mine[n], theirs[n]) for n in names) > granted(unit, most):
             return False
     return True
 

@@ -29,7 +29,7 @@ from gradproof.shadow.agree import UNIT, narrowest
 from gradproof.shadow.compare import Window
 from gradproof.shadow.layout import Array, Key, Streams
 from gradproof.shadow.match import moved, unmatched
-from gradproof.shadow.obligations import ROUNDINGS, returned_pairs
+from gradproof.shadow.obligations import granted, returned_pairs
 from gradproof.shadow.run import Recording, default_dtype
 from gradproof.shadow.session import Session, Values, finite, recorded, stepped, values_of
 from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
@@ -248,7 +248,7 @@ def kind(name: Name) -> str:
 
 def roundings(unit: float, a: Array, b: Array) -> float:
     """What rounding is granted without a look at the neighbours; below `TINY` numbers are nothing but rounding."""
-    return ROUNDINGS * unit * max(largest(a), largest(b), TINY)
+    return granted(unit, largest(a), largest(b), least=TINY)
 
 
 def largest(a: Array) -> float:

@@ -98,7 +98,7 @@ def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], whe
     unit = max(UNIT[narrowest(r.tape)] for r in recordings)
     largest = float(np.max(np.abs(b), initial=0.0))
     size = float(np.max(np.abs(a - b), initial=0.0))
-    if not np.isfinite(size) or size <= ROUNDINGS * unit * max(largest, float(np.max(np.abs(a), initial=0.0)), 1e-12):
+    if not np.isfinite(size) or size <= granted(unit, largest, float(np.max(np.abs(a), initial=0.0))):
         return None
     return Seen(size / largest if largest else float("inf"), scale(a, b), a, b, where)
 
@@ -191,9 +191,14 @@ def _shares(run: Run, ours: list[float], full: list[float], unit: float) -> Repo
     return Reported(Outcome.UNKNOWN, "one a micro-batch; neither their mean nor their sum is the full batch's")
 
 
+def granted(unit: float, *sizes: float, least: float = 1e-12) -> float:
+    """What rounding is granted on numbers of these sizes; below `least` in absolute terms."""
+    return ROUNDINGS * unit * max(*sizes, least)
+
+
 def close(a: float, b: float, unit: float) -> bool:
     """Equal within rounding, as losses are."""
-    return abs(a - b) <= ROUNDINGS * unit * max(abs(a), abs(b), 1e-12) or a == b
+    return abs(a - b) <= granted(unit, abs(a), abs(b)) or a == b
 
 
 def _steady(session: Session, unit: float) -> bool:

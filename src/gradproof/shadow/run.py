@@ -156,6 +156,7 @@ class Printed:
         self.stream, self.passes, self.texts = stream, passes, list[str]()
 
     def write(self, text: str) -> int:
+        """Keep a text; how many characters were written."""
         self.texts.append(text)
         return int(self.stream.write(text)) if self.passes else len(text)
 

@@ -222,11 +222,14 @@ class Judge:
             if result.obligation == "GA-EQ-001" and any(r.outcome is Outcome.HOLDS for r in self.found["GA-INV-002"]):
                 words = "not decided: gradients differ from those of a full batch that begins every window with zeros"
                 self.add(replace(result, obligation="GA-INV-002", reason=words))
-        stale = next((r for r in self.found["GA-INV-002"] if r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)), None)
-        if stale is not None and any(r.outcome is Outcome.HOLDS for r in self.found["GA-EQ-001"]):
-            words = "not decided: GA-INV-002 does not hold, so that the full batch's gradients may be stale as well"
-            details = {"code": "stale", "follows_from": stale.obligation}
-            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, stale.place, stale.mend, "events", RECORDED, details))
+        broken = [r for r in self.found["GA-INV-002"] if r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
+        broken += [r for r in self.found["GA-INV-005"] if r.outcome is Outcome.REFUTED]
+        if broken and any(r.outcome is Outcome.HOLDS for r in self.found["GA-EQ-001"]):
+            name, how = broken[0].obligation, "stale" if broken[0].obligation == "GA-INV-002" else "clipped wrongly"
+            words = f"not decided: {name} does not hold, so that the full batch's gradients may be {how} as well"
+            details = {"code": "stale" if how == "stale" else "clipped", "follows_from": name}
+            place, mend = broken[0].place, broken[0].mend
+            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, place, mend, "events", RECORDED, details))
         self.session.seconds["numbers"] = time.monotonic() - began
 
     def _trivial(self) -> None:
