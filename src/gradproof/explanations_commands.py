@@ -192,7 +192,7 @@ COMMANDS: Mapping[str, Explanation] = {
     "GP476": Explanation(
         "Signing, and judging a signature, needs securesystemslib with cryptography, and one of them is not installed. "
         "Nothing was signed or judged.",
-        "Run python -m pip install 'gradproof[sign]', and the command again.",
+        "Run python -m pip install 'securesystemslib[crypto]>=1.2', and the command again.",
     ),
     "GP477": Explanation(
         "A signature of the bundle is demanded, by --key or by the envelopes that it lists, and MANIFEST.dsse.json is "

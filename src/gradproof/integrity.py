@@ -38,7 +38,10 @@ SHOWN = {"z3.z3": "z3"}
 _FIXED = (bool, int, float, str, bytes, tuple, frozenset, Fraction)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _LAYERS = (FunctionType, MethodType, staticmethod, classmethod, type(cache(len)))
-_WRAPPING = (("torch", "_compile.py"), ("optim", "optimizer.py"))  # files of torch that wrap what is there already
+_WRAPPING = (  # files of torch that wrap what is there already
+    ("torch", "_compile.py"), ("optim", "optimizer.py"), ("_dynamo", "eval_frame.py"), ("_dynamo", "mutation_guard.py"),
+)  # fmt: skip
+_WRAPPED = ("fn", "func", "init", "setstate")  # what their wrappers call it
 _DEEP, _MOST = 4, 16
 Parts = dict[str, Any]
 """What a value is made of, by name, the value itself under an empty one."""
@@ -235,8 +238,8 @@ def _same(was: Parts, now: Parts | None) -> bool:
     """Whether a value is what it was. A table may have grown."""
     if now is None:
         return False
-    if was[""] is not now[""] and _wraps(was[""], now[""]):
-        now = _parts(now[""].__wrapped__) if hasattr(now[""], "__wrapped__") else now
+    if any(layer is was[""] for layer in _layers(now[""])):
+        now = _parts(was[""])
     return all(k in now and (v is now[k] or _equal(v, now[k])) for k, v in was.items())
 
 
@@ -245,11 +248,13 @@ def _equal(was: Any, now: Any) -> bool:
     return type(was) is type(now) and isinstance(was, _PLAIN) and repr(was) == repr(now)
 
 
-def _wraps(was: Any, now: Any) -> bool:
-    """Whether this is torch's own wrapper: torch._dynamo has one for torch.manual_seed, and optimizers for step."""
-    code = getattr(now, "__code__", None)
-    made = Path(code.co_filename).parts[-2:] if isinstance(code, CodeType) else ()
-    return made in _WRAPPING and getattr(now, "__wrapped__", None) is was
+def _layers(value: Any) -> Iterator[Any]:
+    """A value, and what is below torch's own wrappers: its compiler has one for torch.manual_seed, optimizers for step."""
+    yield value
+    while isinstance(value, FunctionType) and Path(value.__code__.co_filename).parts[-2:] in _WRAPPING:
+        cells = _cells(value)
+        value = next((cells[name] for name in _WRAPPED if name in cells), None)
+        yield value
 
 
 def _added(module: ModuleType, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
@@ -261,7 +266,7 @@ def _added(module: ModuleType, was: Mapping[str, Any], now: Mapping[str, Any]) -
         held = was[owner][""] if owner in was else None
         bases = held.__mro__[1:] if isinstance(held, type) else type(held).__mro__
         hidden = next((vars(base)[method] for base in bases if method in vars(base)), None)
-        if _called(hidden) and not _wraps(hidden, now[name][""]):
+        if _called(hidden) and list(_layers(hidden))[-1] is not list(_layers(now[name][""]))[-1]:
             yield name
 
 

@@ -268,6 +268,11 @@ CHANGES: dict[str, list[str]] = {
     "torch.optim.SGD.step = lambda self: None": ["torch.optim.sgd.SGD.step"],
     "torch.Tensor.mul = lambda a, b: a": ["torch.Tensor.mul"],
     "torch.optim.AdamW([torch.nn.Parameter(torch.ones(1))]).step()": [],
+    "[kind([torch.nn.Parameter(torch.ones(1))]) for kind in (torch.optim.AdamW, torch.optim.Adam)]": [],
+    "torch.compile(lambda x: 2 * x, backend='eager')(torch.ones(1)); torch.nn.Linear(1, 1)": [],
+    "torch.compile(lambda x: x, backend='eager')(torch.ones(1)); torch.nn.Module.__init__ = lambda self: None": [
+        "torch.nn.modules.module.Module.__init__"
+    ],
     "type('Own', (torch.optim.SGD,), {})([torch.nn.Parameter(torch.ones(1))], 0.1).step()": [],
     "torch.nn.Linear(1, 1)(torch.ones(1)).sum().backward(); import torch.utils.checkpoint, torch.ao": [],
 }

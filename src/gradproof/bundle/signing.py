@@ -117,7 +117,7 @@ def _library() -> None:
             import_module(name)
     except ImportError as error:
         found = f"{error.name or 'securesystemslib'} cannot be imported"
-        mend = "python -m pip install 'gradproof[sign]'"
+        mend = "python -m pip install 'securesystemslib[crypto]>=1.2'"
         raise GradproofError("GP476", found, "the extra `sign`: securesystemslib with cryptography", mend) from error
 
 
