@@ -238,7 +238,7 @@ def _same(was: Parts, now: Parts | None) -> bool:
     """Whether a value is what it was. A table may have grown."""
     if now is None:
         return False
-    if any(layer is was[""] for layer in _layers(now[""])):
+    if was[""] is not now[""] and any(layer is was[""] for layer in _layers(now[""])):
         now = _parts(was[""])
     return all(k in now and (v is now[k] or _equal(v, now[k])) for k, v in was.items())
 
@@ -249,7 +249,7 @@ def _equal(was: Any, now: Any) -> bool:
 
 
 def _layers(value: Any) -> Iterator[Any]:
-    """A value, and what is below torch's own wrappers: its compiler has one for torch.manual_seed, optimizers for step."""
+    """A value, and what is below torch's own wrappers: the compiler wraps torch.manual_seed, optimizers `step`."""
     yield value
     while isinstance(value, FunctionType) and Path(value.__code__.co_filename).parts[-2:] in _WRAPPING:
         cells = _cells(value)
