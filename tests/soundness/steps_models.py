@@ -21,8 +21,8 @@ class Recurrent(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.embedding, self.layer = nn.Embedding(VOCABULARY, 3), nn.LSTM(3, 3, batch_first=True)
-        self.head = nn.Linear(3, VOCABULARY)
+        self.embedding, self.layer = nn.Embedding(VOCABULARY, 2), nn.LSTM(2, 2, batch_first=True)
+        self.head = nn.Linear(2, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Scores of the next token."""
