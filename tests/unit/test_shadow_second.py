@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -205,6 +206,12 @@ def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.Captu
     assert (found.result("GA-INV-001").outcome, found.code) == (NOT_RUN, 0)
     assert not any("printed" in note for note in found.notes)
     assert 0 < capsys.readouterr().out.count("window 0") <= 5, "what is printed at other values is not passed on"
+
+
+def test_a_closed_stdout_stops_no_loop_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    found = verify.check(partial(printing, factor=4))
+    assert found.result("GA-INV-001").outcome is UNKNOWN
 
 
 def test_printed_losses_are_equal_within_their_last_place() -> None:

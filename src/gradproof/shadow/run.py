@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import random
 import re
 import sys
@@ -132,7 +133,7 @@ def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") 
     error, place = "", NOWHERE
     noted = Noted(**{f.name: getattr(run, f.name) for f in fields(Run)})
     noted.read.clear()
-    printed = Printed(sys.stdout, inject is None)
+    printed = Printed(sys.stdout or io.StringIO(), inject is None)
     with redirect_stdout(cast("Any", printed)), recorder, Hooks(recorder, clean) as hooks:
         try:
             returned = step(noted)
