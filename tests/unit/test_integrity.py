@@ -57,22 +57,32 @@ def put(owner: str, name: str, value: Any) -> Change:
     return lambda m: setattr(m if owner == "module" else m.C, name, value)
 
 
-def around(depth: int, file: str) -> Change:
-    """Wrap the function so often, by code that lies in this file."""
+WRAP = """
+def wrap(fn, shown):
+    @wraps(shown)
+    def wrapper(*args):
+        return fn(*args)
+    return wrapper
+"""
+
+
+def around(*files: str, inner: Any = None) -> Change:
+    """Wrap the function by code of these files. `inner` is called in its place by a wrapper that names the function."""
 
     def change(module: Any) -> None:
-        for _ in range(depth):
-            space = {"f": module.f, "wraps": functools.wraps}
-            exec(compile("@wraps(f)\ndef g(*a):\n    return f(*a)\n", file, "exec"), space)
-            module.f = space["g"]
+        for file in files:
+            space: dict[str, Any] = {"wraps": functools.wraps}
+            exec(compile(WRAP, file, "exec"), space)
+            module.f = space["wrap"](inner or module.f, module.f)
 
     return change
 
 
 COMPILER = "/site-packages/torch/_compile.py"
 SEEN: dict[str, tuple[Change, str]] = {
-    "a function wrapped": (around(1, "/ws/models/a.py"), "f"),
-    "a function wrapped twice": (around(2, COMPILER), "f"),
+    "a function wrapped": (around("/ws/models/a.py"), "f"),
+    "a function wrapped once more": (around("/ws/models/a.py", COMPILER), "f"),
+    "another function in torch's wrapper": (around(COMPILER, inner=other), "f"),
     "a function exchanged": (put("module", "f", other), "f"),
     "a function removed": (lambda m: delattr(m, "f"), "f"),
     "the code of a function": (lambda m: setattr(m.f, "__code__", other.__code__), "f"),
@@ -88,7 +98,8 @@ SEEN: dict[str, tuple[Change, str]] = {
 }
 UNMINDED: dict[str, Change] = {
     "nothing": lambda m: None,
-    "a function wrapped by torch's compiler": around(1, COMPILER),
+    "a function wrapped by torch's compiler": around(COMPILER),
+    "a function wrapped twice by torch's compiler": around(COMPILER, COMPILER),
     "a new function": put("module", "g", other),
     "a new method": put("class", "n", other),
     "a name that is no constant": put("module", "lower", 4),
