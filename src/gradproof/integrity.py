@@ -239,7 +239,7 @@ def _same(was: Parts, now: Parts | None) -> bool:
     if now is None:
         return False
     if was[""] is not now[""] and any(layer is was[""] for layer in _layers(now[""])):
-        now = _parts(was[""])
+        now = _parts(was[""], "the workspace" if any(".cell." in k for k in was) else "")
     return all(k in now and (v is now[k] or _equal(v, now[k])) for k, v in was.items())
 
 

@@ -332,3 +332,28 @@ def test_an_installation_and_pythons_own_modules_are_no_strangers(solver: Module
 
 def test_names_that_everybody_uses_are_nobodys() -> None:
     assert set(integrity._needed({"tests", "json", "nobody_has_this"})) == {"json"}
+
+
+OPTIMIZER = """
+import torch
+
+class Still(torch.optim.Optimizer):
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        return None
+"""
+
+
+def test_an_optimizer_of_the_workspace_may_be_made_and_not_exchanged() -> None:
+    """Torch wraps the step of a class of optimizers when the first of them is made."""
+    module, code = ModuleType("models.still"), compile(OPTIMIZER, "still.py", "exec")
+    seal = Seal()
+    with seal.importing(module, code):
+        exec(code, vars(module))
+    module.Still([module.torch.nn.Parameter(module.torch.ones(1))])
+    assert seal.rewritten() == []
+    module.Still.step = lambda self: None
+    assert seal.rewritten() == ["models.still.Still.step"]

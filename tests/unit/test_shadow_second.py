@@ -13,7 +13,7 @@ import shadow_steps as steps
 import torch
 
 from gradproof.core import Outcome
-from gradproof.shadow import decide, numeric, verify
+from gradproof.shadow import decide, numeric, obligations, verify
 from gradproof.shadow.run import Noted, Run, decimals, numbers
 from gradproof.shadow.verdict import Verification
 from gradproof.testing import assert_accumulates
@@ -65,7 +65,7 @@ def test_what_differs_in_numbers_does_not_hold(
 
 def test_rounding_alone_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
     """The control of the tolerance: with none at all, a right loop differs."""
-    monkeypatch.setattr(numeric, "ROUNDINGS", 0)
+    monkeypatch.setattr(obligations, "ROUNDINGS", 0)
     monkeypatch.setattr(numeric, "SLACK", 0.0)
     assert verify.check(loops.right).result("GA-EQ-001").outcome is UNKNOWN
 
