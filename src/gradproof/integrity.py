@@ -257,6 +257,11 @@ def _layers(value: Any) -> Iterator[Any]:
         yield value
 
 
+def _innermost(value: Any) -> Any:
+    *_, last = _layers(value)
+    return last
+
+
 def _added(module: ModuleType, was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
     """Names that a module or a class has now, and that hide a builtin or a method of a base class."""
     top = {k for k in was if "." not in k}
@@ -266,7 +271,7 @@ def _added(module: ModuleType, was: Mapping[str, Any], now: Mapping[str, Any]) -
         held = was[owner][""] if owner in was else None
         bases = held.__mro__[1:] if isinstance(held, type) else type(held).__mro__
         hidden = next((vars(base)[method] for base in bases if method in vars(base)), None)
-        if _called(hidden) and list(_layers(hidden))[-1] is not list(_layers(now[name][""]))[-1]:
+        if _called(hidden) and _innermost(hidden) is not _innermost(now[name][""]):
             yield name
 
 

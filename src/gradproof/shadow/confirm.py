@@ -24,6 +24,9 @@ from gradproof.shadow.tape import Tape
 from gradproof.shadow.verdict import RECORDED, Result
 from gradproof.shadow.windows import Broken, table
 
+ASIDE = ("buffer", "printed")
+"""Numbers that are no part of the training step."""
+
 EQUAL = "every gradient, weight and optimizer state of the recorded run is the full batch's"
 FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
 """Obligations that are read from the order of events, which is followed up to the first that does not fit."""
@@ -43,9 +46,6 @@ def agree(ours: Sequence[Recording], full: Sequence[Recording]) -> bool:
     if any(r.error for r in (*ours, *full)):
         return False
     return all(_agree(a.tape, b.tape) for a, b in zip(ours, full, strict=True))
-
-
-ASIDE = ("buffer", "printed")
 
 
 def _agree(ours: Tape, full: Tape) -> bool:

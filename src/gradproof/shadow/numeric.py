@@ -29,7 +29,7 @@ from gradproof.shadow.agree import UNIT, narrowest
 from gradproof.shadow.compare import Window
 from gradproof.shadow.layout import Array, Key, Streams
 from gradproof.shadow.match import moved, unmatched
-from gradproof.shadow.obligations import granted, returned_pairs
+from gradproof.shadow.obligations import granted, numbers_of, returned_pairs
 from gradproof.shadow.run import Recording, default_dtype
 from gradproof.shadow.session import Session, Values, finite, recorded, stepped, values_of
 from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
@@ -61,7 +61,6 @@ WORDS: Mapping[str, str] = {
     "loss": "returned loss",
     "printed": "printed number",
 }
-RETURN = "return the loss of each window to have it judged"
 MEND = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
 Name = tuple[int, str]
 """A window (-1: the end of the run) and the name that an event has for a tensor."""
@@ -134,7 +133,8 @@ class Numbers:
         made.notes += [f"not compared beside the proof: {text}" for text in self.missed]
         for name, apart in found.items():
             if apart.group == "printed":
-                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, RETURN, "floats", "", {})
+                mend = claimed[name][0].mend
+                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, mend, "floats")
                 continue
             said = claimed[name][0].reason
             words = f'the two judges disagree: the proof says "{said}", and in numbers {apart}'
@@ -275,7 +275,7 @@ def contents(tape: Tape) -> dict[Name, Array]:
 
 def printed(tape: Tape) -> dict[Name, tuple[float, float]]:
     """The decimal fractions that a function prints which returns no number, each with the size of its last place."""
-    if tape.returned or any(e.values for e in tape.events("loss")):
+    if any(numbers_of(tape)):
         return {}
     count = len(tape.printed)
     return {(-1, f"printed/{i} of {count}"): pair for i, pair in enumerate(tape.printed, 1)}

@@ -18,14 +18,12 @@ MISSING = object()
 
 def all_subclasses(cls: type) -> list[type]:
     """A class and every subclass that exists."""
-    found: dict[type, None] = {cls: None}
-    new = [cls]
-    for c in new:
+    found, seen = [cls], {cls}
+    for c in found:
         below: list[type] = type.__subclasses__(c)
-        more = [s for s in below if s not in found]
-        found |= dict.fromkeys(more)
-        new += more
-    return new
+        found += (s for s in below if s not in seen)
+        seen.update(below)
+    return found
 
 
 class Patches:
@@ -97,7 +95,7 @@ class Patches:
             if not isinstance(names, dict):
                 continue
             before = scanned.get(id(names))
-            if before is not None and before[0] is names and before[1] == len(names):
+            if before is not None and before[1] == len(names):
                 places = before[2]
             else:
                 places = () if ids.isdisjoint(map(id, list(names.values()))) else _places(names, ids)

@@ -145,11 +145,10 @@ class Settled:
     def _losses(self, decision: Decision) -> Iterable[Result]:
         """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
         tensors = any(q.group == "loss" and q.event == "loss" for q in _known(decision))
-        if tensors:
-            compared = list(self._group(decision, ("loss",), "GA-INV-001"))
-            if any(r.outcome is Outcome.REFUTED for r in compared):  # which names the line
-                yield from compared
-                return
+        compared = list(self._group(decision, ("loss",), "GA-INV-001")) if tensors else []
+        if any(r.outcome is Outcome.REFUTED for r in compared):  # which names the line
+            yield from compared
+            return
         said = judge.reported(self.session)
         if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
             yield self._reported(said)
@@ -164,7 +163,7 @@ class Settled:
             words = f"the roots of the backward passes sum to {factor}, and the gradient is rescaled after them"
             yield Result("GA-INV-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach)
             return
-        yield from self._group(decision, ("loss",), "GA-INV-001")
+        yield from compared if tensors else self._group(decision, ("loss",), "GA-INV-001")
 
     def _reported(self, said: judge.Reported) -> Result:
         tape = self.session.ours[0].tape

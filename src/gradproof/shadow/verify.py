@@ -70,6 +70,8 @@ DOUBTS = {
     "GA-INV-002": "zero whole gradients and own buffers once a window, where the recorder sees it",
     "GA-INV-004": "keep every sum of gradients in fp32 until the step",
 }
+SHARED = {"GA-INV-002": ("stale", "stale"), "GA-INV-005": ("clipped", "clipped wrongly")}
+"""Rules that the full batch may break in the same way: the code, and what its gradients may be."""
 BLINDING = frozenset({"unseen-write", "raised", "unrecorded"})
 
 
@@ -225,9 +227,10 @@ class Judge:
         broken = [r for r in self.found["GA-INV-002"] if r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
         broken += [r for r in self.found["GA-INV-005"] if r.outcome is Outcome.REFUTED]
         if broken and any(r.outcome is Outcome.HOLDS for r in self.found["GA-EQ-001"]):
-            name, how = broken[0].obligation, "stale" if broken[0].obligation == "GA-INV-002" else "clipped wrongly"
+            name = broken[0].obligation
+            code, how = SHARED[name]
             words = f"not decided: {name} does not hold, so that the full batch's gradients may be {how} as well"
-            details = {"code": "stale" if how == "stale" else "clipped", "follows_from": name}
+            details = {"code": code, "follows_from": name}
             place, mend = broken[0].place, broken[0].mend
             self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, place, mend, "events", RECORDED, details))
         self.session.seconds["numbers"] = time.monotonic() - began
