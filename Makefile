@@ -42,11 +42,11 @@ sweep: $(READY)
 
 # Every step contract from nothing: exhaustion for 16 bits, two solvers for fp32. Minutes.
 lemmas: $(READY)
-	$(BIN)/python -P -m gradproof.rounding.lemmas --rebuild
+	$(BIN)/python -P -m gradproof.rounding.lemma_store --rebuild
 
 # What accumulation in floating point can lose, for the report: reports/rounding.json, which is committed. Minutes.
 rounding: $(READY)
-	$(BIN)/python -P -m gradproof.rounding.study --out reports/rounding.json
+	$(BIN)/python -P -m gradproof.extras.studies.rounding --out reports/rounding.json
 
 # Windows on token counts and a missing 1/K: tables and drawings, docs/tokens.md. Seconds.
 tokens: $(READY)
@@ -56,8 +56,8 @@ tokens: $(READY)
 throughput: $(READY)
 	$(BIN)/gradproof sweep --net mlp --micro-batch 4 --accumulate 1,2,4,8,16,32 --num-steps 200 \
 		--out reports/sweep.json --plot docs/sweep.svg --plot-variance docs/variance.svg
-	$(BIN)/python -P -m gradproof.subjects.scaling --out reports/scaling.json --plot docs/scaling.svg
-	$(BIN)/python -P -m gradproof.subjects.speedup --out reports/speedup.json
+	$(BIN)/python -P -m gradproof.extras.studies.scaling --out reports/scaling.json --plot docs/scaling.svg
+	$(BIN)/python -P -m gradproof.extras.studies.speedup --out reports/speedup.json
 
 # Accumulation under torch.compile's default backend, which needs a C++ compiler and half a minute.
 compiled: $(READY)

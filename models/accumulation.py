@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gradproof.arith import constant, round_to, sqrt
-from gradproof.telling import tell
+from gradproof.execution.methods.counterexample import tell
 from models.window import Event
 
 Number = Any

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradproof.rounding.setting import Setting, accumulated
+from gradproof.rounding.accumulation import Setting, accumulated
 from models.accumulation import Accumulation, Config, MicroBatch, Number, Record, Vector
 from models.mutants import MUTANTS
 from models.registry import Mutant
@@ -13,7 +13,7 @@ DOWN = 2**14
 
 
 class Summed:
-    """Gradients scaled and summed in an order: the text of `gradproof.rounding.sums`."""
+    """Gradients scaled and summed in an order: the text of `gradproof.rounding.accumulation`."""
 
     def result(self, grads: Sequence[Number], fmt: str, order: str, scale: str) -> Number:
         """The mean, as a buffer of the format holds it. Raises ValueError for an unknown order or scale."""

@@ -1,7 +1,7 @@
 """The falsification tests FALSIFY-GA-001 to -006 of gradient-accumulation-kernel-v1 as properties.
 
-Each is a property of `gradproof.backends.torch_property`: a grid that always runs, cases that Hypothesis draws, and a
-test that raises `Refutation` on the clause. What is judged was observed by hooks, never taken from the subject.
+Each is a property of `gradproof.execution.methods.property`: a grid that always runs, cases that Hypothesis draws, and
+a test that raises `Refutation` on the clause. What is judged was observed by hooks, never taken from the subject.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gradproof.arith.formats import format_named
-from gradproof.backends.torch_exact import WindowError
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.exact_window import WindowError
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
 from models.torch_nets import NETS
 from symbolic.falsify_bench import (
     Run,

@@ -1,7 +1,8 @@
 """The falsification tests FALSIFY-AW-001 to -006 of adamw-kernel-v1, on the AdamW that PyTorch runs.
 
 u and tiny are the unit roundoff and the smallest subnormal of the format that weights and moments are stored in. A
-bound here counts roundings of one step and leaves room; the sharp bounds of a step are in `gradproof.kernels.moments`.
+bound here counts roundings of one step and leaves room; the sharp bounds of a step are in
+`gradproof.extras.conformance.adamw`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.backends.torch_property import Case, Observed, Place, Refutation
+from gradproof.execution.methods.property import Case, Observed, Place, Refutation
 from models.torch_adamw import DecayInGradient
 from symbolic.falsify_adamw_grid import (
     DTYPES,

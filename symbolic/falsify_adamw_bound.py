@@ -14,8 +14,8 @@ from typing import Any
 
 from torch import Tensor
 
-from gradproof.backends.torch_property import Case, Observed, Place, Refutation
-from gradproof.kernels.moments import root
+from gradproof.execution.methods.property import Case, Observed, Place, Refutation
+from gradproof.extras.conformance.adamw import root
 from models.torch_adamw import Settings
 from symbolic.adamw_rounding import Bounds, Scalars, bounds
 from symbolic.falsify_adamw import Vectorised

@@ -18,8 +18,8 @@ from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.backends.torch_property import Case, Cell, NoKernel, Place
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.property import Case, Cell, NoKernel, Place
 from models.torch_adamw import FORMS, Settings
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -18,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.backends.torch_exact import WindowError, judge_window
-from gradproof.backends.torch_job import Batch, Job, Maker, Report, StepConfig
-from gradproof.backends.torch_property import Case, Place, Refutation
-from gradproof.backends.torch_watch import Applied, Backward, Trace, Watch, vector_of
+from gradproof.execution.methods.exact_window import WindowError, judge_window
+from gradproof.execution.methods.observe import Applied, Backward, Trace, Watch, vector_of
+from gradproof.execution.methods.property import Batch, Case, Job, Maker, Place, Refutation, Report, StepConfig
 from models.torch_nets import NETS, Weights
 from models.window import window_sizes
 

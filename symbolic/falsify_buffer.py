@@ -1,7 +1,7 @@
 """FALSIFY-GA-005: the accumulation buffer has the precision of fp32, judged by value and never by a dtype attribute.
 
 A weight vector of one element is trained on loss_i = w x_i, whose gradient is x_i. The sequences make a 16-bit sum
-err by far more than fp32's proven bound: the witness of `gradproof.arith.witness` lands every partial sum on a tie (the
+err by far more than fp32's proven bound: the witness of `gradproof.arith.bounds` lands every partial sum on a tie (the
 worst case u (N^2 - 1) / (3 N): 1.28e-3 for fp16 at N = 8), `swamped` adds N - 1 terms that each fall below half an
 ulp of the sum. At N = 4 an fp16 buffer still meets 1e-3; hence the claim's bound N >= 8.
 """
@@ -16,10 +16,10 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
+from gradproof.arith.bounds import accumulation_witness
 from gradproof.arith.formats import format_named
-from gradproof.arith.witness import accumulation_witness
-from gradproof.backends.torch_exact import element_bound
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
+from gradproof.execution.methods.exact_window import element_bound
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
 from symbolic.falsify_bench import WITNESS, Run, backwards_of, error_of, execute, largest_gradient, skipped_windows
 from symbolic.falsify_grid import Grid
 from symbolic.falsify_judge import own_error

@@ -15,8 +15,8 @@ from hypothesis.strategies import SearchStrategy
 
 from gradproof.arith.bounds import clip_factor
 from gradproof.arith.formats import format_named
-from gradproof.backends.torch_exact import WindowError
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
+from gradproof.execution.methods.exact_window import WindowError
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
 from symbolic.falsify_bench import Run, elements_of, execute, skipped_windows
 from symbolic.falsify_grid import LOSS_SCALE, Grid
 from symbolic.falsify_judge import due_passes, own_errors, table_breaks

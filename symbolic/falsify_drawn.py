@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.backends.torch_property import Case, Cell, Place
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.property import Case, Cell, Place
 
 SEEDS = 63
 

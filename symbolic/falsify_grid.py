@@ -12,9 +12,8 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.backends.torch_job import PAIRS
-from gradproof.backends.torch_property import Case, Cell, Place
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.property import PAIRS, Case, Cell, Place
 from models.torch_nets import NETS
 from symbolic.falsify_measure import forms_missing, probe_kernels
 

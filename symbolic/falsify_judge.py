@@ -12,8 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gradproof.backends.torch_exact import WindowError, judge_window
-from gradproof.backends.torch_property import Refutation
+from gradproof.execution.methods.exact_window import WindowError, judge_window
+from gradproof.execution.methods.property import Refutation
 from models.window import Event, replay
 from symbolic.falsify_bench import Run, backwards_of, elements_of, error_of
 

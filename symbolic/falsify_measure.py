@@ -19,10 +19,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.backends.torch_exact import SNAP, WindowError
-from gradproof.backends.torch_job import AUTOCAST, PAIRS, Batch, StepConfig, make_optimizer, place
-from gradproof.backends.torch_property import Case, NoKernel, Place, Refutation
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.exact_window import SNAP, WindowError
+from gradproof.execution.methods.property import (
+    AUTOCAST,
+    PAIRS,
+    Batch,
+    Case,
+    NoKernel,
+    Place,
+    Refutation,
+    StepConfig,
+    make_optimizer,
+    place,
+)
 from models.torch_nets import Net
 from symbolic.falsify_bench import Data, Run, backwards_of, differentiate, elements_of, error_of, loss_of, prepared
 

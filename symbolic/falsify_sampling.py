@@ -1,6 +1,6 @@
 """The falsification tests FALSIFY-GT-101 to -106: deterministic accumulation on a real training loop.
 
-Each is a property of `gradproof.backends.torch_property`; a case is a whole run of a few windows.
+Each is a property of `gradproof.execution.methods.property`; a case is a whole run of a few windows.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gradproof.arith.bounds import accumulation_bound, scaling_bound
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
 from symbolic.falsify_sampling_bench import NET, Seen, alike, due, due_validation, observe, other, ran, setup_of
 
 KERNELS = Bound(

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.backends.torch_property import Case, Place, Refutation
-from gradproof.telling import tell
+from gradproof.execution.methods.counterexample import tell
+from gradproof.execution.methods.property import Case, Place, Refutation
 from models.char_training import VALIDATION_SEED, Job, Report, Setup
 from models.char_transformer import CharTransformer, Shape, encoded, mean_loss, text_of
 

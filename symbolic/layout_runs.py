@@ -1,7 +1,7 @@
 """16 samples as one batch, as 4 x 4 and as 2 x 8: FALSIFY-GT-305 of the training contract.
 
 Two errors, never mixed. Accumulation: the buffer against the exact mean of the micro-batches' own gradients, within the
-bound that `gradproof.rounding.answer` proves for every input of that size. End to end: one layout against another,
+bound that `gradproof.rounding.bound` proves for every input of that size. End to end: one layout against another,
 within the documented 1e-4. The second is larger, because a gradient over 16 rows and the mean of four over 4 rows are
 other sums in other orders inside autograd; no bound is proved for it. A parameter moves by the learning rate times its
 gradient, so its own difference is at most that much and one rounding.
@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
-from gradproof.rounding.answer import answer
-from gradproof.rounding.setting import Setting
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import answer
 from models.layouts import LayoutJob
 from symbolic.measured import Measured
 

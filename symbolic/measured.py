@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from gradproof.arith.formats import format_named
-from gradproof.backends.torch_property import Case, Cell, NoKernel, Place
-from gradproof.core import Bound
+from gradproof.core.check import Bound
+from gradproof.execution.methods.property import Case, Cell, NoKernel, Place
 
 
 class Measured(ABC):

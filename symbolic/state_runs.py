@@ -15,8 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.backends.torch_job import FORMS, OPTIMIZERS
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Refutation
+from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Cell, Observed, Place, Refutation
 from models.state_steps import StateJob
 from symbolic.measured import Measured
 

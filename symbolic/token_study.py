@@ -17,7 +17,8 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
 from models.adam_scaling import AdamW, Setup, State
 from models.token_bias import Bias
 from models.tokens import TokenBatch, TokenWindow
@@ -113,10 +114,10 @@ def document(windows: int) -> dict[str, Any]:
     import torch
 
     from gradproof import __version__
-    from gradproof.evidence import now
-    from gradproof.studies import TOKENS as STUDY
-    from gradproof.studies import settled, sources_of
-    from gradproof.workspace import Workspace
+    from gradproof.core.workspace import Workspace
+    from gradproof.evidence.record import now
+    from gradproof.report.studies import TOKENS as STUDY
+    from gradproof.report.studies import settled, sources_of
 
     if windows < EVERY:
         raise GradproofError("GP411", f"--windows {windows}", f"at least {EVERY}", "such as 400")
@@ -146,7 +147,7 @@ def failures(data: Mapping[str, Any]) -> list[str]:
 
 def plots(data: Mapping[str, Any]) -> dict[str, str]:
     """File names and drawings."""
-    from gradproof.render.curves import Curve, Frame, svg
+    from gradproof.report.charts import Curve, Frame, svg
 
     b, p = data["bias"], data["parity"]
     lines = [Curve("every K: 2 (√r − 1) / (√r + 1)", tuple(zip(b["r"], b["any_k"], strict=True)))]
@@ -175,8 +176,8 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def write(data: Mapping[str, Any], out: Path, folder: Path | None) -> list[Path]:
     """Write the drawings and the document, each whole. Raises GradproofError GP407; ValueError for a wrong shape."""
-    from gradproof.files import replace_whole
-    from gradproof.subjects.token_document import Tokens
+    from gradproof.core.files import replace_whole
+    from gradproof.core.schemas.studies import Tokens
 
     texts = {} if folder is None else {folder / name: text for name, text in plots(data).items()}
     texts[out] = json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -191,7 +192,7 @@ def write(data: Mapping[str, Any], out: Path, folder: Path | None) -> list[Path]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, check, write, and return the exit code."""
-    from gradproof.cli.check import writable
+    from gradproof.core.output import writable
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:

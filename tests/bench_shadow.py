@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from gradproof.shadow.hooks import Hooks
-from gradproof.shadow.recorder import Recorder
+from gradproof.shadow.process.watch import Events
+from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.tape import Tape
-from gradproof.shadow.watch import Events
 
 ACCUM_STEPS = 4
 STEPS = 3
@@ -159,7 +159,7 @@ def proofs() -> None:
     """Wall-clock seconds of whole verifications, beyond importing torch: the median of three, after one."""
     import torch._dynamo  # noqa: F401 - the first optimizer of a process imports it
 
-    from gradproof.shadow import verify
+    from gradproof.shadow.verify import verifier as verify
 
     for name, step, options, bar in CASES:
         times = []

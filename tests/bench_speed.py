@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradproof.contract import load
-from gradproof.core import Check, Control, Finding, Kind, Outcome, Reach
-from gradproof.environment import environment
-from gradproof.evidence import record
-from gradproof.plan import plan
-from gradproof.store import Store
-from gradproof.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.contract.model import load
+from gradproof.core.check import Check, Control, Finding
+from gradproof.core.outcome import Kind, Outcome, Reach
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.evidence.environment import environment
+from gradproof.evidence.record import record
+from gradproof.evidence.store import Store
+from gradproof.verdict.plan import plan
 
 CHECKS, SHARE = 500, 125  # checks in all, and in one contract
 FILES = 40  # files of the engine that one claim names: about as many as a proof rests on

@@ -9,7 +9,7 @@ import signal
 import pytest
 from hypothesis import settings
 
-from gradproof.workspace import CI
+from gradproof.core.workspace import CI
 
 # Tests run side by side: threads of OpenMP that spin for each other cost half of the time. A worker has one, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")

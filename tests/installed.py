@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ruamel.yaml import YAML
 
-from gradproof.workspace import CI
+from gradproof.core.workspace import CI
 from tests.conform import faults
 from tests.tutorial import TUTORIAL, Reader, blocks
 

@@ -1,18 +1,139 @@
 """The pytest plugin: contracts as items, and the fixture `gradproof`. Neither torch nor the engine is loaded early.
 
-Files proofs/*/contract.yaml of a workspace are collected, one item a check (see gradproof.pytest_items).
+Files proofs/*/contract.yaml of a workspace are collected, one item a check (see gradproof.pytest_plugin).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from gradproof.shadow.verdict import Verification
+    from gradproof.core.check import Check
+    from gradproof.session import Session
+    from gradproof.shadow.result import Verification
+    from gradproof.verdict.judge import Ruling
+
+
+# -- Contracts as pytest items: one item a check, each run in a process of its own as `gradproof prove` and `run` do.
+DEPTH = 2  # proofs/<name>/contract.yaml
+
+
+class Broken(Exception):
+    """A check came out otherwise than its claim says."""
+
+
+class Inconclusive(Exception):
+    """A check that the profile asks for has no answer."""
+
+
+def workspace_of(path: Path) -> Path | None:
+    """The workspace of a contract.yaml, or None for any other file."""
+    from gradproof.core.workspace import is_workspace
+
+    if path.name != "contract.yaml" or len(path.parents) <= DEPTH or path.parents[1].name != "proofs":
+        return None
+    root = path.parents[DEPTH]
+    return root if is_workspace(root) else None
+
+
+class ContractFile(pytest.File):
+    """A contract: its checks are the items."""
+
+    def collect(self) -> Iterable[pytest.Item]:
+        """One item a check. Raises CollectError with every mistake of the contract, each with its place."""
+        from gradproof.core.check import entry_of
+        from gradproof.core.errors import GradproofError
+
+        try:
+            asked = self._asked()
+            (contract,) = asked.contracts
+            checks = list(asked.plans[contract.path])
+        except GradproofError as error:
+            raise self.CollectError(error.render()) from None
+        for check in checks:
+            line = contract.places.get(entry_of(check.id), (1, 1))[0] - 1
+            yield CheckItem.from_parent(self, name=check.id, check=check, asked=asked, line=line)
+
+    def _asked(self) -> Session:
+        from gradproof.session import Options, Session
+
+        profile = str(self.config.getoption("gradproof_profile"))
+        return Session(Options(workspace=workspace_of(self.path), contracts=(str(self.path),), profile=profile, jobs=1))
+
+
+class CheckItem(pytest.Item):
+    """One check. It runs in the setup phase, where pytest calls what goes wrong an error; a verdict is the call's."""
+
+    def __init__(self, *, check: Check, asked: Session, line: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.check, self.asked, self.line = check, asked, line
+        self.ruling: Ruling | None = None
+        self.extra_keyword_matches.update((str(check.layer), str(check.kind), *check.obligations))
+
+    def setup(self) -> None:
+        """Run what has no fresh answer. Raises Inconclusive; skips what the profile does not ask for."""
+        from gradproof.core.outcome import Effect, Outcome
+
+        ruling = self.ruling = self._ruled()
+        if ruling.effect is not Effect.OPEN:
+            return
+        if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
+            pytest.skip(ruling.reason)
+        self._redden()
+        raise Inconclusive(_told(ruling))
+
+    def _ruled(self) -> Ruling:
+        needed = set(self.check.depends)
+        chosen = [c for c in self.asked.checks if c.id in needed or c.id == self.check.id]
+        run = self.asked.run(chosen, lambda event: None)
+        if run.interrupted:
+            raise KeyboardInterrupt
+        (contract,) = self.asked.contracts
+        return self.asked.judged(contract, self.asked.filled(run).standings).rulings[self.check.id]
+
+    def runtest(self) -> None:
+        """Raises Broken."""
+        from gradproof.core.outcome import Effect
+
+        if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
+            self._redden()
+            raise Broken("no ruling" if self.ruling is None else _told(self.ruling))
+
+    def _redden(self) -> None:
+        """Note that this check is not discharged, where no report of pytest's can be rewritten."""
+
+        red(self.config).add(self.check.id)
+
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """What gradproof says, without a traceback of its own."""
+        from gradproof.core.errors import GradproofError
+
+        if isinstance(excinfo.value, GradproofError):
+            return excinfo.value.render()
+        if isinstance(excinfo.value, Broken | Inconclusive):
+            return str(excinfo.value)
+        return super().repr_failure(excinfo, style)
+
+    def reportinfo(self) -> tuple[Path, int, str]:
+        """The entry of the contract."""
+        return self.path, self.line, self.check.id
+
+
+def _told(ruling: Ruling) -> str:
+    check = ruling.check
+    lines = [f"{check.id} is {ruling.outcome} ({ruling.effect}), expected {check.expect}: {ruling.reason}"]
+    lines += [f"  claim: {check.title}", f"  obligations: {', '.join(check.obligations) or 'none'}"]
+    return "\n".join([*lines, f"  more: gradproof explain {check.id}"])
+
+
+def items(path: Path, parent: pytest.Collector) -> Iterator[pytest.Collector]:
+    """The collector of a contract of a workspace; nothing for any other file."""
+    if workspace_of(path) is not None:
+        yield ContractFile.from_parent(parent, path=path)
 
 
 SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
@@ -31,7 +152,6 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
     """A contract of a workspace."""
     if file_path.name != "contract.yaml":
         return None
-    from gradproof.pytest_items import items
 
     return next(items(file_path, parent), None)
 

@@ -12,27 +12,29 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof.audit import audit
-from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, GradproofError, Kind, Layer, Outcome
-from gradproof.evidence import ANSWERS, Standing
-from gradproof.files import replace_whole
-from gradproof.judge import Policy, Verdict, excused, judge, required
-from gradproof.plan import plan, policy_of
-from gradproof.processes import time_limit
-from gradproof.rendered import rendering, writing
-from gradproof.settings import Settings
-from gradproof.settings import load as load_settings
-from gradproof.store import Store
-from gradproof.workspace import Workspace, find
+from gradproof.contract.settings import Settings
+from gradproof.contract.settings import load as load_settings
+from gradproof.core.check import Check
+from gradproof.core.errors import GradproofError
+from gradproof.core.files import replace_whole
+from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
+from gradproof.core.processes import time_limit
+from gradproof.core.workspace import Workspace, find
+from gradproof.evidence.audit import audit
+from gradproof.evidence.record import ANSWERS, Standing
+from gradproof.evidence.store import Store
+from gradproof.report.rendered import rendering, writing
+from gradproof.verdict.judge import Verdict, excused, judge, required
+from gradproof.verdict.plan import plan
+from gradproof.verdict.policy import Policy, policy_of
 
 if TYPE_CHECKING:
-    from gradproof.contract import Contract
-    from gradproof.demands import Demands
-    from gradproof.runner import Listener
+    from gradproof.contract.model import Contract
+    from gradproof.contract.requirements import Demands
+    from gradproof.execution.pool import Listener
 
 INTERRUPTED = 130
 MOST_JOBS = 8
-SEVERITY = (Exit.USAGE, Exit.BROKEN, Exit.CRASH, Exit.OPEN, Exit.NOTHING, Exit.MET)
 
 
 def default_jobs() -> int:
@@ -95,7 +97,8 @@ class Session:
         self._compared_with_others()
 
     def _load(self) -> list[Contract]:
-        from gradproof.contract import ContractErrors, Problem, load
+        from gradproof.contract.model import load
+        from gradproof.contract.yaml_reader import ContractErrors, Problem
 
         loaded: list[Contract] = []
         problems: list[Problem] = []
@@ -110,8 +113,8 @@ class Session:
 
     def _known(self) -> dict[str, Contract]:
         """The contracts and those that they build on, dependencies first."""
-        from gradproof.contract import load
-        from gradproof.dependencies import closure
+        from gradproof.contract.dependencies import closure
+        from gradproof.contract.model import load
 
         return closure(self.contracts, load)
 
@@ -213,7 +216,7 @@ class Session:
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Run:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
-        from gradproof.runner import Pool
+        from gradproof.execution.pool import Pool
 
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.standing(c) for c in checks}
@@ -247,7 +250,7 @@ class Session:
 
     def verdicts(self, standings: Mapping[str, Standing], *wanted: Contract) -> dict[str, Verdict]:
         """Verdicts on these contracts (all by default) and on what they build on, by id, dependencies first."""
-        from gradproof.dependencies import closure, premises
+        from gradproof.contract.dependencies import closure, premises
 
         made: dict[str, Verdict] = {}
         for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
@@ -280,7 +283,7 @@ class Session:
 
     def reported(self, contract: Contract, run: Run) -> dict[str, Any]:
         """The report of one contract."""
-        from gradproof import report as reports
+        from gradproof.report import build as reports
 
         verdict = self.judged(contract, run.standings)
         return reports.build(
@@ -300,7 +303,7 @@ class Session:
         made = [self.reported(contract, run) for contract in self.contracts]
         if not self.options.baselines or not run.complete:
             return made
-        from gradproof.ratchet import held
+        from gradproof.report.baseline import held
 
         for baseline in self.options.baselines:
             made = held(baseline, made, self._beside())
@@ -318,7 +321,7 @@ class Session:
 
     def mark(self) -> None:
         """Say in every report.json that a run is under way, and take the older renderings away."""
-        from gradproof import report as reports
+        from gradproof.report import build as reports
 
         for contract in self.contracts:
             running = reports.marker(contract, self.workspace, self.options.profile)
@@ -330,7 +333,7 @@ class Session:
 
     def _forget(self, contract: Contract) -> None:
         """Take away what the contract's report was before the workspace had several contracts, or one."""
-        from gradproof.report import contract_of
+        from gradproof.report.build import contract_of
 
         folder = self.report_path(contract, "json").parent
         for other in {self.workspace.reports, self.workspace.reports / contract.id} - {folder}:
@@ -415,9 +418,3 @@ def _after(store: Store, check: Check, evidence: dict[str, Any], before: Standin
     elif "rejected" in before.reason:
         reason = f"{reason}; {before.reason}"
     return Standing(None, False, reason)
-
-
-def worst(exits: Iterable[Exit]) -> int:
-    """Exit code of several verdicts."""
-    found = set(exits)
-    return EXIT_CODE[next(e for e in SEVERITY if e in found)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradproof.shadow.verdict import Verification
+    from gradproof.shadow.result import Verification
 
 DOMAINS = ("real", "field", "weight")
 
@@ -43,7 +43,7 @@ def check(
     function that takes no Run, for numbers out of range and for an id that is none.
     """
     from gradproof.shadow.request import Request, allowed, complete, takes_run
-    from gradproof.shadow.verify import check as verified
+    from gradproof.shadow.verify.verifier import check as verified
 
     names = allowed(allow_undecided)
     request = Request(
@@ -70,12 +70,12 @@ def assert_accumulates(function: Callable[[Any], Any], **options: Any) -> Verifi
 
 def judge(found: Verification) -> None:
     """Raise AssertionError unless every obligation of a verification HOLDS or is allowed, and one of them HOLDS."""
-    from gradproof.core import Exit, Outcome
+    from gradproof.core.outcome import Exit, Outcome
 
     __tracebackhide__ = True
     if found.exit is Exit.MET:
         return
-    from gradproof.render.step import text
+    from gradproof.report.formats.step import text
 
     open_ = [r for r in found.results if r.applies and r.outcome is not Outcome.HOLDS and r not in found.allowed]
     lost = [f"{r.obligation} {r.outcome}" for r in open_]

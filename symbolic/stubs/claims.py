@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.rounding import Site
+from gradproof.arith.stub import Site
 from models.registry import Mutant
 from symbolic.stubs import d3_grid
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradproof.core import Effect, Exit, Outcome, digest_of
-from gradproof.judge import Verdict
+from gradproof.core.check import digest_of
+from gradproof.core.outcome import Effect, Exit, Outcome
 from gradproof.session import Options, Session
+from gradproof.verdict.judge import Verdict
 
 CORPUS = Path(__file__).resolve().parents[1] / "corpus"
 CONTRACT = "proofs/mean-v1/contract.yaml"

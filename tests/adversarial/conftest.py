@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from attack_kit import break_model, verify, workspace
 
-from gradproof.core import Exit
+from gradproof.core.outcome import Exit
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from attack_kit import MODEL, append, seen, session, verify, workspace
 
-from gradproof.backends import torch_run
-from gradproof.backends.torch_property import Case, Cell, Observed, Place, Property, Refutation
-from gradproof.core import Outcome
-from gradproof.integrity import Seal
-from gradproof.kit import genuine
+from gradproof.core.outcome import Outcome
+from gradproof.evidence.seal import Seal
+from gradproof.execution.methods import measure as torch_run
+from gradproof.execution.methods.harness import genuine
+from gradproof.execution.methods.property import Case, Cell, Observed, Place, Property, Refutation
 
 WRONG = """
 
@@ -53,9 +53,11 @@ TRACE = """\
 """
 OVER = "not by the engine"
 DECEPTIONS: dict[str, tuple[str, str]] = {
-    "it ends the path": ("    from gradproof.explore import PathEnds\n    raise PathEnds", OVER),
-    "it ends the run": ("    from gradproof.arith.rounding import OutOfRange\n    raise OutOfRange", OVER),
-    "it is refuted by itself": ("    from gradproof.explore import Violated\n    raise Violated('', '', {}, [])", OVER),
+    "it ends the path": ("    from gradproof.execution.methods.explore import PathEnds\n    raise PathEnds", OVER),
+    "it ends the run": ("    from gradproof.arith.stub import OutOfRange\n    raise OutOfRange", OVER),
+    "it is refuted by itself": (
+        "    from gradproof.execution.methods.explore import Violated\n    raise Violated('', '', {}, [])", OVER,
+    ),
     "it answers for the solver": (RUN + "    run.ask = None\n    return sum(grads)", "'ask' is read-only"),
     "it makes an explorer of its own": (
         RUN + "    run.__class__ = type('Mine', (type(run),), {'__slots__': ()})\n    return sum(grads)",
@@ -77,8 +79,8 @@ DECEPTIONS: dict[str, tuple[str, str]] = {
         "ndarray of numpy is no number of gradproof",
     ),
     "it exchanges a constant": (
-        "    import gradproof.explore\n    gradproof.explore.FORCED = 1\n    return sum(grads)",
-        "gradproof.explore.FORCED",
+        "    from gradproof.execution.methods import explore\n    explore.FORCED = 1\n    return sum(grads)",
+        "gradproof.execution.methods.explore.FORCED",
     ),
 }  # fmt: skip
 
@@ -157,7 +159,7 @@ def test_a_step_that_declines_the_cases_in_which_it_is_wrong(subject: Any) -> No
 def test_a_save_that_keeps_size_and_time_is_seen_by_the_watch(green: Path) -> None:
     import os
 
-    from gradproof import saves
+    from gradproof.cli import verify as saves
 
     asked, path = session(green), green / MODEL
     before, was = saves.seen(asked.workspace, ()), path.stat()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from attack_kit import CONTRACT, MODEL, Data, append, break_model, edit, evidence, forged, gate, session, verify
 
-from gradproof import store as stores
-from gradproof.core import Exit, Layer, Outcome
-from gradproof.store import Store
+from gradproof.core.outcome import Exit, Layer, Outcome
+from gradproof.evidence import store as stores
+from gradproof.evidence.store import Store
 
 FUTURE = "2999-01-01T00:00:00.000+00:00"
 
@@ -157,9 +157,10 @@ def run_of_torch(root: Path) -> dict[str, Any]:
 
 def held(check: Any) -> Data:
     """Evidence that a measured test held, with all that it needs."""
-    from gradproof.core import Control, Finding, Reach
-    from gradproof.environment import environment
-    from gradproof.evidence import record
+    from gradproof.core.check import Control, Finding
+    from gradproof.core.outcome import Reach
+    from gradproof.evidence.environment import environment
+    from gradproof.evidence.record import record
 
     controls = [Control(name, "mutant", "T-1", Outcome.REFUTED, True) for name in check.mutants]
     controls.append(Control("empty body", "empty_body", "T-1", Outcome.REFUTED, True))

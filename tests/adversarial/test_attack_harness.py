@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attack_kit import CHECK, HARNESS, MODEL, append, edit, verify
 
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
 
 # What is put in the place of the check of an honest harness, and what must be said.
 HARNESSES: dict[str, tuple[str, Outcome, str]] = {
@@ -59,7 +59,7 @@ HARNESSES: dict[str, tuple[str, Outcome, str]] = {
     "it patches the kit": (
         "    type(k).check = lambda self, clause, condition, label='': None\n" + CHECK,
         Outcome.ERROR,
-        "gradproof.kit.SymbolicKit.check",
+        "gradproof.execution.methods.harness.SymbolicKit.check",
     ),
 }
 
@@ -109,35 +109,45 @@ SOLVER = "z3.Solver.check"
 PATCHES = {
     "the solver": ("z3", "z3.Solver.check = lambda *a: z3.sat if not _told else z3.unsat", SOLVER),
     "the query": (
-        "gradproof.smt",
-        "_s = gradproof.smt.solve\n"
-        "gradproof.smt.solve = lambda a, w, s: gradproof.smt.Reply('unsat', {}) if _told else _s(a, w, s)",
-        "gradproof.smt.solve",
+        "gradproof.arith.smt",
+        "_s = gradproof.arith.smt.solve\n"
+        "gradproof.arith.smt.solve = lambda a, w, s: gradproof.arith.smt.Reply('unsat', {}) if _told else _s(a, w, s)",
+        "gradproof.arith.smt.solve",
     ),
     "the kit": (
-        "gradproof.kit",
-        "_c = gradproof.kit.SymbolicKit.check\n"
-        "gradproof.kit.SymbolicKit.check = lambda k, c, x, l='': _c(k, c, True if _told else x, l)",
-        "gradproof.kit.SymbolicKit.check",
+        "gradproof.execution.methods.harness",
+        "_c = gradproof.execution.methods.harness.SymbolicKit.check\n"
+        "_k = gradproof.execution.methods.harness.SymbolicKit\n"
+        "_k.check = lambda k, c, x, l='': _c(k, c, True if _told else x, l)",
+        "gradproof.execution.methods.harness.SymbolicKit.check",
     ),
     "the text of a function": (
-        "gradproof.explore",
-        "gradproof.explore.Explorer.check.__code__ = (lambda self, clause, condition, label: None).__code__",
-        "gradproof.explore.Explorer.check",
+        "gradproof.execution.methods.explore",
+        "_e = gradproof.execution.methods.explore.Explorer\n"
+        "_e.check.__code__ = (lambda self, clause, condition, label: None).__code__",
+        "gradproof.execution.methods.explore.Explorer.check",
     ),
     "the backend": (
-        "gradproof.backends.smt_run",
-        "gradproof.backends.smt_run._missing = lambda check, result: ''",
-        "gradproof.backends.smt_run._missing",
+        "gradproof.execution.methods.smt",
+        "gradproof.execution.methods.smt._missing = lambda check, result: ''",
+        "gradproof.execution.methods.smt._missing",
     ),
-    "the judge": ("gradproof.judge", "gradproof.judge.judge = lambda *a: None", "gradproof.judge.judge"),
-    "the second look": ("gradproof.audit", "gradproof.audit.audit = lambda c, f: None", "gradproof.audit.audit"),
+    "the judge": (
+        "gradproof.verdict.judge",
+        "gradproof.verdict.judge.judge = lambda *a: None",
+        "gradproof.verdict.judge.judge",
+    ),
+    "the second look": (
+        "gradproof.evidence.audit",
+        "gradproof.evidence.audit.audit = lambda c, f: None",
+        "gradproof.evidence.audit.audit",
+    ),
     "the evidence": (
-        "gradproof.worker",
-        "_r = gradproof.worker.record\n"
+        "gradproof.execution.worker",
+        "_r = gradproof.execution.worker.record\n"
         "def record(check, finding, **more):\n    finding.outcome = 'HOLDS'\n    return _r(check, finding, **more)\n"
-        "gradproof.worker.record = record",
-        "gradproof.worker.record",
+        "gradproof.execution.worker.record = record",
+        "gradproof.execution.worker.record",
     ),
 }
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from attack_kit import CONTRACT, break_model, edit, gate, verify, workspace
 
-from gradproof.core import Effect, Exit, GradproofError, Outcome
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Effect, Exit, Outcome
 
 TODAY = datetime.now(UTC).date()
 SEEDED = "  seeded_bug: missing_scale"

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from attack_kit import MODEL, append, evidence, gate, verify, workspace
 
-from gradproof.core import Exit, Outcome
+from gradproof.core.outcome import Exit, Outcome
 
 # Where a number lies, and an expression that reads it: P is the file's path, L a name in the scratch folder.
 PLACES: dict[str, tuple[str, str]] = {

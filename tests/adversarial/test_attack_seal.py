@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from attack_kit import CHECK, HARNESS, MODEL, append, edit, verify, workspace
 
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
 
 FLAG = """
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from attack_kit import HONEST, MODEL, append, edit, gate, verify
 
-from gradproof.core import Exit, Outcome
+from gradproof.core.outcome import Exit, Outcome
 
 FRONT = """
 import sys

@@ -14,9 +14,10 @@ import pytest
 from attack_kit import CONTRACT, MODEL, append, edit, gate, session, verify
 from ruamel.yaml import YAML
 
-from gradproof.contract import ContractErrors
-from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome
-from gradproof.workspace import PACKAGE
+from gradproof.contract.yaml_reader import ContractErrors
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.core.workspace import PACKAGE
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -50,7 +51,7 @@ def test_another_gradproof_on_the_import_path(wrong: Path, path: Path) -> None:
     mark = path / "mark"
     (path / "gradproof").mkdir()
     (path / "gradproof/__init__.py").write_text("")
-    (path / "gradproof/worker.py").write_text(WORKER.format(mark=str(mark)))
+    (path / "gradproof/execution/worker.py").write_text(WORKER.format(mark=str(mark)))
     assert verify(wrong).outcome is Outcome.REFUTED
     assert not mark.exists()
 
@@ -244,7 +245,7 @@ def test_a_module_that_a_library_needs_on_the_import_path(green: Path, path: Pat
 SEALED = """
 import json, os, sys
 import torch
-from gradproof.integrity import Seal
+from gradproof.evidence.seal import Seal
 seal = Seal()
 seal.close()
 for change in json.loads(sys.argv[1]):

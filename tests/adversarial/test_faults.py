@@ -16,16 +16,18 @@ from typing import Any
 import pytest
 from attack_kit import CHECK, HARNESS, MODEL, break_model, edit, evidence, gate, seen, session, verify
 
-from gradproof import files, smt
+from gradproof.arith import smt
 from gradproof.cli import dispatch
-from gradproof.core import EXIT_CODE, Control, Exit, Outcome
+from gradproof.core import files
+from gradproof.core.check import Control
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 
 GATE = "GATE-1/falsification"
 
 
 def whole(root: Path) -> bool:
     """Whether every file of the store is one that is believed."""
-    from gradproof.store import read
+    from gradproof.evidence.store import read
 
     return all(read(path) for path in root.glob("reports/evidence/*/*.json"))
 
@@ -116,7 +118,7 @@ def test_reports_that_cannot_be_written(
 KILLED = """\
 import os, signal, sys
 from pathlib import Path
-from gradproof import files
+from gradproof.core import files
 files.os.replace = lambda *a: os.kill(os.getpid(), signal.SIGKILL)
 files.replace_whole(Path(sys.argv[1]), "the new text")
 """
@@ -137,8 +139,8 @@ def test_a_gpu_that_runs_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is an error of the run, for the subject as for a mutant, and kills nothing."""
     import torch
 
-    from gradproof.backends import torch_run
-    from gradproof.backends.torch_property import Cell, Place
+    from gradproof.execution.methods import measure as torch_run
+    from gradproof.execution.methods.property import Cell, Place
 
     class Full:
         clause = "T-1"

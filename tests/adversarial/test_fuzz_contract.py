@@ -12,10 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gradproof.cli import dispatch
-from gradproof.contract import ContractErrors, load
-from gradproof.contract_tree import MAX_BYTES
-from gradproof.core import EXIT_CODE, Exit
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.contract.yaml_reader import MAX_BYTES, ContractErrors
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.verdict.plan import plan
 
 GOOD = (CORPUS / "green" / CONTRACT).read_text(encoding="utf-8")
 LINES = GOOD.splitlines()

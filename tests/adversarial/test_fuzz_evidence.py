@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from gradproof.cli import COMMANDS, dispatch
-from gradproof.core import EXIT_CODE, Effect, Exit, Outcome, digest_of
-from gradproof.evidence_shape import fault_of
-from gradproof.store import read
+from gradproof.core.check import digest_of
+from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Outcome
+from gradproof.core.schemas.evidence import fault_of
+from gradproof.evidence.store import read
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from gradproof.files import replace_whole
+from gradproof.core.files import replace_whole
 from tests.bench import harnesses, rungs, sides, tables
 
 WIDTH = 150

@@ -69,9 +69,10 @@ def _in_ieee(k: Any, loop: Any, claim: Fraction) -> None:
 
 def _explored(strategy: str, name: str, value: int, limit: float, body: Any) -> Any:
     """A harness body on our explorer, without its controls."""
-    from gradproof.core import Bound, Check, Kind, Layer
-    from gradproof.explore import Explorer, Limits
-    from gradproof.kit import SymbolicKit
+    from gradproof.core.check import Bound, Check
+    from gradproof.core.outcome import Kind, Layer
+    from gradproof.execution.methods.explore import Explorer, Limits
+    from gradproof.execution.methods.harness import SymbolicKit
     from symbolic.stubs import d3_grid
 
     bounds = (Bound(name, value, "measured"),)
@@ -107,7 +108,7 @@ def free_worst(n: int) -> Fraction:
 
 def free(n: int, claim: Fraction, limit: float) -> Said:
     """Every operation times a factor 1 + d of its own, |d| <= u, in nonlinear real arithmetic."""
-    from gradproof import smt
+    from gradproof.arith import smt
 
     facts: list[smt.Term] = []
 
@@ -178,8 +179,8 @@ def induction(n: int) -> Said:
 
 def chain(n: int) -> Said:
     """Rung 2: the certificate of the linear chain is built and checked, and its contracts are looked up."""
-    from gradproof.rounding.answer import proved
-    from gradproof.rounding.setting import Setting
+    from gradproof.rounding.accumulation import Setting
+    from gradproof.rounding.bound import proved
 
     bound, certificate, _ = proved(Setting(n))
     return Said(HOLDS, bound) if certificate else Said(NOT_PROVED, reason="no certificate")

@@ -41,7 +41,7 @@ def gappa_at(n: int = AGAINST, limit: float = GAPPA_LIMIT) -> Said:
 
 
 def _rebuilt() -> Said:
-    from gradproof.rounding.lemmas import PROVED, rebuild, standings
+    from gradproof.rounding.lemma_store import PROVED, rebuild, standings
 
     with tempfile.TemporaryDirectory() as folder:
         rebuild(folder=Path(folder))
@@ -54,4 +54,4 @@ def lemmas(asked: bool) -> Said:
     """Every step contract from nothing, into a temporary folder: minutes. NOT_RUN unless it is asked for."""
     if not asked:
         return Said(NOT_RUN, reason="asked for with --lemmas")
-    return timed(_rebuilt, (), LEMMAS_LIMIT, ("gradproof.rounding.lemmas",))
+    return timed(_rebuilt, (), LEMMAS_LIMIT, ("gradproof.rounding.lemma_store",))

@@ -30,8 +30,8 @@ Reached = Callable[[int], Fraction]
 @cache
 def attained(n: int) -> Fraction:
     """What the witness of N gradients loses in fp32, divided by N and added from left to right, exactly."""
-    from gradproof.rounding.answer import witness
-    from gradproof.rounding.setting import Setting, error_of
+    from gradproof.rounding.accumulation import Setting, error_of
+    from gradproof.rounding.bound import witness
 
     return error_of(Setting(n), witness(Setting(n)))
 
@@ -62,8 +62,8 @@ class Tool:
     covers: int = 0
 
 
-SMT = ("gradproof.smt", "gradproof.kit", "symbolic.accumulation", "symbolic.stubs.d3_grid")
-CHAIN = ("gradproof.rounding.answer", "gradproof.rounding.lemmas")
+SMT = ("gradproof.arith.smt", "gradproof.execution.methods.harness", "symbolic.accumulation", "symbolic.stubs.d3_grid")
+CHAIN = ("gradproof.rounding.bound", "gradproof.rounding.lemma_store")
 
 TOOLS: tuple[Tool, ...] = (
     Tool("Gappa, g / N rounded", gappa.ask, ("divide",)),

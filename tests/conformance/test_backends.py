@@ -9,9 +9,21 @@ from typing import Any
 import pytest
 
 from gradproof.arith.ratio import Ratio
-from gradproof.backends import crosshair_run, smt_run, torch_run, trace_run
-from gradproof.backends.conformance import SCENARIOS, violations
-from gradproof.core import Bound, Check, Control, Finding, Kind, Layer, Outcome, Reach
+from gradproof.core.check import Bound, Check, Control, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.execution.methods import (
+    crosshair as crosshair_run,
+)
+from gradproof.execution.methods import (
+    measure as torch_run,
+)
+from gradproof.execution.methods import (
+    recorded_step as trace_run,
+)
+from gradproof.execution.methods import (
+    smt as smt_run,
+)
+from gradproof.execution.methods.conformance import SCENARIOS, violations
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS as TORCH_MUTANTS
 from models.torch_steps import EmptyStep, TorchStep

@@ -16,7 +16,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
 
 HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parent.parent

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from e2e_kit import CONTRACT, corpus_workspace, edit, evidence_files, evidence_of, gradproof, read
 
-from gradproof.core import digest_of
+from gradproof.core.check import digest_of
 
 pytestmark = pytest.mark.slow
 

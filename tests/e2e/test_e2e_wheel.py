@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from e2e_kit import CONTENT, REPOSITORY, environ, gradproof, read, rows
 
-from gradproof.core import NO_WORKSPACE
+from gradproof.core.outcome import NO_WORKSPACE
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_the_wheel_has_one_package(names: set[str]) -> None:
 
 def test_the_wheel_has_the_whole_verifier(names: set[str]) -> None:
     wanted = {name.removeprefix("src/") for name in below("src/gradproof", ".py", ".j2", ".css", "py.typed")}
-    assert {"gradproof/py.typed", "gradproof/smt.py", "gradproof/render/report.css"} <= wanted
+    assert {"gradproof/py.typed", "gradproof/arith/smt.py", "gradproof/report/formats/report.css"} <= wanted
     assert wanted - names == set()
 
 
@@ -137,7 +137,7 @@ def test_the_wheel_stands_in_for_nothing_in_ci(
 @pytest.mark.usefixtures("at_a_desk")
 def test_the_installed_package_is_the_one_that_runs(installed: Path, tmp_path: Path) -> None:
     """Otherwise the test above would speak about the repository."""
-    text = "import gradproof, gradproof.workspace as w; print(gradproof.__file__); print(w.find().root)"
+    text = "import gradproof, gradproof.core.workspace as w; print(gradproof.__file__); print(w.find().root)"
     done = subprocess.run(
         [sys.executable, "-P", "-c", text],
         cwd=tmp_path, env=environ(installed), capture_output=True, text=True, timeout=600, check=True,

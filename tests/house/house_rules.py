@@ -22,11 +22,12 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 60
 
 # The plugin skips checks that nobody asks for, and is no test; a browser is no package that a test can ask for.
-SKIPPING = ("src/gradproof/pytest_items.py", "tests/unit/test_render_browser.py")
-Z3_HOME = "src/gradproof/smt.py"
+SKIPPING = ("src/gradproof/pytest_plugin.py", "tests/unit/test_render_browser.py")
+Z3_HOME = "src/gradproof/arith/smt.py"
 TORCH_HOMES = (
-    "src/gradproof/backends/",
-    "src/gradproof/kernels/",
+    "src/gradproof/execution/methods/",
+    "src/gradproof/extras/selftest.py",
+    "src/gradproof/extras/conformance/",
     "src/gradproof/shadow/",
     "models/",
     "symbolic/",

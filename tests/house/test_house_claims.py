@@ -26,10 +26,11 @@ from house_rules import (
 )
 
 from gradproof.cli import COMMANDS, cli
-from gradproof.contract import Contract, Obligation, load
-from gradproof.core import Check, Expect, Kind, Layer
-from gradproof.explanations import EXPLANATIONS
-from gradproof.plan import plan
+from gradproof.contract.model import Contract, Obligation, load
+from gradproof.core.check import Check
+from gradproof.core.error_codes import EXPLANATIONS
+from gradproof.core.outcome import Expect, Kind, Layer
+from gradproof.verdict.plan import plan
 
 CONTRACTS = sorted(REPOSITORY.glob("proofs/*/contract.yaml"))
 THREAD = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*#[1-9]\d*")

@@ -123,5 +123,5 @@ def test_rules_read_every_folder_of_code(tmp_path: Path) -> None:
     assert sources(CODE, tmp_path) == []
     names = [source.name for source in sources(CODE)]
     assert all(any(name.startswith(f"{folder}/") for name in names) for folder in CODE)
-    assert "src/gradproof/smt.py" in names
+    assert "src/gradproof/arith/smt.py" in names
     assert "tests/house/test_house_code.py" in names

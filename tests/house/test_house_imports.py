@@ -29,13 +29,14 @@ sys.meta_path.insert(0, Blocker())
 RUN_PATH = tuple(
     "gradproof." + name
     for name in (
-        "cli", "cli.run", "cli.prove", "cli.progress", "cli.show", "cli.options", "session", "contract", "plan",
-        "store", "runner", "worker", "judge", "audit", "report", "environment", "evidence", "workspace", "backends",
-        "backends.torch_run", "backends.torch_job", "backends.torch_property", "backends.torch_exact",
-        "backends.torch_watch", "backends.gate_run",
+        "cli", "cli.run", "cli.prove", "cli.progress", "cli.show", "cli.options", "session", "contract.model",
+        "verdict.plan", "evidence.store", "execution.pool", "execution.worker", "verdict.judge", "evidence.audit",
+        "report.build", "evidence.environment", "evidence.record", "core.workspace", "execution.methods",
+        "execution.methods.measure", "execution.methods.property", "execution.methods.exact_window",
+        "execution.methods.observe", "execution.methods.gate",
     )
 )  # fmt: skip
-RENDERERS = tuple(f"gradproof.render.{name}" for name in ("terminal", "markdown", "jsonreport", "html", "plot"))
+RENDERERS = tuple(f"gradproof.report.formats.{name}" for name in ("terminal", "markdown", "jsonreport", "html"))
 
 
 def python(text: str) -> str:
@@ -104,14 +105,17 @@ def test_the_run_path_needs_no_solver() -> None:
 
 def test_the_kernels_need_torch_and_numpy_alone() -> None:
     """They run on a machine with a GPU where nothing else is installed; the writer of files is the standard library."""
-    names = ["gradproof.kernels." + p.stem for p in (REPOSITORY / "src/gradproof/kernels").glob("[a-z]*.py")]
+    names = [
+        "gradproof.extras.conformance." + p.stem
+        for p in (REPOSITORY / "src/gradproof/extras/conformance").glob("[a-z]*.py")
+    ]
     others = {name for name in (*HEAVY, "click", "bitwuzla") if name not in ("torch", "numpy")}
     found = loaded_by(BLOCK.format(names=others) + importing(names))
     assert len(names) > 10
     assert "torch" in found
     assert found & others == set()
     plain = loaded_by("pass")
-    assert loaded_by("import gradproof.files") - plain - set(sys.stdlib_module_names) == {"gradproof"}
+    assert loaded_by("import gradproof.core.files") - plain - set(sys.stdlib_module_names) == {"gradproof"}
 
 
 def test_the_run_path_is_not_an_empty_list() -> None:
@@ -121,13 +125,19 @@ def test_the_run_path_is_not_an_empty_list() -> None:
 
 def test_the_blocker_blocks() -> None:
     with pytest.raises(AssertionError, match="z3 is blocked"):
-        python(BLOCK.format(names=set(SOLVERS)) + importing(["gradproof.smt"]))
+        python(BLOCK.format(names=set(SOLVERS)) + importing(["gradproof.arith.smt"]))
 
 
 def test_proving_needs_no_torch() -> None:
     """The engine of the proofs and their content: torch is for replays alone, and loaded when there is one."""
-    names = ["gradproof.smt", "gradproof.explore", "gradproof.kit", "gradproof.backends.smt_run", "models.mutants"]
-    names += ["gradproof.backends.crosshair_run", "symbolic.accumulation", "symbolic.crosshair_contracts"]
+    names = [
+        "gradproof.arith.smt",
+        "gradproof.execution.methods.explore",
+        "gradproof.execution.methods.harness",
+        "gradproof.execution.methods.smt",
+        "models.mutants",
+    ]
+    names += ["gradproof.execution.methods.crosshair", "symbolic.accumulation", "symbolic.crosshair_contracts"]
     found = loaded_by(BLOCK.format(names={"torch"}) + importing(names))
     assert "z3" in found
     assert "torch" not in found

@@ -128,13 +128,13 @@ def unsafe(text: str) -> list[str]:
 
 
 def test_what_runs_in_a_users_repository_does_not_search_it_for_modules() -> None:
-    published = [ACTION, HOOKS, REPOSITORY / "docs/shards.md", REPOSITORY / "src/gradproof/starting_texts.py"]
+    published = [ACTION, HOOKS, REPOSITORY / "docs/shards.md", REPOSITORY / "src/gradproof/cli/init_templates.py"]
     assert {path.name: found for path in published if (found := unsafe(path.read_text(encoding="utf-8")))} == {}
     started = {s.name: re.findall(r'.*"-m", "gradproof\b.*', s.text) for s in sources(PRODUCT)}
     assert {name: [line for line in lines if unsafe(line)] for name, lines in started.items() if lines} == {
         f"src/gradproof/{name}.py": []
-        for name in ("bundle/derived", "bundle/second", "rounding/solve", "selftests", "shadow/child",
-                     "shadow/rank_pool", "shadow/watching")
+        for name in ("extras/attest/statement", "extras/attest/second_solver", "rounding/solvers", "extras/selftest",
+                     "shadow/process/check", "shadow/verify/rank_pool", "shadow/process/watch_script")
     }  # fmt: skip
     assert len(unsafe('python -m gradproof gate\npython -P -m pip\n[sys.executable, "-m", "gradproof", "x"]')) == 2
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from house_rules import REPOSITORY
 
-from gradproof.contract import load as contract_at
-from gradproof.core import Check, Expect
-from gradproof.ledger.build import built, can_turn_red
-from gradproof.ledger.document import Claims, totals
-from gradproof.ledger.figures import judged, value_of
-from gradproof.ledger.read import Ledger, load
-from gradproof.ledger.rules import Verdict
-from gradproof.plan import plan
+from gradproof.contract.model import load as contract_at
+from gradproof.core.check import Check
+from gradproof.core.outcome import Expect
+from gradproof.extras.claims.build import built, can_turn_red
+from gradproof.extras.claims.document import Claims, Verdict, totals
+from gradproof.extras.claims.figures import judged, value_of
+from gradproof.extras.claims.load import Ledger, load
 from gradproof.session import Options, Session
+from gradproof.verdict.plan import plan
 
 FEWEST = 40
 SYSTEMS = ("kernel", "adamw", "A", "B", "C", "D")
@@ -103,7 +103,7 @@ def test_no_claim_is_stated_twice() -> None:
 
 
 def test_the_documentation_names_every_key_and_verdict() -> None:
-    from gradproof.ledger.shape import ClaimShape, FigureShape
+    from gradproof.extras.claims.schema import ClaimShape, FigureShape
 
     text = (REPOSITORY / "docs/claims.md").read_text(encoding="utf-8")
     keys = [*ClaimShape.model_fields, *FigureShape.model_fields]

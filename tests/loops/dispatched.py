@@ -10,8 +10,8 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gradproof.shadow.run import Run, record
-from gradproof.shadow.table import lookup
+from gradproof.shadow.ops.table import lookup
+from gradproof.shadow.record.run import Run, record
 from tests.loops.catalogue import LOOPS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "dispatched.md"

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradproof.shadow.run import Run, seed
+from gradproof.shadow.record.run import Run, seed
 from tests.soundness.kit import BLIND, RIGHT, Handed, Listening, Probe, Step, Train
 
 OWN_DTYPE = 2e-4

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gradproof.shadow.verdict import OBLIGATIONS
+from gradproof.shadow.result import OBLIGATIONS
 from tests.soundness.answers import (
     BESIDE,
     CRASH,

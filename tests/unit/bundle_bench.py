@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradproof.bundle import check, derived
-from gradproof.bundle.carried import FILES, claimed, files_of, files_text, opened
-from gradproof.bundle.document import MANIFEST
-from gradproof.bundle.listing import entries, open_manifest
-from gradproof.core import digest_of
-from gradproof.store import parse
+from gradproof.core.check import digest_of
+from gradproof.evidence.store import parse
+from gradproof.extras.attest import statement as derived
+from gradproof.extras.attest import verify as check
+from gradproof.extras.attest.carried import FILES, claimed, files_of, files_text, opened
+from gradproof.extras.attest.manifest import MANIFEST, entries, open_manifest
 
 EPOCH = "1700000000"
 Json = Any

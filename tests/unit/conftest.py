@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from toy_workspace import worker_command, write_workspace
 
-from gradproof.runner import Worker
-from gradproof.workspace import Workspace
+from gradproof.core.workspace import Workspace
+from gradproof.execution.pool import Worker
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from gradproof.shadow.run import Run, record
+from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Tape
 
 IGNORED, CLASSES, LENGTH = -100, 4, 5

@@ -9,15 +9,16 @@ from typing import Any
 
 from toy_workspace import answer, refutation, write_workspace
 
-from gradproof.core import Check, Expect, Finding, Layer, Outcome, Reach
-from gradproof.environment import environment
-from gradproof.evidence import record
-from gradproof.ledger.at_hand import FILE
-from gradproof.ledger.build import built
-from gradproof.ledger.document import Claims, Row
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import Expect, Layer, Outcome, Reach
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.evidence.environment import environment
+from gradproof.evidence.record import record
+from gradproof.evidence.store import Store
+from gradproof.extras.claims import FILE
+from gradproof.extras.claims.build import built
+from gradproof.extras.claims.document import Claims, Row
 from gradproof.session import Options, Session
-from gradproof.store import Store
-from gradproof.workspace import PACKAGE, Workspace, sha256_of
 
 HEAD = "format: gradproof-ledger/1\nsources: {S: a document}\nclaims:\n"
 ROW = "  - {{id: {id}, source: S, claim: a claim, form: a form, expect: {expect}, {basis}}}\n"

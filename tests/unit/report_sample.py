@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from gradproof.core import DECISION, EXIT_CODE, MEANING, Exit, Expect, Outcome
+from gradproof.core.outcome import DECISION, EXIT_CODE, MEANING, Exit, Expect, Outcome
 from tests.unit import study_sample as studies
 
 Report = dict[str, Any]

@@ -1,4 +1,4 @@
-"""A run and a gate with import paths of their own: what the tests of `gradproof.search` share."""
+"""A run and a gate with import paths of their own: what the tests of `gradproof.evidence.import_path` share."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import gradproof
-from gradproof.claim import key_of, place_of
-from gradproof.search import Trail, searched
-from gradproof.workspace import Finder
+from gradproof.core.workspace import Finder
+from gradproof.evidence.claim import key_of, place_of
+from gradproof.evidence.import_path import Trail, searched
 
 LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
 HOME = ("home", "site-packages")

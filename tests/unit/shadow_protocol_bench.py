@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
-from gradproof.shadow.hooks import Hooks
-from gradproof.shadow.protocol import Judgement, check_protocol
-from gradproof.shadow.recorder import Recorder
+from gradproof.shadow.protocol.window import Judgement, check_protocol
+from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.record.recorder import Recorder
 
 LOOP = """
 torch.manual_seed(0)

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from gradproof.shadow.algebra import Domain, Value, lift
-from gradproof.shadow.interpret import Interpreter
-from gradproof.shadow.table import Bool, Example, Int, Row, T
+from gradproof.shadow.domains.interpreter import Interpreter
+from gradproof.shadow.ops.table import Bool, Example, Int, Row, T
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
 
 FLOATING = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}

@@ -1,6 +1,6 @@
 """An engine that answers what it is told, for tests of what stands around it; and samples of its answers.
 
-`fake` in place of `gradproof.shadow.verify`: the training function's own return value names the answer.
+`fake` in place of `gradproof.shadow.verify.verifier`: the training function's own return value names the answer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-from gradproof.core import GradproofError, Outcome
-from gradproof.shadow import verdict
-from gradproof.shadow.script import Script
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
+from gradproof.shadow import result as verdict
+from gradproof.shadow.process.watch_script import Script
+from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.tape import Place
-from gradproof.shadow.verdict import Result, Verification
 
-VERIFY, WATCH = "gradproof.shadow.verify", "gradproof.shadow.watch"
+VERIFY, WATCH = "gradproof.shadow.verify.verifier", "gradproof.shadow.process.watch"
 SAID = ["fine"]
 REASON = "the gradient is 4 times that of the full batch"
 

@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 from gradproof import __version__
-from gradproof.conforming import ONCE, SINGLE
-from gradproof.documents import KERNELS, ROUNDING
-from gradproof.rounding.answer import ASSUMED
-from gradproof.rounding.sources import sources
-from gradproof.rounding.study_rows import questions, series, threshold
+from gradproof.core.schemas.base import KERNELS, ROUNDING
+from gradproof.evidence.source_digests import sources
+from gradproof.extras.studies.rounding import questions, series, threshold
+from gradproof.report.kernel_assumptions import ONCE, SINGLE
+from gradproof.rounding.bound import ASSUMED
 
 Json = dict[str, Any]
 TOLERANCES = {"fp32": "1e-5", "fp16": "1e-3", "bf16": "2e-3"}

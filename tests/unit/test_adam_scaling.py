@@ -10,7 +10,7 @@ import pytest
 import torch
 from training_checks import checks, found
 
-from gradproof.core import Outcome, Reach
+from gradproof.core.outcome import Outcome, Reach
 from models.adam_scaling import AdamW, Setup, Sgd, State
 from models.torch_scaling import TorchScaling
 from symbolic.adam_scaling import BETA1, BETA2, LIMIT

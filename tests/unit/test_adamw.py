@@ -13,14 +13,17 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.arith import Soft, exact
-from gradproof.backends import smt_run, torch_run
-from gradproof.contract import load
-from gradproof.core import Check, Kind, Outcome, Reach
-from gradproof.explore import Explorer, Limits, _root_range
-from gradproof.kernels.moments import exact_step
-from gradproof.plan import plan
-from gradproof.workspace import Workspace
+from gradproof.arith import exact
+from gradproof.arith.soft import Soft
+from gradproof.contract.model import load
+from gradproof.core.check import Check
+from gradproof.core.outcome import Kind, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.execution.methods import measure as torch_run
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods.explore import Explorer, Limits, _root_range
+from gradproof.extras.conformance.adamw import exact_step
+from gradproof.verdict.plan import plan
 from models import torch_adamw
 from models.adamw import AdamW, Hyper, State, fresh
 from models.adamw_kernel import MUTANTS as ROUNDINGS
@@ -79,7 +82,7 @@ def test_torch_runs_the_model(form: str) -> None:
 
 def test_the_model_agrees_with_the_step_that_the_kernels_are_held_to() -> None:
     hyper = Hyper(*(Fraction(x) for x in (1e-2, 0.9, 0.999, 1e-8, 1e-1)))
-    from gradproof.kernels import moments
+    from gradproof.extras.conformance import adamw as moments
 
     hyper = replace(hyper, rate=Fraction(moments.LR), eps=Fraction(moments.EPS), decay=Fraction(moments.DECAY))
     p, g, m, v, t = Fraction(3, 4), Fraction(-5, 2), Fraction(1, 8), Fraction(1, 3), 7
@@ -194,8 +197,7 @@ def explored(body: Any, stub: Any) -> Any:
 
 @pytest.mark.parametrize(("most", "outcome"), [("2", "holds"), ("1.99", "refuted")])
 def test_a_stubbed_root_has_the_range_of_its_argument(most: str, outcome: str) -> None:
-    from gradproof import smt
-    from gradproof.arith import sqrt
+    from gradproof.arith import smt, sqrt
     from gradproof.arith.symbolic import Sym
     from symbolic.stubs import d3_grid
 
@@ -213,7 +215,7 @@ def test_a_stubbed_root_has_the_range_of_its_argument(most: str, outcome: str) -
 
 @pytest.mark.parametrize("ends", [(0, 0), (0, 2), (2, 3), (-1, 5), (Fraction(1, 10**40), 10**40)])
 def test_the_range_of_a_root_encloses_it(ends: Sequence[Any]) -> None:
-    from gradproof import smt
+    from gradproof.arith import smt
     from gradproof.arith.symbolic import Sym
 
     low, high = map(Fraction, ends)

@@ -10,17 +10,18 @@ from typing import Any
 import pytest
 import torch
 
-from gradproof.arith import Soft, exact
+from gradproof.arith import exact
 from gradproof.arith.formats import FORMATS
-from gradproof.backends import smt_run
-from gradproof.backends.torch_property import Case, Place, Refutation
-from gradproof.contract import load
-from gradproof.core import Outcome
-from gradproof.explore import Explorer, Limits
-from gradproof.kernels.moments import root
-from gradproof.kit import SymbolicKit
-from gradproof.plan import plan
-from gradproof.workspace import Workspace
+from gradproof.arith.soft import Soft
+from gradproof.contract.model import load
+from gradproof.core.outcome import Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods.explore import Explorer, Limits
+from gradproof.execution.methods.harness import SymbolicKit
+from gradproof.execution.methods.property import Case, Place, Refutation
+from gradproof.extras.conformance.adamw import root
+from gradproof.verdict.plan import plan
 from models.adamw_kernel import EpsInsideRoot, Kernel
 from models.torch_adamw import MUTANTS, REFERENCE, Settings
 from symbolic import adamw_rounding, factors

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from toy_workspace import answer, check, control, refutation
 
-from gradproof.audit import audit
-from gradproof.core import Check, Finding, Kind, Layer, Outcome
-from gradproof.evidence import plain
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome
+from gradproof.evidence.audit import audit
+from gradproof.evidence.record import plain
 
 PROOFS = (Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
 INF = float("inf")

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from toy_workspace import answer, check
 
-from gradproof.backing import Required, families, lemma_lines, shortfall, words
-from gradproof.contract import load
-from gradproof.core import Check, Effect, Exit, Kind, Layer, Outcome
-from gradproof.evidence import Standing, record
-from gradproof.judge import Clause, Policy, Verdict, judge
-from gradproof.plan import plan, policy_of
-from gradproof.render.views import backing_words
-from gradproof.rounding.lemmas import told
+from gradproof.contract.model import load
+from gradproof.core.check import Check
+from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
+from gradproof.evidence.record import Standing, record
+from gradproof.report.views import backing_words
+from gradproof.rounding.lemma_store import told
+from gradproof.verdict.judge import Verdict, judge
+from gradproof.verdict.plan import plan
+from gradproof.verdict.policy import Clause, Policy, policy_of
+from gradproof.verdict.proof_basis import Required, families, lemma_lines, shortfall, words
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = load(ROOT / "proofs" / "gradient-accumulation-kernel-v1" / "contract.yaml")

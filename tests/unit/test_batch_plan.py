@@ -10,10 +10,9 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from gradproof.batch_plan import compared, planned
-from gradproof.batches import accumulation, effective, micro_batch
+from gradproof.batches import accumulation, compared, effective, micro_batch, planned
 from gradproof.cli import cli
-from gradproof.core import GradproofError
+from gradproof.core.errors import GradproofError
 from models.batch_plans import RoundedDown, WorldForgotten, WorldNotDivided
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradproof.rounding.answer import witness
-from gradproof.rounding.setting import Setting
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import witness
 from tests.bench import claims, sides
 from tests.bench.measure import CRASHED, HOLDS, NOT_RUN, TIMEOUT, UNSOUND, Said, timed
 from tests.bench.sides import HAIR, TOLERANCE, Row, Tool, attained, judged, measured, row_of, unsound

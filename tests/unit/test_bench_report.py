@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gradproof.arith.formats import FORMATS
-from gradproof.rounding.answer import witness
-from gradproof.rounding.setting import Setting
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import witness
 from tests.bench import gappa, rungs, sides, tables
 from tests.bench.__main__ import main
 from tests.bench.measure import CRASHED, HOLDS, NOT_RUN, TIMEOUT, UNSOUND, Said, timed

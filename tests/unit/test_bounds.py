@@ -10,9 +10,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradproof.arith.bounds import accumulation_bound, clip_factor, closed_form, scaling_bound
+from gradproof.arith.bounds import (
+    accumulation_bound,
+    accumulation_error,
+    accumulation_witness,
+    clip_factor,
+    closed_form,
+    scaling_bound,
+)
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.witness import accumulation_error, accumulation_witness
 
 ATTAINED = [*(("fp32", 2**k) for k in range(1, 11)), *(("fp16", 2**k) for k in range(1, 7))]
 ATTAINED += [("bf16", 2**k) for k in range(1, 5)]

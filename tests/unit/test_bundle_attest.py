@@ -20,18 +20,29 @@ from bundle_bench import EPOCH, change, codes, load, reseal
 from toy_workspace import answer
 
 from gradproof import cli
-from gradproof.bundle import asking, derived, inventory, rerun
-from gradproof.bundle.check import verify
-from gradproof.bundle.document import MANIFEST
-from gradproof.bundle.listing import Problem
-from gradproof.bundle.queries import parse
-from gradproof.bundle.write import Made, Wanted, attest
-from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit, GradproofError
-from gradproof.evidence import record
-from gradproof.runner import Pool
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, NO_WORKSPACE, Exit
+from gradproof.core.workspace import PACKAGE, Workspace
+from gradproof.evidence.record import record
+from gradproof.evidence.store import Store
+from gradproof.execution.pool import Pool
+from gradproof.execution.queries import parse
+from gradproof.extras.attest import (
+    manifest as inventory,
+)
+from gradproof.extras.attest import (
+    rerun,
+)
+from gradproof.extras.attest import (
+    rerun as asking,
+)
+from gradproof.extras.attest import (
+    statement as derived,
+)
+from gradproof.extras.attest.manifest import MANIFEST, Problem
+from gradproof.extras.attest.verify import verify
+from gradproof.extras.attest.write import Made, Wanted, attest
 from gradproof.session import Options, Session
-from gradproof.store import Store
-from gradproof.workspace import PACKAGE, Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 USAGE, OPEN, BROKEN = (EXIT_CODE[e] for e in (Exit.USAGE, Exit.OPEN, Exit.BROKEN))
@@ -180,7 +191,7 @@ def test_the_statement_knows_passed_and_failed_and_nothing_between(verified: Wor
 def test_a_waived_check_is_warned() -> None:
     from report_sample import green
 
-    from gradproof.bundle.statement import sorted_rows, statement
+    from gradproof.extras.attest.statement import sorted_rows, statement
 
     def result(report: Mapping[str, Any]) -> str:
         said: str = statement(report, None, "0" * 64, [])["predicate"]["result"]

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from bundle_bench import change, change_manifest, evidence_of, load, reseal, reword
 
-from gradproof.bundle import check, listing, rerun
-from gradproof.bundle.carried import Carried
-from gradproof.bundle.check import verify
-from gradproof.bundle.document import MANIFEST, Entry
-from gradproof.bundle.listing import Problem
-from gradproof.bundle.queries import HEAD, Query, script
-from gradproof.core import GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.execution.queries import HEAD, Query, script
+from gradproof.extras.attest import manifest as listing
+from gradproof.extras.attest import rerun
+from gradproof.extras.attest import verify as check
+from gradproof.extras.attest.carried import Carried
+from gradproof.extras.attest.manifest import MANIFEST, Entry, Problem
+from gradproof.extras.attest.verify import verify
 
 NO_DIGEST = "0" * 64
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gradproof.bundle.inventory import ran_on, wheel_of
-from gradproof.core import GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.extras.attest.manifest import ran_on, wheel_of
 
 
 def one(name: str | None, version: str, record: str | None) -> Any:

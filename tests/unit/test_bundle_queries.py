@@ -12,21 +12,23 @@ from typing import Any
 
 import pytest
 
-from gradproof import smt
-from gradproof.bundle import asking, second
-from gradproof.bundle.queries import HEAD, Query, Recorder, parse, script
-from gradproof.core import Check, Effect, Finding, Outcome
-from gradproof.evidence import record
-from gradproof.plan import plan
-from gradproof.rounding.solve import version_of
-from gradproof.workspace import Workspace
+from gradproof.arith import smt
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import Effect, Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import record
+from gradproof.execution.queries import HEAD, Query, Recorder, parse, script
+from gradproof.extras.attest import rerun as asking
+from gradproof.extras.attest import second_solver as second
+from gradproof.rounding.solvers import version_of
+from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 TRUE, FALSE = "(assert true)\n(check-sat)\n", "(assert false)\n(check-sat)\n"
 
 
 def planned(name: str) -> Check:
-    from gradproof.contract import load
+    from gradproof.contract.model import load
 
     contract = load(ROOT / "proofs/gradient-accumulation-training-v1/contract.yaml")
     return next(c for c in plan(contract) if c.id == name)

@@ -25,11 +25,13 @@ from cryptography.hazmat.primitives.serialization import (
 from toy_workspace import worker_command
 
 from gradproof import cli
-from gradproof.bundle import check, envelope, signing
-from gradproof.bundle.document import ENVELOPE, MANIFEST
-from gradproof.bundle.listing import entry_of
-from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.runner import Worker
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.execution.pool import Worker
+from gradproof.extras.attest import signing
+from gradproof.extras.attest import signing as envelope
+from gradproof.extras.attest import verify as check
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, entry_of
 
 Attack = Callable[[Path], object]
 USAGE, BROKEN = EXIT_CODE[Exit.USAGE], EXIT_CODE[Exit.BROKEN]
@@ -53,7 +55,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     locked = private(1).private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(SECRET))
     (home / "locked.pem").write_bytes(locked)
     (home / "none.pem").write_text("-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n")
-    (home / "large.pem").write_bytes(b"-" * (signing.MOST_BYTES + 1))
+    (home / "large.pem").write_bytes(b"-" * (signing.MOST_KEY_BYTES + 1))
     return home
 
 
@@ -383,7 +385,7 @@ def test_a_bundle_without_a_signature_says_so(
 
 
 def test_an_answer_that_is_not_green_is_signed_as_failed(tmp_path: Path) -> None:
-    from gradproof.bundle.statement import of_manifest
+    from gradproof.extras.attest.statement import of_manifest
 
     texts = {
         name: (f"{name}.json", json.dumps({"predicate": {"result": name.upper()}})) for name in ("passed", "warned")

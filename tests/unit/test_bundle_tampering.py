@@ -26,10 +26,11 @@ from bundle_bench import (
 from toy_workspace import worker_command
 
 from gradproof import cli
-from gradproof.bundle.check import verify
-from gradproof.bundle.document import MANIFEST
-from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.runner import Worker
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.execution.pool import Worker
+from gradproof.extras.attest.manifest import MANIFEST
+from gradproof.extras.attest.verify import verify
 
 Attack = Callable[[Path], object]
 BROKEN = EXIT_CODE[Exit.BROKEN]

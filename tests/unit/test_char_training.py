@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradproof.backends.told import FLOATS, heard, timeline
-from gradproof.backends.torch_property import Case, Cell, Place, Refutation
+from gradproof.execution.methods.counterexample import FLOATS, timeline
+from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from models.char_bugs import MUTANTS, TORCH_ONLY
 from models.char_training import CharTraining, EmptyTraining, Job
 from models.char_transformer import CharTransformer, Shape, encoded, text_of

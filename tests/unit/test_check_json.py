@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 from toy_workspace import check
 
-from gradproof.contract import load
-from gradproof.core import Bound, Check, Expect, canonical
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.core.check import Bound, Check, canonical
+from gradproof.core.outcome import Expect
+from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,9 +13,9 @@ import pytest
 import xmlschema
 from report_sample import green, judged, partial, red
 
-from gradproof.core import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
-from gradproof.render import github, junit, sarif
-from gradproof.render.standing import Level, Standing, level_of, rows, standing_of
+from gradproof.core.outcome import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
+from gradproof.report.formats import github, junit, sarif
+from gradproof.report.views import Level, Standing, level_of, rows, standing_of
 
 DATA = Path(__file__).resolve().parents[1] / "data"
 XSD = [xmlschema.XMLSchema(DATA / name) for name in ("junit-10.xsd", "junit-4.xsd")]

@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 from toy_workspace import check, runs, worker_command, write_workspace
 
-from gradproof import claim, cli, environment, packages
-from gradproof.claim import ABSENT, reads
-from gradproof.core import EXIT_CODE, Check, Exit, Layer
-from gradproof.runner import Worker
-from gradproof.store import Store
-from gradproof.workspace import Workspace
+from gradproof import cli
+from gradproof.core.check import Check
+from gradproof.core.outcome import EXIT_CODE, Exit, Layer
+from gradproof.core.workspace import Workspace
+from gradproof.evidence import claim, environment
+from gradproof.evidence import environment as packages
+from gradproof.evidence.claim import ABSENT, reads
+from gradproof.evidence.store import Store
+from gradproof.execution.pool import Worker
 
 MET, BROKEN, OPEN = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN))
 HARNESS = """\
@@ -311,7 +314,7 @@ def test_the_packaged_reference_workspace_counts_by_its_content_wherever_it_is_i
     package = tmp_path / "site-packages/gradproof"
     info = package.parent / "gradproof-0.1.0.dist-info"
     info.mkdir(parents=True)
-    (info / "RECORD").write_text("gradproof/smt.py,,\ngradproof/_reference/models/mean.py,,\n")
+    (info / "RECORD").write_text("gradproof/arith/smt.py,,\ngradproof/_reference/models/mean.py,,\n")
     monkeypatch.setattr(claim, "REFERENCE", package / "_reference")
     assert claim._by_version(str(package / "smt.py"))
     assert not claim._by_version(str(package / "_reference/models/mean.py"))

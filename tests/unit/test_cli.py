@@ -16,8 +16,8 @@ import pytest
 from toy_workspace import CONTRACT, only, runs, worker_command
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Exit
-from gradproof.workspace import Workspace
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.core.workspace import Workspace
 
 SLEEP = "import time; time.sleep(600)\n    value = workspace"
 ALL = ["F-1@cpu-fp32", "F-1@cpu-fp32", "K-1", "K-1", "K-2", "STUB-1"]  # the gate runs two of them once more
@@ -270,14 +270,14 @@ def test_an_internal_error_is_exit_3_with_a_short_message(
 def test_a_report_that_contradicts_itself_is_a_crash_and_not_a_verdict(
     toy: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = cli.import_module("gradproof.report").build
+    real = cli.import_module("gradproof.report.build").build
 
     def sweetened(*args: Any, **kwargs: Any) -> dict[str, Any]:
         made: dict[str, Any] = real(*args, **kwargs)
         made["obligations"][0]["cells"]["smt"]["checks"] = []
         return made
 
-    monkeypatch.setattr("gradproof.report.build", sweetened)
+    monkeypatch.setattr("gradproof.report.build.build", sweetened)
     assert gradproof("verify", "-q") == EXIT_CODE[Exit.CRASH]
     assert report(toy)["run_state"] == "running"
 
@@ -305,7 +305,7 @@ def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
     runs_py = toy.root / "symbolic/runs.py"
     runs_py.write_text(runs_py.read_text().replace("value = workspace", SLEEP))
     program = (
-        "import sys; from gradproof.runner import Worker; from gradproof.cli import main\n"
+        "import sys; from gradproof.execution.pool import Worker; from gradproof.cli import main\n"
         f"Worker.command = lambda self: {worker_command(toy.root)!r}\n"
         "main(['verify', '--jobs', '2'])"
     )
@@ -327,7 +327,7 @@ def test_an_interrupted_run_is_exit_130_and_partial(toy: Workspace) -> None:
 def test_a_killed_run_cannot_read_as_clean(toy: Workspace) -> None:
     assert gradproof("verify", "-q") == 0
     program = (
-        "import os, signal; from gradproof import runner; from gradproof.cli import main\n"
+        "import os, signal; from gradproof.execution import pool as runner; from gradproof.cli import main\n"
         "runner.Pool = lambda *a, **k: os.kill(os.getpid(), signal.SIGKILL)\n"
         "main(['verify'])"
     )

@@ -14,11 +14,11 @@ import pytest
 from test_cli import evidence, gradproof
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, MEANING, Check, Effect, Exit, Outcome
-from gradproof.explanations import EXPLANATIONS
-from gradproof.mends import NEXT
-from gradproof.store import open_evidence
-from gradproof.workspace import Workspace
+from gradproof.core.check import Check
+from gradproof.core.error_codes import EXPLANATIONS
+from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.store import open_evidence
 
 
 def test_replay_of_a_check_and_what_has_no_counterexample(
@@ -31,7 +31,7 @@ def test_replay_of_a_check_and_what_has_no_counterexample(
     assert gradproof("replay", str(evidence(toy, "K-2")), "--control", "nobody") == EXIT_CODE[Exit.USAGE]
     for again, code in ((True, 0), (False, EXIT_CODE[Exit.OPEN])):
         rows = [{"on": "toy", "reproduced": again, "detail": "x"}]
-        monkeypatch.setattr("gradproof.backends.replaying.replay", lambda *_, rows=rows: rows)
+        monkeypatch.setattr("gradproof.execution.methods.replay_evidence.replay", lambda *_, rows=rows: rows)
         assert gradproof("replay", str(evidence(toy, "K-2")), "--write", "test_it.py") == code
     text = Path("test_it.py").read_text()
     compile(text, "test_it.py", "exec")
@@ -99,9 +99,9 @@ def test_a_replay_that_does_not_end_is_no_answer(
     toy: Workspace, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gradproof("verify", "-q") == 0
-    monkeypatch.setattr("gradproof.backends.replaying.replay", lambda *_: time.sleep(60))
+    monkeypatch.setattr("gradproof.execution.methods.replay_evidence.replay", lambda *_: time.sleep(60))
     path = evidence(toy, "K-2")
-    monkeypatch.setattr("gradproof.store.open_evidence", lambda _, real=open_evidence: hurried(*real(path)))
+    monkeypatch.setattr("gradproof.evidence.store.open_evidence", lambda _, real=open_evidence: hurried(*real(path)))
     assert gradproof("replay", str(path)) == EXIT_CODE[Exit.OPEN]
     assert "no answer within 0.2 s" in capsys.readouterr().err
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradproof.backends.torch_property import Case, Cell, NoKernel, Place, Refutation
-from gradproof.contract import load
-from gradproof.core import Exit
+from gradproof.contract.model import load
+from gradproof.core.outcome import Exit
+from gradproof.execution.methods.property import Case, Cell, NoKernel, Place, Refutation
 from models import layouts
 from symbolic import compatible, compiled
 from symbolic.compatible import FEATURES, with_each_feature

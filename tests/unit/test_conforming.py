@@ -9,11 +9,11 @@ import pytest
 
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear
-from gradproof.conforming import KERNELS, ONCE, SINGLE, reliances
-from gradproof.kernels import elementwise
+from gradproof.extras.conformance import elementwise
+from gradproof.report.kernel_assumptions import KERNELS, ONCE, SINGLE, reliances
+from gradproof.rounding.accumulation import Setting, difference
 from gradproof.rounding.certificate import certify
-from gradproof.rounding.operators import operators_of
-from gradproof.rounding.setting import Setting, difference
+from gradproof.rounding.step_contracts import operators_of
 from tests.unit import study_sample as sample
 
 Json = dict[str, Any]

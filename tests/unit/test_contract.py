@@ -12,10 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gradproof import contract
-from gradproof.contract import Contract, ContractErrors, Problem, exact, load
-from gradproof.core import Bound, Expect, Layer, Tolerance, canonical
-from gradproof.explanations import EXPLANATIONS
+from gradproof.contract import model as contract
+from gradproof.contract.model import Contract, load
+from gradproof.contract.schema import exact
+from gradproof.contract.yaml_reader import ContractErrors, Problem
+from gradproof.core.check import Bound, Tolerance, canonical
+from gradproof.core.error_codes import EXPLANATIONS
+from gradproof.core.outcome import Expect, Layer
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "contracts"

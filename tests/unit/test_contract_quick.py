@@ -7,9 +7,10 @@ import re
 
 import pytest
 
-from gradproof import contract_quick, contract_tree
-from gradproof.contract_events import parse
-from gradproof.contract_tree import Node
+from gradproof.contract import yaml_reader as contract_quick
+from gradproof.contract import yaml_reader as contract_tree
+from gradproof.contract.yaml_events import parse
+from gradproof.contract.yaml_reader import Node
 from tests.unit.test_contract import HERE, ROOT
 
 CONTRACTS = sorted(ROOT.glob("proofs/*/contract.yaml"))

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gradproof.contract import ContractErrors, Problem, load
-from gradproof.core import Kind, Layer
-from gradproof.explanations import EXPLANATIONS
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.contract.yaml_reader import ContractErrors, Problem
+from gradproof.core.error_codes import EXPLANATIONS
+from gradproof.core.outcome import Kind, Layer
+from gradproof.verdict.plan import plan
 
 SMALL = (Path(__file__).parents[1] / "contracts" / "small.yaml").read_text(encoding="utf-8")
 ROW = """\

@@ -8,8 +8,8 @@ import pytest
 import torch
 from training_checks import found
 
-from gradproof.backends.torch_property import Case, Place, Refutation
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods.property import Case, Place, Refutation
 from models.cross_entropy import CE_MUTANTS, IGNORED, CrossEntropy, DividesByRows
 from models.torch_cross_entropy import CE_MUTANTS as TORCH_MUTANTS
 from models.torch_cross_entropy import TorchCrossEntropy

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from crosshair.statespace import AnalysisMessage, MessageType
 
-from gradproof.backends import crosshair_ask as ask
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods import crosshair as ask
 
 
 def message(state: Any) -> Any:

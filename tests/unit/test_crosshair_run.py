@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends import crosshair_run
-from gradproof.core import Bound, Check, Control, Finding, GradproofError, Kind, Layer, Outcome, Reach
+from gradproof.core.check import Bound, Check, Control, Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.execution.methods import crosshair as crosshair_run
 from models.accumulation import Accumulation, Config, Empty, MicroBatch, Record, Vector
 from models.mutants import MUTANTS
 from models.registry import Mutant

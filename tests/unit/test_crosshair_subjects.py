@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends import crosshair_run
-from gradproof.core import Bound, Check, Kind, Layer, Outcome
+from gradproof.core.check import Bound, Check
+from gradproof.core.outcome import Kind, Layer, Outcome
+from gradproof.execution.methods import crosshair as crosshair_run
 from models.accumulation import Accumulation, Config, MicroBatch, Record, Vector, WeightedAccumulation
 from models.mutants import MUTANTS
 from models.window import Event

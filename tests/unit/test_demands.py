@@ -9,10 +9,12 @@ import pytest
 from test_judge import GATE, POLICY, finding_of, stands, verdict
 from toy_workspace import answer, check
 
-from gradproof.core import Bound, Check, Effect, Exit, Kind, Layer, Outcome, Reach
-from gradproof.demands import Demands, Least, Waiver, outdated, shortcoming, stricter, together
-from gradproof.evidence import Standing
-from gradproof.judge import Clause, Policy, Verdict, required
+from gradproof.contract.requirements import Demands, Least, Waiver, stricter, together
+from gradproof.core.check import Bound, Check
+from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome, Reach
+from gradproof.evidence.record import Standing
+from gradproof.verdict.judge import Verdict, required
+from gradproof.verdict.policy import Clause, Policy, outdated, shortcoming
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TODAY = NOW.date()

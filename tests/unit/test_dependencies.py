@@ -14,14 +14,15 @@ from pydantic import ValidationError
 from toy_workspace import CONTRACT, answer, check, refutation
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Exit, Layer, Outcome
-from gradproof.dependencies import premises
-from gradproof.documents import schemas
-from gradproof.evidence import Standing, record
-from gradproof.graph_shape import Graph
-from gradproof.judge import Clause, Policy, Premise, judge
+from gradproof.cli.schemas import schemas
+from gradproof.contract.dependencies import Premise, premises
+from gradproof.core.outcome import EXIT_CODE, Exit, Layer, Outcome
+from gradproof.core.schemas.commands import Graph
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import Standing, record
 from gradproof.session import Options, Session
-from gradproof.workspace import Workspace
+from gradproof.verdict.judge import judge
+from gradproof.verdict.policy import Clause, Policy
 
 IDS = re.compile(r"\b(T-1|STUB-1|K-1|K-2|F-1|GATE-1)\b")
 MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
@@ -82,7 +83,7 @@ def test_only_a_met_premise_lets_the_gate_be_met(state: Exit | None, outcome: Ou
 
 
 def premises_of(name: str, exits: dict[str, Exit]) -> tuple[Premise, ...]:
-    """What `gradproof.dependencies` makes of one `depends_on` entry."""
+    """What `gradproof.contract.dependencies` makes of one `depends_on` entry."""
     metadata = SimpleNamespace(depends_on=(name,))
     return premises(cast(Any, SimpleNamespace(metadata=metadata)), exits)
 

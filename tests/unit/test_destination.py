@@ -10,9 +10,18 @@ from pathlib import Path
 
 import pytest
 
-from gradproof.cli import destination
-from gradproof.cli.destination import allowed, cleared, descriptor_of, is_stream, opened, unwritten, writable, written
-from gradproof.core import GradproofError
+from gradproof.core import output as destination
+from gradproof.core.errors import GradproofError
+from gradproof.core.output import (
+    allowed,
+    cleared,
+    descriptor_of,
+    is_stream,
+    opened,
+    unwritten,
+    writable,
+    written,
+)
 
 
 @pytest.fixture
@@ -42,7 +51,7 @@ def test_an_open_file_goes_on_where_it_stands(log: tuple[int, Path], form: str) 
 
 SAYS = """import sys
 from pathlib import Path
-from gradproof.cli.destination import written
+from gradproof.core.output import written
 sys.stdout.write("said ")
 written(Path("/dev/stdout"), "written")
 """

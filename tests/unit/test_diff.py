@@ -13,14 +13,12 @@ from pydantic import BaseModel
 from toy_workspace import CONTRACT
 
 from gradproof import cli
-from gradproof.contract_schema import FieldRoot, OursRoot
-from gradproof.core import GradproofError
-from gradproof.diff import rules
-from gradproof.diff.compared import difference, raised
-from gradproof.diff.document import Diff
-from gradproof.diff.orders import ABSENT, Direction
-from gradproof.diff.rules import Change, compare
-from gradproof.documents import schemas
+from gradproof.cli.schemas import schemas
+from gradproof.contract.schema import FieldRoot, OursRoot
+from gradproof.core.errors import GradproofError
+from gradproof.report import diff_rules as rules
+from gradproof.report.diff import Diff, difference, raised
+from gradproof.report.diff_rules import ABSENT, Change, Direction, compare
 
 W, S, N, U = Direction.WEAKENED, Direction.STRENGTHENED, Direction.NEUTRAL, Direction.UNDECIDED
 TURNED = {W: S, S: W, N: N, U: U}
@@ -120,7 +118,7 @@ def written(folder: Path, text: str) -> Path:
 @pytest.fixture
 def loose(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contracts are loaded without the rules between their clauses, so that an edit may be one edit."""
-    monkeypatch.setattr("gradproof.contract.check", lambda *args: ([], []))
+    monkeypatch.setattr("gradproof.contract.model.check", lambda *args: ([], []))
 
 
 @pytest.mark.usefixtures("loose")

@@ -12,11 +12,12 @@ from report_sample import green as made
 from report_sample import judged, partial
 from toy_workspace import answer, check, refutation
 
-from gradproof.core import Bound, Finding, GradproofError, Outcome, Reach, digest_of
-from gradproof.diff.compared import difference
-from gradproof.diff.document import Diff
-from gradproof.evidence import record
-from gradproof.store import safe
+from gradproof.core.check import Bound, Finding, digest_of
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome, Reach
+from gradproof.evidence.record import record
+from gradproof.evidence.store import safe
+from gradproof.report.diff import Diff, difference
 
 Report = dict[str, Any]
 GREEN = {False: json.dumps(made()), True: json.dumps(made("release", True))}
@@ -109,7 +110,7 @@ def base() -> Report:
 @pytest.fixture
 def trusted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reports of one edit, which need not be what the judge would say."""
-    monkeypatch.setattr("gradproof.render.consistency.require", lambda report: None)
+    monkeypatch.setattr("gradproof.report.consistency.require", lambda report: None)
 
 
 def saved(path: Path, report: Report) -> Path:

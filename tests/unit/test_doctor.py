@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from gradproof import doctor
-from gradproof.cli import dispatch
+from gradproof.cli import dispatch, doctor
 
 
 def package(root: Path, name: str) -> Path:
@@ -168,7 +167,9 @@ def test_json_has_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str], m
 
 
 def test_a_missing_tool_is_a_warning(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
-    monkeypatch.setattr("gradproof.environment.environment", lambda: {"python": "3.11", "torch": "2", "crosshair": "0"})
+    monkeypatch.setattr(
+        "gradproof.evidence.environment.environment", lambda: {"python": "3.11", "torch": "2", "crosshair": "0"}
+    )
     assert dispatch(["doctor", "--quick", "--folder", str(tmp_path)]) == 1
     assert "warning: z3 is not installed" in capsys.readouterr().out
 

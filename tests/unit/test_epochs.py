@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 from gradproof import batches
-from gradproof.backends.torch_property import Cell, Place, Refutation
+from gradproof.execution.methods.property import Cell, Place, Refutation
 from models import epoch_steps, memory_steps
 from models.epochs import MUTANTS, Epochs, LengthNow
 from models.tails import ByConfiguredN, Held, MeanOfMeans, Tail

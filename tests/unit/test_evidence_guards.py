@@ -13,11 +13,21 @@ import pytest
 from test_store import evidence
 from toy_workspace import answer, check, refutation
 
-from gradproof.bundle.carried import CarriedStore, claimed, clock, files_of, files_text
-from gradproof.core import Finding, Layer, Outcome, Reach
-from gradproof.evidence import ANSWERS, NO_SEARCH, Standing, misdated, plain, record, validate, when
-from gradproof.store import Store, fresh, read
-from gradproof.workspace import Workspace
+from gradproof.core.check import Finding
+from gradproof.core.outcome import Layer, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import (
+    ANSWERS,
+    NO_SEARCH,
+    Standing,
+    misdated,
+    plain,
+    record,
+    validate,
+    when,
+)
+from gradproof.evidence.store import Store, fresh, read
+from gradproof.extras.attest.carried import CarriedStore, claimed, clock, files_of, files_text
 
 NONE, DIGEST, OTHER = "", "a" * 64, "b" * 64
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from gradproof import evidence_shape as shape
-from gradproof.core import Reach
+from gradproof.core.outcome import Reach
+from gradproof.core.schemas import evidence as shape
 
 
 def nested(depth: int) -> Any:

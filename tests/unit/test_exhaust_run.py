@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 
-from gradproof.arith import enumerated, exact, round_to
-from gradproof.arith.enumerated import Enumerated
+from gradproof.arith import exact, round_to
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import NonLinear
 from gradproof.arith.soft import Soft
-from gradproof.backends import smt_run
-from gradproof.backends.exhaust_run import explored
-from gradproof.core import Bound, Check, Finding, Kind, Layer, Outcome, Reach
-from gradproof.explore import Limits, Result
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods.explore import Limits, Result
+from gradproof.execution.methods.smt_strategies import explored_patterns as explored
+from gradproof.rounding import enumerated
+from gradproof.rounding.accumulation import Setting, error_of
+from gradproof.rounding.enumerated import Enumerated
 from gradproof.rounding.lattice import exhaustive
-from gradproof.rounding.setting import Setting, error_of
-from gradproof.workspace import Workspace
 from models.accumulation import Accumulation, Config
 from models.buffer_bugs import BUFFER_BUGS, Summed
 from symbolic import exhausted
@@ -133,7 +135,7 @@ def test_a_claim_below_the_worst_case_is_refuted_by_its_witness() -> None:
 def test_fp16_at_eight_is_refuted_in_the_model_and_on_torch() -> None:
     """The witness of the enumeration is known, so that the test need not enumerate: the ends break another claim."""
     check = claim(8, "1e-3", "fp16", bounds={"elements": 1})
-    from gradproof.backends.replay import once
+    from gradproof.execution.methods.replay import once
 
     grads = ["-1", "-2045/2048", "-1023/1024", "-1021/1024", *["-509/512"] * 4]
     values = {f"g0[{i}]": Fraction(g) for i, g in enumerate(grads)}

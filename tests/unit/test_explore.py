@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradproof import smt
-from gradproof.arith import exact
+from gradproof.arith import exact, smt
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.soft import Soft
-from gradproof.core import Bound, Check, Kind, Layer
-from gradproof.explore import Explorer, Limits, Result
-from gradproof.kit import Broken, ConcreteKit, SymbolicKit, Unreplayable
+from gradproof.core.check import Bound, Check
+from gradproof.core.outcome import Kind, Layer
+from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.harness import Broken, ConcreteKit, SymbolicKit, Unreplayable
 from symbolic.stubs import d3_grid
 
 

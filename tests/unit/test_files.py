@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from gradproof import files
-from gradproof.files import replace_whole, write_json, write_whole
-from gradproof.kernels import report
+from gradproof.core import files
+from gradproof.core.files import replace_whole, write_json, write_whole
+from gradproof.extras.conformance import report
 
 TEXT = "ä\n" * 1000
 
@@ -126,7 +126,7 @@ def test_what_must_survive_a_crash_is_on_the_disk_before_it_has_its_name(
 
 def test_a_long_name_and_two_writers_at_once_do_not_collide(tmp_path: Path) -> None:
     path = tmp_path / ("n" * 255)
-    text = "import sys; from pathlib import Path; from gradproof.files import write_whole\n"
+    text = "import sys; from pathlib import Path; from gradproof.core.files import write_whole\n"
     text += "for i in range(200): write_whole(Path(sys.argv[1]), sys.argv[2] * 5000, durable=False)"
     both = [subprocess.Popen([sys.executable, "-c", text, str(path), letter]) for letter in "ab"]
     assert [p.wait(timeout=600) for p in both] == [0, 0]
@@ -137,15 +137,15 @@ def test_a_long_name_and_two_writers_at_once_do_not_collide(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     "module",
     [
-        "gradproof.worker",
-        "gradproof.shadow.job",
-        "gradproof.shadow.watch_job",
-        "gradproof.store",
-        "gradproof.kernels.report",
+        "gradproof.execution.worker",
+        "gradproof.shadow.process.check",
+        "gradproof.shadow.process.watch_script",
+        "gradproof.evidence.store",
+        "gradproof.extras.conformance.report",
     ],
 )
 def test_there_is_one_writer(module: str) -> None:
     """None of them renames a file itself."""
     source = Path(files.__file__).parent.joinpath(*module.split(".")[1:]).with_suffix(".py").read_text()
-    assert "from gradproof.files import" in source
+    assert "from gradproof.core.files import" in source
     assert not any(word in source for word in ("os.replace", ".rename(", "mkstemp", "os.fsync"))

@@ -16,11 +16,13 @@ import pytest
 from test_runner import alive
 from toy_workspace import check, worker_command, write_workspace
 
-from gradproof import forked, forkserver, processes
-from gradproof.forked import Forked, ForkServer
-from gradproof.processes import strays
-from gradproof.runner import Pool, Worker
-from gradproof.workspace import Workspace
+from gradproof.core import processes
+from gradproof.core.processes import strays
+from gradproof.core.workspace import Workspace
+from gradproof.execution import forkserver
+from gradproof.execution import forkserver as forked
+from gradproof.execution.forkserver import Forked, ForkServer
+from gradproof.execution.pool import Pool, Worker
 
 HARNESSES = """\
 import os
@@ -190,7 +192,7 @@ def test_a_process_that_forks_away_from_its_worker_is_found_and_ended(toy: Works
 
 def test_without_a_scratch_folder_of_its_own_a_worker_starts_from_nothing(toy: Workspace, run: Run) -> None:
     script = toy.root / "toy_worker.py"
-    refused = "if '--serve' in sys.argv:\n    from gradproof import forkserver\n"
+    refused = "if '--serve' in sys.argv:\n    from gradproof.execution import forkserver\n"
     refused += "    forkserver._at_home = lambda old, new: False\n"
     script.write_text(script.read_text().replace("worker.main()", refused + "worker.main()"))
     evidence, _ = run("sees_nothing")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from toy_workspace import check
 
-from gradproof import forked, forkserver
-from gradproof.forked import LOST, Forked, ForkServer
-from gradproof.runner import Worker
-from gradproof.stash import Stash
-from gradproof.workspace import Workspace
+from gradproof.core.workspace import Workspace
+from gradproof.execution import forkserver
+from gradproof.execution import forkserver as forked
+from gradproof.execution.forkserver import LOST, Forked, ForkServer, Stash
+from gradproof.execution.pool import Worker
 
 Untold = tuple[Forked, socket.socket]
 

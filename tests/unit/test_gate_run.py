@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from toy_workspace import answer, only, refutation, write_workspace
 
-from gradproof import backends
-from gradproof.backends import gate_run
-from gradproof.contract import load
-from gradproof.core import Check, Finding, GradproofError, Outcome
-from gradproof.plan import plan
-from gradproof.workspace import Workspace
+from gradproof.contract.model import load
+from gradproof.core.check import Check, Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.execution import methods as backends
+from gradproof.execution.methods import gate as gate_run
+from gradproof.verdict.plan import plan
 
 Backend = Callable[[Check, Workspace], Any]
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from gradproof import starting
-from gradproof.backends.user_loop import BUGS
 from gradproof.cli import cli, dispatch
-from gradproof.contract import load
-from gradproof.files import replace_whole
+from gradproof.cli import init as starting
+from gradproof.contract.model import load
+from gradproof.core.files import replace_whole
+from gradproof.execution.methods.user_loop import BUGS
 
 LOOP = "def train(run):\n    return []\n\n\ndef other(run):\n    return []\n"
 WRITTEN = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gradproof import integrity
-from gradproof.integrity import Seal, shadowed
+from gradproof.evidence import seal as integrity
+from gradproof.evidence.seal import Seal, shadowed
 
 NAME = "gradproof.toy_engine"
 SOURCE = """\

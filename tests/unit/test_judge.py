@@ -9,10 +9,22 @@ from typing import Any
 import pytest
 from toy_workspace import answer, check, control, refutation
 
-from gradproof.audit import audit, belongs
-from gradproof.core import DECISION, EXIT_CODE, Check, Effect, Exit, Expect, Finding, Kind, Layer, Outcome, Reach
-from gradproof.evidence import Standing, plain, record
-from gradproof.judge import Clause, Criterion, Policy, Verdict, judge, required
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import (
+    DECISION,
+    EXIT_CODE,
+    Effect,
+    Exit,
+    Expect,
+    Kind,
+    Layer,
+    Outcome,
+    Reach,
+)
+from gradproof.evidence.audit import audit, belongs
+from gradproof.evidence.record import Standing, plain, record
+from gradproof.verdict.judge import Verdict, judge, required
+from gradproof.verdict.policy import Clause, Criterion, Policy
 
 GATE = check("GATE-1/falsification", kind=Kind.GATE, obligations=(), harness="", mutants=())
 POLICY = Policy("ci", (Clause("T-1", (Layer.SMT,)),), (Criterion("right", ("T-1",)),), GATE.id)

@@ -8,10 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.kernels.cases import cases
-from gradproof.kernels.detect import UNEXPLAINED, Dot, explain, probe
-from gradproof.kernels.elementwise import operator_named, to_bits, to_tensor
-from gradproof.kernels.model import Bits, Machine, Program, Values, decode, encode, flush, odd_sum, round_to
+from gradproof.extras.conformance.cases import cases
+from gradproof.extras.conformance.deviations import UNEXPLAINED, Dot, explain, probe
+from gradproof.extras.conformance.elementwise import operator_named, to_bits, to_tensor
+from gradproof.extras.conformance.machine import (
+    Bits,
+    Machine,
+    Program,
+    Values,
+    decode,
+    encode,
+    flush,
+    odd_sum,
+    round_to,
+)
 
 FMA = "FMA contraction: a*b + c in one rounding"
 

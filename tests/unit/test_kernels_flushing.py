@@ -10,10 +10,19 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from gradproof.kernels import flushing, matmul, reductions, rows, scatter, special
-from gradproof.kernels.detect import FLUSHES
-from gradproof.kernels.elementwise import OPERATORS, Operator
-from gradproof.kernels.report import HOLDS, REFUTED, Result
+from gradproof.extras.conformance import (
+    matmul,
+    reductions,
+    rows,
+    scatter,
+    special,
+)
+from gradproof.extras.conformance import (
+    special as flushing,
+)
+from gradproof.extras.conformance.deviations import FLUSHES
+from gradproof.extras.conformance.elementwise import OPERATORS, Operator
+from gradproof.extras.conformance.report import HOLDS, REFUTED, Result
 
 COUNT = 2000
 WIDE = ("fp32", "bf16")  # 16-bit floats of five exponent bits are never subnormal in fp32, where a CPU computes

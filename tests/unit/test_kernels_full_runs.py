@@ -10,10 +10,18 @@ from torch import Tensor
 
 from gradproof.arith.bounds import closed_form
 from gradproof.arith.formats import FORMATS
-from gradproof.kernels import full_runs, gradients
-from gradproof.kernels.full_runs import PAIRS, Setting, bound_for, division_bound, run, term_bound
-from gradproof.kernels.reciprocal import MULTIPLY, worst
-from gradproof.kernels.report import ERROR, HOLDS, NOT_RUN, REFUTED
+from gradproof.extras.conformance import accumulation as full_runs
+from gradproof.extras.conformance import accumulation as gradients
+from gradproof.extras.conformance.accumulation import (
+    PAIRS,
+    Setting,
+    bound_for,
+    division_bound,
+    run,
+    term_bound,
+)
+from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED
+from gradproof.rounding.reciprocal import MULTIPLY, worst
 from models.torch_nets import NETS
 
 SMALL = 1501

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.kernels.cases import all_patterns, cases, structured
-from gradproof.kernels.elementwise import to_bits, to_tensor
-from gradproof.kernels.model import (
+from gradproof.extras.conformance.cases import all_patterns, cases, structured
+from gradproof.extras.conformance.elementwise import to_bits, to_tensor
+from gradproof.extras.conformance.machine import (
     KNOWN,
     Machine,
     Values,

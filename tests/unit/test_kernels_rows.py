@@ -11,13 +11,20 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.kernels import matmul, reductions, rows
-from gradproof.kernels.detect import UNEXPLAINED
-from gradproof.kernels.elementwise import DTYPES, OPERATORS, Operator, operator_named, to_bits, to_tensor
-from gradproof.kernels.model import Machine, encode
-from gradproof.kernels.report import ERROR, HOLDS, NOT_RUN, REFUTED
-from gradproof.kernels.rows import compare, conform, distance, outputs
-from gradproof.kernels.trials import Row, Trial, bounded, exactly, judge, sample
+from gradproof.extras.conformance import matmul, reductions, rows
+from gradproof.extras.conformance.deviations import UNEXPLAINED
+from gradproof.extras.conformance.elementwise import (
+    DTYPES,
+    OPERATORS,
+    Operator,
+    operator_named,
+    to_bits,
+    to_tensor,
+)
+from gradproof.extras.conformance.machine import Machine, encode
+from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED
+from gradproof.extras.conformance.rows import compare, conform, distance, outputs
+from gradproof.extras.conformance.trials import Row, Trial, bounded, exactly, judge, sample
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -15,13 +15,13 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.kernels import __main__ as command
-from gradproof.kernels import special
-from gradproof.kernels.elementwise import TORCH
-from gradproof.kernels.model import Machine
-from gradproof.kernels.reciprocal import DIVIDE, MULTIPLY, WIDE, worst
-from gradproof.kernels.report import HOLDS, NOT_RUN, REFUTED, Result, ratio_of, standing
-from gradproof.rounding.survival import reach_of_orders, smallest_survivor
+from gradproof.extras.conformance import __main__ as command
+from gradproof.extras.conformance import special
+from gradproof.extras.conformance.elementwise import TORCH
+from gradproof.extras.conformance.machine import Machine
+from gradproof.extras.conformance.report import HOLDS, NOT_RUN, REFUTED, Result, ratio_of, standing
+from gradproof.rounding.edge_cases import reach_of_orders, smallest_survivor
+from gradproof.rounding.reciprocal import DIVIDE, MULTIPLY, WIDE, worst
 
 
 def test_every_fact_holds_on_this_cpu() -> None:
@@ -157,11 +157,11 @@ class Blocker(importlib.abc.MetaPathFinder):
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocker())
-import gradproof.kernels
+import gradproof.extras.conformance
 assert "torch" not in sys.modules
 for name in ("rows", "reductions", "matmul", "full_runs", "gradients", "special", "reciprocal", "__main__"):
-    importlib.import_module(f"gradproof.kernels.{name}")
-assert "torch" in sys.modules and "gradproof.smt" not in sys.modules
+    importlib.import_module(f"gradproof.extras.conformance.{name}")
+assert "torch" in sys.modules and "gradproof.arith.smt" not in sys.modules
 print("imported")
 """
 

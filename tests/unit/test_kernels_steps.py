@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.kernels import moments, reductions, scatter
-from gradproof.kernels.__main__ import SECTIONS, options, sections
-from gradproof.kernels.elementwise import DTYPES
-from gradproof.kernels.model import Values, decode
-from gradproof.kernels.report import ERROR, HOLDS, NOT_RUN, REFUTED, Result
-from gradproof.kernels.trials import CONTROL, Row, bounded, judge
+from gradproof.extras.conformance import adamw as moments
+from gradproof.extras.conformance import reductions, scatter
+from gradproof.extras.conformance.__main__ import SECTIONS, options, sections
+from gradproof.extras.conformance.elementwise import DTYPES
+from gradproof.extras.conformance.machine import Values, decode
+from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED, Result
+from gradproof.extras.conformance.trials import CONTROL, Row, bounded, judge
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

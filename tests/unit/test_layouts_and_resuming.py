@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 import torch
 
-from gradproof.backends.torch_property import Case, Cell, Place, Refutation
+from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from models import layouts, resume_steps
 from symbolic.layout_runs import accumulation_error, own_gradients, same_in_every_layout, stepped
 from symbolic.resume_runs import apart, end_of, job_of, resumed_is_the_same

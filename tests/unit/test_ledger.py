@@ -17,15 +17,16 @@ from pydantic import ValidationError
 from toy_workspace import answer, worker_command
 
 from gradproof import cli
-from gradproof.contract_tree import ContractErrors
-from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, Reach
-from gradproof.documents import schemas
-from gradproof.ledger.at_hand import FILE
-from gradproof.ledger.build import again, can_turn_red
-from gradproof.ledger.document import Claims
-from gradproof.render.claims import as_json, html, markdown
-from gradproof.runner import Worker
-from gradproof.workspace import Workspace
+from gradproof.cli.schemas import schemas
+from gradproof.contract.yaml_reader import ContractErrors
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.execution.pool import Worker
+from gradproof.extras.claims import FILE
+from gradproof.extras.claims.build import again, can_turn_red
+from gradproof.extras.claims.document import Claims
+from gradproof.extras.claims.render import as_json, html, markdown
 
 MET, BROKEN, USAGE, OPEN, NOTHING = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.USAGE, Exit.OPEN, Exit.NOTHING))
 STATED, REFUTING = "checks: [K-1]", "refuted_by: [K-2]"

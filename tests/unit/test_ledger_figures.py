@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from ledger_toy import EXACT
 
-from gradproof.ledger.compute import ComputeError, computed
-from gradproof.ledger.figures import Unread, at, judged, said, told, value_of
-from gradproof.ledger.shape import FigureShape
+from gradproof.extras.claims.figures import ComputeError, Unread, at, computed, judged, said, told, value_of
+from gradproof.extras.claims.schema import FigureShape
 
 ROWS = {"rows": [{"n": 1, "of": "x", "v": 2}, {"n": 2, "of": "x", "v": 8}, {"n": 2, "of": "y", "v": 4}]}
 

@@ -6,8 +6,19 @@ from itertools import product
 
 import pytest
 
-from gradproof.core import Effect, Outcome, Reach
-from gradproof.ledger.rules import ANSWER, EXPECTED, TRUTH, VERDICTS, Answer, Part, Verdict, answer, effect, verdict
+from gradproof.core.outcome import Effect, Outcome, Reach
+from gradproof.extras.claims.document import (
+    ANSWER,
+    EXPECTED,
+    TRUTH,
+    VERDICTS,
+    Answer,
+    Part,
+    Verdict,
+    answer,
+    effect,
+    verdict,
+)
 
 ALL, BOUNDED, SAMPLED = Answer.PROVED_ALL, Answer.PROVED_BOUNDED, Answer.SAMPLED
 ANSWERS = (Outcome.HOLDS, Outcome.REFUTED)

@@ -11,7 +11,7 @@ import pytest
 
 from gradproof.arith.formats import Format
 from gradproof.arith.soft import near_sqrt
-from gradproof.rounding.contracts import (
+from gradproof.rounding.step_contracts import (
     ADD_FORMS,
     EXACT_RESULT,
     LEMMAS,

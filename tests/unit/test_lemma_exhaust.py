@@ -12,10 +12,10 @@ import torch
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.rounding import exhaust, exhaust_ops
-from gradproof.rounding.contracts import ADD_FORMS, ROUND_FORMS, TABLE_N, Step
 from gradproof.rounding.exhaust import ADD_CHECKS, Additions, Ints, Rounded, round_units
 from gradproof.rounding.exhaust_ops import RATIO_CHECKS, Ratios, round_ratio
 from gradproof.rounding.exhaust_sums import quotients_and_sums
+from gradproof.rounding.step_contracts import ADD_FORMS, ROUND_FORMS, TABLE_N, Step
 
 TINY = Format("tiny", 6, 3, -1, 2)
 HALF, BRAIN, SINGLE = FORMATS["fp16"], FORMATS["bf16"], FORMATS["fp32"]

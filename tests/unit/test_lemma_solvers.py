@@ -7,12 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from gradproof import smt
+from gradproof.arith import smt
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.rounding import smtlib, solve
-from gradproof.rounding.contracts import LEMMAS, ROUND_FORMS
-from gradproof.rounding.lemma_jobs import OWN, SYMFPU, method, routes
-from gradproof.rounding.lemmas import recheck
+from gradproof.rounding import smtlib
+from gradproof.rounding import solvers as solve
+from gradproof.rounding.lemma_plan import OWN, SYMFPU, method, routes
+from gradproof.rounding.lemma_store import recheck
+from gradproof.rounding.step_contracts import LEMMAS, ROUND_FORMS
 
 HALF, SINGLE = FORMATS["fp16"], FORMATS["fp32"]
 BOTH = ("bitwuzla", "z3")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from gradproof.arith import formats
-from gradproof.core import digest_of
-from gradproof.rounding import lemma_jobs, lemmas
-from gradproof.rounding.contracts import LEMMAS, premises
-from gradproof.rounding.lemmas import LemmaRefused, judge, load, rebuild, recheck, require
+from gradproof.core.check import digest_of
+from gradproof.rounding import lemma_plan as lemma_jobs
+from gradproof.rounding import lemma_store as lemmas
+from gradproof.rounding.lemma_store import LemmaRefused, judge, load, rebuild, recheck, require
+from gradproof.rounding.step_contracts import LEMMAS, premises
 
 QUICK = "add/bf16/half-ulp"
 ROUND = "round/bf16/half-ulp"

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 from toy_workspace import answer, refutation, runs, worker_command, write_workspace
 
-from gradproof import cli, merge
-from gradproof.core import EXIT_CODE, Check, Exit, Finding, Outcome, Reach, digest_of
-from gradproof.evidence import now, record
-from gradproof.runner import Worker
+from gradproof import cli
+from gradproof.core.check import Check, Finding, digest_of
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.evidence import merge
+from gradproof.evidence.record import now, record
+from gradproof.evidence.store import Store, safe
+from gradproof.execution.pool import Worker
 from gradproof.session import Options, Session
-from gradproof.store import Store, safe
-from gradproof.workspace import Workspace
 
 OPEN, USAGE, NOTHING = EXIT_CODE[Exit.OPEN], EXIT_CODE[Exit.USAGE], EXIT_CODE[Exit.NOTHING]
 Data = dict[str, Any]

@@ -16,14 +16,22 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader
 
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
 from gradproof.monitoring import Tally, report_loss
-from gradproof.render import monitoring, step
-from gradproof.shadow.monitor import Monitor
-from gradproof.shadow.monitored import MIXED, NO_EPOCH, READ_AHEAD, SEVERAL, heard, monitored, reported
-from gradproof.shadow.verdict import Verification
-from gradproof.shadow.watch import PROTOCOL, watch
-from gradproof.shadow.wire import from_json, to_json
+from gradproof.report.formats import step
+from gradproof.shadow.process.watch import PROTOCOL, watch
+from gradproof.shadow.protocol import monitor_report as monitoring
+from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.protocol.monitor_report import (
+    MIXED,
+    NO_EPOCH,
+    READ_AHEAD,
+    SEVERAL,
+    heard,
+    monitored,
+    reported,
+)
+from gradproof.shadow.result import Verification, from_json, to_json
 from models.monitors import MUTANTS
 from symbolic.monitor_runs import world_of
 from tests.loops import monitored_loop
@@ -60,7 +68,7 @@ def test_a_real_training_is_told_as_it_was() -> None:
     told, losses = told_by(Tally())
     assert mistakes(told, losses) == set()
     assert told["effective"]["sizes"] == [4, 4, 4, 4]
-    text = " ".join(monitoring.lines(told))
+    text = " ".join(monitoring.monitoring_lines(told))
     for words in (
         "4 x 4 x 3 = 48 samples",
         "2 optimizer steps and 1 skipped",
@@ -320,7 +328,7 @@ def test_a_compiled_model_is_watched() -> None:
 
 def test_a_given_number_that_is_not_seen_is_said() -> None:
     made = run([torch.ones(2, 3)] * 4, accum_steps=4)
-    assert "the first window has 2 micro-batches, and 4 were given" in monitoring.lines(monitored(made))[0]
+    assert "the first window has 2 micro-batches, and 4 were given" in monitoring.monitoring_lines(monitored(made))[0]
 
 
 def test_the_json_form_and_the_text_have_it() -> None:

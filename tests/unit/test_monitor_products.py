@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
 from gradproof.monitoring import report_loss
-from gradproof.shadow.monitor import Monitor
-from gradproof.shadow.monitored import DROPPED, heard, monitored, reported
+from gradproof.shadow.protocol.monitor import Monitor
+from gradproof.shadow.protocol.monitor_report import DROPPED, heard, monitored, reported
 
 N = 4
 

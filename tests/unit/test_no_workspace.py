@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from gradproof import cli
-from gradproof.cli.verify_watch import Watcher, watched
-from gradproof.core import EXIT_CODE, NO_WORKSPACE, Exit, GradproofError
+from gradproof.cli.verify import Watcher, watched
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, NO_WORKSPACE, Exit
+from gradproof.core.workspace import CI, Workspace, find
 from gradproof.session import Options
-from gradproof.workspace import CI, Workspace, find
 
 
 def gradproof(*args: str) -> int:

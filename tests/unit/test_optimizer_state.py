@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gradproof.backends.torch_property import Case, Cell, Place, Refutation
+from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from models import state_steps
 from models.optimizer_state import MUTANTS, Decay, Moments, OptimizerState
 from models.window import Event

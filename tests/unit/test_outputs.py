@@ -15,8 +15,9 @@ from jsonschema import Draft202012Validator
 
 from gradproof.cli import dispatch
 from gradproof.cli.outputs import NAMES, Output, asked
-from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.workspace import Workspace
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.core.workspace import Workspace
 
 FILES = tuple(name for name in NAMES if name != "github")
 
@@ -284,7 +285,7 @@ def test_what_an_earlier_run_wrote_is_gone_before_a_contract_is_loaded(
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("gradproof.contract.load", killed)
+    monkeypatch.setattr("gradproof.contract.model.load", killed)
     assert dispatch([command, *words[1:]]) == 130
     assert [p.name for p in (toy.root / "out").iterdir()] == ["toy.md"]
 

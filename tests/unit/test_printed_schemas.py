@@ -15,15 +15,15 @@ import jsonschema
 import pytest
 from pydantic import ValidationError
 
-from gradproof.bound_shape import BoundDocument, Certificate, Thresholds
 from gradproof.cli import dispatch
-from gradproof.core import EXIT_CODE, Exit, digest_of
-from gradproof.documents import Shape
-from gradproof.events_shape import Event
-from gradproof.listing_shapes import Config, Listing, Selection
-from gradproof.merge_shape import Merge
+from gradproof.core.check import digest_of
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.core.schemas.base import Shape
+from gradproof.core.schemas.bound import BoundDocument, Certificate, Thresholds
+from gradproof.core.schemas.commands import Config, Listing, Merge, Selection
+from gradproof.core.schemas.events import Event
+from gradproof.core.workspace import Workspace
 from gradproof.rounding.farkas import check
-from gradproof.workspace import Workspace
 
 ROOT = Path(__file__).resolve().parents[2]
 KINDS: dict[str, type[Shape] | type[Event]] = {

@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 
-from gradproof import processes, smt
-from gradproof.contract import ContractErrors
-from gradproof.contract import load as contract
-from gradproof.core import GradproofError
-from gradproof.processes import Spent, exceeded
+from gradproof.arith import smt
+from gradproof.contract.model import load as contract
+from gradproof.contract.settings import load
+from gradproof.contract.yaml_reader import ContractErrors
+from gradproof.core import processes
+from gradproof.core.errors import GradproofError
+from gradproof.core.processes import Spent, exceeded
+from gradproof.core.workspace import Workspace
 from gradproof.session import Options
-from gradproof.settings import load
-from gradproof.shadow.child import Target, verify
+from gradproof.shadow.process.check import Target, verify
 from gradproof.shadow.request import Request
-from gradproof.workspace import Workspace
 
 SPIN = "while True: pass"
 BREEDS = """

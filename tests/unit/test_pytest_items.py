@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from toy_workspace import write_workspace
 
-from gradproof.workspace import Workspace
+from gradproof.core.workspace import Workspace
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLUGIN = """\
 import sys
-from gradproof.runner import Worker
+from gradproof.execution.pool import Worker
 Worker.command = lambda self: [sys.executable, "-P", {worker!r}]
 """
 

@@ -10,10 +10,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from gradproof.backends.rank_group import run_ranks
-from gradproof.backends.told import FLOATS, heard, timeline
-from gradproof.backends.torch_property import Case, Cell, Place, Refutation
-from gradproof.core import GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.execution.methods.counterexample import FLOATS, timeline
+from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.property import Case, Cell, Place, Refutation
+from gradproof.execution.methods.ranks import run_ranks
 from models import ddp_steps
 from symbolic.ddp_runs import one_sync_a_window
 

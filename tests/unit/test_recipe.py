@@ -11,10 +11,10 @@ import click
 import pytest
 
 from gradproof.cli import cli
-from gradproof.contract import load
-from gradproof.core import Outcome
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.core.outcome import Outcome
 from gradproof.testing import check
+from gradproof.verdict.plan import plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).resolve().parents[2]

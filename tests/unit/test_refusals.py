@@ -13,12 +13,11 @@ from typing import Any
 import pytest
 
 from gradproof.arith import exact
-from gradproof.arith.enumerated import AtMost, Enumerated
 from gradproof.arith.linear import Linear, NonLinear
-from gradproof.backends.chain_run import ChainExplorer, ChainKit
-from gradproof.backends.exhaust_run import ExhaustExplorer, ExhaustKit
-from gradproof.explore import Explorer, Limits, Result
-from gradproof.kit import SymbolicKit
+from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.harness import SymbolicKit
+from gradproof.execution.methods.smt_strategies import ChainExplorer, ChainKit, ExhaustExplorer, ExhaustKit
+from gradproof.rounding.enumerated import AtMost, Enumerated
 
 
 def limits() -> Limits:

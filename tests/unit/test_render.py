@@ -16,9 +16,13 @@ import jsonschema
 import pytest
 from rich.console import Console
 
-from gradproof.core import DECISION, Bound, Check, Effect, Expect, Finding, GradproofError, Kind, Layer, Outcome
-from gradproof.evidence import record
-from gradproof.render import fmt, html, jsonreport, markdown, terminal, views
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import DECISION, Effect, Expect, Kind, Layer, Outcome
+from gradproof.evidence.record import record
+from gradproof.report import views
+from gradproof.report.formats import html, jsonreport, markdown, terminal
+from gradproof.report.formats import text as fmt
 from tests.unit import report_sample as sample
 
 Report = dict[str, Any]
@@ -394,7 +398,7 @@ def test_small_words() -> None:
 
 
 def test_rendering_loads_neither_torch_nor_z3() -> None:
-    load = "import sys; from gradproof.render import html, terminal, markdown, jsonreport"
+    load = "import sys; from gradproof.report.formats import html, terminal, markdown, jsonreport"
     code = f"{load}; print({{'torch', 'z3'}} & set(sys.modules))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=600)
     assert found.stdout.strip() == "set()"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gradproof.render import fmt, html
+from gradproof.report.formats import html
+from gradproof.report.formats import text as fmt
 from tests.unit import report_sample as sample
 from tests.unit.test_render_page import CSS, Page
 

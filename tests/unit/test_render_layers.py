@@ -6,8 +6,9 @@ import io
 
 from rich.console import Console
 
-from gradproof.core import Layer
-from gradproof.render import terminal, views
+from gradproof.core.outcome import Layer
+from gradproof.report import views
+from gradproof.report.formats import terminal
 from tests.unit import report_sample as sample
 
 

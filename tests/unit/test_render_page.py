@@ -13,14 +13,16 @@ from typing import Any
 
 import pytest
 
-import gradproof.render
-from gradproof.render import errors, html, plot
+import gradproof.report.formats
+from gradproof.report import charts as errors
+from gradproof.report import charts as plot
+from gradproof.report.formats import html
 from tests.unit import report_sample as sample
 from tests.unit.test_render import hostile
 
 Report = dict[str, Any]
 VOID = {"meta", "br", "link", "img", "input", "hr"}
-CSS = (Path(gradproof.render.__file__).parent / "report.css").read_text(encoding="utf-8")
+CSS = (Path(gradproof.report.formats.__file__).parent / "report.css").read_text(encoding="utf-8")
 SAMPLES = {"green": sample.green, "red": sample.red, "partial": sample.partial}
 
 

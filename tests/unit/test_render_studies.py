@@ -13,9 +13,13 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from gradproof.core import Effect, GradproofError
-from gradproof.render import consistency, html, jsonreport, markdown, rounding, rounding_plot, traces, views
-from gradproof.timeline import as_json, from_json
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Effect
+from gradproof.core.timeline import as_json, from_json
+from gradproof.report import charts as rounding_plot
+from gradproof.report import consistency, rounding, views
+from gradproof.report import stories as traces
+from gradproof.report.formats import html, jsonreport, markdown
 from tests.unit import report_sample as sample
 from tests.unit import study_sample as studies
 
@@ -115,7 +119,7 @@ def test_the_report_schema_takes_both_sections_and_traces(green: Report) -> None
 
 
 def drawn(report: Report) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(str(p.svg)) for p in rounding_plot.panels(report["rounding"]["document"])]
+    return [ElementTree.fromstring(str(p.svg)) for p in rounding_plot.rounding_panels(report["rounding"]["document"])]
 
 
 def test_the_plot_is_true_to_the_numbers(green: Report) -> None:
@@ -123,7 +127,7 @@ def test_the_plot_is_true_to_the_numbers(green: Report) -> None:
     for svg, series in zip(drawn(green), document["series"], strict=True):
         points = [p for p in rounding_plot.both(series) if p.bound > 0]
         asked = rounding_plot.tolerances(document, series["buffer"])
-        ax = rounding_plot.axes(points, asked)
+        ax = rounding_plot.rounding_axes(points, asked)
         [line] = svg.findall("polyline[@class='bound']")
         path = " ".join(f"{ax.x(p.n):.1f},{ax.y(p.bound):.1f}" for p in points)
         assert line.get("points") == path
@@ -142,13 +146,13 @@ def test_the_plot_is_true_to_the_numbers(green: Report) -> None:
 
 def test_the_axes_hold_every_number_and_grow_by_powers_of_two() -> None:
     points = [rounding_plot.Both(n, 1e-8 * n, 0.9e-8 * n, 1 / 0.9) for n in (2, 3, 4, 100, 4096)]
-    ax = rounding_plot.axes(points, {"1e-5": 1e-5})
+    ax = rounding_plot.rounding_axes(points, {"1e-5": 1e-5})
     assert ax.sizes == tuple(2**k for k in range(1, 13))
     assert 10.0**ax.low <= 1.8e-8
     assert 10.0**ax.high >= 4.096e-5
     assert ax.x(2) < ax.x(3) < ax.x(4) < ax.x(100) < ax.x(4096)
     assert ax.y(1e-8) > ax.y(1e-5)
-    alone = rounding_plot.axes(points[:1], {})
+    alone = rounding_plot.rounding_axes(points[:1], {})
     assert len(alone.sizes) >= 2
 
 
@@ -156,7 +160,7 @@ def test_a_series_with_nothing_above_zero_has_no_panel() -> None:
     document = studies.rounding(
         series=[{"buffer": "fp32", "points": [{"n": 1, "bound": "0", "attained": "0", "ratio": None}]}]
     )
-    assert rounding_plot.panels(document) == []
+    assert rounding_plot.rounding_panels(document) == []
 
 
 def test_kernels_are_told_by_operator_dtype_and_device(green: Report) -> None:
@@ -203,7 +207,7 @@ def test_without_a_document_of_kernels_the_report_says_so(green: Report) -> None
     green["kernels"] = {"documents": [], "relies": []}
     page = section(html.render(green), "kernels")
     assert "NOT_RUN" in page
-    assert "python -P -m gradproof.kernels --out reports/kernels/cpu.json" in page
+    assert "python -P -m gradproof.extras.conformance --out reports/kernels/cpu.json" in page
     assert [words[:32] for words in rounding.devices(green)] == [
         f"{d}: 0 of 0 rounded operators conform"[:32] for d in ("cpu", "cuda")
     ]

@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from gradproof import smt
-from gradproof.backends.crosshair_ask import consult, uncollected
+from gradproof.arith import smt
+from gradproof.execution.methods.crosshair import consult, uncollected
 
 
 def loose() -> tuple[list[Any], dict[str, Any]]:

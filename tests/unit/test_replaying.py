@@ -10,12 +10,14 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends.replaying import again, pytest_file, replay, subject_of
-from gradproof.contract import load
-from gradproof.core import Check, GradproofError, Kind
-from gradproof.plan import plan
-from gradproof.runner import Worker
-from gradproof.workspace import Workspace, find
+from gradproof.contract.model import load
+from gradproof.core.check import Check
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Kind
+from gradproof.core.workspace import Workspace, find
+from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of
+from gradproof.execution.pool import Worker
+from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 RIGHT = "models.accumulation:WeightedAccumulation"

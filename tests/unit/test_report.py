@@ -12,15 +12,18 @@ import pytest
 from rich.console import Console
 from toy_workspace import answer, control, refutation, write_workspace
 
-from gradproof import report as reports
-from gradproof.contract import Contract, load
-from gradproof.core import Check, Finding, Kind, Layer, Outcome
-from gradproof.evidence import Standing, record
-from gradproof.judge import judge
-from gradproof.plan import plan, policy_of
-from gradproof.render import consistency, html, jsonreport, markdown, terminal
+from gradproof.contract.model import Contract, load
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import Standing, record
+from gradproof.report import build as reports
+from gradproof.report import consistency
+from gradproof.report.formats import html, jsonreport, markdown, terminal
 from gradproof.session import Options, Session
-from gradproof.workspace import Workspace
+from gradproof.verdict.judge import judge
+from gradproof.verdict.plan import plan
+from gradproof.verdict.policy import policy_of
 
 SCHEMA = Path(__file__).resolve().parents[2] / "reports/report.schema.json"
 Maker = Callable[[Check], Finding]

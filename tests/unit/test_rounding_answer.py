@@ -15,19 +15,20 @@ import pytest
 from gradproof.arith import exact
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear
-from gradproof.backends import chain_run
-from gradproof.backends.chain_run import ChainExplorer, ChainKit, extremes
 from gradproof.cli import dispatch
-from gradproof.core import Outcome
-from gradproof.explore import Limits, Result
-from gradproof.kernels import replay as replays
-from gradproof.kernels.replay import replay
-from gradproof.rounding import answer as answers
-from gradproof.rounding import farkas, founded
-from gradproof.rounding.answer import answer, bits, thresholds
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods import replay_kernels as replays
+from gradproof.execution.methods import smt_strategies as chain_run
+from gradproof.execution.methods.explore import Limits, Result
+from gradproof.execution.methods.replay_kernels import replay
+from gradproof.execution.methods.smt_strategies import ChainExplorer, ChainKit, extremes
+from gradproof.rounding import bound as answers
+from gradproof.rounding import farkas
+from gradproof.rounding import lemma_store as founded
+from gradproof.rounding.accumulation import Setting, difference, error_of
+from gradproof.rounding.bound import answer, bits, thresholds
 from gradproof.rounding.certificate import certify
-from gradproof.rounding.lemmas import LemmaRefused
-from gradproof.rounding.setting import Setting, difference, error_of
+from gradproof.rounding.lemma_store import LemmaRefused
 
 EPS = Fraction(1, 10**5)
 

@@ -14,11 +14,11 @@ from gradproof.arith.bounds import accumulation_bound, closed_form, scaling_boun
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear, NonLinear, residual
 from gradproof.arith.soft import Soft
-from gradproof.rounding.anyorder import any_order_bound
+from gradproof.rounding.accumulation import Setting, accumulated, difference, error_of
+from gradproof.rounding.bound import any_order_bound
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.farkas import Refused, check
-from gradproof.rounding.setting import Setting, accumulated, difference, error_of
-from gradproof.rounding.witness import sequential_witness
+from gradproof.rounding.witness_sequential import sequential_witness
 
 ONE = Fraction(1)
 

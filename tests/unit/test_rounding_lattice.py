@@ -12,9 +12,9 @@ import pytest
 from gradproof.arith.bounds import closed_form
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.rounding import lattice
+from gradproof.rounding.accumulation import Setting, difference, error_of
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.lattice import Grid, Sums, exhaustive, grid, leaf
-from gradproof.rounding.setting import Setting, difference, error_of
 
 TINY = {"t5": Format("t5", 5, 3, 0, 1), "wide5": Format("wide5", 5, 2, -2, 3), "t6": Format("t6", 6, 3, -2, 3)}
 SMALL = Format("small", 13, 8, -12, 7)

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.backends import smt_run
-from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
-from gradproof.rounding.scales import relative_bound
-from gradproof.rounding.setting import Setting, error_of
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.execution.methods import smt as smt_run
+from gradproof.rounding.accumulation import Setting, error_of
+from gradproof.rounding.scaling import relative_bound
 from models.rounding_steps import LAYOUTS, MEANS
 from symbolic import rounding_norm, rounding_relative
 

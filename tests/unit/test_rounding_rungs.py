@@ -10,10 +10,9 @@ import pytest
 
 from gradproof.arith.bounds import closed_form, scaling_bound
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.rounding.answer import bounded
-from gradproof.rounding.anyorder import any_order_bound
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import any_order_bound, bounded
 from gradproof.rounding.lattice import exhaustive
-from gradproof.rounding.setting import Setting
 
 TINY = {"wide5": Format("wide5", 5, 2, -2, 3), "t6": Format("t6", 6, 3, -2, 3), "t7": Format("t7", 7, 4, -2, 3)}
 

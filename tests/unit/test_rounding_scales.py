@@ -12,10 +12,21 @@ import pytest
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.cli import dispatch
-from gradproof.core import Outcome
-from gradproof.rounding import edges, reciprocals, scales, survival
-from gradproof.rounding.answer import answer
-from gradproof.rounding.setting import Setting, error_of
+from gradproof.core.outcome import Outcome
+from gradproof.rounding import (
+    edge_cases as edges,
+)
+from gradproof.rounding import (
+    edge_cases as survival,
+)
+from gradproof.rounding import (
+    reciprocal as reciprocals,
+)
+from gradproof.rounding import (
+    scaling as scales,
+)
+from gradproof.rounding.accumulation import Setting, error_of
+from gradproof.rounding.bound import answer
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "edges.md"
 EPS = Fraction(1, 10**5)
@@ -136,9 +147,9 @@ def test_the_norm_of_every_input_of_a_tiny_format(monkeypatch: pytest.MonkeyPatc
 
 def answer_of(setting: Setting) -> Any:
     """An answer without contracts: a tiny format has none."""
-    from gradproof.rounding.answer import Answer
+    from gradproof.rounding.accumulation import difference
+    from gradproof.rounding.bound import Answer
     from gradproof.rounding.certificate import certify
-    from gradproof.rounding.setting import difference
 
     return Answer(setting, certify(difference(setting)).bound, Fraction(0), (), None, ())
 

@@ -19,10 +19,9 @@ import pytest
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.units import Rounding
 from gradproof.rounding import farkas
-from gradproof.rounding.anyorder import any_order_bound
+from gradproof.rounding.accumulation import PLAIN, Setting, difference, error_of
+from gradproof.rounding.bound import any_order_bound
 from gradproof.rounding.certificate import certify
-from gradproof.rounding.setting import Setting, difference, error_of
-from gradproof.rounding.sums import PLAIN
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 Tree = int | tuple[Any, Any]

@@ -13,19 +13,22 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof import documents, studies
-from gradproof.documents import Kernels, Rounding, faults, read, schemas
-from gradproof.kernels import report as kernel_report
-from gradproof.kernels import rows as rows_of_kernels
-from gradproof.kernels.__main__ import main as run_kernels
-from gradproof.kernels.elementwise import operator_named
-from gradproof.rounding import study, study_rows
-from gradproof.rounding.answer import answer
-from gradproof.rounding.lemmas import LemmaRefused
-from gradproof.rounding.setting import Setting
-from gradproof.rounding.sources import sources
-from gradproof.rounding.study_rows import Question, questions, threshold
-from gradproof.workspace import PACKAGE, Workspace
+from gradproof.cli.schemas import schemas
+from gradproof.core.schemas import base as documents
+from gradproof.core.schemas.base import Kernels, Rounding, faults, read
+from gradproof.core.workspace import PACKAGE, Workspace
+from gradproof.evidence.source_digests import sources
+from gradproof.extras.conformance import report as kernel_report
+from gradproof.extras.conformance import rows as rows_of_kernels
+from gradproof.extras.conformance.__main__ import main as run_kernels
+from gradproof.extras.conformance.elementwise import operator_named
+from gradproof.extras.studies import rounding as study
+from gradproof.extras.studies import rounding as study_rows
+from gradproof.extras.studies.rounding import Question, questions, threshold
+from gradproof.report import studies
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import answer
+from gradproof.rounding.lemma_store import LemmaRefused
 from tests.unit import study_sample as sample
 
 Json = dict[str, Any]
@@ -83,8 +86,8 @@ def test_exhaustion_decides_what_bound_and_witness_leave_open(monkeypatch: pytes
     """With the witness taken away N = 2 is undecided, and the lattice decides it, both ways."""
     monkeypatch.setattr(study_rows, "exhaustive", cache(study_rows.exhaustive))
     worst = study_rows.exhaustive(Setting(2, "fp16")).worst
-    monkeypatch.setattr("gradproof.rounding.answer.witness", lambda s: [Fraction(1)] * s.n)
-    monkeypatch.setattr("gradproof.rounding.answer.proved", lambda s: (Fraction(s.n - 1), {}, ()))
+    monkeypatch.setattr("gradproof.rounding.bound.witness", lambda s: [Fraction(1)] * s.n)
+    monkeypatch.setattr("gradproof.rounding.bound.proved", lambda s: (Fraction(s.n - 1), {}, ()))
     beyond = threshold(asked("fp16", "sequential", str(worst * Fraction(9, 10))), 2)
     assert (beyond["false"]["n"], beyond["false"]["by"], beyond["undecided"]) == (2, "exhaustion", [])
     assert Fraction(beyond["false"]["error"]) == worst
@@ -141,7 +144,7 @@ def test_without_a_proved_step_contract_there_is_no_study(
 
 def test_a_source_that_changes_under_the_study_is_no_study(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = iter([{"a.py": "0"}, {"a.py": "1"}])
-    monkeypatch.setattr("gradproof.rounding.sources.sources", lambda: next(seen))
+    monkeypatch.setattr("gradproof.evidence.source_digests.sources", lambda: next(seen))
     monkeypatch.setattr(study_rows, "questions", lambda tolerances: [])
     with pytest.raises(study.GradproofError, match="GP219"):
         study.document(1, sample.TOLERANCES)
@@ -224,7 +227,7 @@ def test_a_study_of_other_files_is_stale(change: Callable[[Json], Any], word: st
 def test_without_a_document_the_study_is_absent(tmp_path: Path) -> None:
     section = studies.rounding(workspace(tmp_path))
     assert (section["standing"], section["document"]) == ("absent", None)
-    assert "python -m gradproof.rounding.study" in section["reason"]
+    assert "python -m gradproof.extras.studies.rounding" in section["reason"]
     assert studies.kernels(workspace(tmp_path / "other"), [], {}) == {"documents": [], "relies": []}
 
 
@@ -244,7 +247,7 @@ def test_the_sources_are_a_closure_of_imports(tmp_path: Path) -> None:
     assert "rounding/__init__.py" in found
     (tmp_path / "rounding").mkdir()
     (tmp_path / "rounding" / "study.py").write_text("def f():\n    from gradproof.rounding import other\n")
-    (tmp_path / "rounding" / "other.py").write_text("import gradproof.arith.thing\nimport gradproof.core\n")
+    (tmp_path / "rounding" / "other.py").write_text("import gradproof.arith.thing\nimport gradproof.core.outcome\n")
     (tmp_path / "rounding" / "unused.py").write_text("")
     (tmp_path / "arith").mkdir()
     (tmp_path / "arith" / "thing.py").write_text("")

@@ -11,12 +11,11 @@ import pytest
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.units import Rounding
+from gradproof.rounding.accumulation import Setting, blocked, difference, error_of, kahan, neumaier, pairwise
 from gradproof.rounding.certificate import certify
-from gradproof.rounding.compensated_witness import DOWN, UP, rounded, spacing, ties, witness_for
 from gradproof.rounding.lattice import exhaustive
-from gradproof.rounding.pairwise_witness import Plan, gradient, pairwise_witness
-from gradproof.rounding.setting import Setting, difference, error_of
-from gradproof.rounding.sums import blocked, kahan, neumaier, pairwise
+from gradproof.rounding.witness_compensated import DOWN, UP, rounded, spacing, ties, witness_for
+from gradproof.rounding.witness_pairwise import Plan, gradient, pairwise_witness
 
 SMALL = Format("small", 13, 8, -12, 7)
 

@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 from toy_workspace import answer, check, worker_command, write_workspace
 
-from gradproof import runner
-from gradproof.core import Check, Effect, Finding, Kind, Layer, Outcome
-from gradproof.evidence import record, validate
-from gradproof.forked import Forked, ForkServer
-from gradproof.runner import Pool, Progress, Worker
-from gradproof.workspace import Workspace
+from gradproof.core.check import Check, Finding
+from gradproof.core.outcome import Effect, Kind, Layer, Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import record, validate
+from gradproof.execution import pool as runner
+from gradproof.execution.forkserver import Forked, ForkServer
+from gradproof.execution.pool import Pool, Progress, Worker
 
 Run = Callable[..., dict[str, Any]]
 FAULTS = """\
@@ -416,9 +417,9 @@ import time
 sys.path.append({here!r})
 from test_runner import alive
 from pathlib import Path
-from gradproof.runner import Pool, Worker
+from gradproof.execution.pool import Pool, Worker
 from toy_workspace import check, worker_command
-from gradproof.workspace import Workspace
+from gradproof.core.workspace import Workspace
 root = Path({root!r})
 Worker.command = lambda self: worker_command(root)
 checks = [check("quick", harness="symbolic.faults:good", time_limit=900.0)]

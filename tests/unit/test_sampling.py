@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends.chain_run import explored
-from gradproof.backends.crosshair_ask import broken
-from gradproof.contract import load
-from gradproof.core import Check
-from gradproof.explore import Explorer, Limits, Result
-from gradproof.kit import SymbolicKit
-from gradproof.plan import plan
-from gradproof.workspace import reference
+from gradproof.contract.model import load
+from gradproof.core.check import Check
+from gradproof.core.workspace import reference
+from gradproof.execution.methods.crosshair import broken
+from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.harness import SymbolicKit
+from gradproof.execution.methods.smt_strategies import explored_chain as explored
+from gradproof.verdict.plan import plan
 from models.sampling import Number, Plan, Record, Samples, Sampling, Seed, Stream, World
 from models.sampling_bugs import MUTANTS
 from symbolic import sampling, sampling_contracts

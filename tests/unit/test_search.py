@@ -13,12 +13,12 @@ import pytest
 from search_bench import HOME, LIB, Run, made
 from toy_workspace import answer, check
 
-from gradproof.claim import place_of
-from gradproof.core import Layer
-from gradproof.evidence import NO_SEARCH, record, validate
-from gradproof.search import ROOT, SITE, _folders, home_of, searched
-from gradproof.store import Store
-from gradproof.workspace import PACKAGE, Finder, Workspace, sha256_of
+from gradproof.core.outcome import Layer
+from gradproof.core.workspace import PACKAGE, Finder, Workspace, sha256_of
+from gradproof.evidence.claim import place_of
+from gradproof.evidence.import_path import ROOT, SITE, _folders, home_of, searched
+from gradproof.evidence.record import NO_SEARCH, record, validate
+from gradproof.evidence.store import Store
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_what_a_claim_says_of_the_path(run: Run) -> None:
 
 def test_the_names_of_the_engine_are_nobody_elses(run: Run) -> None:
     run.write("ws/gradproof/__init__.py", "ws/queue.py")
-    claim = run.claim("ws", modules={}, absent=("gradproof", "gradproof.core"))
+    claim = run.claim("ws", modules={}, absent=("gradproof", "gradproof.core.outcome"))
     assert (claim["search"]["where"], claim["search"]["apart"]) == ({ROOT: ["queue"]}, {})
     assert run.moved(claim | {"absent": []}) == []
 

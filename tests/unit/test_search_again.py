@@ -12,7 +12,7 @@ from search_bench import HOME, LIB, Run, made
 
 import gradproof
 from gradproof.__main__ import began
-from gradproof.search import started
+from gradproof.evidence.import_path import started
 
 
 @pytest.fixture
@@ -262,7 +262,7 @@ def test_python_is_asked_for_the_path_that_it_starts_with(run: Run, monkeypatch:
 
 def test_nobody_is_believed_who_does_not_know_the_path(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     claim = run.claim("ws", "home", start=("home",))
-    monkeypatch.setattr("gradproof.search.started", lambda *args: None)
+    monkeypatch.setattr("gradproof.evidence.import_path.started", lambda *args: None)
     assert "cannot be started" in run.moved(claim, "home")[0]
     assert run.moved(claim, here=False) == []
 

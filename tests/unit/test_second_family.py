@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends.crosshair_ask import sampled
-from gradproof.backends.crosshair_run import controls_of
-from gradproof.backends.replay import instance
-from gradproof.contract import load
-from gradproof.core import Check, Kind
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.core.check import Check
+from gradproof.core.outcome import Kind
+from gradproof.execution.methods.crosshair import controls_of, sampled
+from gradproof.execution.methods.replay import instance
+from gradproof.verdict.plan import plan
 from symbolic import adamw_contracts, training_contracts
 from tests.unit.training_checks import Names
 

@@ -13,22 +13,24 @@ import jsonschema
 import pytest
 import torch
 
-from gradproof import selftests, smt
-from gradproof.backends import crosshair_ask, selftest
-from gradproof.backends.crosshair_ask import Answer
+from gradproof.arith import smt
 from gradproof.cli import dispatch
-from gradproof.core import Outcome
-from gradproof.documents import schemas
-from gradproof.selftests import GET, SelfTest, judged, run_all
-from gradproof.shadow import child
-from gradproof.shadow.verdict import Result, Verification
+from gradproof.cli.schemas import schemas
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods import crosshair as crosshair_ask
+from gradproof.execution.methods.crosshair import Answer
+from gradproof.extras import selftest
+from gradproof.extras import selftest as selftests
+from gradproof.extras.selftest import GET, SelfTest, judged, run_all
+from gradproof.shadow.process import check as child
+from gradproof.shadow.result import Result, Verification
 
 NO_GPU = "no CUDA driver on this machine"
 REPORTS = Path(__file__).resolve().parents[2] / "reports"
 
 
 def test_the_real_tools_pass(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradproof.environment.cuda_absent", lambda: NO_GPU)
+    monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: NO_GPU)
     assert dispatch(["doctor", "--json", "--folder", str(REPORTS)]) == 0
     found = json.loads(capsys.readouterr().out)
     states = {t["name"]: t["state"] for t in found["self_tests"]}
@@ -139,7 +141,7 @@ def test_a_tool_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUTED, Outcome.TIMEOUT])
 def test_a_worker_without_an_answer_fails(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
     said = {"finding": {"outcome": outcome, "reason": "RecursionError: maximum recursion depth exceeded"}}
-    monkeypatch.setattr("gradproof.runner.Worker.run", lambda self: said)
+    monkeypatch.setattr("gradproof.execution.pool.Worker.run", lambda self: said)
     found = selftest.answer("worker")
     assert found["passed"] is False
     assert f"{outcome}, RecursionError" in str(found["said"])

@@ -8,9 +8,10 @@ import pytest
 from toy_workspace import CONTRACT
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.core.workspace import Workspace
 from gradproof.session import Options, Session
-from gradproof.workspace import Workspace
 
 USAGE = EXIT_CODE[Exit.USAGE]
 MET = EXIT_CODE[Exit.MET]

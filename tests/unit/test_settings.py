@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from gradproof.cli import dispatch
-from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.settings import line_of, load
-from gradproof.workspace import Workspace
+from gradproof.contract.settings import line_of, load
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.core.workspace import Workspace
 
 TODAY = datetime.now(UTC).date()
 WAIVER = """

@@ -12,8 +12,8 @@ from shadow_steps import batches
 from torch import nn
 from torch.nn import functional as F
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.verify import verifier as verify
 
 
 @pytest.fixture(autouse=True)

@@ -16,10 +16,11 @@ import step_bench
 from jsonschema import Draft202012Validator
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome
-from gradproof.shadow import child
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.shadow.process import check as child
 from gradproof.shadow.request import Request, takes_run
-from gradproof.shadow.verdict import Verification, ending
+from gradproof.shadow.result import Verification, ending
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-8"))
@@ -215,7 +216,7 @@ def test_a_killed_parent_takes_the_step_with_it(train: Path) -> None:
     train.write_text(HANGS)
     program = (
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
-        "import step_bench; from gradproof.shadow import child; child.command = step_bench.command\n"
+        "import step_bench; from gradproof.shadow.process import check as child; child.command = step_bench.command\n"
         "from gradproof.cli import main; main(['check', 'train.py:hangs'])"
     )
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=train.parent)
@@ -319,7 +320,7 @@ def test_a_mistake_is_exit_2_without_a_traceback(
 
 
 def test_no_such_device(train: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradproof.environment.cuda_absent", lambda: "no driver")
+    monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: "no driver")
     assert gradproof("check", "train.py:good", "--device", "cuda:0") == EXIT_CODE[Exit.USAGE]
     assert "no driver" in capfd.readouterr().err
 
@@ -350,7 +351,7 @@ def test_garbage_in_the_place_of_an_answer_is_an_error(tmp_path: Path, text: str
 
 
 def test_an_answer_to_another_question_is_an_error(tmp_path: Path) -> None:
-    from gradproof.shadow.wire import to_json
+    from gradproof.shadow.result import to_json
 
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"verification": to_json(step_bench.held("other.py:step"))}))

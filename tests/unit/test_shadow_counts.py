@@ -12,12 +12,13 @@ from count_steps import SUM, Batches, Rule, entropy, recorded, whole
 from torch import nn
 from torch.nn import functional as F
 
-from gradproof.shadow import all_counts, count_rules
-from gradproof.shadow.all_counts import for_all_counts
-from gradproof.shadow.run import Run, record
+from gradproof.shadow.record import count_ops as count_rules
+from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Const
-from gradproof.shadow.verify import check
-from gradproof.shadow.weights import weigh
+from gradproof.shadow.verify import normaliser as all_counts
+from gradproof.shadow.verify.normaliser import for_all_counts
+from gradproof.shadow.verify.token_weights import weigh
+from gradproof.shadow.verify.verifier import check
 from tests.loops import plain_token_sum
 
 

@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
 
-from gradproof.core import Outcome
-from gradproof.rounding.answer import answer
-from gradproof.rounding.setting import Setting
-from gradproof.shadow import session, verify
-from gradproof.shadow.run import Recording, Run
+from gradproof.core.outcome import Outcome
+from gradproof.rounding.accumulation import Setting
+from gradproof.rounding.bound import answer
+from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.tape import Tape
+from gradproof.shadow.verify import recordings as session
+from gradproof.shadow.verify import verifier as verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.cond, where nobody records
 HOLDS, REFUTED, OPAQUE, ERROR = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.ERROR

@@ -9,12 +9,12 @@ import pytest
 from shadow_rows_bench import Case, difference, run
 
 from gradproof.shadow.algebra import Value
-from gradproof.shadow.decompose import Decomposer, decompose
-from gradproof.shadow.domains.field import Field
+from gradproof.shadow.domains.decompose import Decomposer, decompose
+from gradproof.shadow.domains.floats import Floats
+from gradproof.shadow.domains.interpreter import Interpreter, NoRow
+from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.rounding import Rounding
-from gradproof.shadow.domains.value import Floats
-from gradproof.shadow.interpret import Interpreter, NoRow
-from gradproof.shadow.table import TABLE, Bool, Example, Row, T, load
+from gradproof.shadow.ops.table import TABLE, Bool, Example, Row, T, load
 from gradproof.shadow.tape import Entry
 
 load()

@@ -7,9 +7,9 @@ import shadow_alarm_cases as loops
 import torch
 from torch import nn
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
-from gradproof.shadow.run import Run, seed
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run, seed
+from gradproof.shadow.verify import verifier as verify
 
 SAME = 1e-12
 NAMES = tuple(loops.CASES)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradproof.shadow.algebra import Beyond, Value, function, lift, number, where
-from gradproof.shadow.domains import residues as r
-from gradproof.shadow.domains.constants import Snap
-from gradproof.shadow.domains.field import NAN, Field
+from gradproof.shadow.domains import modular as r
+from gradproof.shadow.domains.modular import NAN, Field
+from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.tape import Source
 
 P = r.P

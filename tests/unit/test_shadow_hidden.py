@@ -9,10 +9,18 @@ from typing import Any
 import pytest
 import shadow_hidden as hidden
 
-from gradproof.core import Outcome
-from gradproof.shadow import all_counts, session, verify
-from gradproof.shadow.run import Run
-from gradproof.shadow.verdict import Verification
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.result import Verification
+from gradproof.shadow.verify import (
+    normaliser as all_counts,
+)
+from gradproof.shadow.verify import (
+    recordings as session,
+)
+from gradproof.shadow.verify import (
+    verifier as verify,
+)
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 

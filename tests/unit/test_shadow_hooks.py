@@ -15,12 +15,12 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
-from gradproof.shadow.hooks import Hooks
-from gradproof.shadow.patches import Patches
+from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.record.patches import Patches
 
 FIRST_OPTIMIZER = """
 import torch
-from gradproof.shadow.hooks import Hooks
+from gradproof.shadow.record.hooks import Hooks
 
 class Sink:
     def event(self, *args, **kwargs):

@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
-from gradproof.shadow.blame import scale
-from gradproof.shadow.hooks import Hooks
-from gradproof.shadow.obligations import differing
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.process.watch import Events
+from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.tape import Tape
-from gradproof.shadow.watch import Events
+from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify.diagnosis import scale
+from gradproof.shadow.verify.obligations import differing
 
 
 @pytest.mark.parametrize(("factor", "words"), [

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
-from gradproof.shadow.orders import Labels, chosen, labels_of, like_right, rows_of
-from gradproof.shadow.run import Run, record
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Tape
+from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify.reorder import Labels, chosen, labels_of, like_right, rows_of
 
 IGNORED, LENGTH = -100, 4
 RAGGED = (4, 2, 1, 3)
@@ -112,7 +112,7 @@ def test_every_site_moves_with_its_samples() -> None:
 def test_an_order_is_recorded_with_its_own_counts() -> None:
     one = tape(by_tokens)
     [site] = one.integers
-    from gradproof.shadow.layout import Injection, Streams
+    from gradproof.shadow.streams import Injection, Streams
 
     order = np.argsort([row.sum() for row in rows_of(one, 16)[site]])
     values = Streams({}, {}, {site: rows_of(one, 16)[site][order].ravel()})

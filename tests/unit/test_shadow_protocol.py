@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 from shadow_protocol_bench import judged
 
-from gradproof.core import GradproofError
-from gradproof.shadow.flow_ops import simple
-from gradproof.shadow.protocol import check_protocol
+from gradproof.core.errors import GradproofError
+from gradproof.shadow.protocol.event_ops import simple
+from gradproof.shadow.protocol.window import check_protocol, table
 from gradproof.shadow.tape import Event, Place, Tape
-from gradproof.shadow.windows import table
 
 HAND_CLIP = """with torch.no_grad():
     norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()

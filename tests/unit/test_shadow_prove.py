@@ -10,11 +10,19 @@ import numpy as np
 import pytest
 
 from gradproof.shadow.algebra import Domain, Value, function, lift, where
-from gradproof.shadow.domains.field import Field
+from gradproof.shadow.domains.floats import Floats
+from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.real import Reals
-from gradproof.shadow.domains.value import Floats
-from gradproof.shadow.prove import Answer, Kind, Pair, decide, equal_field, equal_real, up_to_constants
 from gradproof.shadow.tape import Source
+from gradproof.shadow.verify.equality import (
+    Answer,
+    Kind,
+    Pair,
+    decide,
+    equal_field,
+    equal_real,
+    up_to_constants,
+)
 
 Scale = Callable[[Value], Value]
 Sides = tuple[Sequence[Pair], Sequence[Value]]

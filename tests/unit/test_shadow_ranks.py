@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from gradproof.core import GradproofError
-from gradproof.shadow import rank_pool, ranks
-from gradproof.shadow.rank_pool import Pool
-from gradproof.shadow.run import Run
+from gradproof.core.errors import GradproofError
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.verify import rank_pool, ranks
+from gradproof.shadow.verify.rank_pool import Pool
 
 STEP = """
 import os, sys, time
@@ -100,7 +100,8 @@ def test_ranks_that_take_too_long_are_ended(pool: Pool, monkeypatch: pytest.Monk
 def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(STEP)
     program = (
-        "import torch; from gradproof.shadow.ranks import record_ranks; from gradproof.shadow.run import Run\n"
+        "import torch; from gradproof.shadow.verify.ranks import record_ranks\n"
+        "from gradproof.shadow.record.run import Run\n"
         "record_ranks('step.py', 'train', Run(2, 1, 1, 'cpu', torch.float32, 8), 2)"
     )
     own = os.pathsep.join([str(rank_pool.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])

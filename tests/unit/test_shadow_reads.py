@@ -15,9 +15,9 @@ from shadow_steps import batches, loop
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
-from gradproof.shadow.verdict import ALL_INPUTS, UP_TO_CONSTANTS, Verification, on_path
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import ALL_INPUTS, UP_TO_CONSTANTS, Verification, on_path
+from gradproof.shadow.verify import verifier as verify
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 Step = Callable[[Any], None]

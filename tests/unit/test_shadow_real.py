@@ -11,11 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradproof import smt
+from gradproof.arith import smt
 from gradproof.shadow.algebra import Beyond, Value, function, lift, where
-from gradproof.shadow.domains.constants import Snap, simplest, snapped
 from gradproof.shadow.domains.programs import Compiler, Near, Raw, exact, near
-from gradproof.shadow.domains.real import NAN, NINF, Reals
+from gradproof.shadow.domains.real import NAN, NINF, Reals, Snap, simplest, snapped
 from gradproof.shadow.domains.terms import Pool
 from gradproof.shadow.tape import Source
 

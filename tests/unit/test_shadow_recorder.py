@@ -16,8 +16,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from gradproof.shadow import schemas
-from gradproof.shadow.recorder import Recorder
+from gradproof.shadow.ops import schema as schemas
+from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.tape import Const, Entry, Event, Init, Leaf, Ref, Tape
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -12,8 +12,8 @@ from torch.distributed import _functional_collectives as functional
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from gradproof.shadow import leaves
-from gradproof.shadow.recorder import Recorder
+from gradproof.shadow.record import leaves
+from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.tape import Leaf, Ref, Source, Tape
 
 Step = Callable[[Recorder], Any]

@@ -11,8 +11,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from gradproof.shadow.recorder import Recorder
-from gradproof.shadow.storages import fingerprint
+from gradproof.shadow.record.recorder import Recorder
+from gradproof.shadow.record.storages import fingerprint
 from gradproof.shadow.tape import Leaf, Ref, Source, Tape
 
 Feed = Callable[[int, int], Iterator[Any]]
@@ -239,7 +239,7 @@ def test_an_unseen_write_is_seen(loop: Callable[[Recorder], None], named: str) -
 
 
 def test_without_comparison_the_unseen_write_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradproof.shadow.recorder.Recorder.compare", lambda *given: None)
+    monkeypatch.setattr("gradproof.shadow.record.recorder.Recorder.compare", lambda *given: None)
     with Recorder() as rec:
         numpy_gradient(rec)
     assert rec.tape.blind == []

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import retold_loops as loops
 
-from gradproof.core import Outcome
-from gradproof.render import step
-from gradproof.shadow import verify
-from gradproof.shadow.retold import BLAMED, EACH
-from gradproof.shadow.verdict import Result, Verification
-from gradproof.timeline import Timeline, from_json
+from gradproof.core.outcome import Outcome
+from gradproof.core.timeline import Timeline, from_json
+from gradproof.report.formats import step
+from gradproof.shadow.result import Result, Verification
+from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify.diagnosis import BLAMED, EACH
 
 FIELD = {"domains": ("field",), "windows": 2}
 RAGGED = {"domains": ("field", "weight"), "windows": 1, "accum_steps": 3, "micro_batch": 3}

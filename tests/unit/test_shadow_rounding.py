@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from gradproof.shadow.algebra import Beyond, Value, lift, where
+from gradproof.shadow.domains.interpreter import Interpreter
 from gradproof.shadow.domains.rounding import Radius, Ranges, Rounding
-from gradproof.shadow.domains.rounding_rows import COVERED, SPECIAL, table, unknown
-from gradproof.shadow.interpret import Interpreter
-from gradproof.shadow.rounding_report import lines, report
-from gradproof.shadow.run import Run, record
-from gradproof.shadow.table import Bool, Example, Int, Ops, Path, Row, T, names
+from gradproof.shadow.domains.rounding_kernels import COVERED, SPECIAL, table, unknown
+from gradproof.shadow.ops.table import Bool, Example, Int, Ops, Path, Row, T, names
+from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
+from gradproof.shadow.verify.rounding import lines, report
 
 SEEDS = 2
 APART = ("aten._amp_foreach_non_finite_check_and_unscale_", "aten.new_zeros")

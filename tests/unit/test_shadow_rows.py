@@ -13,18 +13,18 @@ import pytest
 import torch
 from shadow_rows_bench import TOLERANCE, Case, difference, read, run
 
-from gradproof.core import GradproofError
+from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Beyond, Value
-from gradproof.shadow.domains import residues
-from gradproof.shadow.domains.field import Field
+from gradproof.shadow.domains import modular as residues
+from gradproof.shadow.domains.floats import Floats
+from gradproof.shadow.domains.interpreter import Interpreter, NoRow
+from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Compiler, Doubtful, Program, near
 from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.rounding import Rounding
-from gradproof.shadow.domains.rounding_rows import table as rounding_table
-from gradproof.shadow.domains.value import Floats
+from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.domains.weight import PRIME, Weight
-from gradproof.shadow.interpret import Interpreter, NoRow
-from gradproof.shadow.table import TABLE, Example, Row, T, load, register
+from gradproof.shadow.ops.table import TABLE, Example, Row, T, load, register
 from gradproof.shadow.tablegen import elsewhere
 from gradproof.shadow.tape import NOWHERE, Entry, Ref
 

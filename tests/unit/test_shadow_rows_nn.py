@@ -15,12 +15,22 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.algebra import Beyond, Value, lift
-from gradproof.shadow.domains.field import Field
+from gradproof.shadow.domains.floats import Floats
+from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.real import Reals
-from gradproof.shadow.domains.value import Floats
-from gradproof.shadow.rows import attention, conv, geometry, index, losses, norm, softmax
-from gradproof.shadow.rows.geometry import Plane
-from gradproof.shadow.table import TABLE, Ops, Path, Row, load, lookup
+from gradproof.shadow.ops.rows import (
+    activation as softmax,
+)
+from gradproof.shadow.ops.rows import (
+    attention,
+    conv,
+    geometry,
+    index,
+    losses,
+    norm,
+)
+from gradproof.shadow.ops.rows.geometry import Plane
+from gradproof.shadow.ops.table import TABLE, Ops, Path, Row, load, lookup
 from gradproof.shadow.tape import NOWHERE, Entry, Source
 
 load()

@@ -12,10 +12,12 @@ import shadow_second as loops
 import shadow_steps as steps
 import torch
 
-from gradproof.core import Outcome
-from gradproof.shadow import decide, numeric, obligations, verify
-from gradproof.shadow.run import Noted, Run, decimals, numbers
-from gradproof.shadow.verdict import Verification
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Noted, Run, decimals, numbers
+from gradproof.shadow.result import Verification
+from gradproof.shadow.verify import decide, obligations
+from gradproof.shadow.verify import numbers as numeric
+from gradproof.shadow.verify import verifier as verify
 from gradproof.testing import assert_accumulates
 
 HOLDS, REFUTED, UNKNOWN, OUTSIDE, NOT_RUN = (

@@ -17,12 +17,11 @@ import pytest
 import step_bench
 from rich.console import Console
 
-from gradproof.core import DECISION, Effect, Expect, Outcome
-from gradproof.render import step
+from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
+from gradproof.report.formats import step
 from gradproof.shadow.request import complete, expected_obligations, undecided
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification, from_json, plain, to_json
 from gradproof.shadow.tape import Place
-from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
-from gradproof.shadow.wire import from_json, plain, to_json
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-8"))

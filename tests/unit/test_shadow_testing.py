@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 import step_bench
 
-from gradproof.core import GradproofError, Outcome
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
 from gradproof.testing import assert_accumulates, check, judge
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -67,7 +68,7 @@ def test_a_refutation_is_told_in_full() -> None:
 def test_what_is_missing_is_said() -> None:
     with pytest.raises(AssertionError, match="GA-INV-005 NOT_RUN"):
         assert_accumulates(says("silent"))
-    from gradproof.shadow.verdict import Verification
+    from gradproof.shadow.result import Verification
 
     with pytest.raises(AssertionError, match="none was judged"):
         judge(Verification("a", {}))

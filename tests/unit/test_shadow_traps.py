@@ -10,11 +10,11 @@ import pytest
 import shadow_layouts as layouts
 import shadow_traps as traps
 
-from gradproof.core import Outcome
-from gradproof.shadow import verify
-from gradproof.shadow.layout import in_order, sample_axis
-from gradproof.shadow.padding import alike
-from gradproof.shadow.verdict import Verification
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import Verification
+from gradproof.shadow.streams import in_order, sample_axis
+from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify.match import same_arrays as alike
 
 HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE
 

@@ -14,9 +14,10 @@ from torch.nn import functional as F
 from torch.optim import optimizer as optimizers
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
-from gradproof.core import Outcome
-from gradproof.shadow import unrecorded, verify
-from gradproof.shadow.verdict import OBLIGATIONS, Verification
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import OBLIGATIONS, Verification
+from gradproof.shadow.verify import determinism as unrecorded
+from gradproof.shadow.verify import verifier as verify
 from tests.loops import plain_attention
 
 Asked = Callable[[], bool]

@@ -10,13 +10,25 @@ import numpy as np
 import pytest
 import shadow_steps as steps
 
-from gradproof.core import GradproofError, Outcome
-from gradproof.shadow import match, numeric, session, verify
-from gradproof.shadow.domains.field import Field
-from gradproof.shadow.match import Difference, differences
-from gradproof.shadow.run import Run, record
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.record.run import Run, record
+from gradproof.shadow.result import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verification, on_path
 from gradproof.shadow.tape import Entry
-from gradproof.shadow.verdict import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verification, on_path
+from gradproof.shadow.verify import (
+    match,
+)
+from gradproof.shadow.verify import (
+    numbers as numeric,
+)
+from gradproof.shadow.verify import (
+    recordings as session,
+)
+from gradproof.shadow.verify import (
+    verifier as verify,
+)
+from gradproof.shadow.verify.match import Difference, differences
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 HOLDS, REFUTED, OPAQUE, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.OUTSIDE
@@ -91,7 +103,7 @@ def test_a_branch_is_followed_to_its_other_side() -> None:
 
 
 def test_a_branch_that_is_never_taken_is_not_covered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gradproof.shadow.paths.TRIES", ())
+    monkeypatch.setattr("gradproof.shadow.verify.paths.TRIES", ())
     monkeypatch.setattr(session, "moved", lambda values, key, scale: dict(values))
     assert said("wrong_branch").result("GA-EQ-001").details["code"] == "judges-disagree"  # numbers at another scale
     monkeypatch.setattr(numeric.Numbers, "sides", lambda self: iter(()))
@@ -148,7 +160,7 @@ def test_a_difference_that_the_real_step_does_not_show_is_spurious(monkeypatch: 
 
 
 def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradproof.shadow import table
+    from gradproof.shadow.ops import table
 
     row = table.lookup("aten.addmm.default")
     assert row is not None
@@ -159,7 +171,7 @@ def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradproof.shadow import table
+    from gradproof.shadow.ops import table
 
     table.load()
     for name in ("aten.mse_loss", "aten.mse_loss_backward"):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from shadow_protocol_bench import names, program, run, source
 
-from gradproof.core import Outcome
-from gradproof.shadow.verdict import OBLIGATIONS, Verification
-from gradproof.shadow.watch import BLIND, ONE_RUN, PROTOCOL, watch
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.process.watch import BLIND, ONE_RUN, PROTOCOL, watch
+from gradproof.shadow.result import OBLIGATIONS, Verification
 
 ALONE = [name for name in OBLIGATIONS if name not in (*PROTOCOL, "GA-SYNC-001")]
 

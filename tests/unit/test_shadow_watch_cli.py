@@ -15,11 +15,11 @@ import pytest
 import step_bench
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Exit, GradproofError
-from gradproof.shadow import watching
-from gradproof.shadow.script import Script, script_of
-from gradproof.shadow.verdict import OBLIGATIONS
-from gradproof.shadow.wire import from_json
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.shadow.process import watch_script as watching
+from gradproof.shadow.process.watch_script import Script, script_of
+from gradproof.shadow.result import OBLIGATIONS, from_json
 
 SCHEMA = json.loads((Path(__file__).resolve().parents[2] / "reports/step.schema.json").read_text(encoding="utf-8"))
 SCRIPT = """
@@ -222,7 +222,8 @@ def test_an_interrupted_script_is_still_judged(script: Path) -> None:
     script.write_text("import step_bench, time\nstep_bench.SAID.append('refuted')\nopen('on', 'w')\ntime.sleep(600)\n")
     here = str(Path(__file__).parent)
     program = (
-        f"import sys; sys.path.insert(0, {here!r}); import step_bench; from gradproof.shadow import watching\n"
+        f"import sys; sys.path.insert(0, {here!r}); import step_bench\n"
+        "from gradproof.shadow.process import watch_script as watching\n"
         "watching.command = step_bench.watch_command\n"
         "from gradproof.cli import main; main(['watch', '--', 'jobs/train.py'])"
     )

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from gradproof.core import Outcome
-from gradproof.render import step
-from gradproof.shadow.verdict import Verification
-from gradproof.shadow.watch import PROTOCOL, watch
+from gradproof.core.outcome import Outcome
+from gradproof.report.formats import step
+from gradproof.shadow.process.watch import PROTOCOL, watch
+from gradproof.shadow.result import Verification
 
 HEAD = """
 torch.manual_seed(0)

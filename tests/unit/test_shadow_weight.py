@@ -16,10 +16,18 @@ from torch.nn import functional as F
 
 from gradproof.shadow.algebra import Beyond
 from gradproof.shadow.domains.weight import LIMIT, PRIME, Weight, rational, residue
-from gradproof.shadow.run import Run, record
+from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Source, Tape
-from gradproof.shadow.weight_rules import RULES, Counts, alike, closest, count_vectors, weighing
-from gradproof.shadow.weights import shown, weigh
+from gradproof.shadow.verify.token_weights import (
+    RULES,
+    Counts,
+    alike,
+    closest,
+    count_vectors,
+    shown,
+    weigh,
+    weighing,
+)
 
 COUNTS = (3, 1, 5, 2)
 IGNORED = -100

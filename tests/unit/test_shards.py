@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from toy_workspace import check, runs
 
 from gradproof import cli
-from gradproof.core import EXIT_CODE, Check, Exit, GradproofError, Kind, Layer
-from gradproof.shards import Shard, fingerprint, parse, partition, seconds_of
-from gradproof.workspace import Workspace
+from gradproof.core.check import Check
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
+from gradproof.core.workspace import Workspace
+from gradproof.execution.shards import Shard, fingerprint, parse, partition, seconds_of
 
 LAYERS = st.sampled_from([Layer.SMT, Layer.CPU, Layer.CUDA])
 

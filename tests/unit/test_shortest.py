@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gradproof.shortest import Move, Trace, shortest
+from gradproof.execution.methods.explore import Move, Trace, shortest
 from models.window_bugs import BROKEN, Loop
 from symbolic import window_facts
 from symbolic.window_facts import Act, Proof

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends import smt_run
-from gradproof.core import Bound, Check, Expect, Finding, GradproofError, Kind, Layer, Outcome
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome
+from gradproof.execution.methods import smt as smt_run
 from models.accumulation import Accumulation, Config, Empty, Record, Vector
 from models.mutants import MUTANTS
 from models.registry import Mutant
@@ -389,7 +391,7 @@ def test_every_forbidden_event_is_seen_when_the_table_allows_it(state: State, ev
 def test_the_watcher_of_cpu_time_never_frees_a_solver() -> None:
     """Two threads in one z3 context crash the process. Looks without a pause between them met that within seconds."""
     text = """
-from gradproof import smt
+from gradproof.arith import smt
 smt.LOOK = 0.0
 x = smt.real("x")
 print({smt.solve([x > i, x < i + 1], None, 60).answer for i in range(3000)})

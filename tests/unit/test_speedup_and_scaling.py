@@ -10,11 +10,12 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof import studies
-from gradproof.documents import read, schemas
-from gradproof.subjects import scaling, speedup
-from gradproof.subjects.study_document import Scaling, Speedup, agreement, median_of, percent
-from gradproof.workspace import Workspace
+from gradproof.cli.schemas import schemas
+from gradproof.core.schemas.base import read
+from gradproof.core.schemas.studies import Scaling, Speedup, agreement, median_of, percent
+from gradproof.core.workspace import Workspace
+from gradproof.extras.studies import scaling, speedup
+from gradproof.report import studies
 from models.large_batch import Plan, train
 from models.step_speed import Bench, Timing, pairs
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from gradproof.core import Kind
-from gradproof.stash import NEEDED, Stash
+from gradproof.core.outcome import Kind
+from gradproof.execution.forkserver import NEEDED, Stash
 
 FILES = {
     "st_base/__init__.py": "COUNT = []\nCOUNT.append(1)\n",

@@ -9,12 +9,26 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends import contract_run, smt_run
-from gradproof.core import Bound, Check, Finding, GradproofError, Kind, Layer, Outcome, Reach
-from gradproof.rounding import lemmas as store
-from gradproof.rounding.contracts import ADD_FORMS, LEMMAS, QUOTIENT_FORMS, ROUND_FORMS, Form
-from gradproof.rounding.steps import altered, form_of, named, step, telling, tried
-from gradproof.workspace import Workspace
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.core.workspace import Workspace
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods import smt_strategies as contract_run
+from gradproof.rounding import lemma_store as store
+from gradproof.rounding.step_contracts import (
+    ADD_FORMS,
+    LEMMAS,
+    QUOTIENT_FORMS,
+    ROUND_FORMS,
+    Form,
+    altered,
+    form_of,
+    named,
+    step,
+    telling,
+    tried,
+)
 from models.step_contracts import TOO_STRONG, Contracts
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +113,7 @@ class Unproved(Contracts):
 
 def test_a_promise_that_no_lemma_states_is_not_known_to_hold() -> None:
     limits = smt_run.Limits(2, 9, 9.0, 1e12)
-    explorer, kit = contract_run.explored(claim(["round/fp32/half-ulp"]), limits)
+    explorer, kit = contract_run.explored_lemmas(claim(["round/fp32/half-ulp"]), limits)
     from symbolic.step_contracts import kept
 
     result = explorer.run(lambda: kept(kit, Unproved()))

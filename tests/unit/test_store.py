@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from toy_workspace import answer, check, write_workspace
 
-import gradproof.environment
-from gradproof import files
-from gradproof.core import Check, Finding, GradproofError, Layer, Outcome, digest_of
-from gradproof.environment import environment
-from gradproof.evidence import NotPlain, plain, record, validate
-from gradproof.store import Store, fresh, open_evidence, read, safe
-from gradproof.workspace import PACKAGE, Workspace, sha256_of
+import gradproof.evidence.environment
+from gradproof.core import files
+from gradproof.core.check import Check, Finding, digest_of
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Layer, Outcome
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.evidence.environment import environment
+from gradproof.evidence.record import NotPlain, plain, record, validate
+from gradproof.evidence.store import Store, fresh, open_evidence, read, safe
 
 Data = dict[str, Any]
 
@@ -228,14 +230,16 @@ def test_a_changed_claim_names_what_changed(toy: Workspace) -> None:
 def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     proof, gpu = check(), check("F@cuda-fp32", layer=Layer.CUDA)
     made = {c.id: evidence(toy, c) for c in (proof, gpu)}
-    here = dict(gradproof.environment.environment())
-    monkeypatch.setattr(gradproof.environment, "environment", lambda: {**here, "z3": "1.2.3"})
+    here = dict(gradproof.evidence.environment.environment())
+    monkeypatch.setattr(gradproof.evidence.environment, "environment", lambda: {**here, "z3": "1.2.3"})
     ok, reason = fresh(proof, made[proof.id], toy)
     assert not ok
     assert "z3" in reason
     assert "1.2.3 now" in reason
     assert fresh(gpu, made[gpu.id], toy) == (True, "")
-    monkeypatch.setattr(gradproof.environment, "environment", lambda: {**here, "torch": "9", "python": here["python"]})
+    monkeypatch.setattr(
+        gradproof.evidence.environment, "environment", lambda: {**here, "torch": "9", "python": here["python"]}
+    )
     assert fresh(proof, made[proof.id], toy)[0]
 
 

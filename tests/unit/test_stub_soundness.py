@@ -15,14 +15,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradproof import smt
-from gradproof.arith import round_to
+from gradproof.arith import round_to, smt
 from gradproof.arith.formats import FORMATS
-from gradproof.arith.rounding import Founded, OutOfRange, Site
 from gradproof.arith.soft import Soft
-from gradproof.core import Bound, Check, Kind, Layer
-from gradproof.explore import Explorer, Limits
-from gradproof.kit import SymbolicKit
+from gradproof.arith.stub import Founded, OutOfRange, Site
+from gradproof.core.check import Bound, Check
+from gradproof.core.outcome import Kind, Layer
+from gradproof.execution.methods.explore import Explorer, Limits
+from gradproof.execution.methods.harness import SymbolicKit
 from symbolic.stubs import d2_half_ulp, d3_grid, d4_monotone
 
 STUBS = {"d2": d2_half_ulp, "d3": d3_grid, "d4": d4_monotone}

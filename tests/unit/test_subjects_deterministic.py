@@ -10,11 +10,19 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof.core import GradproofError
-from gradproof.documents import read, schemas
-from gradproof.subjects import deterministic
-from gradproof.subjects.document import PUBLISHED, Compared, Deterministic, Run, Sizes, compared
-from gradproof.subjects.measured import write
+from gradproof.cli.schemas import schemas
+from gradproof.core.errors import GradproofError
+from gradproof.core.schemas.base import read
+from gradproof.core.schemas.deterministic import (
+    PUBLISHED,
+    Compared,
+    Deterministic,
+    Run,
+    Sizes,
+    compared,
+)
+from gradproof.extras.studies import deterministic
+from gradproof.extras.studies.sources import write
 from models.char_bugs import MUTANTS
 from models.char_measure import measured
 
@@ -106,7 +114,7 @@ def test_a_document_that_cannot_be_written_leaves_nothing(tmp_path: Path, monkey
     def full(*_: Any, **__: Any) -> None:
         raise OSError("disk full")
 
-    monkeypatch.setattr("gradproof.files.os.replace", full)
+    monkeypatch.setattr("gradproof.core.files.os.replace", full)
     with pytest.raises(GradproofError, match="GP407"):
         write(tmp_path / "d.json", made(*PAIR))
     assert list(tmp_path.iterdir()) == []
@@ -128,7 +136,7 @@ def test_a_mistake_in_the_call_is_told_before_anything_runs(
     arguments: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gradproof.environment.cuda_absent", lambda: "no CUDA driver on this machine")
+    monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: "no CUDA driver on this machine")
     monkeypatch.setattr(deterministic, "document", lambda *_: pytest.fail("it ran"))
     assert deterministic.main(arguments) == 2
     assert capsys.readouterr().err.splitlines()[0].split()[-1] in ("GP407", "GP406")

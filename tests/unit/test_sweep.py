@@ -11,16 +11,16 @@ from xml.etree import ElementTree
 import jsonschema
 import pytest
 
-from gradproof import studies
 from gradproof.cli import dispatch
-from gradproof.core import GradproofError
-from gradproof.documents import read, schemas
-from gradproof.render.sweep import throughput_svg, told, variance_svg
-from gradproof.subjects import sweep
-from gradproof.subjects.statistics import Point, interval, knee, slope
-from gradproof.subjects.sweep import Asked, refused
-from gradproof.subjects.sweep_document import Sweep
-from gradproof.workspace import Workspace
+from gradproof.cli.schemas import schemas
+from gradproof.core.errors import GradproofError
+from gradproof.core.schemas.base import read
+from gradproof.core.schemas.sweep import Point, Sweep, interval, knee, slope
+from gradproof.core.workspace import Workspace
+from gradproof.extras.studies import sweep
+from gradproof.extras.studies.sweep import Asked, refused
+from gradproof.extras.studies.sweep_render import throughput_svg, told, variance_svg
+from gradproof.report import studies
 from models.throughput import Request, measure, rotated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -150,7 +150,7 @@ def test_stdout_is_the_document_alone(capsys: Any) -> None:
 
 
 def test_no_device_is_not_run_and_not_green(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    monkeypatch.setattr("gradproof.environment.cuda_absent", lambda: "no CUDA driver on this machine")
+    monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: "no CUDA driver on this machine")
     code, data = made(tmp_path, "--device", "cuda", "--plot", str(tmp_path / "p.svg"))
     assert (code, data["outcome"], data["rows"], data["knee"]) == (4, "NOT_RUN", [], None)
     assert "NOT_RUN on cuda: no CUDA driver" in capsys.readouterr().out
@@ -188,7 +188,7 @@ def test_standing_tells_stale_from_fresh(document: Json, tmp_path: Path) -> None
     path.write_text(json.dumps(document), encoding="utf-8")
     assert standing(tmp_path)["standing"] == "fresh"
     assert {"models/throughput.py", "models/char_transformer.py", "models/variance.py"} <= set(document["sources"])
-    assert "gradproof/subjects/statistics.py" in document["sources"]
+    assert "gradproof/core/schemas/sweep.py" in document["sources"]
     path.write_text(json.dumps(document | {"sources": document["sources"] | {"models/throughput.py": "0" * 64}}))
     assert standing(tmp_path)["standing"] == "stale"
     assert "models/throughput.py changed" in standing(tmp_path)["reason"]

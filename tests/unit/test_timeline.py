@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from gradproof.timeline import Tick, Timeline, as_page, as_svg, as_text
+from gradproof.core.timeline import Tick, Timeline, as_page, as_svg, as_text
 
 STALE = Timeline(
     "a stale gradient",

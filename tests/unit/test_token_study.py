@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gradproof.core import GradproofError
-from gradproof.render.curves import Curve, Frame, svg
+from gradproof.core.errors import GradproofError
+from gradproof.report.charts import Curve, Frame, svg
 from models.adam_scaling import SCALING_MUTANTS
 from symbolic import token_study
 from symbolic.token_study import after_switch, document, effective_tokens, failures, main, plots

@@ -9,12 +9,34 @@ from typing import Any
 import pytest
 from torch_bench import NETS, a_check, attempt
 
-from gradproof import telling
-from gradproof.backends import crosshair_run
-from gradproof.backends.replay import watched
-from gradproof.backends.told import CUT, EXACT, FLOATS, heard, shown, timeline, traced
-from gradproof.telling import Said, by_phase, listening, tell
-from gradproof.timeline import LEFT_OUT, MOST, Tick, as_lines, as_svg, as_text, from_json, shortened
+from gradproof.core.timeline import (
+    LEFT_OUT,
+    MOST,
+    Tick,
+    as_lines,
+    as_svg,
+    as_text,
+    from_json,
+    shortened,
+)
+from gradproof.execution.methods import counterexample as telling
+from gradproof.execution.methods import crosshair as crosshair_run
+from gradproof.execution.methods.counterexample import (
+    CUT,
+    EXACT,
+    FLOATS,
+    Said,
+    by_phase,
+    listening,
+    shown,
+    tell,
+    timeline,
+    traced,
+)
+from gradproof.execution.methods.counterexample import (
+    events_during as heard,
+)
+from gradproof.execution.methods.replay import watched
 from models import tails, tokens
 from models.accumulation import Accumulation, Config, MicroBatch
 from models.mutants import MUTANTS

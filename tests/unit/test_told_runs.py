@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import torch
 
-from gradproof import telling
-from gradproof.backends.told import FLOATS, traced
-from gradproof.backends.torch_heard import phases
-from gradproof.core import Expect, Outcome
-from gradproof.render import html, markdown
-from gradproof.telling import Said, listening
-from gradproof.timeline import from_json
+from gradproof.core.outcome import Expect, Outcome
+from gradproof.core.timeline import from_json
+from gradproof.execution.methods import counterexample as telling
+from gradproof.execution.methods.counterexample import FLOATS, Said, listening, traced
+from gradproof.execution.methods.observe import phases
+from gradproof.report.formats import html, markdown
 from models.accumulation import Vector
 from models.mutants import MUTANTS
 from tests.unit import report_sample as sample

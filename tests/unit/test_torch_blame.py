@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch_bench import HARNESSES, a_check, attempt
 
-from gradproof.backends.torch_job import Batch, Job, Report
-from gradproof.backends.torch_property import Case, Cell, Place, Property, Refutation
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods.property import Batch, Case, Cell, Job, Place, Property, Refutation, Report
 from models.torch_mutants import MUTANTS
 from models.torch_steps import TorchStep
 from symbolic import falsify

@@ -10,10 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradproof.arith.bounds import accumulation_bound
-from gradproof.arith.witness import accumulation_witness
-from gradproof.backends import torch_exact
-from gradproof.backends.torch_exact import element_bound, judge_window, power_of_two
+from gradproof.arith.bounds import accumulation_bound, accumulation_witness
+from gradproof.execution.methods import exact_window as torch_exact
+from gradproof.execution.methods.exact_window import element_bound, judge_window, power_of_two
 
 
 def summed(terms: list[float]) -> float:

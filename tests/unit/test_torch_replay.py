@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gradproof.arith.witness import accumulation_witness
-from gradproof.backends.torch_job import Job
-from gradproof.backends.torch_replay import replay_model
+from gradproof.arith.bounds import accumulation_witness
+from gradproof.execution.methods.property import Job
+from gradproof.execution.methods.replay_torch import replay_model
 from models.torch_mutants import MUTANTS, TORCH_ONLY
 from models.torch_steps import EmptyStep, TorchStep
 

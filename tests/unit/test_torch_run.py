@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 from torch_bench import HARNESSES, STEP, TOLERANCES, Desk, a_check, attempt
 
-from gradproof.backends import torch_run
-from gradproof.backends.torch_job import PAIRS, Batch, Job, Report
-from gradproof.backends.torch_property import Case, Cell, NoKernel, Observed, Place
-from gradproof.core import Outcome, Reach, canonical
+from gradproof.core.check import canonical
+from gradproof.core.outcome import Outcome, Reach
+from gradproof.execution.methods import measure as torch_run
+from gradproof.execution.methods.property import PAIRS, Batch, Case, Cell, Job, NoKernel, Observed, Place, Report
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS, ZeroSkipped
 from models.torch_steps import EmptyStep, TorchStep
@@ -395,6 +395,6 @@ def test_reading_the_norm_by_an_unlimited_clip_is_no_clip() -> None:
 
 
 def test_the_backend_and_the_harnesses_load_no_solver() -> None:
-    code = "import sys, gradproof.backends.torch_run, gradproof.backends.torch_replay"
+    code = "import sys, gradproof.execution.methods.measure, gradproof.execution.methods.replay_torch"
     code += "; import symbolic.falsify, models.torch_mutants; sys.exit(bool({'z3', 'crosshair'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0

@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch_bench import HARNESSES, a_check, attempt
 
-from gradproof.backends.torch_job import FORMS, OPTIMIZERS, StepConfig, make_optimizer
-from gradproof.backends.torch_property import Case, Place, Refutation
-from gradproof.core import Outcome
+from gradproof.core.outcome import Outcome
+from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Place, Refutation, StepConfig, make_optimizer
 from models.mutants import MUTANTS as MODELS
 from models.torch_mutants import MUTANTS, TORCH_ONLY
 from models.torch_nets import NETS
@@ -75,7 +74,7 @@ def test_a_mutant_without_a_scaler_to_fool_is_the_reference() -> None:
 @pytest.mark.parametrize(("name", "least"), [("fp16_buffer", 1.28e-3), ("fp16_sum", 1.28e-3), ("bf16_buffer", 1e-2)])
 def test_narrow_buffers_err_as_far_as_their_worst_case(name: str, least: float) -> None:
     fmt = "bf16" if name == "bf16_buffer" else "fp16"
-    from gradproof.arith.witness import accumulation_witness
+    from gradproof.arith.bounds import accumulation_witness
 
     case = Case("weights", 8, gradients=tuple(map(float, accumulation_witness(8, fmt))))
     with pytest.raises(Refutation) as caught:

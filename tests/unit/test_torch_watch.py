@@ -7,8 +7,7 @@ import itertools
 import pytest
 import torch
 
-from gradproof.backends.torch_job import FORMS, OPTIMIZERS, Job, Report
-from gradproof.backends.torch_property import Case, Place
+from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Job, Place, Report
 from models.torch_steps import TorchStep
 from symbolic.falsify_bench import Run, execute
 

@@ -13,15 +13,17 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch_bench import Desk
 
-from gradproof import audit
-from gradproof.backends import replaying, trace_run
-from gradproof.backends.torch_job import Job, Report
-from gradproof.backends.trace_property import Setting, settings_of
-from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
-from gradproof.evidence import plain
-from gradproof.shadow import verify
-from gradproof.shadow.verdict import ALL_INPUTS, RECORDED, Result, Verification
-from gradproof.timeline import from_json
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.timeline import from_json
+from gradproof.evidence import audit
+from gradproof.evidence.record import plain
+from gradproof.execution.methods import recorded_step as trace_run
+from gradproof.execution.methods import replay_evidence as replaying
+from gradproof.execution.methods.property import Job, Report
+from gradproof.execution.methods.recorded_step import Setting, settings_of
+from gradproof.shadow.result import ALL_INPUTS, RECORDED, Result, Verification
+from gradproof.shadow.verify import verifier as verify
 from models.registry import Mutant
 from models.torch_mutants import MUTANTS
 from models.torch_steps import TorchStep

@@ -12,13 +12,13 @@ from typing import Any
 import jsonschema
 import pytest
 
-from gradproof import studies
-from gradproof.core import GradproofError
-from gradproof.documents import schemas
-from gradproof.render import consistency, html, markdown
-from gradproof.sources import closure
-from gradproof.studies import DETERMINISTIC, TOKENS, TRAINING, settled, sources_of
-from gradproof.workspace import Workspace
+from gradproof.cli.schemas import schemas
+from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.source_digests import closure
+from gradproof.report import consistency, studies
+from gradproof.report.formats import html, markdown
+from gradproof.report.studies import DETERMINISTIC, TOKENS, TRAINING, settled, sources_of
 from tests.unit import report_sample as sample
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -139,7 +139,7 @@ def test_a_source_that_changes_under_a_run_is_refused() -> None:
 def test_the_sources_are_a_closure_of_imports_within_folders(tmp_path: Path) -> None:
     for name, text in (
         ("models/a.py", "def f():\n    from models import b\n    import symbolic.c\n    import models.none\n"),
-        ("models/b.py", "import models.a, gradproof.arith.soft, gradproof.core\n"),
+        ("models/b.py", "import models.a, gradproof.arith.soft, gradproof.core.outcome\n"),
         ("symbolic/c.py", "import models.d\n"),
         ("models/d.py", ""),
     ):
@@ -147,13 +147,13 @@ def test_the_sources_are_a_closure_of_imports_within_folders(tmp_path: Path) -> 
         (tmp_path / name).write_text(text, encoding="utf-8")
     found = set(closure(tmp_path, ["models.a"], ["models", "gradproof.arith"]))
     assert {"models/a.py", "models/b.py", "gradproof/arith/soft.py"} <= found
-    assert not {"symbolic/c.py", "models/d.py", "gradproof/core.py"} & found
+    assert not {"symbolic/c.py", "models/d.py", "gradproof/core/outcome.py"} & found
     assert set(closure(tmp_path, ["models.a"], ["models", "symbolic"])) >= {"symbolic/c.py", "models/d.py"}
 
 
 def test_the_measured_files_are_those_of_the_runs() -> None:
     place = Workspace(ROOT, ROOT / "reports")
-    assert {"models/char_transformer.py", "gradproof/subjects/deterministic.py"} <= set(
+    assert {"models/char_transformer.py", "gradproof/extras/studies/deterministic.py"} <= set(
         sources_of(DETERMINISTIC, place)
     )
     assert {"models/tokens.py", "models/token_bias.py", "symbolic/token_study.py"} <= set(sources_of(TOKENS, place))

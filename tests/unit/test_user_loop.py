@@ -11,11 +11,20 @@ import torch
 from torch import nn
 from torch_bench import Desk
 
-from gradproof.backends import trace_run, user_loop
-from gradproof.backends.trace_property import ANYWHERE, USERS, Setting
-from gradproof.backends.user_loop import BUGS, Bug, LoopHarness, LoopMutant, mutants_of, mutated
-from gradproof.core import Bound, Check, Finding, Kind, Layer, Outcome, Reach
-from gradproof.shadow.hooks_patch import CLIPS
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.execution.methods import recorded_step as trace_run
+from gradproof.execution.methods import user_loop
+from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, Setting
+from gradproof.execution.methods.user_loop import (
+    BUGS,
+    Bug,
+    LoopHarness,
+    LoopMutant,
+    mutants_of,
+    mutated,
+)
+from gradproof.shadow.record.hook_points import CLIPS
 from gradproof.shadow.tape import NOWHERE, Place
 
 Clear = Callable[[torch.optim.Optimizer], None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends.torch_property import Case, Place, Refutation
+from gradproof.execution.methods.property import Case, Place, Refutation
 from models import gradient_variance, variance
 from models.gradient_variance import DrawnEstimate, moments
 from symbolic.variance_runs import job_of, variance_of_estimates

@@ -14,12 +14,12 @@ import pytest
 from toy_workspace import answer, check, runs
 
 from gradproof import cli
-from gradproof.cli.verify_watch import watched
-from gradproof.core import EXIT_CODE, Exit, Finding, Kind, Outcome
-from gradproof.evidence import Standing, record
-from gradproof.saves import touched
+from gradproof.cli.verify import touched, watched
+from gradproof.core.check import Finding
+from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Outcome
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.record import Standing, record
 from gradproof.session import Options
-from gradproof.workspace import Workspace
 
 Save = Callable[[Path], object]
 

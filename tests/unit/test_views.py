@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from gradproof.core import GradproofError, Layer
-from gradproof.render import html, markdown, views
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Layer
+from gradproof.report import views
+from gradproof.report.formats import html, markdown
 from tests.unit import report_sample as sample
 
 Report = dict[str, Any]

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from gradproof.backends import smt_run
-from gradproof.contract import load
-from gradproof.core import Bound, Check, Expect, Finding, Kind, Layer, Outcome, Reach
-from gradproof.explore import Explorer, Limits, Result
-from gradproof.kit import SymbolicKit
-from gradproof.plan import plan
-from gradproof.shortest import Trace
-from gradproof.timeline import as_svg, as_text, from_json
-from gradproof.workspace import reference
+from gradproof.contract.model import load
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.timeline import as_svg, as_text, from_json
+from gradproof.core.workspace import reference
+from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods.explore import Explorer, Limits, Result, Trace
+from gradproof.execution.methods.harness import SymbolicKit
+from gradproof.verdict.plan import plan
 from models import window_bugs
 from models.window import RULES, Breaks, Event, State, replay
 from models.window_bugs import BLIND, BROKEN, TABLE, WINDOW_BUGS, Loop, Refusal, allowing, bent

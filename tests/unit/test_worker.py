@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 from toy_workspace import check, worker_command, write_workspace
 
-from gradproof import environment
-from gradproof.claim import edited, key_of
-from gradproof.core import Check, Outcome
-from gradproof.evidence import validate
-from gradproof.store import fresh
-from gradproof.workspace import PACKAGE, Workspace
+from gradproof.core.check import Check
+from gradproof.core.outcome import Outcome
+from gradproof.core.workspace import PACKAGE, Workspace
+from gradproof.evidence import environment
+from gradproof.evidence.claim import edited, key_of
+from gradproof.evidence.record import validate
+from gradproof.evidence.store import fresh
 
 HARNESSES = """\
 import os
@@ -30,7 +31,9 @@ from pathlib import Path
 
 from toy_workspace import answer
 
-from gradproof.core import Finding, GradproofError, Outcome
+from gradproof.core.check import Finding
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
 
 
 def good(check, workspace):
@@ -219,7 +222,7 @@ def test_a_file_written_after_the_start_is_noticed(tmp_path: Path) -> None:
 
 
 def test_every_worker_starts_without_a_solver_or_torch() -> None:
-    program = "import sys, gradproof.worker; print(sorted(sys.modules))"
+    program = "import sys, gradproof.execution.worker; print(sorted(sys.modules))"
     out = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout
     assert "'torch'" not in out
     assert "'z3'" not in out

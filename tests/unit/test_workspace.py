@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from toy_workspace import only, write_workspace
 
-from gradproof.core import NO_WORKSPACE, GradproofError
-from gradproof.workspace import Finder, Locator, Workspace, find, is_workspace, reference
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import NO_WORKSPACE
+from gradproof.core.workspace import Finder, Locator, Workspace, find, is_workspace, reference
 
 
 @pytest.fixture
@@ -192,7 +193,7 @@ def test_locator_sees_what_an_import_would(toy: Workspace) -> None:
 
 
 def test_no_cache_entry_is_needed_to_import_the_engine_without_torch_or_z3() -> None:
-    program = "import json, sys, gradproof.session, gradproof.worker; print(json.dumps(sorted(sys.modules)))"
+    program = "import json, sys, gradproof.session, gradproof.execution.worker; print(json.dumps(sorted(sys.modules)))"
     loaded = json.loads(subprocess.run([sys.executable, "-c", program], check=True, capture_output=True).stdout)
     assert not {"torch", "z3", "crosshair", "hypothesis", "pydantic"} & set(loaded)
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any
 
-from gradproof.core import Bound, Check, Finding, Kind, Layer
+from gradproof.core.check import Bound, Check, Finding
+from gradproof.core.outcome import Kind, Layer
 from models.torch_mutants import MUTANTS
 
 HARNESSES = {
@@ -82,7 +83,7 @@ def a_check(
 
 def attempt(check: Check, **replaced: Any) -> Finding:
     """Run the check; the keywords replace `subject`, `harness`, `empty` or `mutants`."""
-    from gradproof.backends.torch_run import run
+    from gradproof.execution.methods.measure import run
 
     places = {
         "subject": check.subject,

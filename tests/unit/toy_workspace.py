@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradproof.core import Check, Control, Finding, Kind, Layer, Outcome, Reach
-from gradproof.workspace import Finder, Workspace
+from gradproof.core.check import Check, Control, Finding
+from gradproof.core.outcome import Kind, Layer, Outcome, Reach
+from gradproof.core.workspace import Finder, Workspace
 
 CONTRACT = """\
 metadata: {version: "1.0.0", description: toy}
@@ -143,8 +144,8 @@ WORKER = """\
 import sys
 
 sys.path.append({here!r})
-from gradproof import backends, worker
-from gradproof.core import Kind
+from gradproof.execution import methods as backends, worker
+from gradproof.core.outcome import Kind
 
 real = backends.run
 

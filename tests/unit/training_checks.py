@@ -8,10 +8,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from gradproof.backends import smt_run
-from gradproof.contract import load
-from gradproof.core import Check, Finding
-from gradproof.plan import plan
+from gradproof.contract.model import load
+from gradproof.core.check import Check, Finding
+from gradproof.execution.methods import smt as smt_run
+from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = ROOT / "proofs" / "gradient-accumulation-training-v1" / "contract.yaml"

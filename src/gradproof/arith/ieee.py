@@ -5,9 +5,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gradproof import smt
+from gradproof.arith import smt
+from gradproof.arith.context import ManyValued, Refusal
 from gradproof.arith.formats import FORMATS, widest
-from gradproof.arith.refusal import ManyValued, Refusal
 from gradproof.arith.symbolic import SymBool
 
 

@@ -19,8 +19,8 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from gradproof.arith.context import ManyValued, Refusal, Undecided, noted
 from gradproof.arith.formats import FORMATS, Format, widest
-from gradproof.arith.refusal import ManyValued, Refusal, Undecided, noted
 from gradproof.arith.units import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 
 ONE, MINUS = Fraction(1), Fraction(-1)

@@ -10,10 +10,9 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gradproof import smt
-from gradproof.arith.context import current
+from gradproof.arith import smt
+from gradproof.arith.context import ManyValued, Refusal, current
 from gradproof.arith.formats import FORMATS, widest
-from gradproof.arith.refusal import ManyValued, Refusal
 
 Interval = tuple[Fraction, Fraction]
 OPERATORS = {"+": "add", "-": "add", "*": "multiply", "/": "divide"}

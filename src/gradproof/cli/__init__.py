@@ -21,7 +21,8 @@ from typing import Any
 import click
 
 from gradproof import __version__
-from gradproof.core import EXIT_CODE, EXIT_MEANING, Exit, GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit
 
 INTERRUPTED = 130
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})

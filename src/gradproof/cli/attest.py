@@ -10,8 +10,8 @@ import click
 from gradproof.cli.options import Seconds, baseline, place, with_options
 
 if TYPE_CHECKING:
-    from gradproof.bundle.signing import Signer
-    from gradproof.core import Exit
+    from gradproof.core.outcome import Exit
+    from gradproof.extras.attest.signing import Signer
     from gradproof.session import Options, Session
 
 MOST = 10
@@ -46,11 +46,10 @@ def command(
     or a second solver contradicts the evidence. The time stated is SOURCE_DATE_EPOCH where that is set.
     --sign takes a private key in PEM (PKCS#8); where it is encrypted, GRADPROOF_SIGN_PASSPHRASE is its passphrase.
     """
-    from gradproof.bundle.write import Wanted, attest
     from gradproof.cli.progress import listening
     from gradproof.cli.show import opened
-    from gradproof.core import EXIT_CODE, Exit
-    from gradproof.session import worst
+    from gradproof.core.outcome import EXIT_CODE, Exit, worst
+    from gradproof.extras.attest.write import Wanted, attest
 
     signer = _signer(sign)
     session = opened(options)
@@ -74,7 +73,7 @@ def command(
 
 def _held(session: Session) -> list[Exit]:
     """The verdicts against the baselines, which no bundle carries; none where there is no baseline."""
-    from gradproof.core import Exit
+    from gradproof.core.outcome import Exit
 
     if not session.options.baselines:
         return []
@@ -88,6 +87,6 @@ def _held(session: Session) -> list[Exit]:
 def _signer(path: Path | None) -> Signer | None:
     if path is None:
         return None
-    from gradproof.bundle.signing import private_key
+    from gradproof.extras.attest.signing import private_key
 
     return private_key(path)

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.core import EXIT_CODE, Exit, GradproofError, Outcome, digest_of
+from gradproof.core.check import digest_of
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gradproof.kernels.replay import Replay
-    from gradproof.rounding.answer import Answer
-    from gradproof.rounding.scales import Norm
-    from gradproof.rounding.setting import Setting
+    from gradproof.execution.methods.replay_kernels import Replay
+    from gradproof.rounding.accumulation import Setting
+    from gradproof.rounding.bound import Answer
+    from gradproof.rounding.scaling import Norm
 
 BUFFERS = ("fp32", "fp16", "bf16")
 CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: Exit.OPEN}
@@ -50,11 +52,11 @@ def command(
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
     """
     from gradproof.arith.linear import NonLinear
-    from gradproof.cli import destination
-    from gradproof.rounding.answer import answer
-    from gradproof.rounding.lemmas import LemmaRefused
-    from gradproof.rounding.scales import Norm
-    from gradproof.rounding.setting import Setting
+    from gradproof.core import output as destination
+    from gradproof.rounding.accumulation import Setting
+    from gradproof.rounding.bound import answer
+    from gradproof.rounding.lemma_store import LemmaRefused
+    from gradproof.rounding.scaling import Norm
 
     if certificate is not None:
         destination.allowed(certificate, "--certificate")
@@ -97,8 +99,8 @@ def allowed(tolerance: str | None, relative: str | None, magnitude: Fraction) ->
 
 def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
     """The thresholds over N = 2^k up to `most`; raises ValueError where that is no power of two."""
-    from gradproof.rounding.answer import thresholds
-    from gradproof.rounding.scales import power
+    from gradproof.rounding.bound import thresholds
+    from gradproof.rounding.scaling import power
 
     found = thresholds(setting, eps, power(most))
     if json_:
@@ -109,8 +111,8 @@ def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
 
 def replayed(made: Answer, device: str) -> Replay:
     """The witness on torch's kernels. Raises GradproofError GP406 without the device, ValueError for other orders."""
-    from gradproof.cli.check import present
-    from gradproof.kernels.replay import replay
+    from gradproof.evidence.environment import present
+    from gradproof.execution.methods.replay_kernels import replay
 
     if device not in ("cpu", "cuda"):
         raise ValueError(f"no device {device!r}; known: cpu, cuda")
@@ -128,7 +130,7 @@ def rational(text: str, option: str) -> Fraction:
 
 def write(path: Path, made: Answer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.cli.destination import written
+    from gradproof.core.output import written
 
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")
@@ -152,7 +154,7 @@ class Shown:
 
     def as_json(self) -> dict[str, Any]:
         """As JSON values, format gradproof-bound/1."""
-        from gradproof.rounding.answer import as_json
+        from gradproof.rounding.bound import as_json
 
         found = {"schema": "gradproof-bound/1", **as_json(self.made), "outcome": self.outcome}
         if self.norm is not None:
@@ -183,7 +185,7 @@ class Shown:
         return "\n".join([*lines, *(f"assumes: {text}" for text in made.assumes)])
 
     def _sizes(self) -> Iterator[str]:
-        from gradproof.rounding.scales import relative_bound
+        from gradproof.rounding.scaling import relative_bound
 
         if self.norm is not None:
             n = self.norm

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.destination import cleared, writable, written
 from gradproof.cli.options import Seconds, allow_undecided
+from gradproof.core.output import cleared, writable, written
+from gradproof.evidence.environment import present
 
 if TYPE_CHECKING:
-    from gradproof.shadow.verdict import Verification
+    from gradproof.shadow.result import Verification
 
 DOMAINS = ("real", "field", "weight", "rounding")
 USUAL = ("real", "field", "weight")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md")
-__all__ = ["command", "present", "rendered", "show", "writable", "written"]  # studies write through it as well
 
 
 @click.command("check")
@@ -70,7 +70,7 @@ def command(
     FUNCTION takes one argument, a Run (accum_steps, micro_batch_size, windows, device, dtype, seed, samples), and
     trains as it always does. It is called with micro-batches and with the full batch; what it prints goes to stderr.
     """
-    from gradproof.shadow.child import target_of, verify
+    from gradproof.shadow.process.check import target_of, verify
     from gradproof.shadow.request import Request, allowed
 
     names = allowed(allow)
@@ -87,16 +87,6 @@ def command(
     return found.code
 
 
-def present(device: str) -> None:
-    """Raises GradproofError GP406 when a CUDA device is asked for and there is none."""
-    from gradproof.core import GradproofError
-    from gradproof.environment import cuda_absent
-
-    why = cuda_absent() if device.startswith("cuda") else None
-    if why is not None:
-        raise GradproofError("GP406", f"device {device}: {why}", "a device of this machine", "use --device cpu")
-
-
 def show(found: Verification, format_: str, out: Path | None) -> None:
     """Print the verification in a format, or write it to a file and say so on stderr."""
     if out is not None:
@@ -105,7 +95,7 @@ def show(found: Verification, format_: str, out: Path | None) -> None:
     elif format_ == "text":
         from rich.console import Console
 
-        from gradproof.render import step
+        from gradproof.report.formats import step
 
         step.terminal(found, Console())
     else:
@@ -116,8 +106,8 @@ def rendered(found: Verification, format_: str) -> str:
     """The verification as text, json or md."""
     import json
 
-    from gradproof.render import step
-    from gradproof.shadow.wire import to_json
+    from gradproof.report.formats import step
+    from gradproof.shadow.result import to_json
 
     if format_ == "json":
         return json.dumps(to_json(found), indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.core import EXIT_CODE, Exit
+from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
-    from gradproof.ledger.document import Claims
+    from gradproof.extras.claims.document import Claims
 
 FILES = ("json", "md", "html")
 WORKSPACE_HELP = "Folder with proofs/, models/ and symbolic/."
@@ -29,8 +29,8 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """
     from gradproof.cli.show import opened
-    from gradproof.ledger.build import built
-    from gradproof.render.claims import FORMATS, terminal
+    from gradproof.extras.claims.build import built
+    from gradproof.extras.claims.render import FORMATS, terminal
     from gradproof.session import Options
 
     if out is not None and select:
@@ -52,8 +52,8 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 
 def write(made: Claims, folder: Path) -> None:
     """claims.json, claims.md and claims.html, each whole or not at all. Raises GradproofError GP407."""
-    from gradproof.cli.destination import written
-    from gradproof.render.claims import FORMATS
+    from gradproof.core.output import written
+    from gradproof.extras.claims.render import FORMATS
 
     for ending in FILES:
         written(folder / f"claims.{ending}", FORMATS[ending](made))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.options import as_json, baseline, place, running, with_options
-from gradproof.settings import ENVIRONMENT
+from gradproof.contract.settings import ENVIRONMENT
 
 if TYPE_CHECKING:
     from gradproof.session import Options, Session

@@ -11,7 +11,7 @@ import click
 from gradproof.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gradproof.diff.document import ChangeShape, ComparedShape, Diff
+    from gradproof.report.diff import ChangeShape, ComparedShape, Diff
 
 SHOWN = 160
 
@@ -26,7 +26,7 @@ def command(old: Path, new: Path, json_: bool) -> int:
     Both are contracts (contract.yaml, or workspaces), or both are evidence (report.json, or folders of reports). Exit
     code 0: nothing became weaker; 1: something did; 4: something cannot be compared, or no order decides it.
     """
-    from gradproof.diff.compared import difference
+    from gradproof.report.diff import difference
 
     found = difference(old, new)
     click.echo(found.model_dump_json(by_alias=True, indent=1) if json_ else "\n".join(told(found)))

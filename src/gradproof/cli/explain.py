@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.options import place, with_options
-from gradproof.core import (
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import (
     DECISION,
     EXIT_CODE,
     EXIT_MEANING,
@@ -17,7 +18,6 @@ from gradproof.core import (
     Effect,
     Exit,
     Expect,
-    GradproofError,
     Outcome,
     Reach,
 )
@@ -75,8 +75,8 @@ def command(options: Options, id_: str) -> int:
 def _word(word: str) -> Iterator[str]:
     """Fixed words of gradproof."""
     from gradproof.cli import INTERRUPTED
-    from gradproof.explanations import EXPLANATIONS
-    from gradproof.mends import NEXT
+    from gradproof.core.error_codes import EXPLANATIONS
+    from gradproof.core.outcome import NEXT
 
     upper, lower = word.upper(), word.lower()
     if upper in EXPLANATIONS:
@@ -124,7 +124,7 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
 
 def _verified(name: str) -> Iterator[str]:
     """Obligations that `gradproof check` judges and that no contract of the workspace has."""
-    from gradproof.shadow.verdict import OBLIGATIONS
+    from gradproof.shadow.result import OBLIGATIONS
 
     if name.upper() in OBLIGATIONS:
         yield f"{name.upper()}, an obligation of gradproof check: {OBLIGATIONS[name.upper()]}"
@@ -151,7 +151,7 @@ def _check(session: Session, name: str) -> Iterator[str]:
 
 def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a proof."""
-    from gradproof.backing import lemma_lines, words
+    from gradproof.verdict.proof_basis import lemma_lines, words
 
     if told := words(stats):
         yield f"  backed by: {told}"
@@ -187,7 +187,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
 
 
 def _unknown(name: str, session: Session) -> GradproofError:
-    from gradproof.explanations import EXPLANATIONS
+    from gradproof.core.error_codes import EXPLANATIONS
 
     known = [*EXPLANATIONS, *Outcome, *Effect, *Reach, *Exit, *STRATEGIES, *PROFILES]
     known += [c.id for c in session.checks] + [m for c in session.checks for m in c.mutants]

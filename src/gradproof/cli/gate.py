@@ -26,10 +26,8 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
     """
-    from gradproof.cli.beginning import begun
-    from gradproof.cli.outputs import Outputs, asked
-    from gradproof.core import Exit
-    from gradproof.session import worst
+    from gradproof.cli.outputs import Outputs, asked, begun
+    from gradproof.core.outcome import Exit, worst
 
     wanted = asked(formats, json_)
     session = begun(options, wanted)
@@ -48,8 +46,8 @@ def told(reports: Sequence[dict[str, Any]], most: int | None = MOST) -> None:
     `most`: that many reasons at most, for `gradproof report` shows all; None for all of them, as where a baseline was
     given that no other command has.
     """
-    from gradproof.core import EXIT_MEANING, Exit
-    from gradproof.render.views import waiver_words
+    from gradproof.core.outcome import EXIT_MEANING, Exit
+    from gradproof.report.views import waiver_words
 
     for report in reports:
         verdict, gate = report["verdict"], report["gate"] or {}

@@ -3,14 +3,175 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradproof.cli.options import place, with_options
+from gradproof.core.outcome import EXIT_MEANING, Effect, Exit, Layer
 
 if TYPE_CHECKING:
-    from gradproof.session import Options
+    from gradproof.contract.model import Contract
+    from gradproof.session import Options, Session
+    from gradproof.verdict.judge import Ruling, Verdict
+
+
+# -- What builds on what: contracts, their dependencies, obligations and checks, each with how it stands on the evidence
+GRAPH_SCHEMA = "gradproof-graph/1"
+ABSENT = "ABSENT"
+STATE: Mapping[Exit, Effect] = {Exit.MET: Effect.DISCHARGED, Exit.BROKEN: Effect.BROKEN}
+
+
+def built(session: Session) -> dict[str, Any]:
+    """The graph of the session's contracts and of what they build on; who depends on others comes first."""
+    verdicts = session.verdicts({})
+    rows = [_contract(session.known[name], verdict, verdicts) for name, verdict in reversed(verdicts.items())]
+    return {"schema": GRAPH_SCHEMA, "profile": session.options.profile, "contracts": rows}
+
+
+def state_of(verdict: Verdict | None) -> str:
+    """DISCHARGED, BROKEN or OPEN; ABSENT for a contract that is not there."""
+    return ABSENT if verdict is None else str(STATE.get(verdict.exit, Effect.OPEN))
+
+
+def _contract(contract: Contract, verdict: Verdict, verdicts: Mapping[str, Verdict]) -> dict[str, Any]:
+    names = {o.id: o.property for o in contract.obligations}
+    loose = [r for r in verdict.rulings.values() if not r.check.obligations]
+    return {
+        "id": contract.id,
+        "version": contract.metadata.version,
+        "path": str(contract.path),
+        "state": state_of(verdict),
+        "says": EXIT_MEANING[verdict.exit],
+        "depends_on": [{"id": n, "state": state_of(verdicts.get(n))} for n in contract.metadata.depends_on],
+        "obligations": [
+            {
+                "id": row.id,
+                "property": names[row.id],
+                "state": str(row.effect),
+                "checks": [_check(r) for r in verdict.rulings.values() if row.id in r.check.obligations],
+            }
+            for row in verdict.obligations.values()
+        ],
+        "others": [_check(r) for r in loose],
+    }
+
+
+def _check(ruling: Ruling) -> dict[str, Any]:
+    check = ruling.check
+    return {
+        "id": check.id,
+        "layer": str(check.layer),
+        "required": ruling.required,
+        "expect": str(check.expect),
+        "outcome": str(ruling.outcome),
+        "state": str(ruling.effect),
+        "depends_on": list(check.depends),
+    }
+
+
+def optional(row: Mapping[str, Any]) -> bool:
+    """Whether a check is open and nothing demands it here: a GPU row in profile ci."""
+    return row["state"] == Effect.OPEN and row["layer"] == Layer.CUDA and not row["required"]
+
+
+# -- A graph of contracts as a text tree, as Graphviz DOT, and as a Mermaid flowchart.
+DEPTHS = ("contracts", "obligations", "checks")
+COLOURS: Mapping[str, str] = {"DISCHARGED": "#1a7f37", "BROKEN": "#cf222e", "OPEN": "#9a6700", ABSENT: "#6e7781"}
+Graph = Mapping[str, Any]
+Tree = tuple[str, Sequence["Tree"]]
+
+
+def text(graph: Graph, depth: str) -> str:
+    """One tree for each contract, those that nothing builds on first."""
+    lines: list[str] = []
+    for contract in graph["contracts"]:
+        head, below = _tree(contract, DEPTHS.index(depth))
+        lines += [head, *_branches(below, ""), ""]
+    return "\n".join(lines[:-1])
+
+
+def _tree(contract: Mapping[str, Any], depth: int) -> Tree:
+    below: list[Tree] = [(f"{d['state']:<10} depends on {d['id']}", ()) for d in contract["depends_on"]]
+    for row in contract["obligations"] if depth else ():
+        below.append(
+            (f"{row['state']:<10} {row['id']}  {row['property']}", _leaves(row["checks"]) if depth > 1 else ())
+        )
+    below += _leaves(contract["others"]) if depth > 1 else ()
+    return f"{contract['state']} {contract['id']} {contract['version']}: {contract['says']}", below
+
+
+def _leaves(checks: Sequence[Mapping[str, Any]]) -> list[Tree]:
+    return [(_told(row), ()) for row in checks]
+
+
+def _told(row: Mapping[str, Any]) -> str:
+    words = [f"{row['state']:<10}", row["id"], row["outcome"]]
+    words += ["as expected"] if row["expect"] == "refuted" and row["state"] == "DISCHARGED" else []
+    words += [f"rests on {', '.join(row['depends_on'])}"] if row["depends_on"] else []
+    return "  ".join([*words, "not required"] if optional(row) else words)
+
+
+def _branches(trees: Sequence[Tree], lead: str) -> Iterator[str]:
+    for i, (head, below) in enumerate(trees):
+        last = i + 1 == len(trees)
+        yield f"{lead}{'└─ ' if last else '├─ '}{head}"
+        yield from _branches(below, lead + ("   " if last else "│  "))
+
+
+Edge = tuple[str, str]
+
+
+def _nodes(graph: Graph, depth: int) -> tuple[dict[str, tuple[str, str]], list[Edge]]:
+    """Nodes as key -> (label, state), and edges from what depends to what it depends on."""
+    nodes: dict[str, tuple[str, str]] = {}
+    edges: list[Edge] = []
+    for contract in graph["contracts"]:
+        own = f"contract {contract['id']}"
+        nodes[own] = (contract["id"], contract["state"])
+        for other in contract["depends_on"]:
+            nodes.setdefault(f"contract {other['id']}", (other["id"], other["state"]))
+            edges.append((own, f"contract {other['id']}"))
+        for row in contract["obligations"] if depth else ():
+            clause = f"{own} obligation {row['id']}"
+            nodes[clause] = (row["id"], row["state"])
+            edges.append((own, clause))
+            for check in row["checks"] if depth > 1 else ():
+                edges.append((clause, f"check {check['id']}"))
+        rows = [c for row in contract["obligations"] for c in row["checks"]] + contract["others"] if depth > 1 else []
+        for check in rows:
+            nodes[f"check {check['id']}"] = (f"{check['id']} {check['outcome']}", check["state"])
+            edges += [(f"check {check['id']}", f"check {name}") for name in check["depends_on"]]
+    return nodes, list(dict.fromkeys(edges))
+
+
+def dot(graph: Graph, depth: str) -> str:
+    """Graphviz DOT."""
+    nodes, edges = _nodes(graph, DEPTHS.index(depth))
+    keys = {key: f"n{i}" for i, key in enumerate(nodes)}
+    lines = ["digraph gradproof {", "  rankdir=LR;", "  node [shape=box, fontname=sans-serif];"]
+    for key, (label, state) in nodes.items():
+        shown = f"{label}\\n{state}".replace('"', "'")
+        lines.append(f'  {keys[key]} [label="{shown}", color="{COLOURS[state]}"];')
+    lines += [f"  {keys[a]} -> {keys[b]};" for a, b in edges if b in keys]
+    return "\n".join([*lines, "}"])
+
+
+def mermaid(graph: Graph, depth: str) -> str:
+    """A Mermaid flowchart, as GitHub and GitLab draw it."""
+    nodes, edges = _nodes(graph, DEPTHS.index(depth))
+    keys = {key: f"n{i}" for i, key in enumerate(nodes)}
+    lines = ["flowchart LR"]
+    for key, (label, state) in nodes.items():
+        shown = f"{label}<br/>{state}".replace('"', "#quot;")
+        lines.append(f'  {keys[key]}["{shown}"]:::{state.lower()}')
+    lines += [f"  {keys[a]} --> {keys[b]}" for a, b in edges if b in keys]
+    lines += [f"  classDef {state.lower()} stroke:{colour},stroke-width:2px" for state, colour in COLOURS.items()]
+    return "\n".join(lines)
+
+
+DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "mermaid": mermaid}
 
 
 @click.command("graph")
@@ -29,8 +190,6 @@ def command(options: Options, format_: str, depth: str) -> int:
     Runs nothing. A contract whose dependency is not discharged is OPEN.
     """
     from gradproof.cli.show import opened, problems
-    from gradproof.graph import built
-    from gradproof.render.graph import DRAWN
 
     session = opened(options)
     problems(session, quiet=False)

@@ -10,7 +10,7 @@ import click
 from gradproof.cli.options import place, selecting, with_options
 
 if TYPE_CHECKING:
-    from gradproof.core import Check
+    from gradproof.core.check import Check
     from gradproof.session import Options
 
 COLUMNS = ("check", "kind", "layer", "obligations", "expect", "strategy", "bounds", "mutants")
@@ -26,7 +26,7 @@ COLUMNS = ("check", "kind", "layer", "obligations", "expect", "strategy", "bound
 @with_options
 def command(options: Options, format_: str, json_: bool) -> int:
     """List the planned checks: kind, layer, obligations, bounds, mutants. Runs nothing."""
-    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.core.outcome import EXIT_CODE, Exit
     from gradproof.session import Session
 
     if json_ and format_ == "markdown":

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.options import as_json, place, with_options
-from gradproof.core import EXIT_CODE, Exit
+from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
-    from gradproof.merge import Merged
+    from gradproof.evidence.merge import Merged
     from gradproof.session import Options
 
 
@@ -29,8 +29,8 @@ def command(options: Options, folders: tuple[Path, ...], json_: bool) -> int:
     refused; 5: there was no evidence.
     """
     from gradproof.cli.show import opened
-    from gradproof.merge import merge
-    from gradproof.store import Store
+    from gradproof.evidence.merge import merge
+    from gradproof.evidence.store import Store
 
     session = opened(options)
     checks = [check for checks in session.plans.values() for check in checks]

@@ -8,9 +8,10 @@ from fractions import Fraction
 
 import click
 
-from gradproof.batch_plan import COMPARED, BatchPlan, compared, planned
+from gradproof.batches import COMPARED, BatchPlan, compared, planned
 from gradproof.cli.options import as_json
-from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
 
 HEAD = ("", "N", "micro", "effective", "in memory", "at once", "steps/epoch", "fewer", "total steps")
 NOW = "now"

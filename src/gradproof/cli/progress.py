@@ -9,10 +9,11 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from gradproof.audit import audit
-from gradproof.core import DECISION, Check, Effect, Outcome
-from gradproof.runner import Evidence, Listener
-from gradproof.runner import Progress as Event
+from gradproof.core.check import Check
+from gradproof.core.outcome import DECISION, Effect, Outcome
+from gradproof.evidence.audit import audit
+from gradproof.execution.pool import Evidence, Listener
+from gradproof.execution.pool import Progress as Event
 
 COLOUR = {Effect.DISCHARGED: "green", Effect.BROKEN: "red", Effect.OPEN: "yellow"}
 SHOWN = 100

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import as_json, place, running, selecting, with_options
-from gradproof.cli.sharding import sharded, sharding
-from gradproof.core import EXIT_CODE, Exit, Kind, Layer
+from gradproof.cli.options import as_json, place, running, selecting, sharded, sharding, with_options
+from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -20,11 +20,11 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
 
     Exit code 0: the same clause breaks again everywhere. 4: it does not, or not within the check's time limit.
     """
-    from gradproof.backends.replaying import again, pytest_file, replay, subject_of
-    from gradproof.cli.destination import writable, written
-    from gradproof.core import EXIT_CODE, Exit
-    from gradproof.store import Store, open_evidence
-    from gradproof.workspace import find
+    from gradproof.core.outcome import EXIT_CODE, Exit
+    from gradproof.core.output import writable, written
+    from gradproof.core.workspace import find
+    from gradproof.evidence.store import Store, open_evidence
+    from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of
 
     writable(write, "--write")
     check, data = open_evidence(evidence)
@@ -72,7 +72,7 @@ def _example(
     check_id: str, finding: dict[str, Any], control: str | None
 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The counterexample of the check or of a control, and its replays. Raises GradproofError GP213."""
-    from gradproof.core import GradproofError
+    from gradproof.core.errors import GradproofError
 
     held, replays = finding["counterexample"], finding["replays"]
     whose = check_id

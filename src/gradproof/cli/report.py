@@ -10,7 +10,7 @@ from gradproof.cli.options import baseline, place, with_options
 from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
-    from gradproof.ledger.document import Claims
+    from gradproof.extras.claims.document import Claims
     from gradproof.session import Options, Run, Session
 
 
@@ -24,13 +24,11 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     json, md and html files are written in every case.
     """
-    from gradproof.cli.beginning import begun
-    from gradproof.cli.outputs import Outputs, asked
+    from gradproof.cli.outputs import Outputs, asked, begun
     from gradproof.cli.show import verdict_line
     from gradproof.cli.verify import FORMATS, table
-    from gradproof.core import Exit
-    from gradproof.ledger.at_hand import about
-    from gradproof.session import worst
+    from gradproof.core.outcome import Exit, worst
+    from gradproof.extras.claims.stored import about
 
     wanted = asked(formats, json_)
     session = begun(options, wanted, reports=True)
@@ -50,7 +48,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
 def claimed(session: Session, run: Run) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
-    from gradproof.ledger.at_hand import judged, ledger_of
+    from gradproof.extras.claims.stored import judged, ledger_of
 
     claims = judged(session, ledger_of(session), run.standings)
     if claims is not None:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gradproof.cli.options import as_json, place, running, selecting, with_options
+from gradproof.cli.options import as_json, place, running, selecting, sharding, with_options
 from gradproof.cli.prove import some
-from gradproof.cli.sharding import sharding
-from gradproof.core import Kind, Layer
+from gradproof.core.outcome import Kind, Layer
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.core import EXIT_MEANING, Exit
+from gradproof.core.outcome import EXIT_MEANING, Exit
 
 if TYPE_CHECKING:
-    from gradproof.judge import Verdict
     from gradproof.session import Options, Session
+    from gradproof.verdict.judge import Verdict
 
 
 def opened(options: Options) -> Session:

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from gradproof.cli.options import as_json
-from gradproof.core import EXIT_CODE, Exit, GradproofError
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
 
 
 @click.command("sweep", epilog="Exit code 0: measured; 2: a mistake in the call; 4: there is no such device.")
@@ -37,10 +38,10 @@ def command(
     The lengths of windows are timed in turn; each median has an interval of order statistics. The knee is marked where
     there is one beyond the spread. Speed is reported and never judged.
     """
-    from gradproof.cli.destination import writable, written
-    from gradproof.render.sweep import throughput_svg, told, variance_svg
-    from gradproof.subjects.measured import text
-    from gradproof.subjects.sweep import Asked, made, refused
+    from gradproof.core.output import writable, written
+    from gradproof.extras.studies.sources import text
+    from gradproof.extras.studies.sweep import Asked, made, refused
+    from gradproof.extras.studies.sweep_render import throughput_svg, told, variance_svg
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)

@@ -2,22 +2,88 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import baseline, place, running, selecting, with_options
+from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
 from gradproof.cli.outputs import formats as output_formats
-from gradproof.cli.sharding import sharded, sharding
+from gradproof.core.check import Check
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome
+from gradproof.core.workspace import FOLDERS, Workspace
+from gradproof.evidence.claim import place_of
+from gradproof.evidence.record import ANSWERS, Standing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from gradproof.cli.outputs import Output
-    from gradproof.ledger.read import Ledger
+    from gradproof.extras.claims.load import Ledger
     from gradproof.session import Options, Session
+
+
+# -- Watching: the files that evidence rests on, and the checks that must run again when one of them changes.
+Seen = Mapping[Path, tuple[int, int, int]]
+
+
+def seen(workspace: Workspace, standings: Iterable[Standing], also: Iterable[Path] = ()) -> Seen:
+    """Every file of the workspace's content, of the claims of this evidence, and `also`, as it is now."""
+    return _stats({*_content(workspace.root), *_claimed(workspace.root, standings), *also})
+
+
+def _stats(paths: Iterable[Path]) -> Seen:
+    found: dict[Path, tuple[int, int, int]] = {}
+    for path in paths:
+        try:
+            stat = path.stat()
+        except OSError:
+            continue
+        found[path] = (stat.st_ino, stat.st_size, stat.st_ctime_ns)
+    return found
+
+
+def named(workspace: Workspace, standings: Iterable[Standing], before: Seen) -> Seen:
+    """`before`, and the files outside the content that claims name for the first time: those were read just now."""
+    found = _stats(set(_claimed(workspace.root, standings)) - set(_content(workspace.root)) - set(before))
+    return {**before, **found}
+
+
+def _content(root: Path) -> Iterator[Path]:
+    yield root / "pyproject.toml"
+    yield from root.glob("*.py")
+    for folder in FOLDERS:
+        for home, below, names in os.walk(root / folder):
+            below[:] = [name for name in below if name != "__pycache__" and not name.startswith(".")]
+            yield from (Path(home) / name for name in names if not name.startswith("."))
+
+
+def _claimed(root: Path, standings: Iterable[Standing]) -> Iterator[Path]:
+    for standing in standings:
+        if standing.evidence is not None:
+            yield from (place for key in standing.evidence["claim"]["files"] if (place := place_of(key, root)))
+
+
+def touched(checks: Sequence[Check], standings: Mapping[str, Standing]) -> list[Check]:
+    """What must run again, and the stubs that it rests on: what has no fresh evidence, by the digests of its claim.
+
+    A crash, and a run that ended without a word on its files, may rest on any file: they are run again too.
+    """
+    names = {check.id for check in checks if _due(standings[check.id])}
+    while more := {d for c in checks if c.id in names for d in c.depends} - names:
+        names |= more
+    return [check for check in checks if check.id in names]
+
+
+def _due(standing: Standing) -> bool:
+    if standing.evidence is None or not standing.fresh:
+        return True
+    silent = standing.outcome not in ANSWERS and not standing.evidence["claim"]["files"]
+    return silent or standing.outcome is Outcome.ERROR
+
 
 FORMATS = ("json", "md", "html")
 
@@ -40,17 +106,16 @@ def command(
     With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
-    from gradproof.cli.beginning import begun
-    from gradproof.cli.outputs import Outputs, asked
+    from gradproof.cli.outputs import Outputs, asked, begun
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
-    from gradproof.core import EXIT_CODE, Exit
-    from gradproof.ledger.at_hand import about, judged
-    from gradproof.session import INTERRUPTED, worst
+    from gradproof.core.outcome import EXIT_CODE, Exit, worst
+    from gradproof.extras.claims.stored import about, judged
+    from gradproof.session import INTERRUPTED
 
     wanted = asked(formats, json_)
     if watch:
-        return watched(options, wanted, shard)
+        return watch_workspace(options, wanted, shard)
     session = begun(options, wanted, reports=True)
     chosen = sharded(session.selected(), shard, shard_seconds)
     if not chosen:
@@ -77,8 +142,8 @@ def command(
 
 def claimed(session: Session) -> Ledger | None:
     """The workspace's ledger; one that is wrong is told and left out, for no contract rests on it."""
-    from gradproof.contract_tree import ContractErrors
-    from gradproof.ledger.at_hand import ledger_of
+    from gradproof.contract.yaml_reader import ContractErrors
+    from gradproof.extras.claims.stored import ledger_of
 
     try:
         return ledger_of(session)
@@ -88,25 +153,142 @@ def claimed(session: Session) -> Ledger | None:
         return None
 
 
-def watched(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
+def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
     """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
-    from gradproof.cli.beginning import watching
-    from gradproof.cli.outputs import Output
-    from gradproof.cli.verify_watch import watched as watch
-    from gradproof.core import GradproofError
+    from gradproof.cli.outputs import Output, watching
+    from gradproof.core.errors import GradproofError
 
     if list(wanted) != [Output("text", None)] or shard is not None:
         found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
         mend = "leave --format and --shard out; reports/ has the files"
         raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", mend)
     watching(options)
-    return watch(options)
+    return watched(options)
 
 
 def table(report: dict[str, object]) -> None:
     """The report on the terminal."""
     from rich.console import Console
 
-    from gradproof.render import terminal
+    from gradproof.report.formats import terminal
 
     terminal.render(report, Console())
+
+
+# -- `gradproof verify --watch`: run again what a save touched, and print what became of it.
+EVERY = 0.3  # seconds between two looks at the files
+SHOWN = 100
+Told = Mapping[str, tuple[str, str]]
+
+
+def watched(options: Options, rounds: int | None = None, pause: Callable[[], object] | None = None) -> int:
+    """Verify, and again after every save, until it is interrupted (130) or `rounds` are over.
+
+    `pause` waits between two looks at the files. Returns the exit code of the last round; a contract with a mistake is
+    told and waited for. Raises KeyboardInterrupt from a pause.
+    """
+    wait = pause or (lambda: time.sleep(EVERY))
+    watcher = Watcher(options)
+    done, before = 0, watcher.look()
+    while True:
+        code = watcher.round()
+        done += 1
+        if code == _interrupted() or (rounds is not None and done >= rounds):
+            return code
+        before = watcher.known(before)
+        while (now := watcher.look()) == before:
+            wait()
+        before = now
+
+
+def _interrupted() -> int:
+    from gradproof.session import INTERRUPTED
+
+    return INTERRUPTED
+
+
+@dataclass
+class Watcher:
+    """The rounds of one watch. `told`: outcome and reason of each check, verdict of each contract, as last printed."""
+
+    options: Options
+    told: Told | None = None
+    session: Session | None = None
+    standings: Mapping[str, Standing] = field(default_factory=dict)
+
+    def look(self) -> Seen:
+        """The files as they are now."""
+        from gradproof.core.workspace import find
+
+        workspace = find(self.options.workspace, explicit=self.options.workspace is not None)
+        paths = [Path(name) for name in self.options.contracts if Path(name).is_file()]
+        return seen(workspace, self.standings.values(), paths)
+
+    def known(self, before: Seen) -> Seen:
+        """`before`, with the files that the last round's claims name for the first time."""
+
+        return named(self.session.workspace, self.standings.values(), before) if self.session else before
+
+    def round(self) -> int:
+        """One round. What is wrong with a contract or a command line is told, not raised, once there was a round."""
+        from gradproof.cli.show import opened
+        from gradproof.session import Session
+
+        try:
+            return self._round(Session(self.options) if self.session else opened(self.options))
+        except GradproofError as error:
+            if self.told is None:
+                raise
+            click.echo(error.render(), err=True)
+            return EXIT_CODE[Exit.USAGE]
+
+    def _round(self, session: Session) -> int:
+        from gradproof.cli.progress import listening
+        from gradproof.core.outcome import worst
+        from gradproof.session import INTERRUPTED
+
+        chosen = session.selected()
+        if self.session is not None:
+            at_hand = session.standings(chosen)
+            chosen = touched(chosen, at_hand)
+            session.options = replace(session.options, no_cache=False)
+        self.session = session
+        session.mark()
+        with listening(quiet=True) as listener:
+            run = session.run(chosen, listener)
+        run = session.filled(run)
+        self.standings = run.standings
+        reports = session.reports(run)
+        for contract, report in zip(session.contracts, reports, strict=True):
+            session.write(contract, report, FORMATS)
+        self._tell(reports, len(run.ran))
+        return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
+
+    def _tell(self, reports: list[dict[str, Any]], ran: int) -> None:
+        now = dict(_facts(reports))
+        lines = list(_changes(self.told, now))
+        self.told = now
+        for line in lines:
+            click.echo(line)
+        click.echo(f"{ran} run; {f'{len(lines)} changed' if lines else 'nothing changed'}; ctrl-C ends", err=True)
+
+
+def _facts(reports: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str, str]]]:
+    for report in reports:
+        for row in report["checks"]:
+            yield row["id"], (f"{row['outcome']} ({row['effect']})", row["reason"])
+        exit_ = Exit(report["verdict"]["exit"])
+        reasons = report["verdict"]["reasons"]
+        yield report["contract"]["id"], (f"{EXIT_MEANING[exit_]} (exit {EXIT_CODE[exit_]})", "; ".join(reasons[:1]))
+
+
+def _changes(before: Told | None, now: Told) -> Iterator[str]:
+    """One line for each check and verdict that is not what it was; at first, for each that is not discharged."""
+    for name, (said, reason) in now.items():
+        was = before[name][0] if before is not None and name in before else None
+        first = before is None and "(DISCHARGED)" in said
+        if was == said or first:
+            continue
+        short = " ".join(reason.split())[:SHOWN]
+        yield f"{name}: {f'{was} -> ' if was else ''}{said}{f'  {short}' if short else ''}"
+    yield from (f"{name}: gone" for name in (before or {}) if name not in now)

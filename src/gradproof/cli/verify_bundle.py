@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gradproof.bundle.check import Judged
-    from gradproof.bundle.listing import Problem
-    from gradproof.bundle.signing import PublicKey
-    from gradproof.core import Exit
+    from gradproof.core.outcome import Exit
+    from gradproof.extras.attest.manifest import Problem
+    from gradproof.extras.attest.signing import PublicKey
+    from gradproof.extras.attest.verify import Judged
 
 MOST = 20
 
@@ -42,11 +42,10 @@ def command(
     Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts,
     on the day that the bundle states; what has run out since is told, and counts with --today.
     """
-    from gradproof.bundle.check import verify
-    from gradproof.bundle.listing import Problem, entry_of
     from gradproof.cli.show import warned
-    from gradproof.core import EXIT_CODE, Exit
-    from gradproof.session import worst
+    from gradproof.core.outcome import EXIT_CODE, Exit, worst
+    from gradproof.extras.attest.manifest import Problem, entry_of
+    from gradproof.extras.attest.verify import verify
 
     judged = verify(folder, _keys(paths, folder))
     found = list(judged.problems)
@@ -78,7 +77,7 @@ def command(
 
 def _dated(judged: Judged) -> list[Exit]:
     """The day by which a bundle is judged, its waivers, and the verdicts that are others by today's."""
-    from gradproof.render.views import waiver_words
+    from gradproof.report.views import waiver_words
 
     assert judged.carried is not None
     assert judged.reports is not None
@@ -103,14 +102,14 @@ def _keys(paths: tuple[Path, ...], folder: Path) -> list[PublicKey]:
     """The keys that were given. Raises GradproofError GP475 and GP476."""
     if not paths:
         return []
-    from gradproof.bundle.signing import public_key
+    from gradproof.extras.attest.signing import public_key
 
     return [public_key(path, folder) for path in paths]
 
 
 def _signature(judged: Judged, folder: Path) -> str:
     """What is known of who signed a bundle that is good otherwise."""
-    from gradproof.bundle.document import ENVELOPE
+    from gradproof.extras.attest.manifest import ENVELOPE
 
     if judged.key is not None:
         return f"signed with the key {judged.key.keyid} ({judged.key.path})"
@@ -121,8 +120,7 @@ def _signature(judged: Judged, folder: Path) -> str:
 
 def _wheel(judged: Judged, path: Path) -> list[Problem]:
     """Whether a wheel is the one of the bundle, by content. Raises GradproofError GP442 for one that did not run."""
-    from gradproof.bundle.inventory import wheel_of
-    from gradproof.bundle.listing import Problem
+    from gradproof.extras.attest.manifest import Problem, wheel_of
 
     assert judged.carried is not None
     told, named = wheel_of(path, judged.carried.store.files), judged.manifest.wheel
@@ -133,8 +131,8 @@ def _wheel(judged: Judged, path: Path) -> list[Problem]:
 
 def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[Problem]:
     """What runs and queries find that were asked for; what they confirm is printed."""
-    from gradproof.bundle import rerun
-    from gradproof.bundle.listing import Problem
+    from gradproof.extras.attest import rerun
+    from gradproof.extras.attest.manifest import Problem
 
     found: list[Problem] = []
     assert judged.carried is not None

@@ -40,12 +40,11 @@ def command(
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
     from gradproof.cli.check import rendered, show
-    from gradproof.cli.destination import cleared, writable
-    from gradproof.core import EXIT_CODE, Exit
+    from gradproof.core.outcome import EXIT_CODE, Exit
+    from gradproof.core.output import cleared, writable
     from gradproof.session import INTERRUPTED
+    from gradproof.shadow.process.watch_script import script_of, watch
     from gradproof.shadow.request import allowed
-    from gradproof.shadow.script import script_of
-    from gradproof.shadow.watching import watch
 
     names = allowed(allow)
     writable(out)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear, joined, times
 from gradproof.arith.units import BITS, SHORT, rational, rounding, short, units
-from gradproof.core import digest_of
+from gradproof.core.check import digest_of
 
 VERSION = 2
 ZERO, ONE = Fraction(0), Fraction(1)

@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from gradproof.arith.formats import Format, format_named
-from gradproof.rounding.setting import Setting, accumulated, error_of
+from gradproof.rounding.accumulation import Setting, accumulated, error_of
 
 Ints = np.ndarray[Any, np.dtype[Any]]
 TABLE = 2**26  # entries of a table of places: 256 MiB

@@ -3,6 +3,6 @@
 `register` adds an operator to the table (see `table`). Importing this package imports neither torch nor a solver.
 """
 
-from gradproof.shadow.table import Example, Ops, register
+from gradproof.shadow.ops.table import Example, Ops, register
 
 __all__ = ["Example", "Ops", "register"]

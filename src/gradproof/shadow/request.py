@@ -13,9 +13,10 @@ from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import Any
 
-from gradproof.core import GradproofError, Outcome
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Place
-from gradproof.shadow.verdict import OBLIGATIONS, Result, Verification
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DOMAINS = ("real", "field", "weight", "rounding")

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gradproof.shadow.domains.rounding_rows import table as rounding_table
-from gradproof.shadow.table import TABLE, Bool, Example, Int, Row, T, load
+from gradproof.shadow.domains.rounding_kernels import table as rounding_table
+from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, Row, T, load
 
 HEAD = """# Operators that shadow execution knows
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from gradproof.shadow.domains.floats import COMPUTED
 from gradproof.shadow.domains.terms import Atom, Coefficient, Poly, Pool, Truth
-from gradproof.shadow.domains.value import COMPUTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,8 +30,8 @@ import numpy as np
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.shadow.algebra import Array, Beyond, Parts
-from gradproof.shadow.domains import enclose
-from gradproof.shadow.domains.enclose import FUNCTIONS, above, below, corners, quotients, sums
+from gradproof.shadow.domains import enclosure as enclose
+from gradproof.shadow.domains.enclosure import FUNCTIONS, above, below, corners, quotients, sums
 from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Place, Ref
 
 FORMAT: dict[str, Format] = {

@@ -1,0 +1,454 @@
+"""The shape of a contract: which keys stand where, and what a value may be. Strict: nothing is coerced.
+
+Two dialects. `FieldRoot` is the YAML of provable-contracts (schema/types.rs there). `OursRoot` is that plus an id on
+each obligation, tolerances per dtype, bounds with a name, a value and a reason, `expect`, mutants, stubs, step proofs,
+layers, subjects and gate criteria. A contract that uses any key of ours is held to all of ours.
+
+A check that pydantic cannot express raises PydanticCustomError with one of gradproof's own codes as its type.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from datetime import date
+from fractions import Fraction
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+from gradproof.contract.yaml_reader import Exact
+
+# -- What a value of a contract may be: the types that its shapes are made of. Strict: nothing is coerced.
+LayerName = Literal["smt", "crosshair", "step", "cpu", "cuda"]
+ReachName = Literal["all inputs", "bounded", "sampled"]
+Strategy = Literal[
+    "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain",
+    "bit_exhaustive", "step_contract",
+]  # fmt: skip
+
+_BLANK = frozenset("\u115f\u1160\u2800\u3164\uffa0")  # letters and a symbol that are drawn as nothing
+MAX_TIME_LIMIT = 3600
+STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
+REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
+_LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
+_IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
+
+
+def exact(text: str) -> Fraction:
+    """The decimal number that `text` writes. Raises ValueError when it writes none, or an infinite or huge one."""
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    return Fraction(text if not text.startswith(".") else "0" + text)
+
+
+def wrong(code: str, expected: str) -> PydanticCustomError:
+    """An error of pydantic with a code of gradproof."""
+    return PydanticCustomError(code, "{expected}", {"expected": expected})
+
+
+def _nonblank(value: Any) -> Any:
+    if isinstance(value, str) and not any(map(_visible, value)):
+        raise wrong("GP103", "a text that is not blank")
+    return value
+
+
+def _visible(letter: str) -> bool:
+    """Whether a reader sees the character: no space, control, mark without a letter, or blank that counts as one."""
+    return unicodedata.category(letter)[0] not in "ZCM" and letter not in _BLANK
+
+
+def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not pattern.fullmatch(value):
+            raise wrong("GP122", expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _tolerance(value: Any) -> str:
+    """A positive finite decimal, kept as it was written."""
+    text = value.text if isinstance(value, Exact) else value
+    text = str(text) if isinstance(text, int) and not isinstance(text, bool) else text
+    if not isinstance(text, str):
+        raise wrong("GP104", "a number")
+    try:
+        positive = float(exact(text)) > 0
+    except (ValueError, OverflowError):
+        positive = False
+    if not positive:
+        raise wrong("GP107", "a positive finite decimal number such as 1e-5")
+    return text
+
+
+def _seconds(value: Any) -> float:
+    text = value.text if isinstance(value, Exact) else value
+    if isinstance(text, bool) or not isinstance(value, (int, Exact)):
+        raise wrong("GP104", "a number of seconds")
+    try:
+        number = exact(str(text))
+    except ValueError:
+        number = Fraction(0)
+    if not 0 < number <= MAX_TIME_LIMIT:
+        raise wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
+    return float(number)
+
+
+def some(value: Any) -> Any:
+    """A list with an element. Raises PydanticCustomError GP103 for an empty one."""
+    if isinstance(value, list) and not value:
+        raise wrong("GP103", "a list with at least one element")
+    return value
+
+
+def listed(value: Any) -> Any:
+    """A text as a list of one, or a list with an element."""
+    return [value] if isinstance(value, str) else some(value)
+
+
+def _shown(value: Any) -> Any:
+    """Free data: floats become their text."""
+    if isinstance(value, Exact):
+        return value.text
+    if isinstance(value, dict):
+        return {k: _shown(v) for k, v in value.items()}
+    return [_shown(v) for v in value] if isinstance(value, list) else value
+
+
+Text = Annotated[str, BeforeValidator(_nonblank)]
+LemmaName = Annotated[str, _shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
+Ident = Annotated[str, _shaped(_IDENT, "letters, digits, dot, dash and underscore, at most 64")]
+Reference = Annotated[str, _shaped(REFERENCE, "module.path:attribute")]
+Module = Annotated[str, _shaped(_MODULE, "module.path")]
+Positive = Annotated[int, Field(gt=0)]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+Number = Annotated[str, BeforeValidator(_tolerance)]
+Free = Annotated[dict[str, Any], BeforeValidator(_shown)]
+
+
+# -- The shape of `qa_gate`: what must hold, what must stand behind it, and what is waived until when.
+Certified = Literal["linear_chain"]
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+
+
+def _day(value: Any) -> str:
+    """A day as it is written, YYYY-MM-DD. A TOML date becomes its text."""
+    text = value.isoformat() if type(value) is date else value
+    if not isinstance(text, str):
+        raise wrong("GP104", "a day, such as 2027-01-31")
+    try:
+        day = date.fromisoformat(text) if _DATE.fullmatch(text) else None
+    except ValueError:
+        day = None
+    if day is None:
+        raise wrong("GP122", "a day, such as 2027-01-31")
+    return text
+
+
+Day = Annotated[str, BeforeValidator(_day)]
+
+
+class Shape(BaseModel):
+    """Strict, closed and frozen."""
+
+    model_config = STRICT
+
+
+class LeastShape(Shape):
+    """What is asked of one obligation: layers beside its own, the least reach in a layer, the least bounds."""
+
+    layers: list[LayerName] = []
+    reach: dict[LayerName, ReachName] = {}
+    bounds: dict[Ident, Positive] = {}
+
+
+class WaiverShape(Shape):
+    """An obligation that may stay open in a layer (in every layer where none is named), who says so, why, how long."""
+
+    obligation: Ident
+    layer: LayerName | None = None
+    owner: Text
+    reason: Text
+    expires: Day
+
+
+class FieldGate(Shape):
+    id: Ident
+    name: str = ""
+    description: str = ""
+    checks: list[str] = []
+    pass_criteria: str = ""
+    falsification: str = ""
+
+
+class RequireShape(Shape):
+    """What must stand behind the proofs of a strategy, for the gate to count them."""
+
+    certificates: Annotated[list[Certified], BeforeValidator(some)] | None = None
+    second_solver: Annotated[list[Strategy], BeforeValidator(some)] | None = None
+
+
+class OursGate(FieldGate):
+    name: Text
+    checks: Annotated[list[Text], BeforeValidator(some)]
+    pass_criteria: Text
+    falsification: Text
+    criteria: dict[str, Annotated[list[Ident], BeforeValidator(some)]]
+    seeded_bug: Annotated[list[Ident], BeforeValidator(listed)]
+    require: RequireShape | None = None
+    least: dict[Ident, LeastShape] = {}
+    gpu_max_age_days: Positive | None = None
+    waivers: list[WaiverShape] = []
+
+
+Dtype = Literal["fp64", "fp32", "fp32-tf32", "fp16", "bf16"]
+Format = Literal["fp64", "fp32", "fp16", "bf16"]
+Metric = Literal["linf", "l2", "relative", "ulp"]
+AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
+Solver = Literal["z3", "crosshair"]
+FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
+FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
+ExpectName = Literal["holds", "refuted"]
+Domain = Literal["real", "field"]
+Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
+OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused", "own"]
+ObligationType = Literal[
+    "invariant", "equivalence", "bound", "monotonicity", "idempotency", "linearity", "symmetry", "associativity",
+    "conservation", "ordering", "completeness", "soundness", "involution", "determinism", "roundtrip",
+    "state_machine", "classification", "independence", "termination", "precondition", "postcondition", "frame",
+    "loop_invariant", "loop_variant", "old_state", "subcontract",
+]  # fmt: skip
+
+DEVICES = ("cpu", "cuda")
+
+
+class MetadataShape(Shape):
+    version: Text
+    description: Text
+    created: str = ""
+    author: str = ""
+    references: list[str] = []
+    depends_on: list[Ident] = []
+
+
+class FieldEquation(Shape):
+    formula: Text
+    domain: str = ""
+    codomain: str = ""
+    invariants: list[str] = []
+    preconditions: list[str] = []
+    postconditions: list[str] = []
+    assumes: Any = None
+    guarantees: Any = None
+
+
+class OursEquation(FieldEquation):
+    assumptions: list[Text] = []
+
+
+class ToleranceShape(Shape):
+    dtype: Dtype
+    value: Number
+    metric: Metric
+    domain: str = ""
+    role: Literal["required", "reported"] = "required"
+    reason: Text = "not given"
+
+
+class LayersShape(Shape):
+    ci: Annotated[list[LayerName], BeforeValidator(some)]
+    release: Annotated[list[LayerName], BeforeValidator(some)]
+
+
+class _Obligation(Shape):
+    type: ObligationType
+    property: Text
+    formal: str = ""
+    applies_to: AppliesTo = "all"
+    lean: Any = None
+    requires: Any = None
+    applies_to_phase: str = ""
+    parent_contract: str = ""
+
+
+class FieldObligation(_Obligation):
+    id: Ident | None = None
+    tolerance: Number | None = None
+
+
+class SubjectsShape(Shape):
+    """What a contract is about; of an obligation, what it is about instead."""
+
+    model: Reference | None = None
+    empty: Reference | None = None
+    mutants: Reference | None = None
+    torch: Reference | None = None
+    torch_empty: Reference | None = None
+    torch_mutants: Reference | None = None
+
+
+class OursObligation(_Obligation):
+    id: Ident
+    subjects: SubjectsShape = SubjectsShape()
+    formal: Text
+    tolerance: list[ToleranceShape] = []
+    assumptions: list[Text] = []
+    layers: LayersShape
+
+
+class PhaseShape(Shape):
+    name: Text
+    description: str = ""
+    invariant: str = ""
+
+
+class Structure(Shape):
+    phases: list[PhaseShape] = []
+
+
+class Enforcement(Shape):
+    description: str = ""
+    check: str = ""
+    severity: str = ""
+    reference: str = ""
+
+
+class BoundShape(Shape):
+    name: Ident
+    value: Positive
+    reason: Text
+
+
+class FieldHarness(Shape):
+    id: Ident
+    obligation: str = ""
+    property: str = ""
+    bound: Positive | None = None
+    strategy: FieldStrategy | None = None
+    solver: FieldSolver | None = None
+    harness: str = ""
+
+
+class CheckShape(Shape):
+    """What every check of our dialect may state."""
+
+    id: Ident
+    harness: Reference
+    expect: ExpectName = "holds"
+    subject: Reference | None = None
+    bounds: Annotated[list[BoundShape], BeforeValidator(some)]
+    mutants: list[Ident] = []
+    assumptions: list[Text] = []
+    params: Free = {}
+    time_limit: Seconds = 60.0
+    note: str = ""
+
+
+class StubShape(CheckShape):
+    stub: Module
+    property: Text
+    formats: Annotated[list[Format], BeforeValidator(some)]
+    lemmas: Annotated[list[LemmaName], BeforeValidator(some)] = []
+
+
+class OursHarness(CheckShape):
+    property: Text
+    bound: Positive
+    strategy: Strategy
+    solver: Solver
+    obligation: Ident | None = None
+    obligations: list[Ident] = []
+    stubs: list[Ident] = []
+    reach: ReachName | None = None
+
+
+class FieldTest(Shape):
+    id: Ident
+    rule: str = ""
+    prediction: str = ""
+    test: str = ""
+    if_fails: str = ""
+
+
+class OursTest(CheckShape):
+    rule: Text
+    prediction: Text
+    test: Text
+    if_fails: Text
+    obligation: Ident | None = None
+    obligations: list[Ident] = []
+
+
+class StepParams(Shape):
+    """What is recorded: every net with every n; optimizers and modes take turns over these.
+
+    `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
+    are held to the same. With the optimizer `own` the subject makes its own model and optimizer. `max_norm` and
+    `loss_scale` are absent without a clip and without a scaler.
+    """
+
+    nets: Annotated[list[Ident], BeforeValidator(some)]
+    n: Annotated[list[Positive], BeforeValidator(some)]
+    domains: Annotated[list[Domain], BeforeValidator(some)]
+    optimizers: Annotated[list[OptimizerName], BeforeValidator(some)] = ["sgd"]
+    modes: Annotated[list[Mode], BeforeValidator(some)] = ["fp32"]
+    micro_batch: Positive = 1
+    tail: Annotated[int, Field(ge=0)] = 0
+    weighting: Literal["equal", "count"] = "equal"
+    max_norm: Number | None = None
+    loss_scale: Number | None = None
+    also: list[Reference] = []
+
+
+class StepShape(CheckShape):
+    property: Text
+    params: StepParams  # type: ignore[assignment]
+    obligation: Ident | None = None
+    obligations: list[Ident] = []
+
+
+class FieldSummary(Shape):
+    total_obligations: int | None = None
+    l2_property_tested: int | None = None
+    l3_kani_proved: int | None = None
+    l4_lean_proved: int | None = None
+    l4_not_applicable: int | None = None
+
+
+class OursSummary(Shape):
+    """No proof levels: coverage is counted from evidence."""
+
+    total_obligations: int | None = None
+    notes: list[Text] = []
+
+
+class _Root(Shape):
+    metadata: MetadataShape
+    kernel_structure: Structure = Structure()
+    simd_dispatch: dict[str, Any] = {}
+    enforcement: dict[str, Enforcement] = {}
+
+
+class FieldRoot(_Root):
+    equations: dict[str, FieldEquation] = {}
+    proof_obligations: list[FieldObligation] = []
+    kani_harnesses: list[FieldHarness] = []
+    falsification_tests: list[FieldTest] = []
+    qa_gate: FieldGate | None = None
+    verification_summary: FieldSummary = FieldSummary()
+
+
+class OursRoot(_Root):
+    subjects: SubjectsShape = SubjectsShape()
+    equations: dict[str, OursEquation] = {}
+    proof_obligations: list[OursObligation] = []
+    stubs: list[StubShape] = []
+    kani_harnesses: list[OursHarness] = []
+    step_proofs: list[StepShape] = []
+    falsification_tests: list[OursTest] = []
+    qa_gate: OursGate
+    verification_summary: OursSummary = OursSummary()

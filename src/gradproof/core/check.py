@@ -1,0 +1,168 @@
+"""Nouns of gradproof and the one table that turns an outcome into an effect.
+
+No I/O, no solver and no torch are imported here. Every other module speaks in these words.
+
+Sources of the vocabulary: Kani's check statuses, CrossHair's message types, sby's `expect`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A limit with a name, a value and the reason why it is that value."""
+
+    name: str
+    value: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tolerance:
+    """A tolerance of one dtype. `role` is `required`, or `reported` when nothing is gated on it."""
+
+    dtype: str
+    value: str
+    metric: str
+    domain: str = ""
+    role: str = "required"
+
+
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+
+
+def _copied(value: Any) -> Any:
+    """What `dataclasses.asdict` makes of a field, at a tenth of its cost: a check is written out for every digest."""
+    if type(value) in _PLAIN or isinstance(value, str):
+        return value
+    if isinstance(value, Bound):
+        return {"name": value.name, "value": value.value, "reason": value.reason}
+    if type(value) is dict:
+        return {key: _copied(item) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)([_copied(item) for item in value])
+    return asdict(_Held(value))["value"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Any other value, for `asdict`."""
+
+    value: Any
+
+
+@dataclass(frozen=True)
+class Check:
+    """Clause x method x subject x bounds x stubs: the unit that is planned, run and cached.
+
+    `harness` and `subject` are `module:attribute` names inside the workspace. `mutants` are names in the
+    workspace's mutant registry. `text` carries the contract clauses that the check speaks about, so that
+    a change of the contract's wording or tolerance makes older evidence stale.
+    """
+
+    id: str
+    kind: Kind
+    layer: Layer
+    obligations: tuple[str, ...]
+    title: str
+    harness: str
+    subject: str = ""
+    expect: Expect = Expect.HOLDS
+    strategy: str = ""
+    bounds: tuple[Bound, ...] = ()
+    stubs: tuple[str, ...] = ()
+    mutants: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict)
+    text: Mapping[str, Any] = field(default_factory=dict)
+    depends: tuple[str, ...] = ()
+    time_limit: float = 60.0
+
+    def bound(self, name: str) -> int:
+        """Value of the bound called `name`. Raises KeyError when the claim states no such bound."""
+        for b in self.bounds:
+            if b.name == name:
+                return b.value
+        raise KeyError(f"check {self.id} states no bound called {name!r}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON form; `Check.from_json` reads it back."""
+        data = {name: _copied(value) for name, value in vars(self).items()}
+        data["kind"], data["layer"], data["expect"] = str(self.kind), str(self.layer), str(self.expect)
+        return data
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Check:
+        """Inverse of `to_json`. Raises TypeError or ValueError on a wrong shape."""
+        d = dict(data)
+        d["kind"], d["layer"], d["expect"] = Kind(d["kind"]), Layer(d["layer"]), Expect(d["expect"])
+        d["bounds"] = tuple(Bound(**b) for b in d["bounds"])
+        for key in ("obligations", "stubs", "mutants", "assumptions", "depends"):
+            d[key] = tuple(d[key])
+        return cls(**d)
+
+    @property
+    def digest(self) -> str:
+        """sha256 of the claim's own text (contract clause, subject, harness, stubs, bounds, mutants)."""
+        return digest_of(self.to_json())
+
+
+@dataclass
+class Control:
+    """A mutant or the empty body, run through the same harness in the same run.
+
+    `outcome` is what the harness said of it; `killed` is true only when it is REFUTED on the clause that
+    it was made to break and the counterexample replays.
+    """
+
+    name: str
+    kind: str
+    clause: str
+    outcome: Outcome
+    killed: bool
+    reference: str = ""
+    reason: str = ""
+    counterexample: dict[str, Any] | None = None
+    replays: list[dict[str, Any]] = field(default_factory=list)
+    seconds: float = 0.0
+
+
+@dataclass
+class Finding:
+    """What a backend returns: facts of one run and the outcome that follows from them."""
+
+    outcome: Outcome
+    reason: str
+    reach: Reach | None = None
+    domain: str = ""
+    clauses: dict[str, str] = field(default_factory=dict)
+    assumptions: list[str] = field(default_factory=list)
+    covers: list[dict[str, Any]] = field(default_factory=list)
+    controls: list[Control] = field(default_factory=list)
+    counterexample: dict[str, Any] | None = None
+    replays: list[dict[str, Any]] = field(default_factory=list)
+    measurements: list[dict[str, Any]] = field(default_factory=list)
+    stats: dict[str, Any] = field(default_factory=dict)
+
+
+def entry_of(check_id: str) -> str:
+    """Id of the contract's own entry, of which a check is one run: X of X@cpu-fp32 and of X/seeded_bug."""
+    return check_id.partition("@")[0].partition("/")[0]
+
+
+def canonical(data: Any) -> str:
+    """Canonical JSON: sorted keys, no spaces, no NaN. Raises ValueError on NaN and infinity."""
+    return json.dumps(data, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def digest_of(data: Any) -> str:
+    """sha256 in hex of the canonical JSON of `data`."""
+    return hashlib.sha256(canonical(data).encode(errors="surrogatepass")).hexdigest()

@@ -1,0 +1,142 @@
+"""Processes that run a check or a step: their limits, and what they left behind, known by its scratch folder."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from gradproof.core.errors import GradproofError
+
+MIB = 1 << 20
+PREFIX = "gradproof-"
+ROUNDS = 5
+SERVE = "--serve"  # a worker with this flag and a descriptor is a fork server
+WALL = 10.0
+"""Seconds on the clock for each second of a time limit, which counts CPU time: the machine may have other work."""
+LOOK = 0.2  # seconds between two looks at the CPU time of a process, at least
+
+
+class Started(Protocol):
+    """What is used of subprocess.Popen to wait for a process."""
+
+    pid: int
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired."""
+
+
+def time_limit(seconds: float) -> float:
+    """The limit itself. Raises GradproofError GP406 for what is no number of seconds above 0, such as NaN."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < math.inf:
+        expected = "a number of seconds above 0, and finite"
+        raise GradproofError("GP406", f"the time limit is {seconds!r}", expected, "change the number")
+    return seconds
+
+
+class Spent:
+    """CPU time of a process and of everything that it started, the dead included."""
+
+    def __init__(self, pid: int) -> None:
+        self.seconds = 0.0
+        self._pid, self._held = pid, 0.0
+        self._known: dict[int, Any] = {}
+
+    def look(self) -> float:
+        """Seconds until now. What dies unseen without a parent that waits for it is not counted."""
+        import psutil
+
+        running = {p.pid: p for p in psutil.process_iter()}
+        self._known = {pid: p for pid, p in self._known.items() if running.get(pid) == p}
+        parents = {pid: self._parent(p) for pid, p in running.items()}
+        while new := {pid for pid, own in parents.items() if pid not in self._known and {pid, *own} & self._roots()}:
+            self._known |= {pid: running[pid] for pid in new}
+        held = 0.0
+        for process in self._known.values():
+            with suppress(psutil.Error):
+                held += sum(process.cpu_times()[:4])  # of itself, and of the children that it has waited for
+        self.seconds += max(0.0, held - self._held)
+        self._held = held
+        return self.seconds
+
+    def _roots(self) -> set[int]:
+        return {self._pid, *self._known}
+
+    @staticmethod
+    def _parent(process: Any) -> set[int]:
+        """Whose child a process is, and the leader of its session."""
+        import psutil
+
+        with suppress(psutil.Error, OSError):
+            return {process.ppid(), os.getsid(process.pid)}
+        return set()
+
+
+def exceeded(process: Started, limit: float) -> str | None:
+    """Wait for a process: None when it ends, or else which limit it exceeded, in words.
+
+    `limit` is in seconds of the CPU time of the process and all that it starts; the clock allows WALL times as many.
+    Raises GradproofError GP406 for a limit that is none.
+    """
+    time_limit(limit)
+    spent, ends, cores = Spent(process.pid), time.monotonic() + WALL * limit, os.cpu_count() or 1
+    while (left := ends - time.monotonic()) > 0:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(min(left, max(LOOK, (limit - spent.seconds) / cores)))
+            return None
+        if spent.look() >= limit:
+            return f"no answer within {limit:g} s of CPU time"
+    return f"no answer within {WALL * limit:g} s on the clock, {WALL:g} times the limit of {limit:g} s of CPU time"
+
+
+def strays(scratch: str) -> list[int]:
+    """Ids of the other processes that were started with `scratch` as TMPDIR. Empty where there is no /proc."""
+    mark, found = f"TMPDIR={scratch}".encode(), []
+    if not Path(scratch).name.startswith(PREFIX):
+        return []
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if int(place.name) != os.getpid() and mark in (place / "environ").read_bytes().split(b"\0"):
+                found.append(int(place.name))
+    return found
+
+
+def end_strays(scratch: str) -> None:
+    """Kill them, also those that left the process group for a session of their own."""
+    for _ in range(ROUNDS):
+        left = strays(scratch)
+        for pid in left:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        if not left:
+            return
+
+
+def data_held() -> int:
+    """Data that this process may write, in MiB: what RLIMIT_DATA counts. 0 where the system does not tell."""
+    with suppress(OSError, ValueError, StopIteration):
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return int(next(line for line in lines if line.startswith("VmData:")).split()[1]) // 1024
+    return 0
+
+
+def limit_memory(mib: int | None, beside: int = 0) -> None:
+    """Let this process hold at most so much data of its own, in MiB. Nothing where the system has no such limit.
+
+    `beside`: MiB that do not count, because a fork began with them. RLIMIT_DATA counts what may be written and is not
+    shared (Linux 4.7); address space that is only reserved is free.
+    """
+    if mib is None:
+        return
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_DATA)
+        allowed = (mib + beside) * MIB
+        wanted = allowed if most == resource.RLIM_INFINITY else min(allowed, most)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))

@@ -1,0 +1,1 @@
+"""The shapes of the documents that gradproof prints or reads; their JSON Schemas are made from them."""

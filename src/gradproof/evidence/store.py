@@ -1,0 +1,204 @@
+"""Evidence on disk: content-addressed, written atomically, believed only after it has been checked.
+
+`reports/evidence/<check>/<digest>.json`; GPU evidence lies in `reports/gpu/` in the same layout, because it is
+carried to machines without a GPU by version control. A file that was edited, cut short or made for another check
+is rejected with a reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gradproof.core.check import Check, digest_of
+from gradproof.core.errors import GradproofError
+from gradproof.core.files import replace_whole
+from gradproof.core.outcome import Layer, Outcome
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.evidence.environment import differences
+from gradproof.evidence.import_path import Trail
+from gradproof.evidence.record import ANSWERS, Standing, misdated, validate
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
+
+
+def safe(check_id: str) -> str:
+    """A folder name for a check id: the id itself where it can be one, else with a digest that keeps it unique."""
+    name = _UNSAFE.sub("_", check_id)
+    if name and name == check_id and not name.startswith("."):
+        return name
+    return f"{name.lstrip('.')}-{digest_of(check_id)[:8]}"
+
+
+def read(path: Path) -> dict[str, Any]:
+    """One evidence file. Raises ValueError with the reason why it is not to be believed."""
+    if path.is_symlink() or path.parent.is_symlink():
+        raise ValueError("it is a symbolic link, and what that leads to may change unseen")
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no file")
+    try:
+        data = parse(path.read_text(encoding="utf-8"))
+        check = validate(data)
+    except (OSError, UnicodeDecodeError) as e:
+        raise ValueError(f"it cannot be read: {e}") from e
+    except json.JSONDecodeError as e:
+        raise ValueError(f"it is no JSON: {e}") from e
+    except RecursionError as e:
+        raise ValueError("it is nested too deeply") from e
+    if path.stem != digest_of(data)[:16]:
+        raise ValueError("its name is not the digest of its content: it was edited or cut short")
+    if path.parent.name != safe(check.id):
+        raise ValueError(f"it is evidence of {check.id}, in another check's folder")
+    return dict(data)
+
+
+def parse(text: str) -> Any:
+    """JSON without duplicate keys, NaN and infinity. Raises ValueError."""
+    return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    data = dict(pairs)
+    if len(data) != len(pairs):
+        raise ValueError("it holds a duplicate key")
+    return data
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"it holds {name}")
+
+
+class Store:
+    """The evidence of one workspace."""
+
+    _here = True  # folders outside of the workspace are those that the runs had
+
+    def __init__(self, workspace: Workspace) -> None:
+        self.workspace = workspace
+        self._hashes: dict[str, str] = {}
+        self._trails: dict[bool, Trail] = {}
+
+    def folder(self, check: Check) -> Path:
+        """Where the evidence of a check lies."""
+        kind = "gpu" if check.layer is Layer.CUDA else "evidence"
+        return self.workspace.reports / kind / safe(check.id)
+
+    def folders(self, check: Check) -> list[Path]:
+        """Where evidence of a check may lie: GPU evidence also comes with the workspace, wherever reports go."""
+        own = self.folder(check)
+        carried = self.workspace.root / "reports" / "gpu" / safe(check.id)
+        return [own] if check.layer is not Layer.CUDA or carried == own else [own, carried]
+
+    def write(self, evidence: Mapping[str, Any]) -> Path:
+        """Store one run, then drop the check's older files. Raises ValueError on a wrong shape, OSError.
+
+        Only files that were there before are dropped: what another process writes meanwhile stays, and is judged.
+        """
+        check = validate(evidence)
+        before = list(self.folder(check).glob("*.json"))
+        path = self.folder(check) / f"{digest_of(evidence)[:16]}.json"
+        replace_whole(path, json.dumps(evidence, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+        for older in before:
+            if older != path:
+                older.unlink(missing_ok=True)
+        return path
+
+    def standing(self, check: Check) -> Standing:
+        """The check's best evidence: fresh before stale, later before earlier."""
+        ranked: list[tuple[bool, str, Standing]] = []
+        rejected = []
+        for path in [p for folder in self.folders(check) for p in sorted(folder.glob("*.json"))]:
+            try:
+                evidence = read(path)
+            except ValueError as e:
+                rejected.append(f"{path.name} is rejected: {e}")
+                continue
+            ok, reason = self.fresh(check, evidence)
+            standing = Standing(evidence, ok, reason, str(path), cached=ok)
+            ranked.append((ok, str(evidence["finished_at"]), standing))
+        if ranked:
+            return max(ranked, key=lambda r: r[:2])[2]
+        return Standing(None, False, "; ".join(rejected) or "it was never run")
+
+    def seconds(self, check: Check) -> float | None:
+        """How long the last run took, whatever became of it."""
+        evidence = self.standing(check).evidence
+        return float(evidence["seconds"]) if evidence else None
+
+    def fresh(self, check: Check, evidence: Mapping[str, Any]) -> tuple[bool, str]:
+        """Whether evidence speaks about the claim as it stands now, and if not, why."""
+        reasons = self._reasons(check, evidence)
+        return (not reasons, "; ".join(reasons))
+
+    def _reasons(self, check: Check, evidence: Mapping[str, Any]) -> list[str]:
+        claim = evidence["claim"]
+        if claim["spec"] != check.digest:
+            return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
+        reasons = [late] if (late := misdated(evidence)) else []
+        reasons += [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
+        reasons += self._trail(check).moved(claim)
+        if check.layer is not Layer.CUDA:
+            reasons += self._environment(check, evidence["environment"])
+        if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
+            return reasons
+        return self._grounds(check, claim)
+
+    def _environment(self, check: Check, recorded: Mapping[str, Any]) -> list[str]:
+        """How what the evidence ran on differs from what counts now."""
+        return differences(check.kind, recorded)
+
+    def _grounds(self, check: Check, claim: Mapping[str, Any]) -> list[str]:
+        """An answer rests on files: its harness, and the engine that ran it."""
+        module = check.harness.partition(":")[0]
+        if module and module not in claim["modules"]:
+            return [f"the claim lists no file of its harness {check.harness}"]
+        return [] if any(k.startswith("gp:") for k in claim["files"]) else ["the claim lists no file of the engine"]
+
+    def _place(self, key: str) -> Path | None:
+        kind, _, name = key.partition(":")
+        root = {"ws": self.workspace.root, "gp": PACKAGE, "ext": Path("/")}.get(kind)
+        return None if root is None or ".." in Path(name).parts else root / name
+
+    def _file(self, key: str, digest: str) -> str | None:
+        if key not in self._hashes:
+            path = self._place(key)
+            if path is None:
+                return f"{key} names no file"
+            try:
+                self._hashes[key] = sha256_of(path) if path.is_file() else ""  # a pipe would keep the reader waiting
+            except OSError:
+                self._hashes[key] = ""
+        now = self._hashes[key]
+        return None if now == digest else f"{key} changed" if now else f"{key} is gone"
+
+    def _trail(self, check: Check) -> Trail:
+        here = self._here and check.layer is not Layer.CUDA
+        if here not in self._trails:
+            self._trails[here] = Trail(self.workspace.root, self._place, here)
+        return self._trails[here]
+
+
+def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
+    return sorted(k for k in {*now, *then} if digest_of(now.get(k)) != digest_of(then.get(k)))
+
+
+def fresh(check: Check, evidence: Mapping[str, Any], workspace: Workspace) -> tuple[bool, str]:
+    """`Store.fresh` for one check, without its caches."""
+    return Store(workspace).fresh(check, evidence)
+
+
+def open_evidence(path: Path) -> tuple[Check, dict[str, Any]]:
+    """An evidence file that a user named. Raises GradproofError GP211."""
+    try:
+        evidence = read(path)
+    except ValueError as e:
+        raise GradproofError(
+            "GP211",
+            f"{path} is no evidence to believe: {e}",
+            "a file below reports/evidence or reports/gpu as gradproof wrote it",
+            "run the check again with: gradproof verify",
+        ) from e
+    return Check.from_json(evidence["check"]), evidence

@@ -1,0 +1,363 @@
+"""Path exploration of plain Python: run the harness again for every feasible sequence of decisions.
+
+A decision is the truth of a symbolic condition, or a choice among concrete options. The harness is executed from
+the start with a recorded prefix of decisions; at the first new one the feasible sides are found by the solver and
+the others are queued. Two bounds are asserted, never assumed: the decisions on one path (the unwinding bound) and
+the number of paths. Reaching either ends the exploration with BOUND_HIT. Source of the scheme: King, Symbolic
+Execution and Program Testing, CACM 19(7), 1976; unwinding assertions as in CBMC and Kani.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, Generic, TypeVar
+
+from gradproof.arith import smt
+from gradproof.arith.context import running
+from gradproof.arith.smt import Answer
+from gradproof.arith.soft import near_sqrt
+from gradproof.arith.stub import Founded, OutOfRange, Rounder, Stub
+from gradproof.arith.symbolic import Sym, as_bool
+
+
+class PathEnds(BaseException):
+    """This path is infeasible or its assumptions contradict each other; the exploration goes on."""
+
+
+class Stopped(BaseException):
+    """The exploration cannot go on: `outcome` says why. No model's `except Exception` can swallow it."""
+
+    def __init__(self, outcome: str, reason: str) -> None:
+        self.outcome, self.reason = outcome, reason
+        super().__init__(reason)
+
+
+class Violated(BaseException):
+    """A check failed on this path, with the values that make it fail."""
+
+    def __init__(self, clause: str, label: str, values: dict[str, Any], choices: list[Any]) -> None:
+        self.clause, self.label, self.values, self.choices = clause, label, values, choices
+        super().__init__(clause)
+
+
+FORCED = 2  # added to the side of a branch whose other side is infeasible: its condition is implied
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The two exploration bounds, the solver's seconds for one query, and the process time at which all ends."""
+
+    branches: int
+    paths: int
+    query_seconds: float
+    deadline: float
+
+
+@dataclass
+class Path:
+    """One run of the harness: decisions taken, conditions met, inputs made."""
+
+    prefix: tuple[int, ...]
+    taken: list[int] = field(default_factory=list)
+    options: list[Any] = field(default_factory=list)
+    conditions: list[smt.Term] = field(default_factory=list)
+    inputs: dict[str, smt.Term] = field(default_factory=dict)
+    roots: dict[str, Sym] = field(default_factory=dict)
+    checks: int = 0
+    over: bool = False
+    given: list[tuple[Sym, tuple[Any, ...]]] = field(default_factory=list)  # with their fields as they were
+
+
+@dataclass
+class Result:
+    """What an exploration saw. `violation` is the first failed check, if any."""
+
+    paths: int = 0
+    most_branches: int = 0
+    sites: int = 0
+    operators: set[str] = field(default_factory=set)
+    checked: dict[str, int] = field(default_factory=dict)
+    covers: dict[str, dict[str, Any] | None] = field(default_factory=dict)
+    dead: list[list[Any]] = field(default_factory=list)
+    undecided: int = 0
+    used: set[str] = field(default_factory=set)
+    inductive: bool = False
+    violation: Violated | None = None
+    stopped: Stopped | None = None
+
+
+class Explorer:
+    """Runs one harness body over all its paths. It has slots: no method can be put over one of its own."""
+
+    __slots__ = ("_founded", "_path", "_queue", "_rounder", "limits", "refusal", "result", "rounds", "stub")
+
+    def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
+        self.limits, self.stub = limits, stub
+        self.rounds = stub is not None
+        self.result = Result()
+        self._queue: list[tuple[int, ...]] = [()]
+        self._path = Path(())
+        self._rounder: Rounder | None = None
+        self._founded = Founded(limits.query_seconds)
+        self.refusal = ""
+
+    def run(self, body: Callable[[], None]) -> Result:
+        """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
+        try:
+            while self._queue and not self._ended():
+                self._one(body, self._queue.pop())
+        except (Stopped, Violated, OutOfRange) as end:
+            self._owned(end)
+        if self.refusal and self.result.stopped is None:
+            self.result.stopped = Stopped("UNKNOWN", self.refusal)
+        return self.result
+
+    def refuse(self, reason: str) -> None:
+        """Remember that a number was asked for what it does not have: nothing shown on this run counts."""
+        self.refusal = self.refusal or reason
+
+    def _owned(self, end: BaseException) -> None:
+        """What ends a path or a run without a word of the engine was raised by somebody else: nothing is shown then."""
+        if not self._ended():
+            self._stop("ERROR", f"{type(end).__name__} was raised by the harness or the subject, and not by the engine")
+
+    def _ended(self) -> bool:
+        """Whether something was raised that ends the exploration, even if the subject caught it."""
+        return bool(self.refusal) or self.result.stopped is not None or self.result.violation is not None
+
+    def _over(self) -> PathEnds:
+        self._path.over = True
+        return PathEnds()
+
+    def _stop(self, outcome: str, reason: str) -> Stopped:
+        self.result.stopped = Stopped(outcome, reason)
+        return self.result.stopped
+
+    def _one(self, body: Callable[[], None], prefix: tuple[int, ...]) -> None:
+        if self.result.paths >= self.limits.paths:
+            raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
+        self._path = Path(prefix)
+        self._rounder = Rounder(self.stub, self._founded, self.result.operators) if self.stub is not None else None
+        with running(self):
+            try:
+                body()
+                self._live()
+            except PathEnds as end:
+                if not self._path.over:
+                    self._owned(end)
+            self.result.paths += 1
+        self.result.most_branches = max(self.result.most_branches, len(self._path.taken))
+        if self._rounder is not None:
+            self.result.sites = max(self.result.sites, self._rounder.sites)
+
+    def _live(self) -> None:
+        """A path that checks something must have an input; one that has none checked it for nothing."""
+        if not self._path.checks or self._ended():
+            return
+        if any(_fields(x) != was for x, was in self._path.given):
+            raise self._stop("ERROR", "a number that the harness gave was changed by the subject")
+        answer = self.ask([]).answer
+        if answer is Answer.UNSAT:
+            self.result.dead.append(list(self._path.options))
+        elif answer is not Answer.SAT:
+            self.result.undecided += 1
+
+    def rounder(self) -> Rounder:
+        """The stub of this run. Raises RuntimeError in a run over the reals."""
+        if self._rounder is None:
+            raise RuntimeError("this run has no rounding stub")
+        return self._rounder
+
+    def facts(self) -> list[smt.Term]:
+        """Assumptions, path condition and what the stub promises."""
+        return self._path.conditions + (self._rounder.constraints if self._rounder else [])
+
+    def ask(self, extra: list[smt.Term], wanted: dict[str, smt.Term] | None = None) -> smt.Reply:
+        """One query on top of the path's facts, within what is left of the time limit; for `wanted` see `smt.solve`."""
+        left = min(self.limits.query_seconds, self.limits.deadline - time.process_time())
+        if left <= 0:
+            raise self._stop("TIMEOUT", "the time limit of the check passed")
+        return smt.solve(self.facts() + extra, wanted, left)
+
+    def _decide(self) -> int | None:
+        """The recorded decision at this point, or None when it is new."""
+        at = len(self._path.taken)
+        if at >= self.limits.branches:
+            reason = f"a path takes more than {self.limits.branches} decisions (bound `branches`)"
+            raise self._stop("BOUND_HIT", reason)
+        return self._path.prefix[at] if at < len(self._path.prefix) else None
+
+    def branch(self, term: smt.Term) -> bool:
+        """Fork on a condition; on a new fork the second feasible side is queued."""
+        known = smt.constant_value(term)
+        if known is not None:
+            return known
+        side = self._decide()
+        if side is None:
+            sides = [s for s in (1, 0) if self._feasible(term if s else smt.negate(term))]
+            if not sides:
+                raise self._over()
+            side = self._take(sides if len(sides) > 1 else [FORCED + sides[0]])
+        else:
+            self._path.taken.append(side)
+        if side < FORCED:
+            self._path.conditions.append(term if side else smt.negate(term))
+        return bool(side % FORCED)
+
+    def _take(self, sides: list[int]) -> int:
+        done = tuple(self._path.taken)
+        self._queue += [(*done, other) for other in reversed(sides[1:])]
+        self._path.taken.append(sides[0])
+        return sides[0]
+
+    def _feasible(self, term: smt.Term) -> bool:
+        reply = self.ask([term])
+        if reply.answer is Answer.TIMEOUT:
+            raise self._stop("TIMEOUT", f"branch feasibility: {reply.reason}")
+        # An undecided side is explored: that can only add paths, never lose one.
+        return reply.answer is not Answer.UNSAT
+
+    def choose(self, options: list[Any]) -> Any:
+        """Fork over concrete options."""
+        if not options:
+            raise self._over()
+        side = self._decide()
+        if side is None:
+            side = self._take(list(range(len(options))))
+        else:
+            self._path.taken.append(side)
+        self._path.options.append(options[side])
+        return options[side]
+
+    def root(self, x: Sym) -> Sym:
+        """The square root over the reals: the r >= 0 with r r = x; rounded when the operand has a format.
+
+        Raises ValueError on a path where x is negative, as Python does.
+        """
+        if self.branch(x.term < 0):
+            raise ValueError("square root of a negative number")
+        key = smt.key(x.term)
+        if key not in self._path.roots:
+            r = Sym(smt.real(f"root{len(self._path.roots)}"), *_root_range(x))
+            self._path.conditions += [r.term >= 0, r.term * r.term == smt.to_real(x.term)]
+            self._path.roots[key] = r
+        r = self._path.roots[key]
+        return r if x.fmt is None else self.rounder().fl(r, x.fmt, False, "square root")
+
+    def declare(self, name: str, term: smt.Term) -> None:
+        """Make `term` an input whose value a counterexample states. Raises ValueError on a second use of a name."""
+        if name in self._path.inputs:
+            raise ValueError(f"two inputs are called {name!r}")
+        self._path.inputs[name] = term
+
+    def give(self, x: Sym) -> Sym:
+        """A number for the harness, which must be the same when the path ends."""
+        self._path.given.append((x, _fields(x)))
+        return x
+
+    def assume(self, condition: Any) -> None:
+        """Restrict this path; a plain False ends it."""
+        if condition is False:
+            raise self._over()
+        self._path.conditions.append(as_bool(condition))
+
+    def check(self, clause: str, condition: Any, label: str) -> None:
+        """Ask for a way to falsify `condition` on this path. Raises Violated or Stopped."""
+        self.result.checked[clause] = self.result.checked.get(clause, 0) + 1
+        self._path.checks += 1
+        if condition is True:
+            return
+        reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
+        if reply.answer is Answer.SAT:
+            self.result.violation = Violated(clause, label, reply.values, list(self._path.options))
+            raise self.result.violation
+        if reply.answer is not Answer.UNSAT:
+            raise self._stop(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
+
+    def cover(self, name: str, condition: Any) -> None:
+        """Record whether some path can reach this point with `condition`, with a witness."""
+        if self.result.covers.setdefault(name, None) is not None:
+            return
+        reply = self.ask([as_bool(condition)], self._path.inputs)
+        if reply.answer is Answer.SAT:
+            found = {k: str(v) for k, v in reply.values.items()}
+            self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
+
+
+def _fields(x: Sym) -> tuple[Any, ...]:
+    return id(x.term), x.lo, x.hi, x.fmt, x.grid
+
+
+def _root_range(x: Sym) -> tuple[Fraction | None, Fraction | None]:
+    """What the interval pass knows of the square root of x: rationals just below and above the ends' roots."""
+    if x.lo is None or x.hi is None or x.hi < 0:
+        return None, None
+    low, high = near_sqrt(max(x.lo, Fraction(0))), near_sqrt(x.hi)
+    step = Fraction(1, 2**200)
+    return max(low - step, Fraction(0)), high + step
+
+
+# -- Shortest trace of a small machine to something wrong: breadth-first search from several starts at once.
+S = TypeVar("S", bound=Hashable)
+E = TypeVar("E")
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Generic[S, E]):
+    """An event, the state after it, and what is wrong with it (empty: nothing)."""
+
+    event: E
+    after: S
+    wrong: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace(Generic[S, E]):
+    """A start and moves, of which the last one is wrong."""
+
+    start: S
+    moves: tuple[Move[S, E], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Search(Generic[S, E]):
+    """`complete`: every reachable state was visited and nothing wrong was found; else there is a trace or no answer."""
+
+    trace: Trace[S, E] | None
+    visited: int
+    complete: bool
+
+
+def shortest(starts: Iterable[S], moves: Callable[[S], Iterable[Move[S, E]]], most: int) -> Search[S, E]:
+    """A trace to a wrong move that no other trace from these starts is shorter than; ties go to the first start.
+
+    Visits at most `most` states and then gives up without an answer. Raises ValueError when there is no start.
+    """
+    queue = deque(dict.fromkeys(starts))
+    if not queue:
+        raise ValueError("a search needs a start")
+    came: dict[S, tuple[S, Move[S, E]] | None] = dict.fromkeys(queue)
+    while queue:
+        state = queue.popleft()
+        for move in moves(state):
+            if move.wrong:
+                return Search(_back(came, state, move), len(came), complete=False)
+            if move.after in came:
+                continue
+            if len(came) >= most:
+                return Search(None, len(came), complete=False)
+            came[move.after] = (state, move)
+            queue.append(move.after)
+    return Search(None, len(came), complete=True)
+
+
+def _back(came: dict[S, tuple[S, Move[S, E]] | None], state: S, last: Move[S, E]) -> Trace[S, E]:
+    moves = [last]
+    while (step := came[state]) is not None:
+        state, move = step
+        moves.append(move)
+    return Trace(state, tuple(reversed(moves)))

@@ -1,0 +1,276 @@
+"""ed25519 keys of DSSE envelopes, by securesystemslib and pyca/cryptography: the optional extra `sign`.
+
+Keys are PEM files: the private one PKCS#8, the public one SubjectPublicKeyInfo. A private key is read, and never
+written or told. ed25519 is deterministic (RFC 8032, section 5.1.6), so one state gives one envelope.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import Field, ValidationError
+
+from gradproof.core.errors import GradproofError
+from gradproof.core.schemas.base import Shape
+from gradproof.evidence.store import parse, safe
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, Problem
+from gradproof.extras.attest.statement import dumped, of_manifest, statement_path
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from securesystemslib.signer import SSlibKey
+
+
+# -- Envelopes of a bundle: DSSE 1.0, each around an in-toto statement.
+FOLDER = "envelopes"
+PAYLOAD_TYPE = "application/vnd.in-toto+json"
+MOST_BYTES = 16 << 20
+MOST_SIGNATURES = 64
+_URL_SAFE = str.maketrans("-_", "+/")
+
+
+class SignatureShape(Shape):
+    """A signature in base64. `keyid` is a hint that nothing rests on."""
+
+    keyid: str = ""
+    sig: Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class EnvelopeShape(Shape):
+    """A DSSE envelope as JSON. Other keys are refused, which DSSE would let pass: nothing in a bundle is unjudged."""
+
+    payload: str
+    payload_type: Annotated[str, Field(alias="payloadType")]
+    signatures: Annotated[list[SignatureShape], Field(min_length=1, max_length=MOST_SIGNATURES)]
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """An envelope that was read: its payload, and its signatures, none of them checked."""
+
+    payload: bytes
+    signatures: tuple[bytes, ...]
+
+
+def read(path: Path) -> Envelope:
+    """An envelope around an in-toto statement. Raises ValueError with what is wrong with it."""
+    try:
+        if path.is_symlink() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it is no file, or larger than {MOST_BYTES >> 20} MiB")
+        data = EnvelopeShape.model_validate_json(json.dumps(parse(path.read_text(encoding="utf-8"))))
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc'])) or 'document'}: {first['msg']}") from error
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    if data.payload_type != PAYLOAD_TYPE:
+        raise ValueError(f"its payloadType is {data.payload_type[:80]!r}, not {PAYLOAD_TYPE}")
+    return Envelope(_bytes(data.payload), tuple(_bytes(row.sig) for row in data.signatures))
+
+
+def _bytes(text: str) -> bytes:
+    """Base64, standard or URL-safe. Raises ValueError."""
+    return base64.b64decode(text.translate(_URL_SAFE), validate=True)
+
+
+def envelope_path(contract: str) -> str:
+    """Where the envelope of a contract's statement lies."""
+    return f"{FOLDER}/{safe(contract)}.dsse.json"
+
+
+def payloads(digest: str, texts: Mapping[str, str]) -> dict[str, bytes]:
+    """What each envelope of a bundle must hold, by its place; the manifest's is the last.
+
+    `digest`: sha256 of the manifest in hex. `texts`: of each contract's statement, by its id.
+    """
+    whole = of_manifest(digest, {name: (statement_path(name), text) for name, text in texts.items()})
+    return {envelope_path(name): text.encode() for name, text in texts.items()} | {ENVELOPE: dumped(whole).encode()}
+
+
+def problems(
+    root: Path, listed: frozenset[str], digest: str, texts: Mapping[str, str], keys: Sequence[PublicKey]
+) -> Iterator[Problem]:
+    """What is wrong with the envelopes of a bundle, whose manifest lists `listed`; none at all are no problem here."""
+    wanted = payloads(digest, texts)
+    held = [name for name in wanted if name in listed]
+    whole = (root / ENVELOPE).exists()
+    if held and len(held) != len(texts):
+        yield Problem("GP478", FOLDER, "it holds envelopes of some statements, and not of all")
+    if held and not whole:
+        yield Problem("GP477", ENVELOPE, f"it is missing, and the manifest lists {FOLDER}/")
+    for name in [*held, *([ENVELOPE] if whole else [])]:
+        yield from _holds(root, name, wanted[name], keys)
+
+
+def _holds(root: Path, name: str, wanted: bytes, keys: Sequence[PublicKey]) -> Iterator[Problem]:
+    try:
+        found = read(root / name)
+    except ValueError as error:
+        yield Problem("GP478", name, str(error))
+        return
+    if found.payload != wanted:
+        yield Problem("GP478", name, "it does not hold the statement that this bundle makes")
+    if keys and signer_of(found, keys) is None:
+        yield Problem("GP479", name, "none of its signatures is valid and of a key that was given")
+
+
+def signer_of(envelope: Envelope, keys: Sequence[PublicKey]) -> PublicKey | None:
+    """The first key of which a signature is valid over the payload, whatever key a signature names."""
+    pairs = ((key, signature) for key in keys for signature in envelope.signatures)
+    return next((key for key, signature in pairs if key.signed(signature, envelope.payload)), None)
+
+
+def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKey | None, Problem | None]:
+    """Whose signature covers this manifest, or why none of `keys` does. `digest`: sha256 of the manifest in hex.
+
+    Of the bundle nothing but the envelope is read, and its payload only after its signature was found valid.
+    """
+    if not (root / ENVELOPE).exists() and not (root / ENVELOPE).is_symlink():
+        return None, Problem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
+    try:
+        found = read(root / ENVELOPE)
+        if (key := signer_of(found, keys)) is None:
+            words = "none of its signatures is valid and of a key that was given"
+            return None, Problem("GP479", ENVELOPE, words)
+        statement = parse(found.payload.decode())
+    except (ValueError, RecursionError) as error:
+        return None, Problem("GP478", ENVELOPE, str(error))
+    subject = statement.get("subject") if isinstance(statement, dict) else None
+    if subject != [{"name": MANIFEST, "digest": {"sha256": digest}}]:
+        return None, Problem("GP478", ENVELOPE, f"it is validly signed, and not about this {MANIFEST}")
+    return key, None
+
+
+T = TypeVar("T")
+PASSPHRASE = "GRADPROOF_SIGN_PASSPHRASE"
+MOST_KEY_BYTES = 1 << 16
+
+
+class PublicKey:
+    """A key that signatures are checked with. `keyid`: sha256 in hex, of its canonical JSON by securesystemslib."""
+
+    def __init__(self, path: Path, key: SSlibKey) -> None:
+        self.path, self.keyid, self._key = path, key.keyid, key
+
+    def signed(self, signature: bytes, payload: bytes) -> bool:
+        """Whether `signature` is this key's, over an in-toto `payload` in DSSE's pre-authentication encoding."""
+        from securesystemslib.dsse import Envelope
+        from securesystemslib.exceptions import UnverifiedSignatureError
+        from securesystemslib.signer import Signature
+
+        try:
+            made = Signature(self.keyid, signature.hex())
+            self._key.verify_signature(made, Envelope(payload, PAYLOAD_TYPE, {}).pae())
+        except UnverifiedSignatureError:
+            return False
+        return True
+
+
+class Signer:
+    """A private key. `digest`: sha256 in hex of its file, so that the file is told where it must not be."""
+
+    def __init__(self, key: Ed25519PrivateKey, digest: str) -> None:
+        from securesystemslib.signer import CryptoSigner
+
+        self._signer, self.digest = CryptoSigner(key), digest
+        self.keyid = self._signer.public_key.keyid
+
+    def envelope(self, payload: bytes) -> dict[str, Any]:
+        """A DSSE envelope around an in-toto statement, as JSON values."""
+        from securesystemslib.dsse import Envelope
+
+        made = Envelope(payload, PAYLOAD_TYPE, {})
+        made.sign(self._signer)
+        found: dict[str, Any] = made.to_dict()
+        return found
+
+
+def private_key(path: Path) -> Signer:
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used, GP476 without the extra."""
+    _library()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    data, secret = _read(path), os.environ.get(PASSPHRASE)
+    try:
+        key = _opened(load_pem_private_key, data, secret.encode() if secret else None)
+    except TypeError:
+        raise _refused(path, f"it is encrypted, and {PASSPHRASE} is not set") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise _refused(path, f"it holds no private key in PEM, or {PASSPHRASE} is not its passphrase") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise _refused(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PrivateKey')}")
+    return Signer(key, hashlib.sha256(data).hexdigest())
+
+
+def _opened(load: Callable[[bytes, bytes | None], T], data: bytes, secret: bytes | None) -> T:
+    """A key that is not encrypted, or is and opens. Raises TypeError where it is and there is no secret."""
+    try:
+        return load(data, None)
+    except TypeError:
+        return load(data, secret)
+
+
+def public_key(path: Path, bundle: Path) -> PublicKey:
+    """The key of a PEM file. Raises GradproofError: GP475 for one that cannot be used or lies in the bundle, GP476."""
+    _library()
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+    from securesystemslib.signer import SSlibKey
+
+    if path.resolve().is_relative_to(bundle.resolve()):
+        raise _refused(path, "it lies in the bundle that it is to judge")
+    try:
+        key = load_pem_public_key(_read(path))
+    except (ValueError, UnsupportedAlgorithm):
+        raise _refused(path, "it holds no public key in PEM") from None
+    if not isinstance(key, Ed25519PublicKey):
+        raise _refused(path, f"it holds a key of another kind: {type(key).__name__.removesuffix('PublicKey')}")
+    return PublicKey(path, SSlibKey.from_crypto(key))
+
+
+def _library() -> None:
+    """Raises GradproofError GP476 where the extra is not installed."""
+    try:
+        for name in ("cryptography.hazmat.primitives.asymmetric.ed25519", "securesystemslib.dsse"):
+            import_module(name)
+    except ImportError as error:
+        found = f"{error.name or 'securesystemslib'} cannot be imported"
+        mend = "python -m pip install 'securesystemslib[crypto]>=1.2'"
+        raise GradproofError("GP476", found, "the extra `sign`: securesystemslib with cryptography", mend) from error
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as f:
+            data = f.read(MOST_KEY_BYTES + 1)
+    except OSError as error:
+        raise _refused(path, f"it cannot be read: {error.strerror}") from error
+    if len(data) > MOST_KEY_BYTES:
+        raise _refused(path, "it is too large for a key")
+    return data
+
+
+def _refused(path: Path, found: str) -> GradproofError:
+    mend = "make one with openssl genpkey -algorithm ed25519, and its public half with openssl pkey -pubout"
+    return GradproofError("GP475", found, "an ed25519 key in PEM", mend, str(path))
+
+
+def kept_apart(signer: Signer, digests: Mapping[str, str]) -> None:
+    """Raises GradproofError GP475 where a file of the bundle is the private key's. `digests`: sha256 by place."""
+    place = next((name for name, digest in digests.items() if digest == signer.digest), None)
+    if place is not None:
+        mend = "keep the key outside of the workspace"
+        raise GradproofError("GP475", f"{place} of the bundle would be the private key", "no key in a bundle", mend)

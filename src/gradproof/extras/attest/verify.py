@@ -1,0 +1,244 @@
+"""`gradproof verify-bundle`: is a bundle whole, and does its evidence carry its verdicts? Offline; nothing is executed.
+
+In this order, each only where the one before found nothing: the signature where keys are given, the listing, the files,
+the evidence against contracts and sources, and everything that follows from the evidence, made anew and compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gradproof import __version__
+from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import CONTENT
+from gradproof.evidence.store import parse as parse_json
+from gradproof.execution.queries import counts, parse
+from gradproof.extras.attest import (
+    manifest as listing,
+)
+from gradproof.extras.attest import (
+    rerun as asking,
+)
+from gradproof.extras.attest import (
+    signing as envelope,
+)
+from gradproof.extras.attest import (
+    statement as derived,
+)
+from gradproof.extras.attest.carried import (
+    BESIDE,
+    DISTRIBUTIONS,
+    FILES,
+    NOTHING,
+    SOURCES,
+    Carried,
+    files_of,
+    opened,
+)
+from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
+
+if TYPE_CHECKING:
+    from gradproof.extras.attest.signing import PublicKey
+
+_GIVEN = ("evidence/", "gpu/", f"{asking.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
+_BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
+_SHOWN = 160
+_MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
+"""What data of another shape may raise where it is read: each becomes a problem, none is passed over."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A bundle that was read: what is wrong with it, and its own reports where nothing is.
+
+    `key`: whose signature covers it; None where no key was given.
+    """
+
+    manifest: Manifest
+    problems: tuple[Problem, ...]
+    carried: Carried | None = None
+    reports: Mapping[str, dict[str, Any]] | None = None
+    key: PublicKey | None = None
+
+
+def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
+    """Judge a bundle. With `keys`, a valid signature of one of them over this very manifest is demanded.
+
+    Raises GradproofError: GP443 where there is none to judge, GP444 for an unknown version.
+    """
+    manifest = listing.open_manifest(root)
+    if not keys:
+        return _judged(root, manifest, ())
+    key, problem = envelope.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
+    if problem is not None:
+        return Judged(manifest, (problem,))
+    return replace(_judged(root, manifest, keys), key=key)
+
+
+def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged:
+    found = listing.problems(root, manifest)
+    if found:
+        return Judged(manifest, tuple(found))
+    try:
+        carried = _opened(root, manifest)
+    except _MALFORMED as error:
+        words = error.render() if isinstance(error, GradproofError) else f"{type(error).__name__}: {error}"
+        return Judged(manifest, (Problem("GP448", SOURCES, f"it cannot be judged: {words}"),))
+    found = list(_evidence(root, manifest, carried))
+    if found:
+        return Judged(manifest, tuple(found))
+    found = list(_conclusions(root, manifest, carried, keys))
+    reports = {} if found else derived.reports(carried, manifest.made_at, manifest.gradproof)
+    return Judged(manifest, tuple(found), carried, reports)
+
+
+def _opened(root: Path, manifest: Manifest) -> Carried:
+    listed = {e.path for e in manifest.files}
+    for name in manifest.contracts:
+        if f"{SOURCES}/proofs/{name}/contract.yaml" not in listed:
+            raise ValueError(f"it has no contract {name!r}")
+    files = files_of(_text(root, FILES))
+    installed = parse_json(_text(root, DISTRIBUTIONS))
+    left_out = {row.check: row.reason for row in manifest.left_out}
+    given = (manifest.contracts, manifest.profile, files, installed, left_out, manifest.made_at)
+    return opened(root, *given, packaged=manifest.packaged)
+
+
+def _text(root: Path, name: str) -> str:
+    """A file of the bundle. Raises ValueError."""
+    try:
+        return (root / name).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ValueError(f"{name} cannot be read: {error.strerror}") from error
+
+
+def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
+    """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
+    held = {derived.place_of(carried, s): (n, s) for n, s in carried.standings.items() if s.path}
+    for name in (e.path for e in manifest.files if e.path.startswith(("evidence/", "gpu/"))):
+        if name not in held:
+            yield Problem("GP448", name, _why_unused(root, name, carried))
+        elif not held[name][1].fresh:
+            yield Problem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
+    missing = {row.check for row in manifest.left_out}
+    for name, standing in carried.standings.items():
+        if (standing.evidence is None) is not (name in missing):
+            words = "is listed as left out, and is there" if standing.evidence else "is neither there nor left out"
+            yield Problem("GP448", "evidence", f"the evidence of {name} {words}")
+
+
+def _why_unused(root: Path, name: str, carried: Carried) -> str:
+    folder = Path(name).parent.name
+    for check in carried.checks():
+        if carried.store.folder(check).name == folder:
+            return carried.store.standing(check).reason or "there is more than one evidence file of this check"
+    return "no contract of the bundle plans its check"
+
+
+def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]) -> Iterator[Problem]:
+    """What follows from the evidence is what the bundle says."""
+    try:
+        made = derived.reports(carried, manifest.made_at, manifest.gradproof)
+        expected = derived.documents(carried, made, manifest.wheel, manifest.sources)
+    except _MALFORMED as error:
+        yield Problem("GP449", "reports", f"the evidence makes no report: {error}")
+        return
+    for name, report in made.items():
+        yield from _report(root, derived.report_path(name), report)
+    for name, text in expected.items():
+        if not (root / name).is_file():
+            yield Problem("GP449", name, "it follows from the evidence, and is not there")
+        elif (root / name).read_bytes() != text.encode():
+            yield Problem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
+    if listing.entry_of(root, FILES).sha256 != manifest.sources:
+        yield Problem("GP449", FILES, "its digest is not the manifest's digest of the sources")
+    places = (derived.report_path, envelope.envelope_path)
+    known = {*expected, *_BESIDE, DISTRIBUTIONS, *(place(name) for name in made for place in places)}
+    known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
+    listed = frozenset(e.path for e in manifest.files)
+    for name in sorted(listed):
+        if name not in known and not name.startswith(_GIVEN):
+            yield Problem("GP449", name, "it follows from nothing in the bundle")
+    yield from _queries(root, manifest, carried)
+    texts = {name: expected[derived.statement_path(name)] for name in made}
+    yield from envelope.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
+
+
+def _of_another(manifest: Manifest) -> str:
+    same = manifest.gradproof == __version__
+    return "" if same else f" (the bundle is of gradproof {manifest.gradproof}, this is {__version__})"
+
+
+def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[Problem]:
+    """The report of the bundle against the one that its evidence makes. A malformed one differs."""
+    try:
+        told = parse_json(_text(root, name))
+    except (ValueError, RecursionError) as error:
+        yield Problem("GP449", name, f"it cannot be read: {error}")
+        return
+    if not isinstance(told, dict) or set(told) != set(made):
+        yield Problem("GP449", name, "its keys are not those of a report")
+        return
+    for key, value in made.items():
+        if place := _study(told[key], value) if key == "rounding" else _differs(key, told[key], value):
+            yield Problem("GP449", name, place)
+
+
+def _study(told: Any, made: Mapping[str, Any]) -> str:
+    """The rounding study, but for its standing, which is that of the gradproof that wrote it."""
+    if not isinstance(told, dict) or set(told) != set(made):
+        return "rounding has other keys"
+    return _differs("rounding.document", told["document"], made["document"])
+
+
+def _differs(place: str, told: Any, made: Any) -> str:
+    """The first place where two JSON values differ, in words, or an empty text."""
+    if isinstance(told, dict) and isinstance(made, dict) and set(told) == set(made):
+        return next((d for key in made if (d := _differs(f"{place}.{key}", told[key], made[key]))), "")
+    if isinstance(told, list) and isinstance(made, list) and len(told) == len(made):
+        rows = enumerate(zip(told, made, strict=True))
+        named = ((_name(b, i), a, b) for i, (a, b) in rows)
+        return next((d for n, a, b in named if (d := _differs(f"{place}[{n}]", a, b))), "")
+    same = type(told) is type(made) and told == made
+    return "" if same else f"{place} is {_short(told)}, and the evidence carries {_short(made)}"
+
+
+def _name(row: Any, index: int) -> str:
+    return str(row.get("id", index)) if isinstance(row, dict) else str(index)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+
+
+def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
+    """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
+    place = asking.INDEX
+    try:
+        rows = parse_json(_text(root, place))
+        wanted = sorted(name for name, s in carried.standings.items() if s.evidence is not None)
+        if [row["check"] for row in rows] != wanted:
+            raise ValueError("its rows are not those of the evidence")
+        scripts = {row["file"]: row for row in rows if row["file"] is not None}
+        listed = {e.path for e in manifest.files if e.path.startswith(f"{asking.FOLDER}/")} - {place}
+        if set(scripts) != listed:
+            raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
+        contradicted = asking.contradictions(rows)
+    except _MALFORMED as error:
+        yield Problem("GP449", place, f"it is not the index of the queries: {error}")
+        return
+    for name, row in scripts.items():
+        try:
+            queries = parse(_text(root, name))
+        except ValueError as error:
+            yield Problem("GP449", name, str(error))
+            continue
+        if dict(counts(queries)) != row.get("expected") or len(queries) != row.get("included"):
+            yield Problem("GP449", name, "its queries are not those that the index counts")
+    for words in contradicted:
+        yield Problem("GP449", place, words)

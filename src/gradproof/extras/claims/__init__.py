@@ -1,0 +1,5 @@
+"""The ledger: every claim of the field with the verdict that the evidence at hand gives it."""
+
+from __future__ import annotations
+
+FILE = "proofs/claims.yaml"

@@ -1,0 +1,348 @@
+"""One figure of a claim: where its value is read, and whether it is where the claim says. Comparisons are exact.
+
+A number in JSON is the rational that its text or its double is; nothing is rounded before it is compared.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import operator
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
+from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from gradproof.batches import planned
+from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.extras.claims.document import Answer
+from gradproof.extras.claims.schema import FigureShape
+from gradproof.report.studies import (
+    ABSENT,
+    FRESH,
+    REJECTED,
+    STALE,
+    TRAINING,
+    differing,
+    makes,
+    places,
+    rounding,
+    standing_of,
+)
+
+# -- A claim's own arithmetic: decimal numbers, + - * / and brackets, over the rationals.
+LONGEST_FORMULA = 200
+_DIGITS = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
+_OPERATORS: Mapping[type[ast.operator], Callable[[Fraction, Fraction], Fraction]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+}
+
+
+class ComputeError(ValueError):
+    """A text that is no such arithmetic, in words."""
+
+
+def computed(text: str) -> Fraction:
+    """The number. Raises ComputeError."""
+    if len(text) > LONGEST_FORMULA:
+        raise ComputeError(f"longer than {LONGEST_FORMULA} characters")
+    try:
+        return _value(ast.parse(text, mode="eval").body, text)
+    except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
+        raise ComputeError(str(error).partition("\n")[0]) from error
+
+
+def _value(node: ast.expr, text: str) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        digits = ast.get_source_segment(text, node) or ""
+        if not _DIGITS.fullmatch(digits):
+            raise ComputeError(f"{digits[:40]} is no number of at most 30 digits and an exponent of three")
+        return Fraction(digits)
+    if isinstance(node, ast.BinOp) and type(node.op) in _OPERATORS:
+        return _OPERATORS[type(node.op)](_value(node.left, text), _value(node.right, text))
+    raise ComputeError(f"{type(node).__name__} is no arithmetic")
+
+
+Value = Fraction | str | bool
+LIMITS = (("at_least", ">="), ("at_most", "<="), ("above", ">"), ("below", "<"))
+DIGITS = 12
+LONGEST = 24
+
+
+class Unread(ValueError):
+    """There is no such value, in words."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a figure gave. `origin`: what it was read from; `told` is the value in words, "" where there is none."""
+
+    answer: Answer
+    origin: str
+    told: str
+    said: str
+    reason: str
+    again: str
+
+
+def judged(figure: FigureShape, value: Value) -> bool:
+    """Whether the value is what the claim says, exactly."""
+    if figure.equals is not None and (type(value) is not type(figure.equals) or value != figure.equals):
+        return False
+    limits = [(name, getattr(figure, name)) for name, _ in LIMITS if getattr(figure, name) is not None]
+    if not limits:
+        return True
+    if not isinstance(value, Fraction):
+        return False
+    within = {
+        "at_least": lambda limit: value >= limit,
+        "at_most": lambda limit: value <= limit,
+        "above": lambda limit: value > limit,
+        "below": lambda limit: value < limit,
+    }
+    return all(within[name](limit) for name, limit in limits)
+
+
+def value_of(figure: FigureShape, document: Any) -> Value:
+    """The value at the figure's place in a document. Raises Unread."""
+    if figure.compute is not None:
+        found: Value = computed(figure.compute)
+    elif figure.among is None:
+        found = _one(figure, document)
+    else:
+        found = _chosen(figure, document)
+    if figure.scale is not None or _numeric(figure):
+        found = _number(found, "it") * (1 if figure.scale is None else figure.scale)
+    return found
+
+
+def _numeric(figure: FigureShape) -> bool:
+    """Whether the claim speaks of a number, so that a text at the place is read as one."""
+    limits = [getattr(figure, name) for name, _ in LIMITS]
+    return isinstance(figure.equals, Fraction) or any(limit is not None for limit in limits)
+
+
+def _one(figure: FigureShape, document: Any) -> Value:
+    found = _plain(at(document, figure.at or ""), figure.at or "")
+    if figure.over is None:
+        return found
+    below = _number(_plain(at(document, figure.over), figure.over), figure.over)
+    if not below:
+        raise Unread(f"{figure.over} is zero")
+    return _number(found, figure.at or "") / below
+
+
+def _chosen(figure: FigureShape, document: Any) -> Value:
+    """The value in the one element that agrees, or the largest or smallest of those that agree."""
+    rows = at(document, figure.among or "")
+    if not isinstance(rows, list):
+        raise Unread(f"{figure.among} is no list")
+    wanted = figure.where or {}
+    chosen = [row for row in rows if isinstance(row, dict) and all(_agrees(row, k, v) for k, v in wanted.items())]
+    if figure.take is None and len(chosen) != 1:
+        raise Unread(f"{len(chosen)} of {len(rows)} elements of {figure.among} agree, not one")
+    if not chosen:
+        raise Unread(f"no element of {figure.among} agrees")
+    values = [_one(figure, row) for row in chosen]
+    if figure.take is None:
+        return values[0]
+    numbers = [_number(v, figure.at or "") for v in values]
+    return max(numbers) if figure.take == "largest" else min(numbers)
+
+
+def _agrees(row: Mapping[str, Any], key: str, wanted: Value) -> bool:
+    try:
+        found = _plain(row.get(key), key)
+    except Unread:
+        return False
+    return type(found) is type(wanted) and found == wanted
+
+
+def at(document: Any, pointer: str) -> Any:
+    """What a JSON pointer leads to (RFC 6901). Raises Unread."""
+    value = document
+    for step in pointer.split("/")[1:]:
+        key = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(value, dict) and key in value:
+            value = value[key]
+        elif isinstance(value, list) and key.isascii() and key.isdigit() and int(key) < len(value):
+            value = value[int(key)]
+        else:
+            raise Unread(f"there is nothing at {pointer}")
+    return value
+
+
+def _plain(value: Any, place: str) -> Value:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)):
+        try:
+            return Fraction(value)
+        except (ValueError, OverflowError) as error:
+            raise Unread(f"{place} is {value}") from error
+    if isinstance(value, str):
+        return value
+    raise Unread(f"{place} is {type(value).__name__}, no number, word or truth value")
+
+
+def _number(value: Value, place: str) -> Fraction:
+    if isinstance(value, Fraction):
+        return value
+    if isinstance(value, str):
+        try:
+            return Fraction(value)
+        except (ValueError, ZeroDivisionError) as error:
+            raise Unread(f"{place} is {value[:LONGEST]!r}, no number") from error
+    raise Unread(f"{place} is a truth value, no number")
+
+
+def plan_of(figure: FigureShape) -> Mapping[str, Any]:
+    """What a plan of the sizes makes, the share of steps saved exactly. Raises GradproofError GP413."""
+    assert figure.plan is not None
+    p = figure.plan
+    plan = planned(p.micro, p.accum, None, p.world, p.batches, p.epochs)
+    own = {"effective": plan.effective, "steps_per_epoch": plan.steps, "total_steps": plan.total}
+    return own | {"fewer_percent": None if plan.fewer is None else str(100 * plan.fewer)}
+
+
+def plan_again(figure: FigureShape) -> str:
+    """The command line that makes the same plan."""
+    assert figure.plan is not None
+    p = figure.plan
+    words = f"gradproof plan-batch --micro {p.micro} --accum {p.accum}"
+    words += f" --world {p.world}" if p.world != 1 else ""
+    return words + (f" --batches {p.batches} --epochs {p.epochs}" if p.batches is not None else "")
+
+
+def told(value: Value, unit: str = "") -> str:
+    """A value in words: exact where that is short, else with 12 digits behind "≈"."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return f"{_decimal(value)} {unit}".strip()
+
+
+def _decimal(value: Fraction) -> str:
+    if value.denominator == 1 and abs(value) < 10**LONGEST:
+        return str(value)
+    if Fraction(1, 10**LONGEST) < abs(value) < 10**LONGEST or not value:
+        text = f"{float(value):.{DIGITS}g}"
+    else:
+        wide = Context(prec=DIGITS, Emax=MAX_EMAX, Emin=MIN_EMIN)
+        text = f"{wide.divide(Decimal(value.numerator), Decimal(value.denominator)).normalize():g}"
+    return text if Fraction(text) == value else f"≈ {text}"
+
+
+def said(figure: FigureShape) -> str:
+    """What the claim says of the value, in words."""
+    words = [f"= {told(figure.equals)}"] if figure.equals is not None else []
+    words += [f"{sign} {told(getattr(figure, name))}" for name, sign in LIMITS if getattr(figure, name) is not None]
+    return " and ".join(words)
+
+
+# -- The documents that a figure may be read from, and whether one is fresh, stale, rejected or absent.
+LARGEST = 1 << 24
+
+
+@dataclass(frozen=True)
+class Study:
+    """A document in `reports/`, the command that makes it, and its strict shape as `module:Class` where it has one."""
+
+    file: str
+    make: str
+    shape: str = ""
+
+
+STUDIES: Mapping[str, Study] = {
+    "deterministic": Study(
+        "deterministic.json",
+        "python -m gradproof.extras.studies.deterministic --out reports/deterministic.json",
+        "gradproof.core.schemas.deterministic:Deterministic",
+    ),
+    "rounding": Study("rounding.json", "python -m gradproof.extras.studies.rounding --out reports/rounding.json"),
+    "scaling": Study("scaling.json", "make throughput"),
+    "speedup": Study("speedup.json", "make throughput"),
+    "sweep": Study("sweep.json", "make throughput"),
+    "tokens": Study("tokens.json", "python -m symbolic.token_study --out reports/tokens.json --plots docs"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """A document as it stands; `content` is empty unless it is fresh."""
+
+    standing: str
+    reason: str
+    content: Mapping[str, Any]
+
+
+def document(workspace: Workspace, name: str) -> Found:
+    """One of STUDIES, with its standing."""
+    if name == "rounding":
+        section = rounding(workspace)
+        fresh = section["standing"] == FRESH
+        return Found(section["standing"], section["reason"], section["document"] if fresh else {})
+    study = STUDIES[name]
+    path = next((f / study.file for f in places(workspace) if (f / study.file).exists()), None)
+    if path is None:
+        return Found(ABSENT, f"there is no reports/{study.file}", {})
+    try:
+        content = _read(path, name, study)
+    except ValueError as error:
+        return Found(REJECTED, f"reports/{study.file} is rejected: {error}", {})
+    for made in TRAINING:
+        if made.file == study.file and makes(made, workspace):
+            standing, reason = standing_of(made, workspace, path)
+            return Found(standing, reason, content if standing == FRESH else {})
+    sources = content.get("sources")
+    if not isinstance(sources, dict) or not sources:
+        return Found(STALE, f"reports/{study.file} does not say which sources made it", {})
+    now = {key: digest for key in sources if (digest := _digest(workspace, key)) is not None}
+    changed = differing({key: str(digest) for key, digest in sources.items()}, now)
+    return Found(STALE, f"reports/{study.file}: {changed}", {}) if changed else Found(FRESH, "", content)
+
+
+def _read(path: Path, name: str, study: Study) -> dict[str, Any]:
+    """The document as JSON values. Raises ValueError with the reason why it is not to be believed."""
+    try:
+        with path.open("rb") as stream:
+            data = stream.read(LARGEST + 1)
+    except OSError as error:
+        raise ValueError(f"it cannot be read: {error.strerror}") from error
+    if len(data) > LARGEST:
+        raise ValueError(f"it has more than {LARGEST} bytes")
+    try:
+        content = json.loads(data, parse_constant=_refused)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    head = f"gradproof-{name}/"
+    if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(head):
+        raise ValueError(f"its schema is not {head}N")
+    if study.shape:
+        from gradproof.core.schemas.base import read
+
+        module, _, attribute = study.shape.partition(":")
+        read(path, getattr(import_module(module), attribute))
+    return content
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"it holds {name}")
+
+
+def _digest(workspace: Workspace, key: str) -> str | None:
+    """sha256 of a source file as it is now; None where it is gone."""
+    if ".." in Path(key).parts or Path(key).is_absolute():
+        return None
+    for root in (PACKAGE, workspace.root, PACKAGE.parent, PACKAGE.parent.parent):
+        if (root / key).is_file():
+            return sha256_of(root / key)
+    return None

@@ -1,0 +1,109 @@
+"""Run the rows: `python -m gradproof.extras.conformance [--quick] [--device cpu|cuda] [--out FILE.json]`.
+
+Exit code 0: some rows held, and none was refuted or crashed; 1 otherwise. Rows that this device cannot run are NOT_RUN.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradproof.extras.conformance.report import Result
+
+SECTIONS = ("elementwise", "reductions", "scatter", "moments", "matmul", "full_runs", "gradients", "special")
+POWERS = tuple(2**k for k in range(1, 13))
+DIVISORS = (3, 5, 6, 7)
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line."""
+    parser = argparse.ArgumentParser(prog="python -m gradproof.extras.conformance", description=__doc__)
+    parser.add_argument(
+        "--quick", action="store_true", help="10^5 random inputs a row instead of 10^7, small full runs"
+    )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--out", type=Path, help="write the JSON document here")
+    parser.add_argument("--only", choices=SECTIONS, action="append", help="run these sections alone")
+    parser.add_argument("--count", type=int, help="random inputs of an elementwise row")
+    parser.add_argument("--elements", type=int, help="elements of a full run (10^6, quick 10^4)")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args(arguments)
+
+
+def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
+    """The rows of every section asked for, in order."""
+    from gradproof.extras.conformance import (
+        accumulation as full_runs,
+    )
+    from gradproof.extras.conformance import (
+        accumulation as gradients,
+    )
+    from gradproof.extras.conformance import (
+        adamw as moments,
+    )
+    from gradproof.extras.conformance import (
+        matmul,
+        reductions,
+        rows,
+        scatter,
+        special,
+    )
+
+    full, device, seed = not o.quick, o.device, o.seed
+    elements = o.elements or (10**6 if full else 10**4)
+    counts = (*POWERS, *DIVISORS, 100) if full else (2, 3, 8, 64)
+    run: dict[str, Callable[[], list[Result]]] = {
+        "elementwise": lambda: rows.all_rows(
+            device, o.count or (rows.FULL if full else rows.QUICK), seed, progress=say
+        ),
+        "reductions": lambda: _said(reductions.rows(device, full, seed), say),
+        "scatter": lambda: _said(scatter.rows(device, full, seed), say),
+        "moments": lambda: _said(moments.rows(device, full, seed), say),
+        "matmul": lambda: _said(matmul.rows(device, full, seed), say),
+        "full_runs": lambda: full_runs.all_runs(device, counts, elements, seed, progress=say),
+        "gradients": lambda: gradients.real_runs(device, (2, 8, 24, 256) if full else (2, 3), progress=say),
+        "special": lambda: _said(special.rows(device, full), say),
+    }
+    return {name: run[name]() for name in SECTIONS if not o.only or name in o.only}
+
+
+def _said(results: list[Result], say: Callable[[Result], Any]) -> list[Result]:
+    for result in results:
+        say(result)
+    return results
+
+
+def closed_forms() -> dict[str, Any]:
+    """What needs no device: x / N against x * fl(1/N), and where fp16 gradients survive and overflow."""
+    from gradproof.rounding.edge_cases import SCALES, WINDOWS, reach_of_orders
+    from gradproof.rounding.reciprocal import comparison
+
+    return {
+        "reciprocal": [{**asdict(w), "share": w.share} for w in comparison(DIVISORS)],
+        "fp16 reach": {f"S={s} N={n}": reach_of_orders(s, n) for s in SCALES for n in WINDOWS},
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run, print one line a row, write the document, and return the exit code."""
+    o = options(sys.argv[1:] if arguments is None else arguments)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts; deterministic products need it
+    from gradproof.extras.conformance.report import ERROR, HOLDS, REFUTED, document, table, write
+
+    found = sections(o, lambda r: print(table([r]), flush=True))
+    data = document(o.device, "quick" if o.quick else "full", found, seed=o.seed, **closed_forms())
+    print(" ".join(f"{name}={count}" for name, count in data["summary"].items()))
+    if o.out:
+        write(o.out, data)
+    summary = data["summary"]
+    return int(not summary[HOLDS] or bool(summary[REFUTED] + summary[ERROR]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

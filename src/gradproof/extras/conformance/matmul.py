@@ -1,0 +1,207 @@
+"""Matrix products under every flag that changes how they are computed, against a bound that each flag allows.
+
+Write S = sum |a_i b_i| over the k terms of one element. Without TF32 an fp32 product is any order of fused or unfused
+additions: k u S / (1 - k u), u = 2^-24. Tensor cores multiply 16-bit factors exactly and add with truncation, so u is
+2^-23 there (Fasi, Higham, Mikaitis and Pranesh, PeerJ Comput. Sci. 7, 2021; Valpey et al., NFM 2025); TF32 keeps 11
+bits of each factor, rounded or cut: 2 * 2^-10 S + 2^-20 S more. Reduced-precision reductions may round each partial
+sum to 16 bits: k u16 S / (1 - k u16), where that is finite. The result is rounded to storage once more. Each element is
+compared in float64, a sample in exact rationals.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradproof.arith.formats import FORMATS
+from gradproof.extras.conformance import special as flushing
+from gradproof.extras.conformance.deviations import probe
+from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
+from gradproof.extras.conformance.machine import Bits, Values, decode, encode, exact_dot, known
+from gradproof.extras.conformance.reductions import stored
+from gradproof.extras.conformance.report import Result, hexadecimal, not_run
+from gradproof.extras.conformance.trials import Row, Trial, bounded, sample, shown
+
+SHAPES = ((5, 2, 7), (33, 257, 17), (64, 4096, 64), (1, 8192, 1))
+QUICK_SHAPES = ((5, 2, 7), (33, 257, 17), (8, 2048, 8))
+EXACT = 24
+KINDS = ("uniform", "positive", "wide")
+
+
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """Settings of torch: TF32 in fp32 products, 16-bit partial sums, deterministic algorithms."""
+
+    tf32: bool = False
+    reduced: bool = False
+    deterministic: bool = False
+
+    def told(self, dtype: str) -> dict[str, Any]:
+        """The flags that matter for a dtype, by name."""
+        own = {"allow_tf32": self.tf32} if dtype == "fp32" else {"reduced_precision_reduction": self.reduced}
+        return {**own, "deterministic": self.deterministic}
+
+
+@contextmanager
+def applied(flags: Flags) -> Iterator[None]:
+    """torch under these flags; what was set before comes back."""
+    matmul = torch.backends.cuda.matmul
+    names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
+    before = [getattr(matmul, n) for n in names]
+    was = torch.are_deterministic_algorithms_enabled()
+    try:
+        for n, wanted in zip(names, (flags.tf32, flags.reduced, flags.reduced), strict=True):
+            setattr(matmul, n, wanted)
+        torch.use_deterministic_algorithms(flags.deterministic)
+        yield
+    finally:
+        for n, old in zip(names, before, strict=True):
+            setattr(matmul, n, old)
+        torch.use_deterministic_algorithms(was)
+
+
+def relative(dtype: str, device: str, flags: Flags, k: int) -> Fraction:
+    """The factor c with |error before the last rounding| <= c S for k terms. Raises ValueError where none is finite."""
+    u = FORMATS["fp32"].u
+    if device == "cuda" and (dtype != "fp32" or flags.tf32):
+        u = 2 * u
+    extra = (
+        Fraction(1, 2**9) + Fraction(1, 2**20) if dtype == "fp32" and flags.tf32 and device == "cuda" else Fraction(0)
+    )
+    if dtype != "fp32" and flags.reduced and device == "cuda":
+        u = FORMATS[dtype].u
+    if k * u >= 1:
+        raise ValueError(f"{k} terms have no finite bound when partial sums keep {dtype}")
+    return k * u / (1 - k * u) * (1 + extra) + extra
+
+
+def product(a: Bits, b: Bits, shape: tuple[int, int, int], dtype: str, device: str) -> Bits:
+    """Bit patterns of an (m, k) by (k, n) product."""
+    m, k, n = shape
+    left, right = to_tensor(a, dtype, device).view(m, k), to_tensor(b, dtype, device).view(k, n)
+    return to_bits(left @ right)
+
+
+def trials(dtype: str, device: str, flags: Flags, full: bool, seed: int) -> Iterator[Trial]:
+    """Every shape and kind: one trial for all elements in float64, and one for each of a sample in rationals."""
+    with applied(flags):
+        for shape in SHAPES if full else QUICK_SHAPES:
+            m, k, n = shape
+            if k * FORMATS[dtype].u >= 1 and dtype != "fp32" and flags.reduced and device == "cuda":
+                shape = (m, k, n) = (m, int(1 / FORMATS[dtype].u) // 2, n)
+            factor = relative(dtype, device, flags, k)
+            for kind in KINDS:
+                rng = np.random.default_rng([seed, *shape, KINDS.index(kind)])
+                a, b = sample(kind, dtype, m * k, rng), sample(kind, dtype, k * n, rng)
+                got = product(a, b, shape, dtype, device)
+                yield from _compare(a.reshape(m, k), b.reshape(k, n), got, factor, dtype, kind, rng)
+
+
+def _compare(
+    a: Bits, b: Bits, got: Bits, factor: Fraction, dtype: str, kind: str, rng: np.random.Generator
+) -> Iterator[Trial]:
+    x, y, f, (m, k), n = decode(a, dtype), decode(b, dtype), FORMATS[dtype], a.shape, b.shape[1]
+    reference, total = x @ y, np.abs(x) @ np.abs(y)
+    bound = total * float(factor) * (1 + 2.0**-40) + 2 * k * 2.0**-53 * total
+    if dtype != "fp32":
+        bound += np.maximum(float(f.u) * (np.abs(reference) + bound), float(f.tiny) / 2)
+    error = np.abs(decode(got, dtype).reshape(m, n) - reference)
+    beyond = np.argwhere(~(error <= bound))
+    worst = np.argsort(-(error / np.maximum(bound, 2.0**-200)).ravel())[: EXACT // 2]
+    note = f"{kind}, {m}x{k} by {k}x{n}"
+    at = tuple(beyond[0]) if len(beyond) else (0, 0)
+    yield Trial(Fraction(len(beyond)), Fraction(0), (*shown(a[at[0]], dtype), *shown(b[:, at[1]], dtype)),
+                hexadecimal(got[at[0] * n + at[1]], known(dtype).bits), f"{reference[at]:.9g}",
+                f"{note}, every element in float64, at {at[0]}, {at[1]}", m * n)  # fmt: skip
+    for place in {*map(int, worst), *map(int, rng.integers(0, m * n, EXACT // 2))}:
+        row, column = divmod(place, n)
+        left, right = np.ascontiguousarray(a[row]), np.ascontiguousarray(b[:, column])
+        mask = np.uint32(2 ** (f.bits - 1) - 1)
+        exact, size = exact_dot(left, right, dtype), exact_dot(left & mask, right & mask, dtype)
+        value = Fraction(float(decode(got[place : place + 1], dtype)[0]))
+        patterns = (*shown(left, dtype), *shown(right, dtype))
+        yield Trial(abs(value - exact), stored(dtype, exact, factor * size), patterns,
+                    hexadecimal(got[place], f.bits), f"{float(exact):.9g}", f"{note}, at {row}, {column}")  # fmt: skip
+
+
+def asked(dtype: str, device: str, flags: Flags) -> tuple[str, ...]:
+    """What designed inputs say about the product under these flags, at a size where split reductions are chosen."""
+    length = 512 if device == "cuda" else 48
+
+    def dot(x: Values, y: Values) -> Values:
+        found = []
+        for start in range(0, len(x), 256):
+            a, b = x[start : start + 256], y[start : start + 256]
+            rows = len(a)
+            bits = product(
+                encode(a.ravel(), dtype), encode(b.T.ravel(), dtype), (rows, x.shape[1], rows), dtype, device
+            )
+            found.append(np.diag(decode(bits, dtype).reshape(rows, rows)))
+        return np.concatenate(found)
+
+    with applied(flags):
+        return probe(dot, dtype, length=length).names(dtype)
+
+
+def repeatable(dtype: str, device: str, flags: Flags, seed: int) -> dict[str, Any]:
+    """Whether the same product gives the same bits eight times, and the same bits as under default flags."""
+    shape, rng = (64, 4096, 64), np.random.default_rng(seed)
+    a, b = sample("uniform", dtype, 64 * 4096, rng), sample("uniform", dtype, 4096 * 64, rng)
+    plain = Flags()
+    with applied(plain):
+        default = product(a, b, shape, dtype, device)
+    with applied(flags):
+        runs = [product(a, b, shape, dtype, device) for _ in range(8)]
+    return {
+        "same bits in 8 runs": all(np.array_equal(runs[0], r) for r in runs),
+        "elements that differ from flags off": int((runs[0] != default).sum()),
+        "of": len(default),
+    }
+
+
+def settings(dtype: str) -> list[Flags]:
+    """Every combination of the flags that matter for a dtype."""
+    either = (False, True)
+    if dtype == "fp32":
+        return [Flags(tf32=t, deterministic=d) for t in either for d in either]
+    return [Flags(reduced=r, deterministic=d) for r in either for d in either]
+
+
+def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:
+    """The product on a device under default flags, and on CUDA under every flag; NOT_RUN without CUDA."""
+    found = []
+    for dtype in DTYPES:
+        if device == "cpu":
+            found.append(_row(dtype, "cpu", Flags(), full, seed, {}))
+        found += [_row(dtype, "cuda", flags, full, seed, flags.told(dtype)) for flags in settings(dtype)]
+    return found
+
+
+def _row(dtype: str, device: str, flags: Flags, full: bool, seed: int, told: dict[str, Any]) -> Result:
+    claim = "bound: any order in fp32, rounded once"
+    if device == "cuda":
+        claim = "bound: what these flags allow"
+    if device == "cuda" and not torch.cuda.is_available():
+        return not_run("matmul", dtype, device, claim, "no CUDA device is at hand", **told)
+    facts: dict[str, Any] = {"dtype": str(TORCH[dtype])}
+    try:
+        names = asked(dtype, device, flags)
+        if device == "cuda":
+            facts |= repeatable(dtype, device, flags, seed)
+    except RuntimeError as e:
+        return not_run("matmul", dtype, device, claim, f"{type(e).__name__}: {e}"[:300], **told)
+    row = Row("matmul", dtype, device, claim, told)
+
+    def made() -> Iterator[Trial]:
+        yield from trials(dtype, device, flags, full, seed)
+        if not flags.tf32:  # which cuts a subnormal factor
+            with applied(flags):
+                yield flushing.trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
+
+    return bounded(row, made, lambda: names, facts)

@@ -1,0 +1,329 @@
+"""Reductions of PyTorch against bounds that hold for every order of summation, judged in exact rationals.
+
+Sum of n numbers in any order in fp32: (n - 1) u sum |x_i| (Jeannerod and Rump, SIAM J. Matrix Anal. Appl. 34(2), 2013;
+additions do not underflow). 16-bit operands are added in fp32 and the result is rounded once. A norm: squares, any
+order, a root, relatively (1 + u)^(n/2 + 2) - 1 with a root within one ulp (Higham, section 3.5). One step of AdamW from
+zero moments is p (1 - lr wd) - lr g/(|g| + eps) over the reals, since both bias corrections cancel: three roundings of
+p and at most 13 of the update; underflow of g^2 moves sqrt(v) by less than 2^-70, nothing beside eps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gradproof.arith.formats import FORMATS
+from gradproof.extras.conformance import special as flushing
+from gradproof.extras.conformance.deviations import probe
+from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
+from gradproof.extras.conformance.machine import (
+    Bits,
+    Machine,
+    Values,
+    decode,
+    encode,
+    exact_dot,
+    exact_sum,
+    known,
+)
+from gradproof.extras.conformance.report import Result, hexadecimal, not_run
+from gradproof.extras.conformance.trials import (
+    Row,
+    Trial,
+    bounded,
+    each_element,
+    exactly,
+    sample,
+    shown,
+    value,
+)
+
+U = FORMATS["fp32"].u
+KINDS = ("uniform", "positive", "wide", "cancelling", "ones", "small")
+LENGTHS = (1, 2, 3, 7, 64, 1000, 4099)
+LR, DECAY, EPS = 1e-3, 1e-2, 1e-8
+VALUE = 0.7
+
+Reduce = Callable[[Tensor], Tensor]
+
+
+def stored(name: str, exact: Fraction, error: Fraction) -> Fraction:
+    """Error bound after the rounding of an fp32 result to storage, for an exact value and a bound on its error."""
+    return error if name == "fp32" else error + max(FORMATS[name].u * (abs(exact) + error), FORMATS[name].tiny / 2)
+
+
+def sum_bound(x: Bits, name: str) -> tuple[Fraction, Fraction]:
+    """The exact sum, and the bound for any order."""
+    exact = exact_sum(x, name)
+    return exact, stored(name, exact, (len(x) - 1) * U * exact_sum(x, name, magnitudes=True))
+
+
+def mean_bound(x: Bits, name: str) -> tuple[Fraction, Fraction]:
+    """The exact mean and its bound: the sum's, then a division by n, or a product with fl(1/n)."""
+    n, exact = len(x), exact_sum(x, name)
+    error = (n - 1) * U * exact_sum(x, name, magnitudes=True) / n
+    error = error * (1 + 3 * U) + 3 * U * abs(exact) / n + FORMATS["fp32"].tiny
+    return exact / n, stored(name, exact / n, error)
+
+
+def check_sum(got: Bits, x: Bits, name: str) -> tuple[Fraction, Fraction]:
+    """Error and bound of a computed sum."""
+    exact, bound = sum_bound(x, name)
+    return abs(value(got, name) - exact), bound
+
+
+def check_mean(got: Bits, x: Bits, name: str) -> tuple[Fraction, Fraction]:
+    """Error and bound of a computed mean."""
+    exact, bound = mean_bound(x, name)
+    return abs(value(got, name) - exact), bound
+
+
+def check_norm(got: Bits, x: Bits, name: str, parts: int = 0) -> tuple[Fraction, Fraction]:
+    """Error and bound of a computed norm, compared through its square: |r^2 - S| against S ((1 + d)^2 - 1).
+
+    `parts`: number of tensors whose norms were taken first, each in storage, and then combined.
+    """
+    square = exact_dot(x, x, name) if len(x) <= 2**14 else sum_squares(x, name)
+    d = (1 + U) ** ((len(x) + 1) // 2 + 2) - 1
+    if name != "fp32":
+        d = (1 + d) * (1 + FORMATS[name].u) - 1
+    if parts:
+        d = (1 + d) * (1 + U) ** ((parts + 1) // 2 + 2) * (1 + (FORMATS[name].u if name != "fp32" else 0)) - 1
+    floor = 4 * FORMATS[name].tiny if name != "fp32" else FORMATS["fp32"].tiny
+    r = value(got, name)
+    return abs(r * r - square), square * ((1 + d) ** 2 - 1) + floor * (2 * r + floor)
+
+
+def sum_squares(x: Bits, name: str) -> Fraction:
+    """sum x_i^2 of a longer vector, in pieces."""
+    return sum((exact_dot(p, p, name) for p in np.array_split(x, len(x) // 2**13 + 1)), Fraction(0))
+
+
+Check = Callable[[Bits, Bits, str], tuple[Fraction, Fraction]]
+
+REDUCTIONS: tuple[tuple[str, Reduce, Check], ...] = (
+    ("sum", lambda t: t.sum(), check_sum),
+    ("sum(dim=0, strided)", lambda t: torch.stack([t, t, t], 1).sum(0)[1], check_sum),
+    ("index_add_", lambda t: _scatter(t), check_sum),
+    ("mean", lambda t: t.mean(), check_mean),
+    ("linalg_vector_norm", lambda t: torch.linalg.vector_norm(t), check_norm),
+)
+
+
+def _scatter(t: Tensor) -> Tensor:
+    """Every element added to one place, in fp32: the order is the device's."""
+    total = torch.zeros(1, dtype=torch.float32, device=t.device)
+    total.index_add_(0, torch.zeros(t.numel(), dtype=torch.int64, device=t.device), t.float())
+    return total.to(t.dtype)
+
+
+def reduction_trials(reduce: Reduce, check: Check, dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+    """Every kind at every length, `repeats` times."""
+    for kind in KINDS:
+        if kind == "small" and check is check_norm:
+            continue
+        for length in LENGTHS:
+            for again in range(repeats):
+                rng = np.random.default_rng([seed, length, again, KINDS.index(kind)])
+                x = sample(kind, dtype, length, rng)
+                got = to_bits(reduce(to_tensor(x, dtype, device)))
+                error, bound = check(got, x, dtype)
+                note = f"{kind}, n={length}, repeat={again}, seed={seed}"
+                pattern = hexadecimal(got[0], known(dtype).bits)
+                yield Trial(error, bound, shown(x, dtype), pattern, f"within {float(bound):.6g}", note, length)
+
+
+def sum_probe(reduce: Reduce, dtype: str, device: str) -> tuple[str, ...]:
+    """What the designed inputs say about a sum of 64 numbers."""
+
+    def dot(x: Values, y: Values) -> Values:
+        rows = [to_bits(reduce(to_tensor(encode(r, dtype), dtype, device))) for r in x * y]
+        return decode(np.concatenate(rows), dtype)
+
+    return probe(dot, dtype, length=16, factors=False).names(dtype)
+
+
+def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, ...]:
+    """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
+    if check is check_sum:
+        return sum_probe(reduce, dtype, device)
+    return flushing.named(reduce, dtype, device, want=1) if check is check_mean else ()
+
+
+def total_norm(dtype: str, device: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[Bits], Bits, list[Tensor]]:
+    """Gradients, the norm that clip_grad_norm_ returns, and the parameters with their clipped gradients."""
+    rng = np.random.default_rng([seed, len(sizes)])
+    grads = [sample(("uniform", "wide", "positive")[i % 3], dtype, n, rng) for i, n in enumerate(sizes)]
+    params = [torch.zeros(n, dtype=TORCH[dtype], device=device, requires_grad=True) for n in sizes]
+    for p, g in zip(params, grads, strict=True):
+        p.grad = to_tensor(g, dtype, device)
+    norm = torch.nn.utils.clip_grad_norm_(params, CLIPS[seed % len(CLIPS)])
+    return grads, to_bits(norm), params
+
+
+CLIPS = (1.0, 0.1, 5.0, 1000.0)
+SIZES = ((1,), (2,), (1, 1), (3,), (7, 64), (1000,), (3, 129, 17, 1), (4099, 64))
+
+
+def clip_norm_trials(dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+    """The norm that clip_grad_norm_ returns."""
+    for sizes in SIZES:
+        for again in range(repeats * len(CLIPS)):
+            grads, norm, _ = total_norm(dtype, device, seed + again, sizes)
+            x = np.concatenate(grads)
+            error, bound = check_norm(norm, x, dtype, parts=len(sizes))
+            pattern = hexadecimal(norm[0], known(dtype).bits)
+            note = f"sizes {sizes}, seed={seed + again}"
+            yield Trial(error, bound, shown(x, dtype), pattern, f"square within {float(bound):.6g}", note, len(x))
+
+
+def clip_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Values:
+    """min(1, fl(limit * fl(1 / fl(norm + 1e-6)))), each operation stored in the gradients' dtype."""
+    keep = Machine(dtype, "fp32", "fp32")
+    step = Machine(dtype, "fp32", dtype if device == "cpu" else "fp32")
+    above = decode(step.leave(step.add(decode(norm, dtype), step.constant(1e-6))), dtype)
+    inverse = decode(keep.leave(keep.div(np.ones(1), above)), dtype)
+    return np.minimum(decode(keep.leave(keep.mul(inverse, keep.constant(limit))), dtype), 1.0)
+
+
+def clip_scale_trials(
+    dtype: str, device: str, repeats: int, seed: int, coefficient: Callable[..., Values] = clip_coefficient
+) -> Iterator[Trial]:
+    """Clipped gradients, bit for bit, given the norm: the error counts gradients that differ, the bound is zero."""
+    machine = Machine(dtype, "fp32", "fp32")
+    for sizes in SIZES:
+        for again in range(repeats * len(CLIPS)):
+            grads, norm, params = total_norm(dtype, device, seed + again, sizes)
+            factor = coefficient(norm, CLIPS[(seed + again) % len(CLIPS)], dtype, device)
+            for g, p in zip(grads, params, strict=True):
+                assert p.grad is not None
+                got, want = to_bits(p.grad), machine.leave(machine.mul(decode(g, dtype), factor))
+                off = np.flatnonzero(got != want)
+                at = int(off[0]) if len(off) else 0
+                width = known(dtype).bits
+                patterns = (hexadecimal(g[at], width), hexadecimal(norm[0], width))
+                note = f"gradient and norm; sizes {sizes}, seed={seed + again}"
+                yield Trial(Fraction(len(off)), Fraction(0), patterns, hexadecimal(got[at], width),
+                            hexadecimal(want[at], width), note, len(g))  # fmt: skip
+
+
+def adam_bound(p: Values, name: str) -> Values:
+    """Bound on one step's error, in float64."""
+    u = float(U)
+    error = (4 * u * np.abs(p) + 16 * u * LR) * (1 + 2.0**-40) + 2.0**-100
+    if name != "fp32":
+        f = FORMATS[name]
+        error += float(f.u) * (np.abs(p) + LR + error) + float(f.tiny) / 2
+    return error
+
+
+def adam_exact(p: Fraction, g: Fraction) -> Fraction:
+    """One step of AdamW from zero moments, over the reals."""
+    return p * (1 - Fraction(LR) * Fraction(DECAY)) - Fraction(LR) * g / (abs(g) + Fraction(EPS))
+
+
+def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+    """One fused step on `count` elements."""
+    rng = np.random.default_rng(seed)
+    reach = 12 if dtype == "fp16" else 40
+    g = encode(np.ldexp(rng.uniform(-1, 1, count), rng.integers(-reach, reach, count)), dtype)
+    g[: min(count, 5)] = encode(np.array([0.0, -0.0, 1.0, -1.0, 2.0**-14]), dtype)[: min(count, 5)]
+    p = encode(np.ldexp(rng.uniform(-1, 1, count), rng.integers(-10, 4, count)), dtype)
+    parameter = to_tensor(p, dtype, device).requires_grad_()
+    parameter.grad = to_tensor(g, dtype, device)
+    torch.optim.AdamW([parameter], lr=LR, weight_decay=DECAY, eps=EPS, fused=True).step()
+    after = to_bits(parameter)
+    pv, gv = decode(p, dtype), decode(g, dtype)
+    want = pv * (1 - LR * DECAY) - LR * gv / (np.abs(gv) + EPS)
+    return each_element((p, g), after, want, adam_bound(pv, dtype), adam_exact, dtype, "parameter and gradient")
+
+
+def compound_operands(divide: bool, dtype: str, count: int, seed: int) -> list[Bits]:
+    """a, b and c within [2^-4, 8]; in an eighth of them a is the term of smaller b and c, rounded, with the other sign.
+
+    What is left there is at most half an ulp of a, and in fp16 a subnormal number.
+    """
+    rng, few = np.random.default_rng(seed), count // 8
+    a, b, c = (np.ldexp(rng.uniform(0.5, 1, count), rng.integers(-3, 3, count)) for _ in range(3))
+    b[:few], c[:few] = rng.uniform(2.0**-7, 2.0**-6, few), rng.uniform(0.5, 1, few)
+    bits = [encode(x * rng.choice([-1.0, 1.0], count), dtype) for x in (a, b, c)]
+    bits[0][:few] = encode(-compound_term(divide, *(decode(x[:few], dtype) for x in bits[1:])), dtype)
+    return bits
+
+
+def compound_term(divide: bool, b: Values, c: Values) -> Values:
+    """v b c, or v b / c, in float64."""
+    return VALUE * b / c if divide else VALUE * b * c
+
+
+def compound_bound(a: Values, term: Values, name: str) -> Values:
+    """Four roundings of the term and one of the sum, in fp32, then one to storage, where the sum may be subnormal."""
+    u = float(U)
+    bound: Values = 4 * u * np.abs(term) + u * np.abs(a + term) + 2.0**-44 * np.abs(a)
+    if name != "fp32":
+        f = FORMATS[name]
+        bound += np.maximum(float(f.u) * (np.abs(a + term) + bound), float(f.tiny) / 2)
+    return bound
+
+
+def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+    """a + v b c and a + v b / c: four roundings at most, in any order, fused or not."""
+    bits = compound_operands(divide, dtype, count, seed)
+    call = torch.addcdiv if divide else torch.addcmul
+    got = to_bits(call(*(to_tensor(b, dtype, device) for b in bits), value=VALUE))
+    a, b, c = (decode(x, dtype) for x in bits)
+    term = compound_term(divide, b, c)
+
+    def exact(x: Fraction, y: Fraction, z: Fraction) -> Fraction:
+        return x + Fraction(VALUE) * y / z if divide else x + Fraction(VALUE) * y * z
+
+    note = "operands within [2^-4, 8], some cancel"
+    return each_element(bits, got, a + term, compound_bound(a, term, dtype), exact, dtype, note)
+
+
+def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:
+    """Every reduction row of a device."""
+    found: list[Result] = []
+    repeats, count = (40, 10**6) if full else (2, 10**4)
+    ready = device == "cpu" or torch.cuda.is_available()
+    for dtype in DTYPES:
+        for name, reduce, check in REDUCTIONS:
+            row = Row(name, dtype, device, "bound: any order in fp32, rounded once", {})
+            if not ready:
+                found.append(not_run(name, dtype, device, row.claim, "no CUDA device is at hand"))
+                continue
+            found.append(bounded(
+                row,
+                lambda: reduction_trials(reduce, check, dtype, device, repeats, seed),  # noqa: B023
+                lambda: asked(reduce, check, dtype, device),  # noqa: B023
+            ))  # fmt: skip
+        found += _steps(dtype, device, repeats, count, seed, ready)
+    return found
+
+
+def _steps(dtype: str, device: str, repeats: int, count: int, seed: int, ready: bool) -> list[Result]:
+    norm = Row("clip_grad_norm_ (norm)", dtype, device, "bound: any order, norm of norms", {})
+    scale = Row("clip_grad_norm_ (scaling)", dtype, device, "bit for bit, given the norm", {})
+    adam = Row("AdamW(fused), one step", dtype, device, "bound: 4u|p| + 16u lr, rounded once", {})
+    product = Row("addcmul (bound)", dtype, device, "bound: 4u|v b c| + u|a + v b c|, rounded once", {})
+    quotient = Row("addcdiv (bound)", dtype, device, "bound: 4u|v b/c| + u|a + v b/c|, rounded once", {})
+    if not ready:
+        every = (norm, scale, adam, product, quotient)
+        return [not_run(r.operator, dtype, device, r.claim, "no CUDA device is at hand") for r in every]
+    return [
+        bounded(norm, lambda: clip_norm_trials(dtype, device, repeats, seed)),
+        exactly(scale, lambda: clip_scale_trials(dtype, device, repeats, seed),
+                lambda: clip_scale_trials(dtype, device, 1, seed, wrong_coefficient)),
+        bounded(adam, lambda: adam_trials(dtype, device, count, seed)),
+        bounded(product, lambda: compound_trials(False, dtype, device, count, seed)),
+        bounded(quotient, lambda: compound_trials(True, dtype, device, count, seed)),
+    ]  # fmt: skip
+
+
+def wrong_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Values:
+    """The control of the scaling row: without the 1e-6, and one ulp off."""
+    return clip_coefficient(norm, limit, dtype, device) * (1 - float(FORMATS[dtype].u))

@@ -1,0 +1,246 @@
+"""One self-test of `gradproof doctor`, in a process of its own: `python -m gradproof.extras.selftest NAME`.
+
+Each asks a tool a question whose answer is known, one where it must say yes and, of a solver, one where it must say no.
+What a tool that is broken says is no answer: the line that is printed is JSON, `passed` and `said`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+# -- The self-tests of `gradproof doctor`, seen from the process that asks: each in a child of its own.
+State = Literal["passed", "failed", "absent"]
+LIMIT = 600.0
+"""Seconds for all of them; they run side by side."""
+
+GET: Mapping[str, str] = {
+    "solver": "python -m pip install --force-reinstall z3-solver",
+    "crosshair": "python -m pip install --force-reinstall crosshair-tool",
+    "torch": "python -m pip install --force-reinstall torch",
+    "worker": "install gradproof again; where that does not help, report this line",
+    "check": "install gradproof again; where that does not help, report this line",
+    "cuda": "install a driver from the maker of the GPU, and a torch that is built for it (pytorch.org/get-started)",
+}
+"""Self-test -> how to get what it tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What one self-test found. `absent`: there is nothing to test, and nothing that gradproof needs is missing."""
+
+    name: str
+    state: State
+    said: str
+    get: str
+    seconds: float
+
+
+def command(name: str) -> list[str]:
+    """How a child is started: without the current folder on its import path."""
+    return [sys.executable, "-P", "-m", "gradproof.extras.selftest", name]
+
+
+def run_all(absent: str | None, limit: float = LIMIT) -> list[SelfTest]:
+    """Every self-test, side by side. `absent`: why there is no CUDA device, None where there is one."""
+    names = [name for name in GET if name != "cuda" or absent is None]
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="gradproof-") as scratch:
+        started = [(name, _start(name, scratch)) for name in names]
+        found = [_finished(name, child, began, limit) for name, child in started]
+    if absent is not None:
+        found.append(SelfTest("cuda", "absent", absent, GET["cuda"], 0.0))
+    return found
+
+
+def _start(name: str, scratch: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command(name), cwd=scratch, env=_environ(), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def _environ() -> dict[str, str]:
+    """The caller's environment; folders of PYTHONPATH that were named from the current folder stay where they are."""
+    places = [os.path.abspath(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places)} if places else dict(os.environ)
+
+
+def _finished(name: str, child: subprocess.Popen[str], began: float, limit: float) -> SelfTest:
+    """Wait for a child, and judge what it printed."""
+    try:
+        out, err = child.communicate(timeout=max(0.0, began + limit - time.monotonic()))
+        state, said = judged(child.returncode, out, err)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        state, said = "failed", f"no answer within {limit:g} s"
+    return SelfTest(name, state, said, "" if state == "passed" else GET[name], round(time.monotonic() - began, 3))
+
+
+def judged(code: int, out: str, err: str) -> tuple[State, str]:
+    """What a child's end is worth: passed only for exit code 0 and a last line that says so."""
+    lines = out.strip().splitlines()
+    if code != 0:
+        last: Sequence[str] = err.strip().splitlines()[-1:]
+        return "failed", f"the process ended with exit code {code}" + (f": {last[0]}" if last else "")
+    try:
+        data = json.loads(lines[-1]) if lines else None
+    except ValueError:
+        data = None
+    if not isinstance(data, dict) or set(data) != {"passed", "said"} or not isinstance(data["said"], str):
+        return "failed", "the process ended without an answer"
+    return ("passed" if data["passed"] is True else "failed"), data["said"]
+
+
+TEST_LIMIT = 20.0
+"""Seconds of CPU time for one question."""
+
+ODD_ONE = 57
+OBLIGATION = "GA-EQ-001"
+CHECKED = "KANI-GA-002"
+"""A check of the packaged reference workspace that takes a second."""
+LOOP = """\
+import torch
+
+
+def train(run):
+    torch.manual_seed(run.seed)
+    model = torch.nn.Linear(2, 1).to(run.device, run.dtype)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs, targets = torch.randn(run.samples, 2), torch.randn(run.samples, 1)
+    for i in range(run.micro_batches):
+        rows = slice(i * run.micro_batch_size, (i + 1) * run.micro_batch_size)
+        loss = torch.nn.functional.mse_loss(model(inputs[rows]), targets[rows])
+        (loss / run.accum_steps).backward()
+        if (i + 1) % run.accum_steps == 0:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def passes(x: int) -> bool:
+    """What CrossHair must refute, and at one argument alone.
+
+    pre: 0 <= x <= 100
+    post: __return__
+    """
+    return x * 3 != ODD_ONE * 3
+
+
+def solver() -> str:
+    """One query that has a model, which must be right, and one that has none."""
+    from gradproof.arith import smt
+
+    x, zero, four = smt.real("x"), smt.number(0), smt.number(4)
+    found = smt.solve([x * x == four, x > zero], {"x": x}, TEST_LIMIT)
+    if found.answer is not smt.Answer.SAT or found.values.get("x") != 2:
+        raise RuntimeError(f"x * x = 4 with x > 0: {found.answer}, {found.values}")
+    none = smt.solve([x > zero, x < zero], {}, TEST_LIMIT)
+    if none.answer is not smt.Answer.UNSAT:
+        raise RuntimeError(f"x > 0 with x < 0: {none.answer}")
+    return f"Z3 {smt.version()}: one query is sat with a model that is right, one is unsat"
+
+
+def crosshair() -> str:
+    """One contract with one counterexample, which must be found and must be one."""
+    from gradproof.core.outcome import Outcome
+    from gradproof.execution.methods.crosshair import broken, consult
+
+    answer = consult(passes, "__return__", TEST_LIMIT)
+    if answer.outcome is not Outcome.REFUTED or not answer.values:
+        raise RuntimeError(f"a contract that is false: {answer.outcome}, {answer.reason}")
+    if broken(passes, answer.values)[0] is not True:
+        raise RuntimeError(f"a counterexample that is none: {answer.values}")
+    return f"refuted one contract, at {answer.values}"
+
+
+def worker() -> str:
+    """One check of the reference workspace, in a process of its own, as `gradproof verify` runs it."""
+    from gradproof.core.outcome import Outcome
+    from gradproof.core.workspace import Workspace, reference
+    from gradproof.execution.pool import Worker
+    from gradproof.session import Options, Session
+
+    root = reference()
+    if root is None:
+        raise RuntimeError("no reference workspace lies beside the package")
+    [check] = [c for c in Session(Options(workspace=root)).checks if c.id == CHECKED]
+    found = Worker(check, Workspace(root, Path("reports").resolve()), check.time_limit).run()["finding"]
+    if found["outcome"] != Outcome.HOLDS:
+        raise RuntimeError(f"{CHECKED}, which holds: {found['outcome']}, {found['reason']}")
+    return f"{CHECKED} holds, in a process of its own"
+
+
+def check() -> str:
+    """A loop that accumulates as it should, and the same without its division, as `gradproof check` verifies them."""
+    from gradproof.core.outcome import Outcome
+    from gradproof.shadow.process.check import target_of, verify
+    from gradproof.shadow.request import Request
+
+    asked = Request(accum_steps=2, micro_batch=1)
+    for name, text, right in (
+        ("right", LOOP, Outcome.HOLDS), ("wrong", LOOP.replace(" / run.accum_steps", ""), Outcome.REFUTED),
+    ):  # fmt: skip
+        Path(f"{name}.py").write_text(text, encoding="utf-8")
+        [found] = [
+            r for r in verify(target_of(f"{name}.py:train"), asked, TEST_LIMIT).results if r.obligation == OBLIGATION
+        ]
+        if found.outcome is not right:
+            raise RuntimeError(f"{OBLIGATION} of a loop that is {name}: {found.outcome}, {found.reason}")
+    return f"{OBLIGATION} holds of one loop, and is refuted of the same loop without its division"
+
+
+def torch() -> str:
+    """One backward pass on the CPU."""
+    return _backward("cpu")
+
+
+def cuda() -> str:
+    """One backward pass on the first CUDA device."""
+    return _backward("cuda")
+
+
+def _backward(device: str) -> str:
+    """The gradient of sum(w * w * x) is 2 w x. Raises RuntimeError where torch finds another."""
+    import torch
+
+    weights = torch.tensor([1.0, -2.0, 3.0], device=device, requires_grad=True)
+    loss = (weights * weights * torch.tensor([1.0, 2.0, 0.5], device=device)).sum()
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = None if weights.grad is None else weights.grad.tolist()
+    if found != [2.0, -8.0, 3.0]:
+        raise RuntimeError(f"the gradient of sum(w * w * x) is {found}, and not 2 w x")
+    name = f", {torch.cuda.get_device_name(0)}" if device == "cuda" else ""
+    return f"torch {torch.__version__}: one backward pass on {device}{name}"
+
+
+TESTS: Mapping[str, Callable[[], str]] = {
+    "solver": solver, "crosshair": crosshair, "torch": torch, "cuda": cuda, "worker": worker, "check": check,
+}  # fmt: skip
+
+
+def answer(name: str) -> dict[str, object]:
+    """What a self-test says. Raises KeyError for a name that is none."""
+    test = TESTS[name]
+    try:
+        return {"passed": True, "said": test()}
+    except Exception as error:  # whatever a broken tool raises is what the self-test found
+        return {"passed": False, "said": f"{type(error).__name__}: {error}"}
+
+
+def main() -> None:
+    """Run the self-test that is named, and print its answer on a line of its own."""
+    print("\n" + json.dumps(answer(sys.argv[1])), flush=True)
+
+
+if __name__ == "__main__":
+    main()

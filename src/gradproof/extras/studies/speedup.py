@@ -1,0 +1,118 @@
+"""The "10-15 % speedup", measured: `python -m gradproof.extras.studies.speedup [--out FILE.json] [--quick]`.
+
+Steps with accumulation, 16 x 4, against four optimizer steps of 16: the same samples and fewer optimizer steps, in
+pairs whose order alternates. Format of the document: `gradproof-speedup/1`, `reports/speedup.schema.json`; it is
+written whole or not at all. Exit code 0: measured, whatever it is; 2: a mistake in the call.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradproof import __version__
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.extras.studies.sources import models, place, write
+from gradproof.report.studies import SPEEDUP, settled, sources_of
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.studies import SpeedRow, Speedup
+
+WIDTHS = (16, 32, 64, 128)
+PAIRS, QUICK = 41, 6
+CONFIGURATION = ("AdamW", 32)
+
+
+def options(arguments: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line."""
+    parser = argparse.ArgumentParser(prog="python -m gradproof.extras.studies.speedup", description=__doc__)
+    parser.add_argument("--out", type=Path, help="write the JSON document here")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK} pairs instead of {PAIRS}")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    return parser.parse_args(arguments)
+
+
+def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup:
+    """Time every width and optimizer, on one thread."""
+    from gradproof.core.schemas.studies import CLAIMED, Speedup
+    from gradproof.evidence.record import now
+
+    made_with, measure, began = sources_of(SPEEDUP, place()), models("char_measure"), time.monotonic()
+    restore = measure.one_thread()
+    try:
+        rows = [row(name, width, pairs, device) for width in widths for name in ("SGD", "AdamW")]
+    finally:
+        restore()
+    named = next(r for r in rows if (r.optimizer, r.width) == CONFIGURATION)
+    timing = models("step_speed").Timing
+    return Speedup(
+        schema="gradproof-speedup/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
+        device="cuda" if device == "cuda" else "cpu", device_name=measure.device_name(device),
+        torch=measure.torch_version(), threads=1,
+        clock="wall clock" if device == "cuda" else "process time", micro_batch=timing.micro, accumulate=timing.n,
+        claimed_percent=CLAIMED, configuration=(named.optimizer, named.width), speedup_percent=named.speedup_percent,
+        agrees=named.agrees, rows=rows, sources=dict(settled(SPEEDUP, place(), made_with)),
+    )  # fmt: skip
+
+
+def row(optimizer: str, width: int, pairs: int, device: str) -> SpeedRow:
+    """One row: every pair's speedup in percent, its median, and where that lies beside the claim."""
+    from gradproof.core.schemas.studies import SpeedRow, agreement, percent
+
+    speed = models("step_speed")
+    seconds = speed.pairs(speed.Timing(width, optimizer, pairs=pairs, device=device))
+    each = [100 * (apart / one - 1) for one, apart in seconds]
+    found = percent(each)
+    return SpeedRow(
+        optimizer="SGD" if optimizer == "SGD" else "AdamW", width=width, parameters=speed.parameters(width),
+        accumulated_ms=1000 * statistics.median(one for one, _ in seconds),
+        separate_ms=1000 * statistics.median(apart for _, apart in seconds),
+        speedup_percent=found, agrees=agreement(found), pairs_percent=each,
+    )  # fmt: skip
+
+
+def told(made: Speedup) -> str:
+    """Every row, and the one of the documented configuration beside the claim."""
+    n, micro = made.accumulate, made.micro_batch
+    lines = [f"{'':8}{'width':>6}{'weights':>10}{f'{micro} x {n} ms':>12}{f'{n} steps ms':>12}{'faster':>9}  interval"]
+    for r in made.rows:
+        p = r.speedup_percent
+        lines.append(
+            f"{r.optimizer:8}{r.width:6}{r.parameters:10,}{r.accumulated_ms:12.2f}{r.separate_ms:12.2f}"
+            f"{p.median:8.1f}%  {p.low:.1f} to {p.high:.1f} % at {100 * p.confidence:.1f} %: {r.agrees}"
+        )
+    p, (low, high) = made.speedup_percent, made.claimed_percent
+    lines.append(
+        f"{made.configuration[0]}, width {made.configuration[1]}: {p.median:.1f} %, {p.low:.1f} to {p.high:.1f} %; "
+        f"claimed {low:g} to {high:g} %: {made.agrees}"
+    )
+    return "\n".join([*lines, f"torch {made.torch} on {made.device_name}, one thread, {made.seconds} s"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write, and return the exit code."""
+    from gradproof.core.output import writable
+    from gradproof.evidence.environment import present
+
+    o = options(sys.argv[1:] if arguments is None else arguments)
+    try:
+        writable(o.out)
+        present(o.device)
+        made = document(QUICK if o.quick else PAIRS, o.device)
+        if o.out is not None:
+            write(o.out, made)
+    except GradproofError as error:
+        print(error.render(), file=sys.stderr)
+        return EXIT_CODE[Exit.USAGE]
+    print(told(made))
+    return EXIT_CODE[Exit.MET]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

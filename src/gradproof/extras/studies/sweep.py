@@ -1,0 +1,166 @@
+"""Throughput against the effective batch at one micro-batch, and the variance of the gradient beside it.
+
+`gradproof sweep` is the command. On one process the windows are timed without DistributedDataParallel, and the
+all-reduces are counted in a second run of the same loop in a group of one; on several ranks one run does both.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from gradproof import __version__
+from gradproof.core.errors import GradproofError
+from gradproof.core.schemas.sweep import interval
+from gradproof.extras.studies.sources import models, place
+from gradproof.report.studies import SWEEP, settled, sources_of
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.sweep import Row, Setup, Sweep, Variance
+
+FUNCTION = "models.throughput:one_rank"
+NETS = ("char", "mlp")
+LEAST_STEPS, MOST_RANKS = 6, 16
+CONFIDENCE = 0.95
+SECONDS_A_RUN = 900.0
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The request of a sweep, as the command line has it. `draws` is how many estimates a variance is made of."""
+
+    net: str = "char"
+    micro: int = 16
+    lengths: tuple[int, ...] = (1, 2, 4, 8, 16)
+    steps: int = 20
+    ranks: int = 1
+    device: str = "cpu"
+    seed: int = 0
+    draws: int = 100
+
+    def total(self) -> int:
+        """How many times `tick` is called."""
+        from_time = 0 if self.ranks > 1 else (WARM + self.steps) * len(self.lengths)
+        return from_time + (len(self.lengths) if self.draws else 0) + 1
+
+
+WARM = 2
+
+
+def refused(asked: Asked) -> None:
+    """Raises GradproofError GP421 for a sweep that says nothing."""
+    n = asked.lengths
+    wrong = [
+        (list(n) != sorted(set(n)) or min(n, default=0) < 1, f"--accumulate {n}", "rising lengths of at least 1"),
+        (asked.micro < 1, f"--micro-batch {asked.micro}", "at least one sample"),
+        (asked.steps < LEAST_STEPS, f"--num-steps {asked.steps}", f"at least {LEAST_STEPS}, for an interval of 95 %"),
+        (not 1 <= asked.ranks <= MOST_RANKS, f"--ranks {asked.ranks}", f"1 to {MOST_RANKS}"),
+        (asked.ranks > 1 and asked.device == "cuda", "--ranks with --device cuda", "ranks over gloo on the CPU"),
+        (asked.draws < 0 or asked.draws == 1, f"--draws {asked.draws}", "0, or at least 2"),
+        (asked.seed < 0, f"--seed {asked.seed}", "a seed of at least 0"),
+    ]  # fmt: skip
+    for is_wrong, found, expected in wrong:
+        if is_wrong:
+            raise GradproofError("GP421", found, expected, "see gradproof sweep --help")
+
+
+def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
+    """Measure. Raises GradproofError GP421 for a request that says nothing, GP410 when a rank dies, GP219 where
+    a file of it changes meanwhile.
+    """
+    from gradproof.core.schemas.sweep import COUNTED, Sweep, knee_of
+    from gradproof.evidence.environment import cuda_absent
+    from gradproof.evidence.record import now
+
+    refused(asked)
+    absent = cuda_absent() if asked.device == "cuda" else None
+    made_with, measure, began = sources_of(SWEEP, place()), models("char_measure"), time.monotonic()
+    rows, variance = ([], None) if absent else _measured(asked, tick)
+    return Sweep(
+        schema="gradproof-sweep/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
+        outcome="NOT_RUN" if absent else "MEASURED", reason=absent or "",
+        device="cuda" if asked.device == "cuda" else "cpu",
+        device_name="" if absent else measure.device_name(asked.device), torch=measure.torch_version(),
+        setup=_setup(asked), counted=COUNTED, rows=rows, knee=None if absent else knee_of(rows), variance=variance,
+        sources=dict(settled(SWEEP, place(), made_with)),
+    )  # fmt: skip
+
+
+def _setup(asked: Asked) -> Setup:
+    from gradproof.core.schemas.sweep import Setup
+
+    throughput = models("throughput")
+    return Setup(
+        net="mlp" if asked.net == "mlp" else "char", parameters=throughput.parameters(asked.net),
+        micro_batch=asked.micro, accumulate=list(asked.lengths),
+        num_steps=asked.steps, warm_up=WARM, ranks=asked.ranks, seed=asked.seed,
+        learning_rate=throughput.Request.learning_rate, threads=1,
+    )  # fmt: skip
+
+
+def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[Row], Variance | None]:
+    """Times, counts and variances, on one thread."""
+    from gradproof.execution.methods.ranks import run_ranks
+
+    throughput, restore = models("throughput"), models("char_measure").one_thread()
+    request = throughput.Request(asked.net, asked.micro, asked.lengths, asked.steps, WARM, asked.device, asked.seed)
+    try:
+        counted_on = throughput.Request(asked.net, asked.micro, asked.lengths, asked.steps, WARM, "cpu", asked.seed)
+        ranks = run_ranks(FUNCTION, counted_on, asked.ranks, SECONDS_A_RUN)
+        tick()
+        timed = ranks[0] if asked.ranks > 1 else throughput.measure(request, tick)
+        losses = [[r[i].losses for r in ranks] if asked.ranks > 1 else [timed[i].losses] for i in range(len(timed))]
+        rows = [row(asked, n, timed[i], losses[i], ranks[0][i].collectives) for i, n in enumerate(asked.lengths)]
+        return rows, _variance(asked, tick) if asked.draws else None
+    finally:
+        restore()
+
+
+def row(asked: Asked, n: int, timed: Any, losses: Sequence[Sequence[float]], collectives: int) -> Row:
+    """One row of the document; `losses` are those of each rank. Raises GradproofError GP422 for a loss that is none."""
+    from gradproof.core.schemas.sweep import Row
+
+    found, effective = interval(timed.seconds), n * asked.micro * asked.ranks
+    every = [loss for rank in losses for loss in rank]
+    if not all(map(math.isfinite, every)):
+        raise GradproofError(
+            "GP422", f"a loss that is no number at N = {n}", "a training that converges", "another net"
+        )
+    return Row(
+        accumulate=n, effective_batch=effective,
+        samples_per_sec=effective / found.median, samples_per_sec_low=effective / found.high,
+        samples_per_sec_high=effective / found.low, median_step_ms=1000 * found.median, step_ms_low=1000 * found.low,
+        step_ms_high=1000 * found.high, confidence=found.confidence, sync_calls=collectives,
+        avg_loss=sum(every) / len(every), cpu_share=sum(timed.processor) / sum(timed.seconds),
+    )  # fmt: skip
+
+
+POPULATION = 64
+
+
+def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
+    """The scatter of drawn effective batches about the mean gradient of a finite set, at the net's first weights."""
+    from gradproof.core.schemas.sweep import Scatter, Variance, fitted
+
+    drawn, throughput = models("gradient_variance"), models("throughput")
+    task = throughput.task(asked.net, asked.seed, asked.device)
+
+    def job(n: int) -> Any:
+        inputs, targets = task.inputs[:POPULATION], task.targets[:POPULATION]
+        return drawn.DrawJob(task.model, inputs, targets, task.loss, asked.micro, n)
+
+    known, rows = drawn.moments(job(1)), []
+    for n in asked.lengths:
+        seen = drawn.scatter(drawn.DrawnEstimate(), job(n), known, asked.draws, 1000 * asked.seed + n, CONFIDENCE)
+        within = abs(seen.measured - seen.expected) <= seen.room
+        values = {k: v for k, v in asdict(seen).items() if k in ("measured", "expected", "room")}
+        rows.append(Scatter(effective_batch=seen.batch, estimates=seen.count, within=within, **values))
+        tick()
+    found, low, high = fitted(rows, CONFIDENCE)
+    return Variance(
+        population=POPULATION, sigma_squared=known.second, confidence=CONFIDENCE, rows=rows, slope=found, slope_low=low,
+        slope_high=high, slope_expected=-1,
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""What a verdict looks like: the report as data, and what every format says of it."""

@@ -1,0 +1,485 @@
+"""What is compared, as trees of plain data: contracts with the settings beside them, reports, or evidence files.
+
+A tree holds what says something: empty values and defaults are left out, rows are found by their ids.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from gradproof import __version__
+from gradproof.core.check import Check, digest_of
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
+from gradproof.core.schemas.base import Shape
+from gradproof.evidence.audit import audit
+from gradproof.report import diff_rules as rules
+from gradproof.report.diff_rules import CHECKS, Change, Direction, compare
+
+# -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
+DIFF = "gradproof-diff/1"
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Tally = Annotated[int, Field(ge=0)]
+Way = Literal["weakened", "undecided", "strengthened", "neutral"]
+Step = Literal["none", "patch", "minor", "major"]
+
+
+class ChangeShape(Shape):
+    """One difference. `of`: of what is claimed, or of what the evidence shows. Null stands for nothing."""
+
+    kind: str
+    place: str
+    direction: Way
+    word: str
+    old: str | None
+    new: str | None
+    of: Literal["claim", "evidence"]
+
+
+class VersionShape(Shape):
+    """`needed` is what semver asks for the changes of claims, `raised` what happened; null where no X.Y.Z is read."""
+
+    old: str
+    new: str
+    needed: Step
+    raised: Step | Literal["lowered"] | None
+    accordingly: bool | None
+
+
+class ComparedShape(Shape):
+    """One contract on both sides."""
+
+    contract: str
+    version: VersionShape
+    changes: list[ChangeShape]
+
+
+class SideShape(Shape):
+    """What was compared: its place as it was given, and a digest of what was read there."""
+
+    path: str
+    kind: Literal["contract", "report", "evidence"]
+    digest: Sha256
+
+
+class Diff(Shape):
+    """What changed between two contracts or two sets of evidence.
+
+    Only `exit` met says that nothing is weaker. `open` are the reasons why something could not be compared. History:
+    1, the first.
+    """
+
+    document: Literal["gradproof-diff/1"] = Field(alias="schema")
+    gradproof: str
+    old: SideShape
+    new: SideShape
+    exit: Literal["met", "broken", "open"]
+    code: int
+    open: list[str]
+    contracts: list[ComparedShape]
+    totals: dict[Way, Tally]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Diff:
+        found = [change.direction for row in self.contracts for change in row.changes]
+        if any(found.count(name) != count for name, count in self.totals.items()) or len(self.totals) != 4:
+            raise ValueError("the totals do not count the changes")
+        wanted = "broken" if "weakened" in found else "open" if "undecided" in found or self.open else "met"
+        if self.exit != wanted or self.code != {"met": 0, "broken": 1, "open": 4}[wanted]:
+            raise ValueError(f"the exit is {self.exit}, and the changes make it {wanted}")
+        return self
+
+
+Tree = Mapping[str, Any]
+CONTRACT, REPORT, EVIDENCE = "contract", "report", "evidence"
+SETTINGS = "pyproject.toml"
+
+
+@dataclass(frozen=True)
+class Item:
+    """One contract, or what was shown of it. `open`: why nothing can be said of it; else an empty text."""
+
+    name: str
+    version: str
+    tree: Tree
+    open: str = ""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side: its kind, its items by contract id, the settings of a workspace, and a digest of it all."""
+
+    kind: str
+    items: Mapping[str, Item]
+    settings: Tree
+    digest: str
+
+
+def side(path: Path) -> Side:
+    """What lies at a path. Raises GradproofError GP481, and ContractErrors for a contract that is wrong."""
+    settings: Tree = {}
+    if path.is_dir():
+        contracts = sorted(path.glob("proofs/*/contract.yaml"))
+        reports = [p for p in [path / "report.json", *sorted(path.glob("*/report.json"))] if p.is_file()]
+        if contracts:
+            kind, items, settings = CONTRACT, [_contract_tree(p) for p in contracts], _settings(path / SETTINGS)
+        elif reports:
+            kind, items = REPORT, [_report(p) for p in reports]
+        else:
+            kind, items = EVIDENCE, _evidence(path)
+    elif path.suffix == ".json":
+        kind, items = REPORT, [_report(path)]
+    else:
+        kind, items = CONTRACT, [_contract_tree(path)]
+    found = {item.name: item for item in items}
+    if len(found) < len(items):
+        raise unreadable(path, "two contracts have one name")
+    return Side(kind, found, settings, digest_of([[i.name, i.version, i.open, i.tree] for i in items] + [settings]))
+
+
+def unreadable(path: Path, why: str) -> GradproofError:
+    """GP481: nothing at this path can be compared."""
+    expected = "a contract.yaml, a workspace, a report.json, or a folder of reports"
+    return GradproofError("GP481", f"{path}: {why}", expected, "name one of these")
+
+
+def _trimmed(value: Any) -> Any:
+    """Without what says nothing: None, empty texts, lists and mappings, at every depth of mappings."""
+    if not isinstance(value, Mapping):
+        return value
+    kept = {key: _trimmed(x) for key, x in value.items()}
+    return {key: x for key, x in kept.items() if x is not None and x not in ("", [], {})}
+
+
+def keyed(rows: Iterable[Any], *names: str) -> dict[str, Any]:
+    """Rows by these fields of theirs; a second one of a name has a number."""
+    found: dict[str, Any] = {}
+    for row in rows:
+        base = key = " ".join(str(row[n]) for n in names if row.get(n)) or "unnamed"
+        number = 2
+        while key in found:
+            key, number = f"{base} #{number}", number + 1
+        found[key] = row
+    return found
+
+
+def _contract_tree(path: Path) -> Item:
+    """A contract's YAML. It is loaded first, so that only a contract without a mistake is compared."""
+    from gradproof.contract.model import load
+    from gradproof.contract.yaml_reader import read
+
+    if not path.is_file():
+        raise unreadable(path, "there is no such file")
+    contract = load(path)
+    _, root, _ = read(path, str(path))
+    raw = root.plain(floats=False) if root is not None else {}
+    tree: dict[str, Any] = {**raw, "metadata": {k: v for k, v in raw["metadata"].items() if k != "version"}}
+    rows = zip(raw.get("proof_obligations", []), contract.obligations, strict=True)
+    tree["proof_obligations"] = {o.id: _obligation(row) for row, o in rows}
+    for section in CHECKS:
+        tree[section] = {key: _row_tree(row) for key, row in keyed(raw.get(section, []), "id").items()}
+    structure = raw.get("kernel_structure", {})
+    tree["kernel_structure"] = {"phases": keyed(structure.get("phases", []), "name")}
+    tree["qa_gate"] = _gate(raw.get("qa_gate") or {})
+    return Item(contract.id, contract.metadata.version, _trimmed(tree) | {"text": contract.digest})
+
+
+def _obligation(row: Tree) -> dict[str, Any]:
+    given = row.get("tolerance", row.get("tolerances", []))
+    rows = given if isinstance(given, list) else [{"value": given}]
+    found = {**row, "tolerance": _tolerances(rows), "applies_to": row.get("applies_to", "all")}
+    return {k: v for k, v in found.items() if k not in ("id", "tolerances")}
+
+
+def _tolerances(rows: list[Any]) -> dict[str, Any]:
+    whole = [{**r, "role": r.get("role", "required")} for r in rows]
+    alone = len({r.get("dtype") for r in whole}) == len(whole)
+    return keyed(whole, *(["dtype"] if alone else ["dtype", "metric", "domain"]))
+
+
+def _row_tree(row: Tree) -> dict[str, Any]:
+    """A check of a contract. What a row of the field names as one obligation is a list of one."""
+    obligations = [*([row["obligation"]] if row.get("obligation") else []), *row.get("obligations", [])]
+    left = {k: v for k, v in row.items() if k not in ("id", "obligation")}
+    bounds = keyed(row.get("bounds", []), "name")
+    bounds = {name: {k: v for k, v in b.items() if k != "name"} for name, b in bounds.items()}
+    own = {"obligations": obligations, "expect": row.get("expect", str(Expect.HOLDS)), "bounds": bounds}
+    return {**left, **own}
+
+
+def _gate(gate: Tree) -> dict[str, Any]:
+    bugs = gate.get("seeded_bug", [])
+    listed = bugs if isinstance(bugs, list) else [bugs]
+    return {**gate, "seeded_bug": listed, "waivers": keyed(gate.get("waivers", []), "obligation", "layer")}
+
+
+def _settings(path: Path) -> Tree:
+    """`[tool.gradproof]`; empty where there is none. Raises GradproofError GP481."""
+    if not os.path.lexists(path):
+        return {}
+    try:
+        if not path.is_file():
+            raise OSError("it is no file")
+        table = tomllib.loads(path.read_text(encoding="utf-8")).get("tool", {}).get("gradproof", {})
+        waivers = keyed(table.get("waivers", []), "obligation", "layer")
+    except (OSError, ValueError, AttributeError, TypeError) as e:
+        raise unreadable(path, f"it has no [tool.gradproof] that can be read: {e}") from e
+    found: Tree = _trimmed({**table, "waivers": json.loads(json.dumps(waivers, default=str))})
+    return found
+
+
+def _json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        raise unreadable(path, f"it cannot be read: {e}") from e
+
+
+def _report(path: Path) -> Item:
+    """A report that concludes no more than its parts carry. Raises GradproofError GP481."""
+    from gradproof.report.consistency import require
+
+    report = _json(path)
+    try:
+        require(report)
+        if report["run_state"] == "running":
+            why = f"{path}: its run has not finished, or it was killed"
+            return Item(report["contract"]["id"], str(report["contract"]["version"]), {}, why)
+        return _of_report(report)
+    except GradproofError as e:
+        raise unreadable(path, e.found) from e
+    except (KeyError, TypeError, AttributeError, ValueError) as e:
+        raise unreadable(path, f"it is no whole report: {type(e).__name__}: {e}") from e
+
+
+def _of_report(report: Tree) -> Item:
+    contract, gate = report["contract"], report["gate"] or {}
+    tree = {
+        "depends_on": contract.get("depends_on", []),
+        "gate": {
+            **{k: gate.get(k) for k in ("id", "name", "description", "pass_criteria")},
+            "criteria": {c["name"]: {k: c[k] for k in ("obligations", "met")} for c in gate.get("criteria", [])},
+            "falsification": gate.get("falsification", {}).get("text"),
+            "turned_red": gate.get("falsification", {}).get("turned_red") is True,
+        }
+        if gate
+        else {},
+        "obligations": {o["id"]: _ruled(o) for o in report["obligations"]},
+        "checks": {c["id"]: _judged(c) for c in report["checks"]},
+        "mutants": {m["name"]: {"killed": bool(m["killed_by"]) and not m["survived"]} for m in report["mutants"]},
+        "waivers": keyed(
+            [{k: v for k, v in w.items() if k not in ("state", "cells")} for w in report.get("waivers", [])],
+            "obligation",
+            "layer",
+        ),
+        "run_state": report["run_state"],
+        "rounding": report["rounding"]["standing"],
+        "text": contract.get("digest", ""),
+    }
+    kept = _trimmed(tree)
+    return Item(contract["id"], str(contract["version"]), {**kept, "profile": report["profile"]})
+
+
+def _ruled(row: Tree) -> dict[str, Any]:
+    """A row of the coverage matrix. Its reach counts where it is discharged; elsewhere the effect says enough."""
+    cells = {}
+    for layer, cell in row["cells"].items():
+        done = cell["effect"] == Effect.DISCHARGED
+        own = {"required": cell["required"], "effect": cell["effect"], "subject": cell.get("subject")}
+        cells[layer] = {**own, "reach": cell.get("reach") if done else None}
+    names = ("type", "formal", "property", "assumptions", "tolerances", "effect")
+    return {**_obligation({k: row[k] for k in names if k in row}), "cells": cells}
+
+
+def _judged(row: Tree) -> dict[str, Any]:
+    """A check of a report. `shown`, `taken`, `covers`, `killed` and `domain` are of evidence that counts."""
+    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "params")
+    own = {**{k: row[k] for k in names if k in row}, "subject": row.get("subject"), "required": row.get("required")}
+    own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in row["bounds"]}
+    own["time_limit"] = row.get("time_limit")
+    return own | _shown(row, row["outcome"], row["effect"])
+
+
+def _shown(finding: Tree, outcome: str, effect: str) -> dict[str, Any]:
+    found: dict[str, Any] = {"standing": f"{outcome}, {effect}"}
+    if effect != Effect.DISCHARGED:
+        return found
+    killed = [c["name"] for c in finding["controls"] if c["killed"] is True and c["outcome"] == Outcome.REFUTED]
+    covers = {c["name"]: {"reached": c["reached"]} for c in finding["covers"]}
+    more = {"shown": finding["reach"], "taken": finding["assumptions"], "covers": covers, "killed": killed}
+    return {**found, **more, "domain": finding.get("domain")}
+
+
+def _evidence(folder: Path) -> list[Item]:
+    """The evidence below a folder of reports, by contract: the later of two files of one check. Raises GP481."""
+    from gradproof.evidence.store import read
+
+    found: dict[str, dict[str, tuple[str, Any]]] = {}
+    for path in [p for kind in ("evidence", "gpu") for p in sorted(folder.glob(f"{kind}/*/*.json"))]:
+        try:
+            evidence = read(path)
+        except (ValueError, RecursionError) as e:
+            raise unreadable(path, str(e)) from e
+        check, finished = Check.from_json(evidence["check"]), str(evidence["finished_at"])
+        rows = found.setdefault(str(check.text.get("contract", "unnamed")), {})
+        if check.id not in rows or finished > rows[check.id][0]:
+            rows[check.id] = (finished, _found(check, evidence["finding"]))
+    if not found:
+        raise unreadable(folder, "it holds no contract, no report.json and no evidence")
+    trees = {name: {"checks": {c: row for c, (_, row) in sorted(rows.items())}} for name, rows in found.items()}
+    return [Item(name, "", _trimmed(tree)) for name, tree in sorted(trees.items())]
+
+
+def _found(check: Check, finding: Tree) -> dict[str, Any]:
+    outcome, _ = audit(check, finding)
+    data = json.loads(json.dumps(check.to_json()))
+    names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "subject",
+             "params", "assumptions")  # fmt: skip
+    own = {k: data[k] for k in names}
+    own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in data["bounds"]}
+    return own | _shown(finding, str(outcome), str(DECISION[check.expect, outcome]))
+
+
+# -- Two sides compared: the changes of each contract, what semver asks of its version, and the exit.
+NEEDED = {
+    Direction.WEAKENED: "major",
+    Direction.UNDECIDED: "major",
+    Direction.STRENGTHENED: "minor",
+    Direction.NEUTRAL: "patch",
+}
+STEPS = ("none", "patch", "minor", "major")
+_VERSION = re.compile(r"(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})\.(0|[1-9]\d{0,8})", re.ASCII)
+
+
+def difference(old: Path, new: Path) -> Diff:
+    """What changed from `old` to `new`. Raises GradproofError GP481, and ContractErrors."""
+    before, after = side(old), side(new)
+    reasons = list(_open(before, after))
+    contracts: list[dict[str, Any]] = []
+    if not reasons:
+        pairs = _pairs(before, after)
+        contracts = [_contract(*pair, before, after) for pair in pairs]
+        reasons = [i.open for pair in pairs for i in pair if i is not None and i.open]
+        if before.settings or after.settings:
+            changes = list(compare(before.settings, after.settings, rules.SETTINGS))
+            contracts.append(_row("pyproject.toml", "", "", changes))
+    found = [change["direction"] for row in contracts for change in row["changes"]]
+    totals = {str(d): found.count(str(d)) for d in Direction}
+    exit_ = Exit.BROKEN if totals["weakened"] else Exit.OPEN if totals["undecided"] or reasons else Exit.MET
+    sides = {
+        name: {"path": str(path), "kind": s.kind, "digest": s.digest}
+        for name, path, s in (("old", old, before), ("new", new, after))
+    }
+    told = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
+    return Diff.model_validate({**told, "open": reasons, "contracts": contracts, "totals": totals})
+
+
+def _open(before: Side, after: Side) -> Iterator[str]:
+    """Why two sides cannot be compared at all."""
+    if before.kind != after.kind:
+        yield f"{before.kind} and {after.kind} do not say the same things"
+    elif not (set(before.items) & set(after.items)) and not _alone(before, after):
+        yield f"no contract is on both sides: {', '.join(before.items)}; {', '.join(after.items)}"
+    for name in before.items.keys() & after.items.keys():
+        one, other = before.items[name].tree.get("profile"), after.items[name].tree.get("profile")
+        if one != other and not (before.items[name].open or after.items[name].open):
+            yield f"{name}: a report of profile {one} and one of profile {other} demand different things"
+
+
+def _alone(before: Side, after: Side) -> bool:
+    """Two single contracts under different names are one contract that was renamed, where an obligation is on both."""
+    if before.kind != CONTRACT or len(before.items) != 1 or len(after.items) != 1:
+        return False
+    one, other = (next(iter(s.items.values())).tree.get("proof_obligations", {}) for s in (before, after))
+    return bool(set(one) & set(other))
+
+
+def _pairs(before: Side, after: Side) -> list[tuple[Item | None, Item | None]]:
+    if _alone(before, after):
+        return [(next(iter(before.items.values())), next(iter(after.items.values())))]
+    names = dict.fromkeys([*before.items, *after.items])
+    return [(before.items.get(name), after.items.get(name)) for name in names]
+
+
+def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> dict[str, Any]:
+    """One contract. One that is gone or new is one change."""
+    there = new or old
+    assert there is not None
+    if old is None or new is None:
+        way, word = (Direction.WEAKENED, "dropped") if new is None else (Direction.STRENGTHENED, "new")
+        sides = (None if old is None else "it", None if new is None else "it")
+        change = Change("contract", there.name, way, word, *sides, "claim")
+        return _row(there.name, old.version if old else "", new.version if new else "", [change])
+    if old.open or new.open:
+        return _row(there.name, old.version, new.version, [])
+    table = rules.CONTRACT if before.kind == after.kind == CONTRACT else rules.EVIDENCE
+    changes = list(compare(*_shared(old.tree, new.tree), table))
+    told = [c for c in changes if c.place != "text"]
+    claims = any(c.of == "claim" for c in told)
+    return _row(there.name, old.version, new.version, told if claims else changes)
+
+
+def _shared(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both trees. What is of evidence that counts is compared where it counts on both sides: else the effect tells."""
+    trees = [{k: v for k, v in t.items() if k != "profile"} for t in (old, new)]
+    checks: list[dict[str, Any]] = [dict(t.get("checks", {})) for t in trees]
+    for name in checks[0].keys() & checks[1].keys():
+        if all(str(rows[name].get("standing")).endswith(f", {Effect.DISCHARGED}") for rows in checks):
+            continue
+        for rows in checks:
+            gone = ("shown", "taken", "covers", "killed", "domain")
+            rows[name] = {k: v for k, v in rows[name].items() if k not in gone}
+    for tree, rows in zip(trees, checks, strict=True):
+        if rows:
+            tree["checks"] = rows
+    cells = [t.get("obligations", {}) for t in trees]
+    for name in cells[0].keys() & cells[1].keys():
+        _same_cells(cells[0], cells[1], name)
+    return trees[0], trees[1]
+
+
+def _same_cells(old: dict[str, Any], new: dict[str, Any], name: str) -> None:
+    """Reach of a cell is compared where it is discharged on both sides."""
+    both = [dict(side[name].get("cells", {})) for side in (old, new)]
+    for layer in both[0].keys() & both[1].keys():
+        if any(cells[layer].get("effect") != Effect.DISCHARGED for cells in both):
+            for cells in both:
+                cells[layer] = {k: v for k, v in cells[layer].items() if k != "reach"}
+    for side_, cells in zip((old, new), both, strict=True):
+        side_[name] = {**side_[name], "cells": cells}
+
+
+def _row(name: str, old: str, new: str, changes: Sequence[Change]) -> dict[str, Any]:
+    order = list(Direction)
+    ranked = sorted(changes, key=lambda c: order.index(c.direction))
+    claims = [NEEDED[c.direction] for c in changes if c.of == "claim"]
+    needed = max(claims, key=STEPS.index, default="none")
+    up = raised(old, new)
+    enough = None if up is None else up != "lowered" and STEPS.index(up) >= STEPS.index(needed)
+    version = {"old": old, "new": new, "needed": needed, "raised": up, "accordingly": enough}
+    return {"contract": name, "version": version, "changes": [_plain(c) for c in ranked]}
+
+
+def _plain(change: Change) -> dict[str, Any]:
+    return {**asdict(change), "direction": str(change.direction)}
+
+
+def raised(old: str, new: str) -> str | None:
+    """Which part of X.Y.Z was raised: major, minor, patch, none, or `lowered`; None where one is no X.Y.Z."""
+    found = [_VERSION.fullmatch(text) for text in (old, new)]
+    if found[0] is None or found[1] is None:
+        return None
+    before, after = (tuple(map(int, m.groups())) for m in found if m is not None)
+    if after < before:
+        return "lowered"
+    pairs = zip(("major", "minor", "patch"), before, after, strict=True)
+    return next((name for name, a, b in pairs if a != b), "none")

@@ -1,0 +1,191 @@
+"""The report as one self-contained HTML page: no external resource, everything escaped, and all of it without a script.
+
+The one script filters the checks and opens what a link points at. The page's own policy names it by its digest, so a
+browser runs no other.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
+from gradproof.core.timeline import as_lines, as_svg
+from gradproof.report import (
+    charts as errors,
+)
+from gradproof.report import (
+    charts as plot,
+)
+from gradproof.report import (
+    charts as rounding_plot,
+)
+from gradproof.report import (
+    rounding,
+    stories,
+    views,
+)
+from gradproof.report import (
+    stories as kills,
+)
+from gradproof.report import (
+    stories as traces,
+)
+from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
+from gradproof.report.formats import text as fmt
+
+HERE = Path(__file__).resolve().parent
+MANY = 150  # checks up to which a page is tried in full
+MOST = 1_000_000  # bytes of a page that is not the least
+DRAWN = 40  # runs of mutants that a full page draws; the others are told in lines
+FEW = 8  # runs of subjects that a page draws which is not told in full
+FULL, BRIEF, LEAST = 2, 1, 0  # how much is told of what is discharged; of the rest everything is told
+
+
+def _finalize(value: Any) -> Any:
+    """None reads "none"; control characters are made visible; our own markup stays as it is."""
+    if value is None:
+        return fmt.ABSENT
+    return value if isinstance(value, Markup) else fmt.clean(value)
+
+
+def _link(text: object) -> Markup:
+    """A reference, as a link where it is one http(s) address; nothing else is ever made an address."""
+    words = fmt.one_line(text)
+    if words.startswith(("https://", "http://")) and " " not in words:
+        shown = words.split("://", 1)[1].removeprefix("github.com/")
+        return Markup('<a rel="noreferrer" href="{}">{}</a>').format(words, shown)
+    return Markup("{}").format(words)
+
+
+def _checks_links(ids: list[str]) -> Markup:
+    """Links to checks, a shared head written once."""
+    heads: dict[str, list[tuple[str, str]]] = {}
+    for name in ids:
+        head, _, tail = name.partition("@")
+        heads.setdefault(head, []).append((name, tail))
+    parts = []
+    for head, members in heads.items():
+        tails = [_to("check", name, tail or head) for name, tail in members]
+        lead = Markup("{} @ ").format(fmt.clean(head)) if members[0][1] else Markup("")
+        parts.append(Markup('<span class="ids">{}{}</span>').format(lead, Markup(", ").join(tails)))
+    return Markup(" ").join(parts)
+
+
+def _to(prefix: str, name: str, shown: str) -> Markup:
+    return Markup('<a href="#{}">{}</a>').format(fmt.anchor(prefix, name), fmt.clean(shown))
+
+
+def _key(device: str) -> Markup:
+    """The legend's drawing of a device's mark."""
+    svg = Markup('<svg class="key" viewBox="0 0 16 14" aria-hidden="true">{}</svg>')
+    return svg.format(plot.mark(device, 8, 7))
+
+
+@cache
+def environment() -> Environment:
+    """Templates of this folder, everything escaped."""
+    loader = FileSystemLoader(HERE)
+    env = Environment(
+        loader=loader,
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_finalize,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.globals.update(
+        views=views,
+        traces_of=traces.of_mutants,
+        fmt=fmt,
+        link=_link,
+        checks=_checks_links,
+        to=_to,
+        key=_key,
+        effect_of=effect_of,
+        wrong=stories.wrong,
+        kill_heads=kills.column_heads,
+    )
+    env.tests["wrong"] = stories.wrong
+    env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
+    env.globals.update(Layer=Layer, Effect=Effect, Outcome=Outcome)
+    return env
+
+
+def _plot_section(report: Report) -> dict[str, Any]:
+    rows = errors.column(report, "accumulation")
+    return {
+        "panels": plot.panels(rows),
+        "groups": errors.groups(rows),
+        "devices": list(dict.fromkeys(r["device"] for r in rows)),
+        "rows": len(rows),
+        "above": sum(map(exceeds, rows)),
+        "has_tolerance": any(r.get("tolerance") for r in rows),
+        "has_bound": any(r.get("bound") is not None for r in rows),
+        "end_to_end": errors.summaries(errors.column(report, "end_to_end")),
+        "studies": rounding_plot.rounding_panels(rounding.study(report) or {"series": []}),
+        "quantities": errors.quantities(report),
+        "outside": errors.summaries(errors.column(report, "outside_assumptions")),
+    }
+
+
+def _stories(report: Report, level: int) -> dict[str, Any]:
+    return {
+        "stories": stories.stories(report),
+        "harnesses": report.get("harnesses") or {},
+        "machines": stories.environments(report),
+        "claims": stories.claims(report),
+        "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
+        "effects": {c["id"]: effect_of(c) for c in report["checks"]},
+        "killed": [m["name"] for m in report["mutants"] if kills.certain(m)],
+        "kill_matrices": kills.matrices(m for m in report["mutants"] if level or not kills.certain(m)),
+        "by_layer": views.by_layer(report),
+    }
+
+
+def _script() -> dict[str, Any]:
+    """The script, and its digest as the page's policy names it."""
+    text = (HERE / "report.js").read_text(encoding="utf-8")
+    digest = base64.b64encode(hashlib.sha256(text.encode(errors="backslashreplace")).digest()).decode()
+    return {"script": Markup(text), "script_digest": Markup(digest)}
+
+
+def render(report: Report) -> str:
+    """The page as text, with less of what is discharged where it would pass MOST bytes.
+
+    Raises GradproofError on a wrong shape or an inconsistency.
+    """
+    require(report)
+    levels = (FULL, BRIEF, LEAST) if len(report["checks"]) <= MANY else (BRIEF, LEAST)
+    for level in levels:
+        page = _page(report, level)
+        if len(page.encode(errors="backslashreplace")) <= MOST:
+            break
+    return page
+
+
+def _page(report: Report, level: int) -> str:
+    template = environment().get_template("report.html.j2")
+    seen = {Outcome(c["outcome"]) for c in report["checks"]}
+    return template.render(
+        r=report,
+        gate=report["gate"] or {},
+        banner=views.banner(report),
+        matrix=views.matrix(report),
+        required=required_ids(report),
+        needs=views.attention(report),
+        outcomes=[(o, MEANING[o]) for o in Outcome if o in seen],
+        exits=[(code, EXIT_MEANING[name]) for name, code in EXIT_CODE.items()],
+        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+        ids={c["id"] for c in report["checks"]},
+        level=level,
+        **_stories(report, level),
+        **_script(),
+        **_plot_section(report),
+    )

@@ -1,0 +1,62 @@
+"""Reports as JUnit XML, one suite a contract: valid for the schemas of Jenkins' xunit plugin (junit-4, junit-10).
+
+No properties on a test case, which that schema refuses, and no name twice, of which GitLab keeps only the first. The
+gate's criteria and its verdict are cases of their own: a suite without a failure or an error is a gate that is met.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, TestSuite
+
+from gradproof.core.outcome import NO_WORKSPACE
+from gradproof.report.consistency import Report
+from gradproof.report.views import Row, Standing, of_nobody, rows
+
+_NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_RESULT = {Standing.FAILED: Failure, Standing.ERROR: Error, Standing.SKIPPED: Skipped}
+
+
+def render(reports: Sequence[Report]) -> str:
+    """The XML document of these reports."""
+    document = JUnitXml("gradproof")
+    for report in reports:
+        suite = TestSuite(_clean(f"{report['contract']['id']} {report['profile']}"))
+        suite.timestamp = str(report["generated_at"])[:19]
+        for row in rows(report):
+            suite.add_testcase(_case(row))
+        for element in (suite._elem, *suite._elem):
+            _seconds(element)
+        if of_nobody(report):
+            suite.append(SystemErr(NO_WORKSPACE))  # type: ignore[no-untyped-call]
+        document.add_testsuite(suite)
+    document.update_statistics()  # type: ignore[no-untyped-call]
+    _seconds(document._elem)
+    document._elem.attrib.pop("skipped", None)  # of suites only, in that schema
+    text = document.tostring()  # type: ignore[no-untyped-call]
+    return (text.decode("utf-8") if isinstance(text, bytes) else text) + "\n"
+
+
+def _case(row: Row) -> TestCase:
+    case = TestCase(_clean(row.id), _clean(f"{row.contract}.{row.id.partition('@')[0]}"), row.seconds)
+    if row.standing is not Standing.PASSED:
+        result = _RESULT[row.standing](_clean(row.words), row.outcome)
+        result.text = _clean(f"{row.title}\n{row.words}\n{row.file}:{row.line}:{row.col}")
+        if row.standing is Standing.SKIPPED:
+            result._elem.attrib.clear()  # the older schema has a skipped case say why in its text alone
+        case.result = [result]
+    return case
+
+
+def _clean(text: str) -> str:
+    """Without the characters that XML 1.0 cannot hold."""
+    return _NO_XML.sub("\ufffd", text)
+
+
+def _seconds(element: object) -> None:
+    """Times with three digits, as the schema has them."""
+    attributes = element.attrib  # type: ignore[attr-defined]
+    if "time" in attributes:
+        attributes["time"] = f"{float(attributes['time']):.3f}"

@@ -1,0 +1,406 @@
+"""The verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
+
+A word of success stands only where the outcome is HOLDS, with its reach; what was not decided is said to be so.
+Colour never carries a statement alone. Results with the same outcome, reason and place are told once.
+"""
+
+from __future__ import annotations
+
+import io
+import linecache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
+from gradproof.core.timeline import as_lines, from_json
+from gradproof.report.formats import markdown
+from gradproof.report.formats.text import clean, compact, one_line, plural, seconds, sentence, value
+from gradproof.shadow.protocol import monitor_report as monitoring
+from gradproof.shadow.result import OBLIGATIONS, Result, Verification
+from gradproof.shadow.tape import Place
+
+STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
+SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
+UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
+EQUAL = "GA-EQ-001"
+ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
+
+
+@dataclass(frozen=True)
+class Block:
+    """Results that say the same thing of several obligations."""
+
+    results: tuple[Result, ...]
+
+    @property
+    def first(self) -> Result:
+        """The result that stands for the others."""
+        return self.results[0]
+
+    @property
+    def effect(self) -> Effect:
+        """What the outcome does to the obligations."""
+        return DECISION[Expect.HOLDS, self.first.outcome]
+
+    @property
+    def names(self) -> str:
+        """The obligations' ids."""
+        return ", ".join(result.obligation for result in self.results)
+
+    @property
+    def says(self) -> str:
+        """What the obligation says, where the block has only one."""
+        return OBLIGATIONS.get(self.first.obligation, "") if len(self.results) == 1 else ""
+
+    @property
+    def state(self) -> str:
+        """The outcome; for what was not decided, that it was not."""
+        if not self.first.applies:
+            return f"{self.first.outcome}, nothing to judge"
+        return f"{self.first.outcome}" + (", not decided" if self.effect is Effect.OPEN else "")
+
+    @property
+    def reach(self) -> str:
+        """On what a result that holds was established; empty for every other."""
+        if self.effect is not Effect.DISCHARGED:
+            return ""
+        r = self.first
+        return (r.reach or "its reach was not stated") + (f" (domain {r.domain})" if r.domain else "")
+
+
+def blocks(verification: Verification) -> list[Block]:
+    """What is broken, then what is open, then what holds; what is open for one and the same reason is gathered."""
+    made: dict[Any, list[Result]] = {}
+    for i, r in enumerate(verification.results):
+        alike = (r.outcome, r.reason, r.place, r.mend) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
+        made.setdefault(alike, []).append(r)
+    first = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
+    return sorted((Block(tuple(results)) for results in made.values()), key=lambda block: first.index(block.effect))
+
+
+def title(verification: Verification) -> str:
+    """The verdict in a few words."""
+    effect = DECISION[Expect.HOLDS, verification.outcome]
+    words = {Effect.DISCHARGED: "HOLDS", Effect.BROKEN: str(verification.outcome), Effect.OPEN: "NOT DECIDED"}
+    return words[effect] if effect is not Effect.OPEN else f"{words[effect]} ({verification.outcome})"
+
+
+def summary(verification: Verification) -> str:
+    """How many hold, what was not decided, and the exit code in words."""
+    v = verification
+    holds = sum(r.outcome is Outcome.HOLDS for r in v.results)
+    counted = f"{holds} of {plural(sum(r.applies for r in v.results), 'obligation')} hold."
+    if v.exit is Exit.MET:
+        judged = "every obligation" + ("" if all(r.applies for r in v.results) else " that was judged")
+        words = f"{judged} holds" + (" but those that are allowed" if v.allowed else "")
+        said = "Each holds on the reach that is stated with it."
+    else:
+        words, said = EXIT_MEANING[v.exit], sentence(_meaning(v))
+    apart = [sentence(f"{r.obligation} was not judged: {r.reason}") for r in v.results if not r.applies]
+    return " ".join([counted, f"{said[0].upper()}{said[1:]}", *_open(v), *apart, f"Exit code {v.code}: {words}."])
+
+
+def _meaning(v: Verification) -> str:
+    """What the worst outcome says. A refutation by the events of a run has no numbers that could be replayed."""
+    refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
+    if refuted and not any(numbers(r) for r in refuted):
+        return "the run breaks an obligation, at the line that is shown with it"
+    return MEANING[v.outcome]
+
+
+def _open(v: Verification) -> Iterator[str]:
+    """What was not decided: the equality with the full batch first, and why where the reason is its own."""
+    undecided = [b for b in blocks(v) if b.effect is Effect.OPEN and b.first.applies]
+    found = sorted(undecided, key=lambda b: b.first.obligation != EQUAL)
+    names = [r.obligation for b in found for r in b.results]
+    if names and len(found[0].results) == 1:
+        yield sentence(f"{names.pop(0)} was not decided: {found[0].first.reason}")
+    if names:
+        yield f"Not decided: {', '.join(names)}."
+    if v.allow_undecided:
+        yield f"Allowed to be undecided: {', '.join(v.allow_undecided)}."
+
+
+def setting(verification: Verification) -> str:
+    """The numbers that the step was called with, on one line."""
+    c = verification.config
+    known = {"accum_steps": "accum-steps", "micro_batch": "micro-batch", "windows": "windows", "tail": "tail"}
+    named = [f"{shown} {one_line(c[key])}" for key, shown in known.items() if c.get(key) is not None]
+    rest = [
+        f"{one_line(k).replace('_', '-')} {compact(v, 80)}" for k, v in c.items() if k not in known and v is not None
+    ]
+    return " · ".join([*named, *rest])
+
+
+def shown(place: Place) -> str:
+    """file:line, relative to the working directory where it lies below it."""
+    path = Path(place.file)
+    try:
+        name = path.relative_to(Path.cwd()).as_posix()
+    except (ValueError, OSError):
+        name = place.file
+    return one_line(f"{name}:{place.line}") + (f" in {one_line(place.function)}" if place.function else "")
+
+
+def quoted(place: Place) -> str:
+    """The source line as it is in the file now; empty when it cannot be read."""
+    linecache.checkcache(place.file)
+    return one_line(linecache.getline(place.file, place.line))
+
+
+def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
+    """What the results rest on, under headings; where something was recorded, an empty heading says none."""
+    for name, items in _facts(verification):
+        if items or (name != "Monitoring" and (verification.operators or verification.events)):
+            yield name, items
+    if not verification.operators and not verification.events:
+        yield "Recorded", ["nothing"]
+
+
+def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
+    yield "Monitoring", monitoring.monitoring_lines(v.monitoring)
+    domains = sorted({r.domain for r in v.results if r.domain})
+    yield "Domains", domains
+    yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]
+    yield "Paths covered", v.paths
+    yield "Paths not covered", v.uncovered
+    yield "Operators", [_operators(v.operators)] if v.operators else []
+    yield "Operators taken as arbitrary values", v.havocked
+    yield "Assumptions", v.assumptions
+    yield "Notes", v.notes
+    yield "Versions", [", ".join(f"{name} {version}" for name, version in v.versions.items())] if v.versions else []
+    spent = [f"{name} {seconds(float(s))}" for name, s in v.seconds.items()]
+    yield "Time", [", ".join(spent)] if spent else []
+
+
+def _operators(counts: Mapping[str, int]) -> str:
+    return f"{plural(len(counts), 'operator')}, called {plural(sum(counts.values()), 'time')}"
+
+
+def tables(verification: Verification) -> Iterator[tuple[str, list[Mapping[str, Any]]]]:
+    """Tables with a title: effective weights, rounding bounds."""
+    if verification.weights:
+        yield "Effective weights", list(verification.weights)
+    if verification.rounding:
+        yield "Rounding bounds", [_bound(row) for row in verification.rounding]
+
+
+def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
+    """One bound for people: the tensor, the bound and what was measured, and the operators that add most."""
+    if not {"quantity", "param", "bound", "top"} <= row.keys():
+        return row
+    parts = [f"{part['share']:.0%} {part['op'].split('.')[1]} ({Path(part['place']).name})" for part in row["top"]]
+    return {
+        "tensor": f"{row['quantity']} {row['param']}, window {row['window']}",
+        "dtype": row["dtype"],
+        "bound": row["reason"] or "none" if row["bound"] is None else row["bound"],
+        "measured": "unknown" if row["measured"] is None else row["measured"],
+        "most from": ", ".join(parts) or "nothing",
+    }
+
+
+def columns(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Keys of some rows in order of appearance, as many as a table takes."""
+    return list(dict.fromkeys(key for row in rows for key in row))[:COLUMNS]
+
+
+def cell(item: Any) -> str:
+    """One value of a row: long exact numbers as three digits."""
+    if not isinstance(item, str):
+        return compact(item, 60)
+    short = value(item)
+    return short if short.startswith("≈") else value(item, WORDS)
+
+
+def pairs(data: Mapping[str, Any] | None, head: str = "") -> Iterator[tuple[str, str]]:
+    """A nested mapping as flat rows of name and value; lists of plain values stay one row."""
+    for key, item in (data or {}).items():
+        name = f"{head}{key}"
+        if isinstance(item, Mapping):
+            yield from pairs(item, f"{name}.")
+        elif isinstance(item, list | tuple) and any(isinstance(i, Mapping) for i in item):
+            for i, part in enumerate(item):
+                yield from pairs(part if isinstance(part, Mapping) else {"": part}, f"{name}[{i}].")
+        else:
+            listed = isinstance(item, list | tuple)
+            yield name, compact(", ".join(cell(i) for i in item), 200) if listed else _long(item)
+
+
+def _long(item: Any) -> str:
+    """A single value: words in full, a long exact number as three digits."""
+    words = one_line(item) if isinstance(item, str) else compact(item)
+    return words if " " in words else value(words)
+
+
+def numbers(result: Result) -> Mapping[str, Any] | None:
+    """The counterexample without the run that shows it."""
+    shown = result.counterexample
+    return None if shown is None else {name: value for name, value in shown.items() if name != "trace"}
+
+
+def run_of(result: Result) -> list[str]:
+    """The run that shows a counterexample, one event a line under a heading; nothing where there is none."""
+    trace = (result.counterexample or {}).get("trace")
+    if not trace:
+        return []
+    try:
+        line = from_json(trace)
+    except ValueError:
+        return ["The run that shows it cannot be read."]
+    return [one_line(f"Events, {line.title}:"), *(f"  {clean(row)}" for row in as_lines(line))]
+
+
+def cut(items: Iterable[Any], most: int) -> tuple[list[Any], int]:
+    """The first of some items, and how many more there are."""
+    found = list(items)
+    return found[:most], max(0, len(found) - most)
+
+
+def terminal(verification: Verification, console: Console) -> None:
+    """Print the verification."""
+    style = STYLE[DECISION[Expect.HOLDS, verification.outcome]]
+    console.print(Rule(style=style))
+    console.print(Text(title(verification), style=style), Text(one_line(verification.subject), style="bold"))
+    console.print(Text(summary(verification)))
+    console.print(Text(setting(verification), style="dim"))
+    for block in blocks(verification):
+        console.print()
+        _block(block, console)
+    if not verification.results:
+        console.print(Text(UNDECIDED, style=STYLE[Effect.OPEN]))
+    for name, rows in tables(verification):
+        console.print()
+        console.print(Text(name, style="bold"))
+        _table(rows, console)
+    console.print()
+    for name, items in facts(verification):
+        _fact(name, items, console)
+
+
+def _item(console: Console, text: Text, indent: int = 2) -> None:
+    console.print(Padding(text, (0, 0, 0, indent), expand=False))
+
+
+def _block(block: Block, console: Console) -> None:
+    r, style = block.first, STYLE[block.effect]
+    console.print(Text.assemble((f"{SYMBOL[block.effect]} {one_line(block.names)}  ", "bold"), (block.state, style)))
+    if block.says:
+        _item(console, Text(sentence(f"{block.says[0].upper()}{block.says[1:]}"), style="dim"))
+    if block.reach:
+        _item(console, Text(sentence(f"Reach: {block.reach}")))
+    if r.reason:
+        _item(console, Text(sentence(r.reason)))
+    if block.effect is Effect.OPEN:
+        _item(console, Text(UNDECIDED))
+    if r.place is not None and r.place.file:
+        _item(console, Text(shown(r.place), style="bold"))
+        line = quoted(r.place)
+        if line:
+            _item(console, Text(f"{r.place.line} | {line}"), 4)
+        if r.place.via:
+            _item(console, Text(f"through {one_line(r.place.via)}", style="dim"), 4)
+    for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
+        _pairs(name, data, console)
+    for line in run_of(r):
+        _item(console, Text(line))
+    if r.mend:
+        _item(console, Text.assemble(("Mend: ", "bold"), sentence(r.mend)))
+
+
+def _pairs(name: str, data: Mapping[str, Any] | None, console: Console) -> None:
+    kept, more = cut(pairs(data), ITEMS)
+    if kept:
+        _item(console, Text(f"{name}:"))
+    for key, text in kept:
+        _item(console, Text(f"{one_line(key)} = {text}"), 4)
+    if more:
+        _item(console, Text(f"and {more} more; --format json has all", style="dim"), 4)
+
+
+def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
+    kept, more = cut(rows, ROWS)
+    names = columns(kept)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1))
+    for name in names:
+        drawn.add_column(one_line(name).replace("_", " "), overflow="fold")
+    for row in kept:
+        drawn.add_row(*(Text(cell(row[name]) if name in row else "") for name in names))
+    if console.measure(drawn, options=console.options.update(max_width=10_000)).maximum <= console.width:
+        _item_table(drawn, console)
+    else:
+        for row in kept:
+            _item(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
+    if more:
+        _item(console, Text(f"and {more} more; --format json has all", style="dim"))
+
+
+def _item_table(drawn: Table, console: Console) -> None:
+    console.print(Padding(drawn, (0, 0, 0, 2), expand=False))
+
+
+def _fact(name: str, items: Sequence[str], console: Console) -> None:
+    if len(items) < 2:
+        console.print(Text.assemble((f"{name}: ", "bold"), one_line(items[0]) if items else "none"))
+        return
+    console.print(Text(f"{name}:", style="bold"))
+    kept, more = cut(items, ITEMS)
+    for item in kept:
+        _item(console, Text(f"- {one_line(item)}"))
+    if more:
+        _item(console, Text(f"and {more} more; --format json has all", style="dim"))
+
+
+def text(verification: Verification, width: int = 100) -> str:
+    """The terminal's words without colour."""
+    out = io.StringIO()
+    terminal(verification, Console(file=out, width=width, force_terminal=False, color_system=None, no_color=True))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def render_markdown(verification: Verification) -> str:
+    """The verification as Markdown for a CI step summary. Everything that is not fixed text is escaped."""
+    v = verification
+    parts = [f"# {markdown.escape(title(v))}: {markdown.escape(v.subject)}", markdown.escape(summary(v))]
+    parts += [markdown.escape(setting(v)), *(_section(block) for block in blocks(v))]
+    if not v.results:
+        parts.append(UNDECIDED)
+    for name, rows in tables(v):
+        kept, more = cut(rows, 10 * ROWS)
+        heads = columns(kept)
+        body = [[cell(row[h]) if h in row else "" for h in heads] for row in kept]
+        parts += [f"## {name}", markdown.table([markdown.escape(h) for h in heads], body)]
+        parts += [f"And {more} more in the JSON form."] if more else []
+    rest = [(name, "; ".join(one_line(i) for i in items) or "none") for name, items in facts(v)]
+    return "\n\n".join([*parts, "## What this rests on", markdown.table(("What", "Value"), rest)]) + "\n"
+
+
+def _section(block: Block) -> str:
+    r = block.first
+    parts = [f"## {SYMBOL[block.effect]} {markdown.escape(block.names)}: {markdown.escape(block.state)}"]
+    reach = f"Reach: {block.reach}" if block.reach else ""
+    parts += [markdown.escape(sentence(words)) for words in (block.says, reach, r.reason) if words]
+    if block.effect is Effect.OPEN:
+        parts.append(UNDECIDED)
+    if r.place is not None and r.place.file:
+        line = quoted(r.place)
+        parts.append(f"At {markdown.escape(shown(r.place))}" + (f": {markdown.escape(line)}" if line else ""))
+    for name, data in (("Counterexample", numbers(r)), ("Detail", r.details)):
+        kept, more = cut(pairs(data), 10 * ITEMS)
+        if kept:
+            parts.append(markdown.table((name, "Value"), kept))
+        if more:
+            parts.append(f"And {more} more in the JSON form.")
+    if drawn := run_of(r):
+        parts.append("\n".join(["```text", *(line.replace("`", "'") for line in drawn), "```"]))
+    if r.mend:
+        parts.append(f"**Mend:** {markdown.escape(sentence(r.mend))}")
+    return "\n\n".join(parts)

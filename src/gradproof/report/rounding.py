@@ -1,0 +1,179 @@
+"""The sections "Rounding" and "The stub against the real kernel" in words, once for every format.
+
+What is stale, rejected or absent is called that, and no such document has a word of success.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from typing import Any
+
+from gradproof.core.outcome import Effect
+from gradproof.report.consistency import Report
+from gradproof.report.formats.text import ABSENT, counted, plural, ratio, sci, seconds, when
+from gradproof.report.kernel_assumptions import ANY, DEVICES, HOLDS, UNUSED
+from gradproof.report.studies import FRESH, STALE
+
+TITLES = ("Gradients", "Buffer", "Order", "Tolerance", "True up to", "Undecided", "False from")
+KERNEL_TITLES = ("Operator", "dtype", "device", "Claim", "State", "Cases", "Off", "Worst ratio", "Named", "Why")
+RELY_TITLES = ("Check", "Operator", "dtype", "device", "State", "What follows")
+WORST_FIRST = ("REFUTED", "ERROR", "NOT_RUN", HOLDS)
+RUNGS: Mapping[str, str] = {
+    "certificate": "certificate",
+    "every order": "bound of every order",
+    "exhaustion": "exhaustion",
+    "witness": "witness",
+}
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An operator in a dtype on a device, over all its flags. `ratio`: the largest error over its bound."""
+
+    section: str
+    operator: str
+    dtype: str
+    device: str
+    claim: str
+    outcome: str
+    states: str
+    cases: int
+    off: int
+    ratio: float | None
+    names: tuple[str, ...]
+    why: str
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The row as cells."""
+        worst = ABSENT if self.ratio is None else ratio(self.ratio)
+        names = "; ".join(self.names) or ABSENT
+        cells = (self.operator, self.dtype, self.device, self.claim, self.states, str(self.cases), str(self.off))
+        return (*cells, worst, names, self.why)
+
+
+def standing(report: Report) -> str:
+    """Whether the study speaks of the files as they are, in one sentence."""
+    section = report["rounding"]
+    words = {FRESH: "Fresh", STALE: "STALE, nothing below speaks of the present files"}
+    return f"{words.get(section['standing'], section['standing'].upper())}: {section['reason']}."
+
+
+def others(report: Report) -> list[str]:
+    """How the documents of the training systems stand, a sentence each."""
+    words = {FRESH: "fresh", STALE: "STALE, it speaks of other files"}
+    return [
+        f"{r['name']}: {words.get(r['standing'], r['standing'].upper())}: {r['reason']}." for r in report["studies"]
+    ]
+
+
+def study(report: Report) -> Mapping[str, Any] | None:
+    """The document of the study, or None where there is none to show."""
+    found: Mapping[str, Any] | None = report["rounding"]["document"]
+    return found
+
+
+def thresholds(report: Report) -> list[tuple[str, ...]]:
+    """The rows of the table; where the study is stale, every answer is marked so."""
+    document = study(report)
+    stale = " (stale)" if report["rounding"]["standing"] != FRESH else ""
+    return [] if document is None else [_threshold(row, stale) for row in document["thresholds"]]
+
+
+def _threshold(row: Mapping[str, Any], stale: str) -> tuple[str, ...]:
+    sides = [_side(row[key], stale) for key in ("true", "false")]
+    between = ", ".join(map(str, row["undecided"])) or ABSENT
+    true = sides[0] if row["undecided"] or row["false"] else f"{sides[0]}, nothing larger was asked"
+    between += f" ({row['note']})" if row["note"] else ""
+    tolerance = f"{row['tolerance']} ({row['tolerance_of']})"
+    return row["gradients"], row["buffer"], row["order"], tolerance, true, between, sides[1]
+
+
+def _side(side: Mapping[str, Any] | None, stale: str) -> str:
+    if side is None:
+        return ABSENT
+    return f"{side['n']}, by {RUNGS[side['by']]}, {sci(float(Fraction(side['error'])))}{stale}"
+
+
+def about(document: Mapping[str, Any]) -> str:
+    """How the study was made."""
+    made = f"gradproof {document['gradproof']}, {when(document['made_at'])}, {seconds(document['seconds'])}"
+    rests = plural(len(document["contracts"]), "step contract")
+    asked = f"|g| <= {document['magnitude']}, {document['scale']} by N, N = 2^k up to {document['most']}"
+    return f"{asked}; {'; '.join(document['assumes'])}; rests on {rests}; {made}."
+
+
+def kernels(document: Mapping[str, Any]) -> list[tuple[str, list[Kernel]]]:
+    """The rows of one document by section; an operator that ran under several flags is one row, the worst first."""
+    sections = []
+    for section, rows in groupby(document["rows"], key=lambda r: str(r["section"])):
+        groups: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+        for row in rows:
+            groups.setdefault((row["operator"], row["dtype"], row["device"], row["claim"]), []).append(row)
+        sections.append((section, [_kernel(section, key, found) for key, found in groups.items()]))
+    return sections
+
+
+def _kernel(section: str, key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> Kernel:
+    outcomes = [row["outcome"] for row in rows]
+    ratios = [float(row["ratio"]) for row in rows if row["ratio"] is not None]
+    worst = next((o for o in WORST_FIRST if o in outcomes), outcomes[0])
+    names = tuple(dict.fromkeys(name for row in rows for name in row["names"]))
+    why = "; ".join(dict.fromkeys(row["reason"] for row in rows if row["reason"]))
+    cases, off = sum(row["cases"] for row in rows), sum(row["mismatches"] for row in rows)
+    operator, dtype, device, claim = key
+    states, largest = counted(outcomes), max(ratios, default=None)
+    return Kernel(section, operator, dtype, device, claim, worst, states, cases, off, largest, names, why)
+
+
+def ran(document: Mapping[str, Any]) -> str:
+    """What a document of kernel runs is of, in one line."""
+    e = document["environment"]
+    machine = e.get("gpu") or f"{e.get('machine')} {e.get('cpu_capability')}"
+    outcomes = counted(row["outcome"] for row in document["rows"]) or "no row"
+    where = f"{document['mode']} run on {e.get('device')}, {machine}, torch {e.get('torch')}"
+    return f"{document['path']}: {where}; {outcomes}"
+
+
+def section_words(rows: Sequence[Kernel]) -> str:
+    """A section in one line: outcomes and the largest ratio."""
+    ratios = [k.ratio for k in rows if k.ratio is not None]
+    worst = f"; worst ratio {ratio(max(ratios))}" if ratios else ""
+    return f"{plural(len(rows), 'row')}, {counted(k.outcome for k in rows)}{worst}"
+
+
+def devices(report: Report) -> list[str]:
+    """For each device, how many of the operators that proofs rely on were seen to conform there."""
+    rows = report["kernels"]["relies"]
+    read = [d for d in report["kernels"]["documents"] if d["standing"] == FRESH]
+    words = []
+    for device in DEVICES:
+        mine = [r for r in rows if r["device"] == device and r["state"] != UNUSED]
+        own = {(r["operator"], r["dtype"]): r["state"] for r in mine if r["operator"] != ANY}
+        blind = sum(r["operator"] == ANY for r in mine)
+        good = sum(state == HOLDS for state in own.values())
+        ran_here = [d["path"] for d in read if d["environment"].get("device") == device]
+        source = ", ".join(ran_here) or "NOT_RUN, there is no document of kernels run there"
+        said = f"{device}: {good} of {plural(len(own), 'rounded operator')} conform, {len(own) - good} assumed"
+        said += f"; of {plural(blind, 'check')} it is not known what is rounded" if blind else ""
+        words.append(f"{said} ({source}).")
+    return words
+
+
+def relies(report: Report) -> list[tuple[str, ...]]:
+    """What each stub and each linear chain relies on, as cells."""
+    rows = report["kernels"]["relies"]
+    return [(r["check"], r["operator"], r["dtype"], r["device"], r["state"], r["words"]) for r in rows]
+
+
+def tone(state: str) -> Effect:
+    """The tone of a kernel's state: green only where the row holds."""
+    return {HOLDS: Effect.DISCHARGED, "REFUTED": Effect.BROKEN}.get(state, Effect.OPEN)
+
+
+def assumed(report: Report) -> list[tuple[str, str]]:
+    """Assumptions that proofs make of kernels, each with its check."""
+    return [(r["words"], r["check"]) for r in report["kernels"]["relies"] if r["state"] not in (HOLDS, UNUSED)]

@@ -1,0 +1,224 @@
+"""What a page tells of one obligation: its assumptions, bounds, harnesses and counterexamples, each once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from markupsafe import Markup
+
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Effect, Outcome
+from gradproof.core.timeline import Tick, Timeline, from_json
+from gradproof.report.consistency import Report, effect_of
+from gradproof.report.formats.text import anchor, clean, heads, one_line
+from gradproof.report.views import outcome_words, reach_words
+
+# -- The kill matrix: which check killed which mutant, which let it live, which has not tried it.
+PARTS = ("survived", "killed_by", "not_tried")
+WORDS = {"survived": "survived", "killed_by": "killed", "not_tried": "not tried"}
+SYMBOL = {"survived": "✕", "killed_by": "●", "not_tried": "○"}
+TONE = {"survived": "broken", "killed_by": "discharged", "not_tried": "open"}
+NO_CLAUSE = "no clause"
+
+
+@dataclass(frozen=True)
+class Kills:
+    """The mutants of one clause against the checks that are named to kill one of them.
+
+    A column is a check, or all devices and dtypes of one test: `columns` holds its head and the first check's id.
+    `rows` holds a mutant and, for each column, how many of its checks survived, killed and did not try it.
+    """
+
+    clause: str
+    columns: tuple[tuple[str, str], ...]
+    rows: tuple[tuple[Mapping[str, Any], tuple[Mapping[str, int], ...]], ...]
+
+    @property
+    def cells(self) -> list[tuple[Mapping[str, Any], Markup]]:
+        """The rows with their cells as table data."""
+        return [(mutant, Markup("").join(_cell(counts) for counts in row)) for mutant, row in self.rows]
+
+
+def certain(mutant: Mapping[str, Any]) -> bool:
+    """Whether every check that is named to kill a mutant has killed it."""
+    return bool(mutant["killed_by"]) and not mutant["survived"] and not mutant.get("not_tried")
+
+
+def matrices(mutants: Iterable[Mapping[str, Any]]) -> list[Kills]:
+    """One matrix for each clause that one of the mutants breaks, in order of appearance."""
+    groups: dict[str, list[Mapping[str, Any]]] = {}
+    for mutant in mutants:
+        groups.setdefault(str(mutant.get("obligation") or NO_CLAUSE), []).append(mutant)
+    return [_matrix(clause, mutants) for clause, mutants in groups.items()]
+
+
+def _matrix(clause: str, mutants: list[Mapping[str, Any]]) -> Kills:
+    columns: dict[str, str] = {}
+    tallies = []
+    for mutant in mutants:
+        tally: dict[str, dict[str, int]] = {}
+        for part in PARTS:
+            for name in mutant.get(part) or ():
+                head = name.partition("@")[0]
+                columns.setdefault(head, name)
+                counts = tally.setdefault(head, dict.fromkeys(PARTS, 0))
+                counts[part] += 1
+        tallies.append(tally)
+    rows = [(m, tuple(tally.get(head, {}) for head in columns)) for m, tally in zip(mutants, tallies, strict=True)]
+    return Kills(clause, tuple(columns.items()), tuple(rows))
+
+
+def state(counts: Mapping[str, int]) -> str | None:
+    """The worst of a cell: survived before not tried alone; None where no check of the column is named to kill it."""
+    if counts.get("survived"):
+        return "survived"
+    return next((part for part in ("killed_by", "not_tried") if counts.get(part)), None)
+
+
+def _cell(counts: Mapping[str, int]) -> Markup:
+    told = state(counts)
+    if told is None:
+        return Markup("<td></td>")
+    total = sum(counts.values())
+    share = "" if total == 1 else f" {counts[told]}/{total}"
+    made = Markup('<td class="{}">{}{}<span class="vh"> {}</span></td>')
+    return made.format(TONE[told], SYMBOL[told], share, WORDS[told])
+
+
+def column_heads(columns: Iterable[tuple[str, str]]) -> Markup:
+    """The column heads, each a link to its first check."""
+    made = Markup('<th scope="col"><a href="#{}">{}</a></th>')
+    return Markup("").join(made.format(anchor("check", name), clean(head)) for head, name in columns)
+
+
+# -- Timelines of a report: the runs of the subjects that were caught, one each.
+def traces(report: Report) -> list[tuple[str, str, Timeline]]:
+    """Check, name of the wrong subject, and its run: of every check that carries one, and of each mutant the first."""
+    lines = ((c["id"], str(c.get("subject")), own(c)) for c in report["checks"])
+    return [(name, subject, line) for name, subject, line in lines if line is not None] + of_mutants(report)
+
+
+def of_mutants(report: Report) -> list[tuple[str, str, Timeline]]:
+    """The same of the mutants that were killed alone, the first run of each. Raises as `traces` does."""
+    found: dict[str, tuple[str, str, Timeline]] = {}
+    for check in report["checks"]:
+        for control in check.get("controls") or []:
+            shown = control["counterexample"] if control.get("killed") is True else None
+            if shown and shown.get("trace"):
+                line = _legible(shown["trace"])
+                found.setdefault(control["name"], (check["id"], control["name"], line))
+    return list(found.values())
+
+
+def own(check: Mapping[str, Any]) -> Timeline | None:
+    """The run that breaks the check's own subject, where its counterexample carries one. Raises as `traces` does."""
+    shown = check.get("counterexample") or {}
+    return _legible(shown["trace"]) if shown.get("trace") else None
+
+
+def _legible(trace: Mapping[str, Any]) -> Timeline:
+    """A timeline whose texts no terminal and no page obeys. Raises GradproofError for what is none."""
+    try:
+        line = from_json(trace)
+    except ValueError as error:
+        mend = "make the report again from its evidence: gradproof report"
+        raise GradproofError("REPORT-SHAPE", str(error), "a timeline", mend) from error
+    ticks = tuple(Tick(**{key: one_line(word) for key, word in asdict(t).items()}) for t in line.ticks)
+    return Timeline(one_line(line.title), one_line(line.start), ticks)
+
+
+LOOSE = "Stubs and the gate"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A counterexample of the subject: its check, and the window as a timeline where the run recorded one."""
+
+    check: Mapping[str, Any]
+    line: Timeline | None
+
+
+@dataclass(frozen=True)
+class Story:
+    """An obligation with its checks. `obligation` is None for the checks that claim none.
+
+    `answers`: (outcome and reach in words, effect, ids of the checks), the worst first. `bounds`: (name, value, reason,
+    heads of the checks). `harnesses`: those whose text is told here, being the first to need it; `told`: those told of
+    another obligation.
+    """
+
+    obligation: Mapping[str, Any] | None
+    answers: tuple[tuple[str, Effect, tuple[str, ...]], ...]
+    assumptions: tuple[str, ...]
+    bounds: tuple[tuple[str, Any, str, str], ...]
+    harnesses: tuple[str, ...]
+    told: tuple[str, ...]
+    counterexamples: tuple[Shown, ...]
+
+
+def stories(report: Report) -> list[Story]:
+    """The obligations in the contract's order, then what claims none."""
+    told: set[str] = set()
+    made = []
+    for ob in report["obligations"]:
+        made.append(_story(report, ob, [c for c in report["checks"] if ob["id"] in c["obligations"]], told))
+    loose = [c for c in report["checks"] if not c["obligations"]]
+    return [*made, _story(report, None, loose, told)] if loose else made
+
+
+def _story(report: Report, ob: Mapping[str, Any] | None, checks: list[Mapping[str, Any]], told: set[str]) -> Story:
+    known = report.get("harnesses") or {}
+    names = [n for n in dict.fromkeys(str(c.get("harness") or "") for c in checks) if n in known]
+    new = tuple(n for n in names if n not in told)
+    told.update(new)
+    stated = [*((ob or {}).get("assumptions") or []), *(a for c in checks for a in c.get("assumptions") or [])]
+    shown = tuple(Shown(c, own(c)) for c in checks if c.get("counterexample"))
+    old = tuple(n for n in names if n not in new)
+    return Story(ob, _answers(checks), tuple(dict.fromkeys(map(str, stated))), _bounds(checks), new, old, shown)
+
+
+def _answers(checks: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, Effect, tuple[str, ...]], ...]:
+    found: dict[tuple[str, Effect], list[str]] = {}
+    for check in checks:
+        words = f"{outcome_words(check)}, {reach_words(check)}"
+        found.setdefault((words, effect_of(check)), []).append(check["id"])
+    order = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
+    rows = sorted(found.items(), key=lambda row: order.index(row[0][1]))
+    return tuple((words, effect, tuple(ids)) for (words, effect), ids in rows)
+
+
+def _bounds(checks: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, Any, str, str], ...]:
+    """Each bound with its reason once, with the checks that state it."""
+    found: dict[tuple[str, Any, str], list[str]] = {}
+    for check in checks:
+        for b in check.get("bounds") or ():
+            found.setdefault((str(b["name"]), b["value"], str(b["reason"])), []).append(check["id"])
+    return tuple((*key, heads(names)) for key, names in found.items())
+
+
+def wrong(check: Mapping[str, Any]) -> bool:
+    """Whether the counterexample of a check is bad news: a check that must be refuted shows one when all is well."""
+    return not (effect_of(check) is Effect.DISCHARGED and check["outcome"] == Outcome.REFUTED)
+
+
+def environments(report: Report) -> list[Mapping[str, Any]]:
+    """The different environments of the checks, in order of appearance."""
+    found: list[Mapping[str, Any]] = []
+    for check in report["checks"]:
+        seen = check.get("environment")
+        if seen and seen not in found:
+            found.append(seen)
+    return found
+
+
+def claims(report: Report) -> list[Mapping[str, Any]]:
+    """Rows of the ledger of claims where the report carries one: id, claim, verdict and the ids of its checks."""
+    held = report.get("claims") or []
+    rows = held.get("rows") or [] if isinstance(held, Mapping) else held
+    return [{**row, "checks": [_id(c) for c in row.get("checks") or []]} for row in rows if isinstance(row, Mapping)]
+
+
+def _id(check: Any) -> str:
+    return str(check["id"]) if isinstance(check, Mapping) else str(check)

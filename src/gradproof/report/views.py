@@ -1,0 +1,500 @@
+"""What a report says, in words, once for every format: banner, counts, matrix cells, reach and attention lists.
+
+A word of success (met, DISCHARGED) is written only where the derived effect is that; colour never carries a
+statement alone. Every count has its denominator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from gradproof.core.check import entry_of
+from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.report.consistency import Report, effect_of, excused_ids, required_ids, worst
+from gradproof.report.formats.text import counted, one_line, plural, value
+from gradproof.report.rounding import assumed
+from gradproof.verdict import proof_basis as backing
+
+
+# -- What a row of a report is to a CI system: passed, failed, an error, or skipped. One table for every format.
+class Standing(StrEnum):
+    """Of one row, in a format that knows no more than these."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    ERROR = "error"
+    SKIPPED = "skipped"
+
+
+class Level(StrEnum):
+    """Of one annotation."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+FAILS = frozenset({Outcome.REFUTED, Outcome.HOLDS, Outcome.WEAK, Outcome.VACUOUS})
+LOUD = FAILS | {Outcome.SPURIOUS, Outcome.ERROR}
+
+
+@dataclass(frozen=True)
+class Row:
+    """A check of a report, or a criterion of its gate. `file` is the contract's, `line` and `col` start at 1."""
+
+    id: str
+    title: str
+    standing: Standing
+    level: Level | None
+    outcome: str
+    words: str
+    seconds: float
+    contract: str
+    file: str
+    line: int
+    col: int
+
+
+def standing_of(outcome: Outcome, effect: Effect, required: bool, waived: bool = False) -> Standing:
+    """The standing of a check."""
+    if effect is Effect.DISCHARGED:
+        return Standing.PASSED
+    if (outcome is Outcome.NOT_RUN and not required) or (waived and effect is Effect.OPEN):
+        return Standing.SKIPPED
+    return Standing.FAILED if outcome in FAILS else Standing.ERROR
+
+
+def level_of(outcome: Outcome, standing: Standing) -> Level | None:
+    """How loud an annotation is: none for what passed or was not asked for."""
+    if standing in (Standing.PASSED, Standing.SKIPPED):
+        return None
+    return Level.ERROR if outcome in LOUD else Level.WARNING
+
+
+def of_nobody(report: Report) -> bool:
+    """Whether the packaged reference was judged because no workspace was found."""
+    return NO_WORKSPACE in report["contract"]["warnings"]
+
+
+def rows(report: Report) -> Iterator[Row]:
+    """Every check of a report, then every criterion of its gate, and the verdict."""
+    excused = excused_ids(report)
+    for check in report["checks"]:
+        yield _check(report, check, check["id"] in excused)
+    yield from _gate(report)
+
+
+def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
+    outcome = Outcome(check["outcome"])
+    standing = standing_of(outcome, Effect(check["effect"]), bool(check.get("required", True)), waived)
+    words = f"{'waived: ' if waived else ''}{outcome}: {check['reason'] or check['meaning']}"
+    if check["expect"] != "holds":
+        words = f"{outcome}, expected {check['expect']}: {check['reason'] or check['meaning']}"
+    place = _place(report, entry_of(check["id"]))
+    level = level_of(outcome, standing)
+    return Row(check["id"], one_line(check["title"]), standing, level, str(outcome), one_line(words),
+               float(check["seconds"]), report["contract"]["id"], *place)  # fmt: skip
+
+
+def _gate(report: Report) -> Iterator[Row]:
+    gate, verdict = report["gate"] or {}, report["verdict"]
+    name = gate.get("id", "gate")
+    place = _place(report, name)
+    for criterion in gate.get("criteria", []):
+        good = bool(criterion["met"])
+        yield _judged(f"{name}/{criterion['name']}", f"criterion {criterion['name']}", good, criterion["why"],
+                      report, place)  # fmt: skip
+    why = "; ".join(verdict["reasons"]) or verdict["exit"]
+    yield _judged(f"{name}/verdict", f"the gate, profile {report['profile']}", bool(verdict["met"]), why, report, place)
+
+
+def _judged(name: str, title: str, good: bool, why: str, report: Report, place: tuple[str, int, int]) -> Row:
+    standing, level = (Standing.PASSED, None) if good else (Standing.FAILED, Level.ERROR)
+    words = f"{'met' if good else 'not met'}: {why}"
+    outcome = "met" if good else "not met"
+    return Row(name, title, standing, level, outcome, one_line(words), 0.0, report["contract"]["id"], *place)
+
+
+def _place(report: Report, name: str) -> tuple[str, int, int]:
+    line, col = report["contract"]["places"].get(name, (1, 1))
+    return report["contract"]["path"], line, col
+
+
+SENTENCE = "Reals are not floats; sampled is not proved."
+LAYER_TITLE: Mapping[Layer, str] = {
+    Layer.SMT: "SMT (Z3)",
+    Layer.CROSSHAIR: "CrossHair",
+    Layer.STEP: "PyTorch, step",
+    Layer.CPU: "PyTorch, CPU",
+    Layer.CUDA: "PyTorch, CUDA",
+}
+REACH_WORDS: Mapping[Reach, str] = {
+    Reach.ALL_INPUTS: "proved, all inputs",
+    Reach.BOUNDED: "proved, bounded",
+    Reach.SAMPLED: "sampled",
+}
+REACH_MEANING: Mapping[Reach, str] = {
+    Reach.ALL_INPUTS: "Proved for every input of the stated domain, with no limit on size.",
+    Reach.BOUNDED: "Proved for every input up to the stated bounds; nothing is said beyond them.",
+    Reach.SAMPLED: "Run on real kernels, or evaluated modulo a prime, at inputs that were drawn; no other is covered.",
+}
+SYMBOL: Mapping[Effect, str] = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
+RUN_STATE_WORDS = {
+    "partial": "the run is partial: only some of its checks have been run",
+    "running": "the run has not finished",
+}
+
+
+@dataclass(frozen=True)
+class Banner:
+    """The verdict in one line and one sentence. `tone` picks a colour that the words have already said."""
+
+    met: bool
+    title: str
+    sentence: str
+    exit_words: str
+    tone: str
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One obligation in one layer. `effect` is None where the contract plans no check and asks for none."""
+
+    layer: Layer
+    effect: Effect | None
+    outcomes: str
+    reach: str
+    required: bool
+    checks: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """The whole cell as one line."""
+        if self.effect is None:
+            return "no check planned"
+        need = "required" if self.required else "not required"
+        return f"{self.effect}: {self.outcomes}; {self.reach}; {need}"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Checks that are not DISCHARGED, for one reason, in one layer."""
+
+    effect: Effect
+    outcome: str
+    layer: Layer
+    reason: str
+    required: bool
+    checks: tuple[str, ...]
+
+
+def banner(report: Report) -> Banner:
+    """The verdict. Met only when the judge says so and the run is complete."""
+    verdict, state = report["verdict"], report["run_state"]
+    reasons = _first([NO_WORKSPACE] * of_nobody(report) + verdict["reasons"])
+    exit_ = Exit(verdict["exit"])
+    if state != "complete":
+        sentence = f"No verdict: {RUN_STATE_WORDS[state]}."
+        words = "no verdict on the gate" if verdict["met"] else f"{verdict['code']} ({EXIT_MEANING[exit_]})"
+        return Banner(False, "GATE NOT MET", sentence, words, "open", reasons)
+    words = f"{verdict['code']} ({EXIT_MEANING[exit_]})"
+    if verdict["met"]:
+        done = plural(len(report["obligations"]), "obligation")
+        sentence = f"All {done} are discharged in every layer that profile {report['profile']} requires."
+        spare = optional_open(report)
+        sentence += f" {plural(spare, 'check')} outside that profile stay open." if spare else ""
+        return Banner(True, "GATE MET", sentence, words, "discharged", reasons)
+    tone = "broken" if exit_ in (Exit.BROKEN, Exit.CRASH, Exit.USAGE) else "open"
+    why = f"{EXIT_MEANING[exit_].capitalize()}: {obligation_counts(report)}."
+    return Banner(False, "GATE NOT MET", why, words, tone, reasons)
+
+
+def _first(reasons: list[str], limit: int = 8) -> tuple[str, ...]:
+    more = len(reasons) - limit
+    return (
+        (*reasons[:limit], f"and {more} more of {len(reasons)} reasons, in the tables below")
+        if more > 0
+        else (*reasons,)
+    )
+
+
+def obligation_counts(report: Report) -> str:
+    """5 of 6 obligations discharged, 0 broken, 1 open."""
+    effects = [ob["effect"] for ob in report["obligations"]]
+    total = plural(len(effects), "obligation")
+    return f"{effects.count('DISCHARGED')} of {total} discharged, {_rest(effects)}"
+
+
+def check_counts(report: Report) -> str:
+    """41 of 60 checks discharged, 0 broken, 19 open (18 of them not required)."""
+    effects = [c["effect"] for c in report["checks"]]
+    optional = optional_open(report)
+    spare = f" ({optional} of them not required)" if optional else ""
+    return f"{effects.count('DISCHARGED')} of {plural(len(effects), 'check')} discharged, {_rest(effects)}{spare}"
+
+
+def optional_open(report: Report) -> int:
+    """How many checks are open that the profile does not require."""
+    return sum(len(a.checks) for a in attention(report) if not a.required and a.effect is Effect.OPEN)
+
+
+def mutant_counts(report: Report) -> str:
+    """20 of 21 mutants killed, 1 survived a check, 0 not tried."""
+    words = [mutant_words(m) for m in report["mutants"]]
+    rest = f"{words.count('SURVIVED')} survived a check, {words.count('NOT TRIED')} not tried"
+    return f"{words.count('KILLED')} of {plural(len(words), 'mutant')} killed, {rest}"
+
+
+def _rest(effects: list[str]) -> str:
+    return f"{effects.count('BROKEN')} broken, {effects.count('OPEN')} open"
+
+
+def outcome_words(check: Mapping[str, Any]) -> str:
+    """The outcome, with the expectation where that is a refutation: "REFUTED as expected"."""
+    outcome = Outcome(check["outcome"])
+    if Expect(check["expect"]) is Expect.HOLDS:
+        return str(outcome)
+    return f"{outcome} as expected" if outcome is Outcome.REFUTED else f"{outcome} (expected REFUTED)"
+
+
+def reach_words(check: Mapping[str, Any]) -> str:
+    """How far the answer goes; an undischarged check establishes nothing."""
+    if effect_of(check) is not Effect.DISCHARGED:
+        return "nothing established"
+    if Outcome(check["outcome"]) is Outcome.REFUTED:
+        return "counterexample"
+    return REACH_WORDS[Reach(check["reach"])] if check.get("reach") else "no reach stated"
+
+
+def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> Cell:
+    """The matrix cell, derived from its checks and never better than the judge's word."""
+    told = ob["cells"].get(layer)
+    if told is None or (not told["checks"] and not told["required"]):
+        return Cell(layer, None, "", "", False, ())
+    if not told["checks"]:
+        return Cell(layer, Effect.OPEN, "no check", "nothing established", True, ())
+    by_id = {c["id"]: c for c in report["checks"]}
+    rows = [by_id[c] for c in told["checks"]]
+    effect = worst([Effect(told["effect"] or Effect.OPEN), *(effect_of(r) for r in rows)])
+    outcomes = counted(outcome_words(r) for r in rows)
+    reach = _cell_reach(told, rows) if effect is Effect.DISCHARGED else "nothing established"
+    return Cell(layer, effect, outcomes, reach, bool(told["required"]), tuple(told["checks"]))
+
+
+def _cell_reach(told: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
+    """Reach of the contract's model; what is known beyond it of another subject is told as such."""
+    words = list(dict.fromkeys(reach_words(r) for r in rows if of_model(told, r)))
+    known = [w for w in REACH_WORDS.values() if w in words]
+    proved = [w.removeprefix("proved, ") for w in known if w.startswith("proved, ")]
+    parts = [f"proved, {' + '.join(proved)}"] if proved else []
+    parts += [w for w in known or words if not w.startswith("proved, ")]
+    shown = {(r.get("subject"), r.get("reach")) for r in rows if effect_of(r) is Effect.DISCHARGED}
+    further = [b for b in told.get("beyond", ()) if (b["subject"], b["reach"]) in shown]
+    return "; ".join([*parts, *_further(further)])
+
+
+def _further(known: list[Mapping[str, Any]], limit: int = 2) -> list[str]:
+    """What is known of other subjects, by name where they are few, else counted by reach."""
+    if len(known) <= limit:
+        return [f"of {b['subject']}: {b['reach']}" for b in known]
+    reaches = [str(b["reach"]) for b in known]
+    return [f"of {plural(reaches.count(r), 'other subject')}: {r}" for r in dict.fromkeys(reaches)]
+
+
+def of_model(told: Mapping[str, Any], check: Mapping[str, Any]) -> bool:
+    """Whether a check of a cell is about the contract's own model (or its PyTorch step), and not another subject."""
+    return not told.get("subject") or check.get("subject") == told["subject"]
+
+
+def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[Cell]]]:
+    """Obligation by layer."""
+    return [(ob, [cell(report, ob, layer) for layer in Layer]) for ob in report["obligations"]]
+
+
+def cell_counts(ob: Mapping[str, Any]) -> str:
+    """3 of 3 required: the obligation's required cells or checks, as the judge counted them."""
+    counts = ob.get("counts") or {}
+    if "discharged" in counts and "required" in counts:
+        return f"{counts['discharged']} of {counts['required']} required"
+    required = [c for c in ob["cells"].values() if c["required"]]
+    return f"{sum(c['effect'] == 'DISCHARGED' for c in required)} of {len(required)} required"
+
+
+def reach_of(report: Report, ob: Mapping[str, Any]) -> dict[Reach, list[str]]:
+    """The discharged checks of an obligation that hold of the contract's model, by reach."""
+    found: dict[Reach, list[str]] = {reach: [] for reach in Reach}
+    cells = {c: told for told in ob["cells"].values() for c in told["checks"]}
+    for check in report["checks"]:
+        holds = effect_of(check) is Effect.DISCHARGED and check["outcome"] == Outcome.HOLDS
+        if check["id"] in cells and holds and check.get("reach") and of_model(cells[check["id"]], check):
+            found[Reach(check["reach"])].append(check["id"])
+    return found
+
+
+def strongest(report: Report) -> list[tuple[str, str, list[str]]]:
+    """For each reach: its meaning and the DISCHARGED obligations whose strongest reach it is; the others last."""
+    by_reach: dict[Reach | None, list[str]] = {r: [] for r in Reach} | {None: []}
+    for ob in report["obligations"]:
+        found = reach_of(report, ob) if ob["effect"] == Effect.DISCHARGED else {}
+        by_reach[next((r for r in Reach if found.get(r)), None)].append(ob["id"])
+    rows = [(REACH_WORDS[r], REACH_MEANING[r], by_reach[r]) for r in Reach]
+    rest = "BROKEN or OPEN: nothing is claimed, whatever single checks have shown."
+    return [*rows, ("nothing established", rest, by_reach[None])]
+
+
+def attention(report: Report) -> list[Attention]:
+    """Every undischarged check, required and broken first, grouped by outcome, layer and reason."""
+    needed = required_ids(report)
+    groups: dict[tuple[Effect, str, Layer, str, bool], list[str]] = {}
+    for check in report["checks"]:
+        effect = effect_of(check)
+        if effect is not Effect.DISCHARGED:
+            key = (effect, outcome_words(check), Layer(check["layer"]), check["reason"], check["id"] in needed)
+            groups.setdefault(key, []).append(check["id"])
+    rows = [Attention(*key, checks=tuple(ids)) for key, ids in groups.items()]
+    return sorted(rows, key=lambda a: (not a.required, a.effect is not Effect.BROKEN))
+
+
+def by_layer(report: Report) -> list[tuple[Layer, list[Mapping[str, Any]]]]:
+    """The checks, layer by layer."""
+    rows = [(layer, [c for c in report["checks"] if c["layer"] == layer]) for layer in Layer]
+    return [(layer, checks) for layer, checks in rows if checks]
+
+
+def criterion_words(criterion: Mapping[str, Any]) -> str:
+    """MET or NOT MET."""
+    return "MET" if criterion["met"] is True else "NOT MET"
+
+
+def criterion_effect(report: Report, criterion: Mapping[str, Any]) -> Effect:
+    """The tone of a criterion: DISCHARGED when met, else BROKEN where one of its obligations is."""
+    if criterion["met"] is True:
+        return Effect.DISCHARGED
+    effects = {ob["id"]: ob["effect"] for ob in report["obligations"]}
+    broken = any(effects.get(name) == Effect.BROKEN for name in criterion["obligations"])
+    return Effect.BROKEN if broken else Effect.OPEN
+
+
+def waiver_words(waiver: Mapping[str, Any]) -> str:
+    """A waiver in one line: its state, what it excuses, whose it is, until when, and why."""
+    where = waiver["obligation"] + (f" x {waiver['layer']}" if waiver["layer"] else ", every layer")
+    said = f"Waiver {waiver['state']}: {where}, {waiver['owner']}, until {waiver['expires']}: {waiver['reason']}"
+    return said + (f" (open: {', '.join(waiver['cells'])})" if waiver["cells"] else "")
+
+
+def seeded_effect(gate: Mapping[str, Any]) -> Effect:
+    """The tone of the gate's own falsification: OPEN when no run shows it."""
+    red = (gate.get("falsification") or {}).get("turned_red")
+    return Effect.DISCHARGED if red is True else Effect.OPEN if red is None else Effect.BROKEN
+
+
+def seeded_words(gate: Mapping[str, Any]) -> str:
+    """Whether the gate's own falsification turned it red."""
+    seeded = gate.get("falsification") or {}
+    red = seeded.get("turned_red")
+    if red is True:
+        return "TURNED RED, as it must"
+    return "NOT SHOWN" if red is None else "STAYED GREEN: the gate cannot see the bug that it must catch"
+
+
+def mutant_words(mutant: Mapping[str, Any]) -> str:
+    """KILLED only when some check killed it and none let it live."""
+    if mutant["survived"]:
+        return "SURVIVED"
+    return "KILLED" if mutant["killed_by"] else "NOT TRIED"
+
+
+def mutant_effect(mutant: Mapping[str, Any]) -> Effect:
+    """The tone of a mutant's row."""
+    words = mutant_words(mutant)
+    return {"KILLED": Effect.DISCHARGED, "SURVIVED": Effect.BROKEN}.get(words, Effect.OPEN)
+
+
+def covers_words(check: Mapping[str, Any]) -> str:
+    """2 of 3 covers reached."""
+    covers = check.get("covers") or []
+    reached = sum(c.get("reached") is True for c in covers)
+    return f"{reached} of {plural(len(covers), 'cover')} reached" if covers else "no cover"
+
+
+def controls_words(check: Mapping[str, Any]) -> str:
+    """4 of 4 controls killed."""
+    controls = check.get("controls") or []
+    killed = sum(c.get("killed") is True for c in controls)
+    return f"{killed} of {plural(len(controls), 'control')} killed" if controls else "no control"
+
+
+def counterexamples(report: Report) -> Iterator[Mapping[str, Any]]:
+    """Checks that carry a counterexample of the subject itself."""
+    return (c for c in report["checks"] if c.get("counterexample"))
+
+
+def mutant_counterexamples(report: Report) -> list[tuple[Mapping[str, Any], str, Mapping[str, Any]]]:
+    """For each mutant, the first control that shows one: (mutant, check id, control)."""
+    shown = []
+    for mutant in report["mutants"]:
+        hits = ((c["id"], k) for c in report["checks"] for k in c.get("controls") or [] if k["name"] == mutant["name"])
+        first = next(((name, k) for name, k in hits if k.get("killed") and k.get("counterexample")), None)
+        if first:
+            shown.append((mutant, *first))
+    return shown
+
+
+def replay_words(replays: list[Mapping[str, Any]]) -> list[str]:
+    """Where a counterexample was replayed, and whether it came back."""
+    words: dict[Any, str] = {True: "reproduced", False: "NOT reproduced"}
+    return [f"{r['on']}: {words.get(r.get('reproduced'), 'not replayed')}" for r in replays]
+
+
+def values_words(counterexample: Mapping[str, Any], limit: int = 12) -> str:
+    """The concrete numbers, at most `limit` of them, with the number left out."""
+    values = counterexample.get("values") or {}
+    shown = [f"{name} = {value(number)}" for name, number in list(values.items())[:limit]]
+    if len(values) > limit:
+        shown.append(f"and {len(values) - limit} more of {len(values)} in the evidence")
+    return ", ".join(shown) or "no values recorded"
+
+
+def bounds_words(check: Mapping[str, Any]) -> str:
+    """micro_batches = 4, cycles = 2."""
+    return ", ".join(f"{b['name']} = {b['value']}" for b in check.get("bounds") or []) or "none"
+
+
+def backing_words(check: Mapping[str, Any]) -> str:
+    """What stands behind a check that holds: certificates, lemmas, enumerations, solvers. Empty for others."""
+    return backing.words(check.get("stats") or {}) if check["outcome"] == Outcome.HOLDS else ""
+
+
+def meaning(check: Mapping[str, Any]) -> str:
+    """What the outcome established, from the vocabulary alone: the report's own word is not taken."""
+    return MEANING[Outcome(check["outcome"])]
+
+
+def assumptions(report: Report) -> list[tuple[str, list[str]]]:
+    """Each assumption with the obligations and checks that make it."""
+    made: dict[str, list[str]] = {}
+    for item in (*report["obligations"], *report["checks"]):
+        for text in item.get("assumptions") or []:
+            made.setdefault(str(text), []).append(item["id"])
+    for words, check in assumed(report):
+        made.setdefault(words, []).append(check)
+    return list(made.items())
+
+
+def freshness(check: Mapping[str, Any]) -> str:
+    """Whether the evidence was made by this run, came from the cache, is stale, or is not there."""
+    if check.get("fresh") is True:
+        return "cached" if check.get("cached") else "run now"
+    return "stale evidence" if check.get("evidence") else "no evidence"
+
+
+def warning_words(warning: Any) -> str:
+    """A warning of the contract: a string, or a mapping with a place, what was found and the mend."""
+    if not isinstance(warning, Mapping):
+        return str(warning)
+    place = ":".join(str(warning[k]) for k in ("file", "line", "col") if warning.get(k) is not None)
+    told = [f"{k} {warning[k]}" for k in ("found", "expected", "mend") if warning.get(k)]
+    return " ".join(filter(None, (place, str(warning.get("code") or ""), "; ".join(told))))

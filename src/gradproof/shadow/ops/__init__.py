@@ -1,0 +1,1 @@
+"""What each operator means: schemas, the table, and its rows."""

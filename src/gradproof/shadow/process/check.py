@@ -1,0 +1,273 @@
+"""One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
+
+The job is JSON on the first line of stdin: file, function, options (of `verify.check`), result, package. The answer
+goes to the file `result`, which appears complete or not at all: `verification` (see `wire`), or `mistake`, the fields
+of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
+prints goes where the parent sent stdout and stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradproof.core.errors import GradproofError
+from gradproof.core.files import write_json
+from gradproof.core.outcome import Outcome
+from gradproof.core.processes import PREFIX, end_strays, exceeded, time_limit
+from gradproof.shadow.record.user_code import PACKAGE, blamed, load, own_fault, told
+from gradproof.shadow.request import Request, complete, function_of, undecided
+from gradproof.shadow.result import Verification, from_json, plain, to_json
+
+Answer = dict[str, Any]
+NUMBERS = "GP406"
+"""A number or word that does not fit, found out only when the step had been recorded."""
+
+
+def perform(job: Mapping[str, Any]) -> Answer:
+    """Import the file, verify its function. Whatever goes wrong is in the answer."""
+    path, name = Path(job["file"]), str(job["function"])
+    subject, options = str(job["subject"]), dict(job["options"])
+    try:
+        if Path(job["package"]) != PACKAGE:
+            return _failed(subject, options, f"the child imported another gradproof, from {PACKAGE}")
+        request = Request(**options)
+        function = function_of(load(path), name, str(job.get("shown", path)))
+    except GradproofError as e:
+        return mistake(e)
+    except BaseException as e:
+        return ended(e, subject, options, path)
+    try:
+        from gradproof.shadow.verify.verifier import check
+
+        found = check(function, **request.options())
+        if not isinstance(found, Verification):
+            return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
+        found.subject = subject
+        return {"verification": to_json(complete(found, request.ranks))}
+    except GradproofError as e:
+        return mistake(e) if e.code == NUMBERS else ended(e, subject, options, path)
+    except BaseException as e:
+        return ended(e, subject, options, path)
+
+
+def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: Path) -> Answer:
+    """An ERROR that says what the user's code, or gradproof, ended with. The traceback goes to stderr."""
+    if isinstance(error, MemoryError):
+        return _failed(subject, options, "the verification ran out of memory")
+    if isinstance(error, GradproofError):
+        return _failed(subject, options, f"{error.code}: {error.found}; expected {error.expected}", error.mend)
+    traceback.print_exception(error)
+    if own_fault(error):
+        return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
+    mend, place = "run the function by itself first", blamed(error, path)
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, told(error), place, mend))}
+
+
+def mistake(error: GradproofError) -> Answer:
+    """A user's mistake, to be raised again by the parent."""
+    names = ("code", "found", "expected", "mend", "where")
+    return {"mistake": {name: getattr(error, name) for name in names}}
+
+
+def _failed(subject: str, options: Mapping[str, Any], reason: str, mend: str = "") -> Answer:
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, mend=mend))}
+
+
+def _watch(descriptor: int) -> None:
+    """End the process group when the parent closes its end of the pipe, which its death does too."""
+    while os.read(descriptor, 1):
+        continue
+    end_strays(os.environ.get("TMPDIR", ""))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def take() -> dict[str, Any]:
+    """The job from the first line of stdin; afterwards stdin is empty, and its end ends this process."""
+    line = b""
+    while not line.endswith(b"\n"):
+        some = os.read(0, 1 << 16)
+        if not some:
+            break
+        line += some
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    return dict(json.loads(line))
+
+
+def main() -> None:
+    """Read the job, do it, write the answer, and end without waiting for what the user's code left running.
+
+    A forked child of the user's code that comes back here ends without an answer.
+    """
+    own = os.getpid()
+    job = take()
+    answer = perform(job)
+    if os.getpid() != own:
+        os._exit(1)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    write_json(Path(job["result"]), answer)
+    os._exit(0)
+
+
+# -- The parent's side of `job`: start it, limit its time, leave nothing of it alive, and read what it answered.
+GRACE = 0.2
+
+
+def command() -> list[str]:
+    """How the child is started: with no folder of the caller's on its import path but those of PYTHONPATH."""
+    return [sys.executable, "-P", "-m", "gradproof.shadow.process.check"]
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A function of a file: the absolute path, the name, and the path as the user wrote it."""
+
+    path: Path
+    function: str
+    shown: str
+
+    @property
+    def subject(self) -> str:
+        """FILE:FUNCTION as the user wrote it."""
+        return f"{self.shown}:{self.function}"
+
+
+def target_of(text: str) -> Target:
+    """FILE.py:FUNCTION taken apart. Raises GradproofError GP402 for another form, GP403 when it is no Python file."""
+    shown, colon, function = text.rpartition(":")
+    if not colon or not shown or not all(part.isidentifier() for part in function.split(".")):
+        found = f"{text!r}" + ("" if colon else ", which names no function")
+        raise GradproofError("GP402", found, "FILE.py:FUNCTION", "write for example train.py:step")
+    path = Path(shown)
+    mend = "give the path of the file that has the training function"
+    if not path.is_file():
+        found = "a folder" if path.is_dir() else "no such file"
+        raise GradproofError("GP403", found, "a Python file", mend, shown)
+    if path.suffix != ".py":
+        raise GradproofError("GP403", f"a file that ends in {path.suffix or 'nothing'}", "a .py file", mend, shown)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            compile(path.read_bytes(), shown, "exec", dont_inherit=True)
+    except OSError as e:
+        raise GradproofError("GP403", f"a file that cannot be read: {e.strerror}", "a Python file", mend, shown) from e
+    except (SyntaxError, ValueError) as e:
+        line = getattr(e, "lineno", None)
+        where = f"{shown}:{line}" if line else shown
+        said = getattr(e, "msg", None) or str(e)
+        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "mend the file", where) from e
+    return Target(path.resolve(), function, shown)
+
+
+def verify(target: Target, request: Request, limit: float) -> Verification:
+    """The verification of a function within `limit` seconds of CPU time. Raises GradproofError for a user's mistake."""
+    config, limit = plain(request.options()), time_limit(limit)
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        result = Path(folder) / "result.json"
+        job = {
+            "file": str(target.path),
+            "shown": target.shown,
+            "function": target.function,
+            "subject": target.subject,
+            "options": config,
+            "result": str(result),
+            "package": str(PACKAGE),
+        }
+        outcome, reason = _attend(job, folder, limit)
+        if outcome is None:
+            try:
+                return answered(result, target.subject)
+            except ValueError as e:
+                outcome, reason = Outcome.ERROR, f"the verification left no answer: {e}"
+    mend = "raise --time-limit, or check a smaller model" if outcome is Outcome.TIMEOUT else ""
+    return undecided(target.subject, config, outcome, reason, mend=mend)
+
+
+def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
+    """Start, wait, kill what is left. The outcome is None when the child ended well."""
+    try:
+        process = subprocess.Popen(
+            command(), stdin=subprocess.PIPE, stdout=2, stderr=2, env=_environ(scratch), start_new_session=True
+        )
+    except OSError as e:
+        return Outcome.ERROR, f"the verification could not be started: {e}"
+    assert process.stdin is not None
+    try:
+        with suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(job).encode() + b"\n")
+            process.stdin.flush()
+        if late := exceeded(process, limit):
+            _signal(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+            return Outcome.TIMEOUT, f"{late}; the process was killed"
+    finally:
+        _signal(process.pid, signal.SIGKILL)
+        process.wait()
+        end_strays(scratch)
+        with suppress(OSError):
+            process.stdin.close()
+    return (None, "") if process.returncode == 0 else (Outcome.ERROR, death(process.returncode))
+
+
+def _environ(scratch: str) -> dict[str, str]:
+    """The user's own environment; TMPDIR marks the child's children, so that none escapes."""
+    return {"PYTHONHASHSEED": "0", **os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": scratch}
+
+
+def answered(result: Path, subject: str) -> Verification:
+    """What a child wrote. Raises GradproofError for a user's mistake, ValueError when it is no answer to this job."""
+    try:
+        data = json.loads(result.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as e:
+        raise ValueError("the process ended early" if isinstance(e, FileNotFoundError) else str(e)) from e
+    if isinstance(data, dict) and set(data) == {"mistake"}:
+        raise mistaken(data["mistake"])
+    if not isinstance(data, dict) or set(data) != {"verification"}:
+        raise ValueError("it is neither a verification nor a mistake")
+    found = from_json(data["verification"])
+    if found.subject != subject:
+        raise ValueError(f"it is about {found.subject!r}")
+    return found
+
+
+def mistaken(fields: Any) -> GradproofError:
+    """A user's mistake that a child found. Raises ValueError when it is none."""
+    names = ("code", "found", "expected", "mend", "where")
+    if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in names):
+        raise ValueError("it is no mistake of the known shape")
+    return GradproofError(*(fields[name] for name in names))
+
+
+def death(code: int) -> str:
+    """How a process ended, in words."""
+    if code >= 0:
+        return f"the process ended with exit code {code} and left no answer"
+    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
+    return f"the process was killed by {name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
+
+
+def _signal(group: int, number: int) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(group, number)
+
+
+if __name__ == "__main__":
+    main()

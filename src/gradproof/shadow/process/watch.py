@@ -1,0 +1,453 @@
+"""Watching a whole script that cannot be called twice: a few windows are recorded, and what one run decides is decided.
+
+`events` costs little: hooks and patched functions, no dispatch mode, no copies, and checksums of weights and gradients
+while the windows are recorded. It decides what the events alone show (BLIND says what they do not). `full` records
+every operator of these windows, so that steps, clips and accumulators written by hand are seen too.
+
+Every obligation has a result. GA-INV-002 and GA-INV-004 hold where each gradient was seen to arrive in `.grad`, window
+after window, and nothing else was seen to write there; they are undecided where something was (`Ruling.unsure`).
+
+Where the number of micro-batches is not given it is what most windows show. Then a step after every micro-batch looks
+like a loop that does not accumulate, and the number of steps is not decided. Where it is given, a shorter window may be
+the tail of an epoch: the end of a data loader shows it, and without one it is not decided.
+"""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import pairwise
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.places import user_place
+from gradproof.shadow.protocol.event_ops import Act, Acts
+from gradproof.shadow.protocol.events import acts_of
+from gradproof.shadow.protocol.monitor import Arrival, Monitor
+from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
+from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
+from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.record.recorder import Recorder
+from gradproof.shadow.request import complete, expected_obligations
+from gradproof.shadow.result import RECORDED, Result, Verification
+from gradproof.shadow.tape import Event, Place, Tape
+
+PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+BLIND = (
+    "the values of losses and gradients, but for checksums: what was written into a gradient, and why",
+    "accumulators, optimizers and schedules of the user's own, and what happens inside `torch.func`",
+    "hooks on tensors that are no parameters, custom autograd functions and communication hooks",
+)
+ONE_RUN = {
+    "GA-EQ-001": "one run of a script does not show it",
+    "GA-DATA-001": "one run has no full batch whose samples could be compared",
+    "GA-INV-001": "one run has no full batch whose loss could be compared, and no mean of each window was reported",
+    "GA-SYNC-001": "no sum over the ranks was seen",
+}
+FUNCTION = "put the training step into a function of a Run, for gradproof check"
+FURTHER = {"GA-INV-001": "report the mean of each window with gradproof.monitoring.report_loss"}
+WRITTEN = "gradients were written by something whose meaning the events do not show"
+REPLACED = "gradients were replaced by something whose meaning the events do not show"
+TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
+HOOKED = "a hook of a parameter ran in the backward pass; the events do not show what it did to the gradient"
+KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
+SUMMED = "a window has one backward pass after several forward passes: losses were summed, not gradients in `.grad`"
+REWRITTEN = "weights were written outside of the optimizer's step"
+LONGER = "a window has more backward passes than another: it may hold a gradient from before its first micro-batch"
+NOTHING_ADDED = "each window has one backward pass: no gradient was accumulated"
+IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
+MORE = 1000
+MENDS = {
+    "GA-EQ-001": "unscale once, after the last micro-batch",
+    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
+    "GA-INV-003": "step the optimizer, and the schedule, once a window, after its last micro-batch",
+    "GA-INV-004": "accumulate in float32",
+    "GA-INV-005": "clip once a window, after the last micro-batch, the unscaling and the sum over the ranks",
+    "GA-SYNC-001": "let the last micro-batch of every window synchronise",
+}
+
+
+class Events:
+    """A sink that keeps events and no tensors."""
+
+    tensors = False
+
+    def __init__(self, tape: Tape) -> None:
+        self.tape = tape
+
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+        """Keep an event."""
+        self.tape.items.append(Event(kind, place or user_place(), 0, detail))
+
+
+class Watch:
+    """Watches whatever trains inside `with Watch(...) as watch:`; afterwards `watch.verification()` judges it.
+
+    `accum_steps` None is read from the run. It stops, and gives torch back as it was, after `windows` windows and the
+    first micro-batch of the next.
+    """
+
+    def __init__(
+        self,
+        accum_steps: int | None = None,
+        windows: int = 3,
+        mode: str = "events",
+        epoch_batches: int | None = None,
+        opened: Callable[[Monitor], None] | None = None,
+    ) -> None:
+        self.accum_steps, self.windows, self.mode = accum_steps, windows, mode
+        self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
+        self.recorder = Recorder() if mode == "full" else None
+        self.tape = Tape() if self.recorder is None else self.recorder.tape
+        sink: Any = Events(self.tape) if self.recorder is None else self.recorder
+        self.hooks = Hooks(Counting(sink, self._seen))
+        self.stopped = False
+        self.arrivals: dict[int, Arrival] = {}
+        self._steps = 0
+        self._open = False
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Watch:
+        with ExitStack() as stack:
+            stack.enter_context(self.monitor)
+            if self.recorder is not None:
+                stack.enter_context(self.recorder)
+            stack.enter_context(self.hooks)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        if not self.stopped and error is None:
+            self.hooks.end()
+        self.stopped = True
+        self._stack.close()
+
+    def _seen(self, kind: str, number: int) -> None:
+        """Count windows: a step after an arrival ends one."""
+        if kind == "accumulate":
+            self.arrivals.setdefault(number, self.monitor.arrival())
+        if kind == "step" and self._open:
+            self._steps, self._open = self._steps + 1, False
+        elif kind == "accumulate":
+            self._open = True
+            if self._steps >= self.windows and not self.stopped:
+                self.stopped = True
+                self.hooks.stop()
+                if self.recorder is not None:
+                    self.recorder.quiet += 1
+
+    def verification(self) -> Verification:
+        """A result for every obligation; those that this run does not decide are undecided."""
+        return Ruling(self).verification()
+
+
+class Counting:
+    """A sink that tells the kind of every event, and the number of its backward pass, after it was taken."""
+
+    def __init__(self, sink: Any, told: Callable[[str, int], None]) -> None:
+        self.sink, self.told = sink, told
+        self.tensors = bool(getattr(sink, "tensors", True))
+
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+        """Pass an event on."""
+        self.sink.event(kind, tensors, place, **detail)
+        self.told(kind, int(detail.get("number", 0)))
+
+
+class Ruling:
+    """What the events of one watched run decide."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch = watch
+        self.acts = acts_of(watch.tape)
+        self.groups = list(clusters(self.acts))
+        self.counts = {c.optimizer: lengths(self.acts, c, watch) for c in self.groups}
+        self.given = watch.accum_steps
+        self.n = watch.accum_steps or self._inferred()
+        self.steps = [a for a in self.acts.acts if a.kind == "step"]
+
+    def _inferred(self) -> int:
+        seen = Counter(w.count for counts in self.counts.values() for w in counts)
+        return max(seen, key=lambda n: (seen[n], n)) if seen else 1
+
+    def sizes(self, acts: Acts, cluster: Cluster) -> list[int]:
+        """The windows that a cluster is held to: a short one is none that could be the tail of an epoch."""
+        counts = self.counts[cluster.optimizer]
+        if self.given is None or self._multiple(counts):
+            return [w.count for w in counts] + [self.n] * MORE
+        early = {i for i in range(len(counts)) if self._early(counts, i)}
+        sizes = [w.count if w.count < self.n and i not in early else self.n for i, w in enumerate(counts)]
+        return sizes + [self.n] * MORE
+
+    def _early(self, counts: list[Window], i: int) -> bool:
+        """Whether a short window is no tail: it stands beside another one, and nothing lies between them.
+
+        That is so where the batches went on in one pass over a data loader, and where both have one micro-batch: an
+        epoch of one micro-batch has nothing to accumulate. A micro-batch is then one forward pass.
+        """
+        mine = counts[i]
+        for j, (first, second) in ((i - 1, (i - 1, i)), (i + 1, (i, i + 1))):
+            if not 0 <= j < len(counts):
+                continue
+            both = (mine, counts[j])
+            if all(w.count < self.n and not w.ended and w.forwards == 1 for w in both) and (
+                all(w.count == 1 for w in both) or goes_on(counts[first].last, counts[second].first)
+            ):
+                return True
+        return False
+
+    def _multiple(self, counts: list[Window]) -> bool:
+        """Several backward passes a micro-batch, with tails; which they are is not known."""
+        most = max((w.count for w in counts), default=0)
+        short = [w.count < most for w in counts]
+        apart = not any(a and b for a, b in pairwise(short))
+        return most > self.n and most % self.n == 0 and not short[0] and apart
+
+    def verification(self) -> Verification:
+        """Judge."""
+        watch = self.watch
+        config = {"accum_steps": self.n, "inferred": self.given is None, "windows": watch.windows, "mode": watch.mode}
+        made = Verification("", config)
+        made.uncovered = list(BLIND) if watch.recorder is None else []
+        made.versions = {"torch": torch.__version__}
+        made.monitoring = monitored(watch.monitor)
+        names = expected_obligations(watch.monitor.world)
+        if not self.steps or not self.groups:
+            why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
+            made.results = [Result(n, Outcome.OPAQUE, why, mend=self._further(), domain="events") for n in names]
+            return made
+        found = judge(self.acts, [self.n] * 2 if self.n > 1 else [1], self.sizes)
+        made.events = found.events
+        made.results = [self._refuted(b, found) for b in found.broken]
+        made.results += [self._kept(name, found) for name in PROTOCOL if not self._broken(name, found)]
+        if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
+            made.results += self._held("GA-SYNC-001", "every step followed a sum over the ranks", found)
+        told, made.notes = reported(watch.monitor), heard(watch.monitor)
+        made.results += [] if told is None else [told]
+        decided = {r.obligation for r in made.results}
+        made.results += [self._one_run(name) for name in names if name not in decided]
+        return complete(made, watch.monitor.world)
+
+    def _one_run(self, name: str) -> Result:
+        """What a single run does not show, whatever is seen of it."""
+        why = ONE_RUN[name] + (f"; {divided(self.watch.monitor)}" if name == "GA-EQ-001" else "")
+        return Result(name, Outcome.UNKNOWN, why, None, FURTHER.get(name, FUNCTION), "events", RECORDED)
+
+    def _further(self) -> str:
+        return "watch it with --mode full" if self.watch.recorder is None else ""
+
+    def _broken(self, name: str, found: Judgement) -> bool:
+        return any(b.obligation == name for b in found.broken)
+
+    def _refuted(self, broken: Broken, found: Judgement) -> Result:
+        details = {"event": broken.event, "micro": broken.micro, "params": list(broken.params)}
+        excuse = self._excuse(broken)
+        if excuse:
+            why = f"{broken.why}, and {excuse}"
+            return Result(
+                broken.obligation, Outcome.OPAQUE, why, broken.place, self._further(), "events", RECORDED, details
+            )
+        mend = MENDS.get(broken.obligation, "")
+        return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, mend, "events", RECORDED, details)
+
+    def _excuse(self, broken: Broken) -> str:
+        """Why a broken rule is no offence for certain; empty where it is one."""
+        if len({frozenset(a.micro for a in self.steps if a.params & c.own) for c in self.groups}) > 1:
+            return IN_TURN
+        if self.acts.sighted or broken.obligation != "GA-INV-002" or broken.event != "zero":
+            return ""
+        for act in self.acts.acts:
+            if act.kind == "rewrite":
+                return REWRITTEN
+            if act.kind == "arrive" and act.detail.get("hooked"):
+                return HOOKED
+            if act.kind == "step" and act.detail.get("foreign"):
+                return "the optimizer is none of torch.optim: it may accumulate by itself"
+        return ""
+
+    def _held(self, name: str, why: str, found: Judgement) -> list[Result]:
+        if self._broken(name, found):
+            return []
+        details = {"accum_steps": self.n, "inferred": self.given is None}
+        return [Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)]
+
+    def _kept(self, name: str, found: Judgement) -> Result:
+        """An obligation that nothing broke: it holds, or the events do not show it."""
+        for names, why, place in self.unsure(found):
+            if name in names:
+                return Result(name, Outcome.OPAQUE, why, place, self._further(), "events", RECORDED)
+        if name == "GA-INV-003":
+            return self._counted(found)
+        windows = max((len(counts) for counts in self.counts.values()), default=0)
+        if name == "GA-INV-002" and found.arrivals <= sum(w.count for w in next(iter(self.counts.values()), [])):
+            windows -= 1
+        if windows < 1:
+            why = "no window was followed by another: what becomes of its gradients is not shown"
+            return Result(name, Outcome.UNKNOWN, why, None, "train for more windows", "events", RECORDED)
+        if self._alone() and (name != "GA-INV-005" or self.given is None):
+            mend = "watch a run that accumulates, with --accum-steps above 1"
+            return Result(name, Outcome.UNKNOWN, NOTHING_ADDED, None, mend, "events", RECORDED)
+        clips = sum(a.kind == "clip" for a in self.acts.acts)
+        words = {
+            "GA-INV-002": f"each gradient was zeroed between its step and the next window, {windows} times",
+            "GA-INV-004": "every .grad was accumulated in fp32 or wider, or held one micro-batch",
+            "GA-INV-005": f"{clips} clips, each of a whole window" if clips else "nothing was clipped",
+        }
+        return self._held(name, words[name], found)[0]
+
+    def _alone(self) -> bool:
+        """Whether no window has more than one backward pass."""
+        return all(w.count < 2 for counts in self.counts.values() for w in counts)
+
+    def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """What was seen that leaves obligations undecided: which, why, and where."""
+        sums = ("GA-INV-002", "GA-INV-004")
+        for words in found.unseen:
+            yield PROTOCOL, words, None
+        for name, (words, place) in found.doubts.items():
+            yield (name,), words, place
+        for counts in self.counts.values():
+            for w in counts:
+                if w.count == 1 and w.forwards > 1:
+                    yield sums, SUMMED, w.place
+                if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
+                    yield ("GA-INV-002",), LONGER, w.place
+        kept = next((a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("kept")), None)
+        if kept is not None:
+            yield sums, KEPT, kept.place
+        if not self.acts.sighted:
+            yield from self._unseen(sums)
+
+    def _unseen(self, sums: Sequence[str]) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Acts of which the events say no more than that they happened."""
+        for act in self.acts.acts:
+            if act.kind == "touch" and not self._erased(act):
+                yield (*sums, "GA-INV-005"), WRITTEN, act.place
+            elif act.kind == "assign":
+                yield (*sums, "GA-INV-005"), REPLACED, act.place
+            elif act.kind == "rewrite":
+                yield ("GA-INV-003",), REWRITTEN, act.place
+            elif act.kind == "arrive" and act.detail.get("taken"):
+                yield PROTOCOL, TAKEN, act.place
+            elif act.kind == "arrive" and act.detail.get("hooked"):
+                yield (*sums, "GA-INV-005"), HOOKED, act.place
+
+    def _erased(self, touch: Act) -> bool:
+        """Whether what was written into applied gradients was zeroed before anything else happened to them."""
+        acts = [a for a in self.acts.acts if a.params & touch.params]
+        at = acts.index(touch)
+        gone: frozenset[str] = frozenset()
+        for act in acts[at + 1 :]:
+            if act.kind != "zero":
+                break
+            gone |= act.params
+        before = next((a.kind for a in reversed(acts[:at]) if a.kind != "rewrite"), "")
+        return before == "step" and touch.params <= gone
+
+    def _counted(self, found: Judgement) -> Result:
+        counts = [w for each in self.counts.values() for w in each]
+        shown = ", ".join(str(w.count) for w in counts)
+        even = bool(counts) and all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
+        if not counts:
+            why = "no window was complete"
+        elif self.given is None and self.n == 1 and even:
+            why = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
+        elif not even:
+            why = (
+                f"the windows have {shown} backward passes, and no data loader ended in a short one: "
+                "tails, or several passes a micro-batch, or losses summed before one pass, or a wrong boundary"
+            )
+        else:
+            tails = " or its tail" * any(w.count < self.n for w in counts)
+            words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
+            return self._held("GA-INV-003", words, found)[0]
+        mend = "give --accum-steps" if self.given is None else "give --epoch-batches where epochs have a tail"
+        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, mend, "events", RECORDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A complete window: its backward passes, the first and the last of them, and whether an epoch ended with it.
+
+    `forwards` are the most forward passes before a backward pass, where each had as many or it is not known: 0.
+    """
+
+    count: int
+    first: Arrival | None
+    last: Arrival | None
+    ended: bool
+    forwards: int
+    place: Place
+
+
+def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
+    """Whether one pass over a data loader yielded more batches between two backward passes."""
+    if last is None or following is None or last.iteration is None:
+        return False
+    return last.iteration is following.iteration and following.read > last.read
+
+
+def lengths(acts: Acts, cluster: Cluster, watch: Watch) -> list[Window]:
+    """Each complete window of a cluster."""
+    run = Windows(acts, cluster, [])
+    numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
+    places: list[Place] = []
+    for act in acts.acts:
+        number = act.detail.get("number")
+        if act.kind == "arrive" and number in numbers and number not in passes:
+            passes.append(number)
+        elif act in run.steps and passes:
+            windows.append(passes)
+            places.append(act.place)
+            passes = []
+    starts = [*(w[0] for w in windows), *(passes or [0])]
+    return [_window(w, watch, starts[i + 1], places[i]) for i, w in enumerate(windows)]
+
+
+def _window(passes: list[int], watch: Watch, following: int, place: Place) -> Window:
+    """A window from the numbers of its backward passes, and that of the pass after it (0: none)."""
+    seen = [watch.arrivals.get(number) for number in passes]
+    last, after = seen[-1], watch.arrivals.get(following)
+    ended = last is not None and last.trained and (after is None or after.iteration is not last.iteration)
+    ended |= watch.monitor.epoch_batches is not None and passes[-1] % watch.monitor.epoch_batches == 0
+    forwards = max((a.forwards if a is not None else 0 for a in seen), default=0)
+    known = all(a is not None and a.forwards for a in seen)
+    return Window(len(passes), seen[0], last, ended, forwards if known else 0, place)
+
+
+def watch(
+    target: Callable[[], Any] | Sequence[str],
+    accum_steps: int | None = None,
+    windows: int = 3,
+    mode: str = "events",
+    epoch_batches: int | None = None,
+) -> Verification:
+    """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
+
+    Whatever it raises passes through.
+    """
+    watcher = Watch(accum_steps, windows, mode, epoch_batches)
+    with watcher:
+        if callable(target):
+            target()
+        else:
+            run_script(target)
+    return watcher.verification()
+
+
+def run_script(argv: Sequence[str]) -> None:
+    """Run a script under its own arguments; `sys.argv` is put back."""
+    before = sys.argv
+    sys.argv = list(argv)
+    try:
+        runpy.run_path(argv[0], run_name="__main__")
+    finally:
+        sys.argv = before

@@ -1,0 +1,233 @@
+"""A command line of Python taken apart, and run in this process as Python would have run it.
+
+`python FLAGS train.py ARGS`, `python FLAGS -m package.module ARGS` and `train.py ARGS` are understood.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gradproof.core.errors import GradproofError
+from gradproof.core.files import write_json
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.core.processes import PREFIX
+from gradproof.shadow.process.check import answered
+from gradproof.shadow.request import complete, undecided
+from gradproof.shadow.result import Verification, to_json
+
+PYTHON = re.compile(r"python(\d+(\.\d+)?)?t?(\.exe)?")
+ALONE = frozenset("uBEIsSOqvbdxi")
+WITH_VALUE = ("-W", "-X")
+EXPECTED = "python FILE.py ARGS, python -m MODULE ARGS, or FILE.py ARGS"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """What to run: Python's own flags, a file or a module, and its arguments."""
+
+    flags: tuple[str, ...]
+    name: str
+    module: bool
+    arguments: tuple[str, ...]
+
+    @property
+    def shown(self) -> str:
+        """The script as it is named in reports."""
+        return f"-m {self.name}" if self.module else self.name
+
+
+def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
+    """The script of a command line. Raises GradproofError GP408 for any other, or another interpreter."""
+    rest, flags = list(words), []
+    if not rest:
+        raise _refused("no command", "write it after two dashes: gradproof watch -- python train.py")
+    named = PYTHON.fullmatch(Path(rest[0]).name)
+    if named:
+        _same(rest.pop(0), executable)
+        while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-"):
+            flags += _flag(rest)
+        if rest and rest[0] == "-m":
+            if len(rest) < 2:
+                raise _refused("-m without a module", "name the module after -m")
+            return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
+    if not rest or not (named or rest[0].endswith(".py")):
+        found = f"{rest[0]!r}, which is neither Python nor a .py file" if rest else "Python without a script"
+        raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
+    if not Path(rest[0]).is_file():
+        raise _refused(f"{rest[0]!r}, and there is no such file", "mend the path of the script")
+    return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
+
+
+def _refused(found: str, mend: str) -> GradproofError:
+    return GradproofError("GP408", found, EXPECTED, mend)
+
+
+def _same(named: str, executable: str) -> None:
+    """An interpreter that is named by its path has to be the one of gradproof; a bare name means that one."""
+    if os.sep not in named and named.removesuffix(".exe") in _names():
+        return
+    found = shutil.which(named)
+    if found is None:
+        raise _refused(f"{named!r}, and there is no such interpreter", "write python")
+    if Path(found).absolute().parent != Path(executable).absolute().parent:
+        mend = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
+        raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", mend)
+
+
+def _names() -> set[str]:
+    major, minor = sys.version_info[:2]
+    return {"python", f"python{major}", f"python{major}.{minor}"}
+
+
+def _flag(rest: list[str]) -> list[str]:
+    word = rest.pop(0)
+    if word in WITH_VALUE and rest:
+        return [word, rest.pop(0)]
+    if word.startswith(WITH_VALUE) or (len(word) > 1 and set(word[1:]) <= ALONE):
+        return [word]
+    raise _refused(f"the flag {word} of Python", "leave the flag out, or put the code into a file")
+
+
+def run(script: Script) -> None:
+    """Run the script as `__main__`, with its own sys.argv and import path. Lets through whatever it raises."""
+    if script.module:
+        sys.argv = [script.name, *script.arguments]
+        sys.path[0:0] = [str(Path.cwd())]
+        runpy.run_module(script.name, run_name="__main__", alter_sys=True)
+        return
+    sys.argv = [script.name, *script.arguments]
+    sys.path[0:0] = [str(Path(script.name).resolve().parent)]
+    runpy.run_path(script.name, run_name="__main__")
+
+
+# -- A user's script, watched: `python FLAGS -P -m gradproof.shadow.process.watch_script JOBFILE`.
+def perform(job: Mapping[str, Any]) -> None:
+    """Run the script under the watcher. Whatever the script raises passes through, after the answer is written."""
+    script = script_from(job["script"])
+    own, result = os.getpid(), Path(job["result"])
+    watcher = watcher_of(job)
+    try:
+        with watcher:
+            run(script)
+    finally:
+        if os.getpid() == own:
+            write_json(result, {"verification": to_json(seen(watcher, script, job))})
+
+
+def script_from(data: Mapping[str, Any]) -> Script:
+    """A script from its JSON form."""
+    return Script(tuple(data["flags"]), data["name"], bool(data["module"]), tuple(data["arguments"]))
+
+
+def watcher_of(job: Mapping[str, Any]) -> Any:
+    """A watcher, not yet begun."""
+    from gradproof.shadow.process.watch import Watch
+
+    options = {name: job[name] for name in ("accum_steps", "windows", "mode", "epoch_batches")}
+    return Watch(**options, opened=opened)
+
+
+def opened(monitor: Any) -> None:
+    """Tell the effective batch at start-up, when the first window is complete."""
+    from gradproof.shadow.protocol.monitor_report import effective
+    from gradproof.shadow.protocol.monitor_report import effective_line as words
+
+    print(f"gradproof watch: {words(effective(monitor))}", file=sys.stderr, flush=True)
+
+
+def seen(watcher: Any, script: Script, job: Mapping[str, Any]) -> Verification:
+    """What the watcher says; an ERROR when it cannot say anything."""
+    config = {name: job[name] for name in ("accum_steps", "windows", "mode")}
+    try:
+        found = watcher.verification()
+        if not isinstance(found, Verification):
+            raise TypeError(f"the watcher returned a {type(found).__name__}")
+        to_json(found)
+    except Exception as e:
+        return undecided(script.shown, config, Outcome.ERROR, f"gradproof itself raised {type(e).__name__}: {e}")
+    found.subject = script.shown
+    return complete(found, 1)
+
+
+def main() -> None:
+    """Read the job and do it."""
+    job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    perform(job)
+
+
+# -- The parent's side of `watch_job`: start the user's script, wait for it, read what was seen of it.
+PATIENCE = 30.0
+"""Seconds for an interrupted script to end by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What was seen, the script's own exit code (negative for a signal), and whether it was interrupted."""
+
+    verification: Verification
+    status: int
+    interrupted: bool = False
+
+    @property
+    def code(self) -> int:
+        """The exit code: a refutation first, then a script that failed, then the verification's own."""
+        broken, crash = EXIT_CODE[Exit.BROKEN], EXIT_CODE[Exit.CRASH]
+        if self.verification.code == broken or self.status == 0:
+            return self.verification.code
+        return crash
+
+
+def command(script: Script, job: Path) -> list[str]:
+    """How the script is started: with its own flags of Python."""
+    return [sys.executable, *script.flags, "-P", "-m", "gradproof.shadow.process.watch_script", str(job)]
+
+
+def watch(
+    script: Script,
+    accum_steps: int | None,
+    windows: int,
+    mode: str,
+    stdout: int | None = None,
+    epoch_batches: int | None = None,
+) -> Watched:
+    """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
+    config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows, "mode": mode}
+    with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        asked = {"script": asdict(script), "result": str(result), "epoch_batches": epoch_batches, **config}
+        job.write_text(json.dumps(asked), encoding="utf-8")
+        process = subprocess.Popen(command(script, job), stdout=stdout)
+        status, interrupted = _wait(process)
+        try:
+            found = answered(result, script.shown)
+        except ValueError as e:
+            reason = f"the script's process ended with exit code {status} and left no answer: {e}"
+            found = undecided(script.shown, config, Outcome.ERROR, reason)
+    return Watched(found, status, interrupted)
+
+
+def _wait(process: subprocess.Popen[bytes]) -> tuple[int, bool]:
+    """Exit code, and whether it was interrupted; an interrupted script has a while to end, as it got the signal too."""
+    try:
+        return process.wait(), False
+    except KeyboardInterrupt:
+        with suppress(subprocess.TimeoutExpired, KeyboardInterrupt):
+            return process.wait(PATIENCE), True
+        process.kill()
+        return process.wait(), True
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The order of events of a run: windows, steps, zeroing, and what a monitor reads off them."""

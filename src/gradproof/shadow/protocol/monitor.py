@@ -1,0 +1,396 @@
+"""Monitoring of a whole training: effective batch, steps an epoch, losses per micro-batch, the loss scaler's steps.
+
+It counts and compares nothing with a second run. Sizes and losses are kept for the first windows alone; counts go on
+to the end: one hook a step, one wrapper a backward pass and a batch of a DataLoader. A fused optimizer's flag of a
+skipped step is read at each step.
+
+What tells an epoch: `epoch_batches`, where it is given; else a DataLoader's iterations, where backward passes followed
+its batches; else nothing does, and none is reported.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.monitoring import LISTENERS, Counts, Tally
+from gradproof.shadow.places import user_place
+from gradproof.shadow.protocol.monitor_loss import Handed, Reported, handed
+from gradproof.shadow.record.buffers import found_skip
+from gradproof.shadow.record.hook_points import tensors_of
+from gradproof.shadow.record.hooks import Call
+from gradproof.shadow.record.patches import Patches, all_subclasses
+
+FORWARD = "rows of the first tensor that the micro-batch's first module was given"
+LOADER = "rows of the first tensor in the DataLoader's batch"
+MOST_REPORTS = 1000
+
+
+@dataclass
+class Iteration:
+    """One pass over a DataLoader, and how backward passes followed its batches."""
+
+    loader: int
+    length: int | None = None
+    sizes: set[int | None] = field(default_factory=set)
+    read: int = 0
+    ended: bool = False
+    passes: int = 0
+    since: int = 0
+    most: int = 1
+    late: int = 0
+
+    @property
+    def told(self) -> bool:
+        """Whether its batches and the backward passes went together: it was not read to its end beforehand."""
+        return self.late <= self.most
+
+    @property
+    def complete(self) -> bool:
+        """Whether every batch was read."""
+        return self.ended or self.read == self.length
+
+    @property
+    def trained(self) -> bool:
+        """Whether every batch was read and each was followed by a backward pass."""
+        return self.complete and self.passes >= self.read
+
+    @property
+    def size(self) -> int | None:
+        """Rows of a batch, where all batches had as many and each was one micro-batch."""
+        return next(iter(self.sizes)) if len(self.sizes) == 1 and self.passes <= self.read else None
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
+
+    `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
+    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    """
+
+    iteration: Iteration | None
+    trained: bool
+    read: int
+    forwards: int
+
+
+@dataclass
+class Scaled:
+    """A loss scaler and its steps."""
+
+    scaler: Any
+    performed: int = 0
+    skipped: int = 0
+
+
+@dataclass
+class Epoch:
+    """A finished epoch, or the present one: counts by optimizer, and what told it."""
+
+    iteration: Iteration | None
+    counts: dict[int, Counts] = field(default_factory=dict)
+    passes: int = 0
+
+
+class Monitor:
+    """Counts whatever trains inside `with Monitor() as monitor:`; `monitor_report` sums it up afterwards.
+
+    `windows` are those whose sizes and losses are kept, `accum_steps` N where it is known, `epoch_batches` the backward
+    passes of an epoch where no DataLoader tells it; `opened` is called once, when the first window is complete.
+    """
+
+    def __init__(
+        self,
+        tally: Tally | None = None,
+        windows: int = 3,
+        accum_steps: int | None = None,
+        epoch_batches: int | None = None,
+        opened: Callable[[Monitor], None] | None = None,
+    ) -> None:
+        self.tally = tally or Tally()
+        self.windows, self.accum_steps, self.epoch_batches, self.opened = windows, accum_steps, epoch_batches, opened
+        self.epochs: list[Epoch] = []
+        self.epoch = Epoch(None)
+        self.common = Counts()
+        self.types: dict[int, str] = {}
+        self.closed: list[list[Handed]] = []
+        self.open: list[Handed] = []
+        self.recorded: list[Handed] = []
+        self.reports: list[Reported] = []
+        self.unchecked = 0
+        self.scalers: list[Scaled] = []
+        self.world = 1
+        self.samples: list[Any] = []
+        self.mixed = False
+        self.dropped = False
+        self._past = False
+        self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._iterations: weakref.WeakKeyDictionary[Any, Iteration] = weakref.WeakKeyDictionary()
+        self._iteration: Iteration | None = None
+        self._size: tuple[int | None, str] | None = None
+        self._trains = False
+        self._first: Any = None
+        self._calls = 0
+        self._forwards = 0
+        self._scale: Any = None
+        self._scaler: Scaled | None = None
+        self._attempts = 0
+        self._inside = 0
+        self._stack: list[int] = []
+        self._undo = ExitStack()
+        self._forward: Any = None
+
+    def __enter__(self) -> Monitor:
+        with ExitStack() as stack:
+            patches = Patches()
+            stack.callback(patches.restore)
+            for handle in (
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ):
+                stack.callback(handle.remove)
+            self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
+            stack.callback(self._settled)
+            self._install(patches)
+            patches.active = True
+            LISTENERS.append(self._told)
+            stack.callback(LISTENERS.remove, self._told)
+            self._undo = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self._undo.close()
+
+    def _install(self, patches: Patches) -> None:
+        patches.function(torch.autograd.backward, self._backward)
+        patches.everywhere()
+        for cls in all_subclasses(torch.amp.GradScaler):
+            patches.method(cls, "step", self._scaled_step)
+            patches.method(cls, "scale", self._scaling)
+        for owner in (Optimizer, nn.Module):
+            for cls in all_subclasses(owner):
+                patches.method(cls, "zero_grad", self._zeroing)
+        patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
+        patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
+
+    def _settled(self) -> None:
+        """Sizes and losses are no longer wanted."""
+        if self._forward is not None:
+            self._forward.remove()
+            self._forward = None
+
+    # Batches and losses
+
+    def _entered(self, module: nn.Module, args: Any) -> None:
+        """A module's forward pass: the first since the last backward pass tells the size of the micro-batch.
+
+        One that trains comes before one in evaluation mode, which may be a validation that forgot `no_grad`.
+        """
+        if torch.compiler.is_compiling():
+            return
+        if self._inside or not torch.is_grad_enabled():
+            return
+        self._first = self._first or weakref.ref(module)
+        self._calls += self._first() is module
+        if self._size is None or (module.training and not self._trains):
+            self._size, self._trains = (rows_of(args), FORWARD), module.training
+
+    def _begun(self, original: Call, loader: Any) -> Any:
+        """A new iteration over a DataLoader."""
+        made = original(loader)
+        self._iterations[made] = Iteration(self._loaders.setdefault(loader, len(self._loaders)), length_of(loader))
+        return made
+
+    def _read(self, original: Call, iterator: Any) -> Any:
+        """The next batch of a DataLoader, or its end."""
+        found = self._iterations.setdefault(iterator, Iteration(-1))
+        try:
+            batch = original(iterator)
+        except StopIteration:
+            found.ended, self._iteration = True, found
+            raise
+        found.read, found.since = found.read + 1, 0
+        found.sizes.add(rows_of(batch))
+        self._iteration = found
+        return batch
+
+    def _scaling(self, original: Call, scaler: Any, outputs: Any) -> Any:
+        """GradScaler.scale, of a loss."""
+        made = original(scaler, outputs)
+        if scaler.is_enabled() and isinstance(outputs, Tensor):
+            self._scale = scaler._scale
+        return made
+
+    def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.backward, but for one inside another."""
+        if not self._inside:
+            self._arriving(tensors_of(args[0] if args else kwargs.get("tensors")))
+        self._inside += 1
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self._inside -= 1
+
+    def _arriving(self, roots: list[Tensor]) -> None:
+        """A micro-batch, as its backward pass begins."""
+        self._turn()
+        size, told_by = self._size or (None, "")
+        it, self._size, self._trains = self._iteration, None, False
+        self._forwards, self._calls, self._first = self._calls, 0, None
+        if it is not None:
+            it.passes, it.since = it.passes + 1, it.since + 1
+            it.late += int(it.ended)
+            it.most = it.most if it.ended else max(it.most, it.since)
+            if size is None:
+                size, told_by = it.size, LOADER
+        self.epoch.passes += 1
+        self.common = self.tally.micro_batch(self.common, size or 0)
+        for number, counts in self.epoch.counts.items():
+            self.epoch.counts[number] = self.tally.micro_batch(counts, size or 0)
+        self._past = self._forward is None
+        if not self._past:
+            self.open.append(handed(roots, self._scale, size, told_by))
+            self.recorded.append(self.open[-1])
+        self._scale = None
+
+    def arrival(self) -> Arrival:
+        """The backward pass that was last begun."""
+        it = self._iteration
+        return Arrival(it, it is not None and it.trained, 0 if it is None else it.read, self._forwards)
+
+    def _turn(self) -> None:
+        """Begin another epoch where this backward pass is the first of one."""
+        present, it = self.epoch, self._iteration
+        if self.epoch_batches is not None:
+            due = present.passes >= self.epoch_batches
+        else:
+            due = it is not present.iteration
+            self.mixed |= due and any(e.iteration is it for e in self.epochs)
+            due = due and not self.mixed
+        if due and present.passes:
+            self.epochs.append(present)
+            fresh = {number: self.tally.epoch(counts) for number, counts in present.counts.items()}
+            self.epoch, self.common = Epoch(it, fresh), self.tally.epoch(self.common)
+        self.epoch.iteration = it
+
+    def _zeroing(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
+        """zero_grad of an optimizer or a module; inside of the first window it drops micro-batches."""
+        if self.open and not self.closed and not self.dropped:
+            owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
+            self.dropped = any(p.grad is not None for p in owned or owner.parameters())
+        return original(owner, *args, **kwargs)
+
+    # Steps
+
+    def _number(self, optimizer: Optimizer) -> int:
+        if optimizer not in self._numbers:
+            number = self._numbers[optimizer] = len(self._numbers)
+            self.types[number] = type(optimizer).__name__
+            self.epoch.counts[number] = self.common
+        return self._numbers[optimizer]
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        number = self._number(optimizer)
+        if number in self._stack:
+            del self._stack[self._stack.index(number) :]
+        self._stack.append(number)
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        number = self._number(optimizer)
+        if number in self._stack:
+            del self._stack[self._stack.index(number) :]
+        if not self._stack:
+            flag = found_skip(optimizer)
+            with _disable_current_modes():
+                self._attempt(number, flag is not None and bool(flag.item()))
+
+    def _scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """GradScaler.step, which makes no step at all when it found an infinite gradient."""
+        if not scaler.is_enabled() or not isinstance(optimizer, Optimizer) or self._scaler is not None:
+            return original(scaler, optimizer, *args, **kwargs)
+        known = next((s for s in self.scalers if s.scaler is scaler), None)
+        if known is None:
+            known = Scaled(scaler)
+            self.scalers.append(known)
+        self._scaler, before = known, self._attempts
+        try:
+            result = original(scaler, optimizer, *args, **kwargs)
+            if self._attempts == before:
+                self._attempt(self._number(optimizer), True)
+        finally:
+            self._scaler = None
+        return result
+
+    def _attempt(self, number: int, skipped: bool) -> None:
+        """An optimizer step, performed or skipped."""
+        self._attempts += 1
+        before = self.epoch.counts[number]
+        after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
+        if self._scaler is not None:
+            self._scaler.performed += after.performed - before.performed
+            self._scaler.skipped += after.skipped - before.skipped
+        if self.open:
+            self._close(before.samples)
+
+    def _close(self, samples: Any) -> None:
+        """A window is complete."""
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            self.world = torch.distributed.get_world_size()
+        self.samples.append(samples)
+        self.closed.append(self.open)
+        self.open = []
+        if len(self.closed) == 1 and self.opened is not None:
+            self.opened(self)
+        if len(self.closed) >= self.windows:
+            self._settled()
+
+    # What the script tells
+
+    def _told(self, value: Any, of: str, divided: bool) -> None:
+        """A loss that the script reported."""
+        window = list(self.open) or (self.closed[-1] if self.closed else [])
+        if self._past or len(self.reports) >= MOST_REPORTS:
+            self.unchecked += 1
+            return
+        with torch.no_grad(), _disable_current_modes():
+            kept = number_of(value)
+        self.reports.append(Reported(kept, of, divided, window, len(self.recorded), user_place()))
+
+
+def number_of(value: Any) -> Tensor | float | None:
+    """A tensor of one real element, or a number; None for anything else: a watched script is not stopped by its log."""
+    if isinstance(value, Tensor):
+        return value.detach().clone() if value.numel() == 1 and not value.is_complex() else None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def length_of(loader: Any) -> int | None:
+    """The batches of a DataLoader; None where it does not know."""
+    try:
+        return len(loader)
+    except TypeError:
+        return None
+
+
+def rows_of(given: Any, depth: int = 0) -> int | None:
+    """The size of the first dimension of the first tensor in nested lists, tuples and mappings; None without one."""
+    if isinstance(given, Tensor):
+        return int(given.shape[0]) if given.ndim else None
+    if depth > 4 or not isinstance(given, list | tuple | dict):
+        return None
+    items = given.values() if isinstance(given, dict) else given
+    return next((rows for item in items if (rows := rows_of(item, depth + 1)) is not None), None)

@@ -1,0 +1,468 @@
+"""The windows of one optimizer's parameters, as a stream of the table's events for each, and where it breaks."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from gradproof.core.errors import GradproofError
+from gradproof.shadow.protocol.event_ops import NARROW, Act, Acts
+from gradproof.shadow.protocol.events import acts_of
+from gradproof.shadow.tape import NOWHERE, Place, Tape
+
+TABLE = "gradproof_window_table"
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A broken obligation: the event that broke it, as the table names it, its line, and the parameters concerned.
+
+    `micro` counts the backward passes before it, `index` is its item on the tape.
+    """
+
+    obligation: str
+    why: str
+    event: str
+    place: Place
+    micro: int
+    params: tuple[str, ...]
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Parameters whose windows coincide: those of one optimizer. `own` are the names that its steps and clips use."""
+
+    optimizer: int
+    params: frozenset[str]
+    own: frozenset[str]
+    masters: bool = False
+
+
+@lru_cache(maxsize=1)
+def table() -> ModuleType:
+    """The module `models/window.py` of this checkout, or the packaged copy, under a private name.
+
+    Raises GradproofError GP409 when neither is there.
+    """
+    package = Path(__file__).resolve().parents[2]
+    places = (package / "_reference" / "models" / "window.py", package.parent.parent / "models" / "window.py")
+    found = next((path for path in places if path.is_file()), None)
+    spec = None if found is None else importlib.util.spec_from_file_location(TABLE, found)
+    if spec is None or spec.loader is None:
+        raise GradproofError(
+            "GP409", f"no table of the window protocol at {' or '.join(map(str, places))}",
+            "models/window.py, packaged with gradproof or in its checkout", "install gradproof again, from its wheel",
+        )  # fmt: skip
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[TABLE] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+class Windows:
+    """The windows of one cluster."""
+
+    def __init__(self, acts: Acts, cluster: Cluster, sizes: Sequence[int]) -> None:
+        self.acts, self.cluster = acts, cluster
+        self.sighted = acts.sighted
+        self.steps = [a for a in acts.acts if a.kind == "step" and a.detail.get("optimizer", -1) == cluster.optimizer]
+        self.taken = False
+        self.passes: dict[int, list[Act]] = {}
+        for act in acts.acts:
+            if act.kind == "arrive":
+                self.passes.setdefault(act.detail["number"], []).append(act)
+        self.numbers = self._numbers()
+        sizes = evaluated(self.steps, sizes)
+        total = sum(sizes)
+        times = len(self.numbers) // total if total and len(self.numbers) % total == 0 else 1
+        self.sizes = [n * max(times, 1) for n in sizes]
+
+    def _numbers(self) -> list[int]:
+        arrivals = [a for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params]
+        plain = [a for a in arrivals if not a.detail.get("taken")]
+        self.taken = bool(arrivals) and not plain
+        return list(dict.fromkeys(a.detail["number"] for a in plain or arrivals))
+
+    def breaks(self) -> Iterator[tuple[Broken, str]]:
+        """The first break of every parameter's stream, without a scheduler and with each."""
+        schedulers = {a.detail["scheduler"] for a in self.acts.acts if a.kind == "schedule" and self._mine(a)}
+        seen: dict[tuple[Any, ...], list[Broken]] = {}
+        for name in sorted(self.cluster.params):
+            stream = self.stream(name)
+            scaled = any(event == "unscale" or act.detail.get("scaled") for event, act in stream)
+            shape = (scaled, tuple((event, id(act)) for event, act in stream))
+            if shape not in seen:
+                seen[shape] = list(self._replay(stream, scaled, None, name))
+                for scheduler in sorted(schedulers):
+                    seen[shape].extend(self._replay(stream, scaled, scheduler, name))
+            yield from ((broken, name) for broken in seen[shape])
+        yield from self._ranks()
+        yield from self._within()
+        yield from self._rates()
+        if not any(seen.values()):
+            yield from self._stale()
+
+    def _mine(self, act: Act) -> bool:
+        optimizer = act.detail.get("optimizer")
+        return optimizer is None or optimizer == self.cluster.optimizer
+
+    def _replay(
+        self, stream: list[tuple[str, Act]], scaled: bool, scheduler: int | None, name: str
+    ) -> Iterator[Broken]:
+        window = table()
+        told = [(e, a) for e, a in stream if e != "schedule" or a.detail["scheduler"] == scheduler]
+        trace = window.replay([window.Event(event) for event, _ in told], self.sizes, scaled)
+        if not trace or trace[-1].broken is None or (scheduler is not None and told[trace[-1].index][0] != "schedule"):
+            return
+        at, broken = trace[-1].index, trace[-1].broken
+        if told[at][0] in ("clip", "unscale"):
+            at, broken = _cause(told, trace[-1])
+        event, act = told[at]
+        if broken.why == table().RULES[window.State.STEPPED, window.Event.STEP].why:
+            before = next(a for e, a in reversed(told[:at]) if e == "step")
+            act = before if act.place.via and not before.place.via else act
+        place = self._last() if event == "end" or act.place == NOWHERE else act.place
+        if event == "zero":
+            place = self.acts.lost.get((name, act.micro), place)
+        yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index)
+
+    def _last(self) -> Place:
+        arrivals = (a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params)
+        return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
+
+    def stream(self, name: str) -> list[tuple[str, Act]]:
+        """The events of the table that concern one parameter, in order."""
+        out: list[tuple[str, Act]] = []
+        held, told, last_number = False, set[int](), None
+        wanted = set(self.numbers)
+        for act in self.acts.acts:
+            number = act.detail.get("number")
+            if act.kind == "arrive" and number in wanted:
+                held = held or name in act.params
+                if number not in told and self._counts(act, name):
+                    told.add(number)
+                    out.append(("accumulate", act))
+                    last_number = number
+            elif act.kind == "assign" and (name in act.params or self.cluster.masters):
+                held = held or name in act.params
+            elif act.kind == "zero" and name in act.params:
+                if held and not self._moved(act, name, last_number):
+                    out.append(("zero", act))
+                held = False
+            elif act.kind == "step" and act in self.steps and (name in act.params or name not in self._stepped()):
+                out.append(("step", act))
+                if not held or self.taken:
+                    out.append(("zero", act))
+            else:
+                out.extend(e for e in self._other(act, name) if not _same_clip(out, act, name))
+        return out
+
+    def _counts(self, act: Act, name: str) -> bool:
+        """Whether this act is the one of its backward pass that stands for this parameter."""
+        same = self.passes[act.detail["number"]]
+        mine = [a for a in same if name in a.params] or [a for a in same if a.params & self.cluster.params]
+        return act is mine[0]
+
+    def _other(self, act: Act, name: str) -> Iterator[tuple[str, Act]]:
+        proxy = name not in self._stepped() and bool(act.params & self.cluster.own)
+        if act.kind in ("unscale", "clip") and (name in act.params or proxy):
+            yield act.kind, act
+        elif act.kind == "sync" and name in act.params:
+            yield "sync", act
+        elif act.kind == "schedule" and self._mine(act) and not _repeated(act, self.acts):
+            yield "schedule", act
+        elif act.kind == "end":
+            yield "end", act
+
+    def _stepped(self) -> frozenset[str]:
+        return frozenset().union(*(a.params for a in self.steps)) if self.steps else self.cluster.params
+
+    def _moved(self, zero: Act, name: str, number: int | None) -> bool:
+        """Whether what is zeroed was first added to something that the next step applies."""
+        after = [a for a in self.acts.acts if a.index > zero.index]
+        step = next((a for a in after if a in self.steps), None)
+        applied = any(a.micro >= number for a in self.steps if a.index < zero.index) if number else True
+        if step is None or applied:
+            return False
+        if not self.sighted:
+            between = (a for a in after if a.index < step.index and a.kind in ("assign", "touch"))
+            return any(name in a.params or a.params & self.cluster.own for a in between)
+        return number in step.held.get(name, frozenset())
+
+    def _within(self) -> Iterator[tuple[Broken, str]]:
+        """Weights, or an average of them, that changed between two arrivals of one window."""
+        mine = [a for a in self.acts.acts if a in self.steps or (a.kind == "arrive" and a.params & self.cluster.params)]
+        for act in self.acts.acts:
+            if act.kind != "weights" or not act.params & self.cluster.own:
+                continue
+            before = [a for a in mine if a.index < act.index]
+            after = next((a for a in mine if a.index > act.index), None)
+            if before and before[-1].kind == "arrive" and after is not None and after.kind == "arrive":
+                broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
+                yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
+
+    def _rates(self) -> Iterator[tuple[Broken, str]]:
+        """A learning rate that is set by hand more than once a window, and there between two of its backward passes.
+
+        Set once a window, before its first backward pass or before its step, it is a schedule like any other.
+        """
+        why = (
+            "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
+        )
+        opened, changes, inner = False, 0, None
+        for act in self.acts.acts:
+            if act.kind == "arrive" and act.detail.get("number") in self.numbers:
+                opened = True
+            elif act.kind == "rate" and self._mine(act):
+                changes += 1
+                inner = act if opened and act.detail["at"] == "backward" else inner
+                if inner is not None and changes > 1:
+                    broken = Broken("GA-INV-003", why, "rate", inner.place, inner.micro, (), inner.index)
+                    yield from ((broken, name) for name in sorted(self.cluster.params))
+                    return
+            elif act in self.steps:
+                opened, changes, inner = False, 0, None
+
+    def _stale(self) -> Iterator[tuple[Broken, str]]:
+        """Accumulators of the user's own, of which a step applies what an earlier step has applied."""
+        if not self.taken and not self.cluster.masters:
+            return
+        why, last = "accumulated onto a gradient that was already applied", 0
+        for step in self.steps:
+            for name in sorted(self.cluster.params):
+                if any(k <= last for k in step.held.get(name, ())):
+                    yield Broken("GA-INV-002", why, "accumulate", step.place, step.micro, (), step.index), name
+            last = step.micro
+
+    def _flat(self, act: Act) -> bool:
+        """A sum of more than a number: where no operator was recorded it may be the gradients, flattened."""
+        return not self.sighted and not act.params and int(act.detail.get("elements", 1)) > 1
+
+    def _ranks(self) -> Iterator[tuple[Broken, str]]:
+        """With several ranks, the gradient that a step applies was summed after its last arrival."""
+        state, synced = None, False
+        for act in self.acts.acts:
+            if act.kind == "arrive" and act.params & self.cluster.params:
+                state, synced = act, False
+            elif act.kind == "sync" and (act.params & self.cluster.params or self._flat(act)):
+                synced = True
+            elif act in self.steps and state is not None and int(state.detail.get("ranks", 1)) > 1 and not synced:
+                why = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
+                broken = Broken("GA-SYNC-001", why, "step", act.place, act.micro, (), act.index)
+                yield from ((broken, name) for name in sorted(self.cluster.params))
+                return
+
+
+def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
+    """Sizes of the windows where an optimizer (LBFGS) evaluates its closure several times: each is a window."""
+    calls: dict[Any, int] = {}
+    for step in steps:
+        calls[step.detail.get("call")] = calls.get(step.detail.get("call"), 0) + 1
+    several = any(int(step.detail.get("evaluation", 0)) > 1 for step in steps)
+    if not several or len(calls) != len(sizes):
+        return list(sizes)
+    return [n for n, times in zip(sizes, calls.values(), strict=True) for _ in range(times)]
+
+
+def _same_clip(out: list[tuple[str, Act]], act: Act, name: str) -> bool:
+    """A clip by hand goes through the weights one by one: at one line, for another weight, it is the same clip."""
+    if act.kind != "clip" or not out or out[-1][0] != "clip" or not act.detail.get("by hand"):
+        return False
+    before = out[-1][1]
+    return before.place == act.place and name not in act.params and not before.params & act.params
+
+
+def _cause(told: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
+    """A clip or unscale that only goes with a step that is wrong itself: then the step is to blame."""
+    window = table()
+    following = step.index + 1
+    while following < len(told) and told[following][0] in ("clip", "unscale", "sync"):
+        following += 1
+    wrong = window.RULES[step.before, window.Event.STEP]
+    stepped = following < len(told) and told[following][0] == "step"
+    return (following, wrong) if stepped and isinstance(wrong, window.Breaks) else (step.index, step.broken)
+
+
+def _repeated(act: Act, acts: Acts) -> bool:
+    """Accelerate advances a schedule once a rank and step, from one line of its own: these count once."""
+    if "accelerate" not in act.place.via:
+        return False
+    position = acts.acts.index(act)
+    before = acts.acts[position - 1] if position else None
+    return (
+        before is not None
+        and before.kind == "schedule"
+        and before.place == act.place
+        and before.detail.get("scheduler") == act.detail.get("scheduler")
+    )
+
+
+# -- Events of a run against the table of the window protocol: which obligation is broken, where, for which weights.
+SHOWN = ("how", "limit", "lr", "before", "after", "skipped", "type", "number", "by hand", "by_hand", "world")
+
+
+@dataclass(slots=True)
+class Judgement:
+    """What the events of one run say. `events` are plain data, for reading. `sizes` are the windows it was held to.
+
+    `unseen` says of what the events do not speak: where it is not empty, nothing but the number of steps was judged.
+    `doubts`: obligations that nothing broke and that the operators do not show; why, and where.
+    """
+
+    broken: list[Broken] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+    steps: int = 0
+    arrivals: int = 0
+    unseen: list[str] = field(default_factory=list)
+    doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
+
+
+def window_sizes(accum_steps: int, windows: int, tail: int = 0) -> list[int]:
+    """Micro-batches of each window: full ones, then a short last one."""
+    return [accum_steps] * windows + [tail] * (tail > 0)
+
+
+def check_protocol(tape: Tape, accum_steps: int, windows: int, tail: int = 0) -> Judgement:
+    """Judge a recorded run whose windows are known."""
+    return judge(acts_of(tape), window_sizes(accum_steps, windows, tail))
+
+
+Sizes = Callable[[Acts, Cluster], Sequence[int]]
+
+
+def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgement:
+    """Judge the acts of a run: the first break of each parameter's and scheduler's stream, merged where they agree.
+
+    `each` gives the windows of a cluster where they differ from `sizes`.
+    """
+    found = Judgement(sizes=list(sizes), events=readable(acts.acts), doubts=dict(acts.doubts))
+    breaks: list[tuple[Broken, str]] = []
+    groups = list(clusters(acts))
+    for cluster in groups:
+        run = Windows(acts, cluster, sizes if each is None else each(acts, cluster))
+        found.arrivals = max(found.arrivals, len(run.numbers))
+        found.steps += len({(a.detail.get("call"), a.micro) for a in run.steps})
+        breaks.extend(run.breaks())
+    breaks.extend(_outside(acts, groups))
+    breaks.extend(_uncounted(acts, groups, sizes, found))
+    if max(sizes, default=1) > 1:
+        breaks.extend(narrow(acts, groups))
+    found.broken = merged(breaks)
+    return found
+
+
+def readable(acts: Iterable[Act]) -> list[dict[str, Any]]:
+    """Acts as plain data; the same act on one parameter after the other, at one line, is one row."""
+    rows: list[dict[str, Any]] = []
+    for act in acts:
+        shown = {k: _plain(v) for k, v in act.detail.items() if k in SHOWN and v not in (None, "", False)}
+        row = {"event": act.kind, "place": str(act.place), "micro": act.micro, "params": sorted(act.params), **shown}
+        last = rows[-1] if rows else row
+        if act.params and last is not row and {**last, "params": []} == {**row, "params": []}:
+            last["params"] = sorted({*last["params"], *row["params"]})
+        else:
+            rows.append(row)
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def merged(breaks: Iterable[tuple[Broken, str]]) -> list[Broken]:
+    """One finding for all the parameters that one act broke in the same way, in the order of the run."""
+    groups: dict[tuple[str, str, str, str], list[tuple[Broken, str]]] = {}
+    for broken, name in breaks:
+        key = (broken.obligation, broken.why, broken.event, str(broken.place))
+        groups.setdefault(key, []).append((broken, name))
+    out = []
+    for rows in groups.values():
+        first = min((b for b, _ in rows), key=lambda b: b.index)
+        names = tuple(dict.fromkeys(n for _, n in rows if n))
+        out.append(Broken(first.obligation, first.why, first.event, first.place, first.micro, names, first.index))
+    return sorted(out, key=lambda b: b.index)
+
+
+def clusters(acts: Acts) -> Iterator[Cluster]:
+    """The optimizers that stepped, or that were made and never did, each with the parameters that it answers for."""
+    steps = [a for a in acts.acts if a.kind == "step"]
+    wrappers = {a.detail.get("outer") for a in steps} - {None}
+    reached = frozenset().union(*(a.params for a in acts.acts if a.kind == "arrive"))
+    own: dict[int, frozenset[str]] = {}
+    for step in steps:
+        if step.detail.get("optimizer") not in wrappers:
+            key = int(step.detail.get("optimizer", -1))
+            own[key] = own.get(key, frozenset()) | step.params
+    ends = [a for a in acts.acts if a.kind == "end"]
+    made = {k: frozenset(v) for a in ends for k, v in a.detail.get("optimizers", {}).items()}
+    for key, params in made.items():
+        taken = frozenset().union(*own.values())
+        if key not in own and key not in wrappers and params & reached - taken:
+            own[key] = params - taken
+    if not own:
+        own[-1] = reached
+    free = reached - frozenset().union(*own.values())
+    for key, names in own.items():
+        if names & reached:
+            yield Cluster(key, names & reached, names)
+        elif free:
+            yield Cluster(key, free, names | free, masters=True)
+
+
+def _uncounted(
+    acts: Acts, groups: list[Cluster], sizes: Sequence[int], found: Judgement
+) -> Iterator[tuple[Broken, str]]:
+    """Steps of gradients whose arrival nothing saw: only their number can be judged."""
+    known = frozenset().union(*(c.own for c in groups))
+    unseen: dict[int, list[Act]] = {}
+    for act in acts.acts:
+        if act.kind == "step" and not act.params & known:
+            unseen.setdefault(act.detail.get("optimizer", -1), []).append(act)
+    for steps in unseen.values():
+        found.steps += len(steps)
+        found.unseen.append(f"{steps[0].place}: gradients are applied here that no backward pass was seen to bring")
+        if len(steps) != len(sizes):
+            why = f"{len(steps)} optimizer steps for {len(sizes)} windows"
+            act = steps[min(len(sizes), len(steps) - 1)]
+            yield from (
+                (Broken("GA-INV-003", why, "step", act.place, act.micro, (), act.index), name)
+                for name in sorted(act.params)
+            )
+
+
+def _outside(acts: Acts, groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
+    why = "the optimizer's state was advanced by the gradients outside the optimizer's step"
+    known = frozenset().union(*(c.own for c in groups))
+    for act in acts.outside:
+        for name in act.params & known:
+            yield Broken("GA-INV-003", why, "state", act.place, act.micro, (), act.index), name
+
+
+def narrow(acts: Acts, groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
+    """Accumulation in fewer bits than fp32: into `.grad`, or into a buffer of the user's own."""
+    answered = frozenset().union(*(c.params for c in groups))
+    for found in acts.narrowed:
+        if found.param in answered:
+            yield Broken("GA-INV-004", found.why, "accumulate", found.place, found.micro, (), found.index), found.param
+    held: dict[str, int] = {}
+    for act in acts.acts:
+        if act.kind in ("zero", "step"):
+            held.update(dict.fromkeys(act.params, 0))
+        if act.kind != "arrive" or act.detail.get("taken"):
+            continue
+        for name in sorted(act.params & answered):
+            held[name] = held.get(name, 0) + 1
+            dtype = act.detail.get("dtypes", {}).get(name, "")
+            if held[name] == 2 and dtype in NARROW:
+                why = f"gradients are accumulated in {dtype}"
+                yield Broken("GA-INV-004", why, "accumulate", act.place, act.micro, (), act.index), name

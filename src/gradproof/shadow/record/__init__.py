@@ -1,0 +1,1 @@
+"""Records what a step does: operators, hooks, data, names, reads of values."""

@@ -1,0 +1,167 @@
+"""The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
+
+A look costs about half a microsecond a parameter, and there are a few looks a micro-batch. Tensors of inference mode
+have no version counter: of these only the identity is watched. Where no operator is recorded checksums are compared
+too, of the weights as well: a write through `.data` or NumPy moves no version counter. That reads every element once.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.shadow.record.names import Names
+
+
+@dataclass(slots=True)
+class Held:
+    """What a parameter's `.grad` was when it was last looked at. `due`: applied by a step and not zeroed since."""
+
+    param: weakref.ref[Tensor]
+    grad: weakref.ref[Tensor] | None = None
+    version: int = 0
+    due: bool = False
+    sums: Tensor | None = None
+    weights: Tensor | None = None
+
+
+Change = tuple[Tensor, str]
+"""A parameter whose `.grad` is not what it was, and how: gone, new (it was None), other (another tensor), written."""
+
+
+def all_zero(grad: Tensor) -> bool:
+    """Whether every element is zero. Waits for the device."""
+    with torch.no_grad(), _disable_current_modes():
+        values = grad.coalesce().values() if grad.is_sparse else grad
+        return not bool(values.any())
+
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def checksum(tensor: Tensor) -> Tensor | None:
+    """The sum of the elements' bits and that of the elements, on the device; None for what has no plain storage."""
+    if type(tensor) not in (Tensor, torch.nn.Parameter) or tensor.layout is not torch.strided or tensor.is_complex():
+        return None
+    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+        return None
+    with torch.no_grad(), _disable_current_modes():
+        plain = tensor.detach()
+        whole, numbers = plain.view(BITS[plain.element_size()]).sum(dtype=torch.int64), plain.sum(dtype=torch.float64)
+        return torch.stack((whole, numbers.view(torch.int64)))
+
+
+def same(one: Tensor | None, other: Tensor | None) -> bool:
+    """Whether two checksums are equal, or cannot be compared. Waits for the device."""
+    if one is None or other is None or one.device != other.device:
+        return True
+    with _disable_current_modes():
+        return torch.equal(one, other)
+
+
+class Buffers:
+    """Finds what changed since it was last asked. `sums` says whether checksums are compared."""
+
+    sums = False
+
+    def __init__(self, names: Names) -> None:
+        self.names = names
+        self._held: dict[int, Held] = {}
+        self._records: list[Held] = []
+        self._edition = -1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._held.clear()
+        self._edition = -1
+
+    def changes(self, only: Iterable[Tensor] | None = None) -> list[Change]:
+        """Every buffer that changed, or those of the parameters given; each change is told once."""
+        if only is not None:
+            return self._changed([self._record(p) for p in only])
+        return self._changed(self._known())
+
+    def _known(self) -> list[Held]:
+        if self._edition != self.names.edition:
+            self._edition = self.names.edition
+            self._records = [self._record(p) for p in self.names.params()]
+        return self._records
+
+    def rewritten(self) -> list[Tensor]:
+        """The parameters whose weights are not those of the last call of this method."""
+        found = []
+        for held in self._known():
+            param = held.param()
+            if param is None:
+                continue
+            now = checksum(param)
+            if not same(held.weights, now):
+                found.append(param)
+            held.weights = now
+        return found
+
+    def _record(self, param: Tensor) -> Held:
+        held = self._held.get(id(param))
+        if held is None or held.param() is not param:
+            held = self._held[id(param)] = Held(weakref.ref(param))
+        return held
+
+    def _changed(self, records: list[Held]) -> list[Change]:
+        found: list[Change] = []
+        for held in records:
+            param = held.param()
+            grad = None if param is None else param.grad
+            if param is None or grad is None:
+                if param is not None and held.grad is not None:
+                    held.grad, held.due = None, False
+                    found.append((param, "gone"))
+                continue
+            kept = held.grad is not None and held.grad() is grad
+            try:
+                version = grad._version
+            except RuntimeError:
+                version = -1
+            if kept and version == held.version and (not self.sums or same(held.sums, checksum(grad))):
+                continue
+            found.append((param, "written" if kept else "new" if held.grad is None else "other"))
+            held.version, held.sums = version, checksum(grad) if self.sums else None
+            if not kept:
+                held.grad = weakref.ref(grad)
+        return found
+
+    def applied(self, params: Iterable[Tensor]) -> None:
+        """An optimizer applied these: their buffers are to be zeroed before the next arrival."""
+        for param in params:
+            held = self._held.get(id(param))
+            if held is not None and held.grad is not None:
+                held.due = True
+
+    def zeroed(self, params: Iterable[Tensor]) -> None:
+        """These were seen to be zeroed."""
+        for param in params:
+            held = self._held.get(id(param))
+            if held is not None:
+                held.due = False
+
+    def unseen_zeros(self) -> list[Tensor]:
+        """Applied and never seen to be zeroed, yet zero: written past the version counter (`p.grad.data.zero_()`)."""
+        found = []
+        for held in self._held.values():
+            param = held.param() if held.due else None
+            if param is not None and param.grad is not None:
+                held.due = False
+                if all_zero(param.grad):
+                    found.append(param)
+        return found
+
+
+def found_skip(optimizer: Any) -> Tensor | None:
+    """The flag by which a fused optimizer skips its update on an infinite gradient, or None."""
+    flag = getattr(optimizer, "found_inf", None)
+    return flag.detach().clone() if isinstance(flag, Tensor) else None

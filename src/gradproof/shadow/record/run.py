@@ -1,0 +1,241 @@
+"""What the user's function is handed, and one recording of it."""
+
+from __future__ import annotations
+
+import io
+import random
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from gradproof.core.errors import GradproofError
+from gradproof.shadow.places import OWN, USER, owner
+from gradproof.shadow.record.hooks import Hooks
+from gradproof.shadow.record.leaves import Inject
+from gradproof.shadow.record.recorder import Recorder
+from gradproof.shadow.tape import NOWHERE, Place, Tape
+
+Step = Callable[["Run"], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """How to train: `windows` optimizer steps of `accum_steps` micro-batches of `micro_batch_size` samples.
+
+    `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
+    with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
+    the caller gave, for functions that read it. `by_callers` is gradproof's own: a line that makes data for several
+    lines is one source for each of them.
+    """
+
+    accum_steps: int = 4
+    micro_batch_size: int = 2
+    windows: int = 2
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+    seed: int = 0
+    tail: int = 0
+    tail_samples: int = 0
+    optimizer: str | None = None
+    by_callers: bool = False
+
+    @property
+    def samples(self) -> int:
+        """Samples to train on in all."""
+        whole = self.accum_steps * self.micro_batch_size * self.windows
+        return whole + (self.tail_samples or self.tail * self.micro_batch_size)
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches in all; the last of the full batch's may be short."""
+        return -(-self.samples // self.micro_batch_size)
+
+    @property
+    def effective_batch_size(self) -> int:
+        """Samples of a whole window."""
+        return self.accum_steps * self.micro_batch_size
+
+    def full_batch(self) -> Run:
+        """The same samples, one micro-batch a window."""
+        return replace(
+            self,
+            accum_steps=1,
+            micro_batch_size=self.effective_batch_size,
+            tail=0,
+            tail_samples=self.tail * self.micro_batch_size,
+        )
+
+
+NUMBERS: Mapping[str, frozenset[str]] = {
+    "accum_steps": frozenset({"accum_steps", "effective_batch_size"}),
+    "micro_batch_size": frozenset({"micro_batch_size", "effective_batch_size"}),
+    "windows": frozenset({"windows", "samples", "micro_batches"}),
+}
+"""The numbers of a `Run` that a function has to train with, and the names by which it may read each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Noted(Run):
+    """A `Run` that notes which of its names are read."""
+
+    read: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def __getattribute__(self, name: str) -> Any:
+        get = object.__getattribute__
+        if name.startswith("_") or name == "read":
+            return get(self, name)
+        get(self, "read").add(name)
+        part = vars(Run).get(name)
+        if not isinstance(part, property):
+            return get(self, name)
+        plain = Run(**{f.name: get(self, f.name) for f in fields(Run)})
+        return getattr(plain, name)
+
+
+@dataclass(slots=True)
+class Recording:
+    """A tape, and in words the error that the user's function ended with, if it did, and its line.
+
+    `read`: the names of the `Run` that the function read.
+    """
+
+    tape: Tape
+    error: str = ""
+    raised: Place = NOWHERE
+    read: frozenset[str] = frozenset()
+
+    def never_read(self) -> list[str]:
+        """The numbers of the run that the function never read."""
+        return [name for name, names in NUMBERS.items() if not names & self.read]
+
+
+def seed(number: int) -> None:
+    """Seed Python, NumPy and torch, so that two recordings begin alike."""
+    random.seed(number)
+    np.random.seed(number % 2**32)
+    torch.manual_seed(number)
+
+
+def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") -> Recording:
+    """Call the function under the recorder. The function's own error is kept; anything else is raised.
+
+    `clean` zeroes the gradients at the start of every window ("window") or of every backward pass ("pass").
+    """
+    seed(run.seed)
+    recorder = Recorder(inject=inject)
+    recorder.leaves.sites.by_callers = run.by_callers
+    error, place = "", NOWHERE
+    noted = Noted(**{f.name: getattr(run, f.name) for f in fields(Run)})
+    noted.read.clear()
+    printed = Printed(sys.stdout or io.StringIO(), inject is None)
+    with redirect_stdout(cast("Any", printed)), recorder, Hooks(recorder, clean) as hooks:
+        try:
+            returned = step(noted)
+            recorder.quiet += 1
+            recorder.tape.returned = numbers(returned)
+            recorder.quiet -= 1
+            recorder.event("loss", {f"loss/{i:04d}": t for i, t in enumerate(tensors(returned))})
+        except Exception as caught:
+            error, place = told(caught), blamed(caught)
+        hooks.end()
+        recorder.tape.buffers = hooks.module_buffers
+    recorder.tape.printed = decimals("".join(printed.texts))
+    recorder.tape.shared = recorder.leaves.sites.shared()
+    return Recording(recorder.tape, error, place, frozenset(noted.read))
+
+
+class Printed:
+    """A stream that keeps what is written to it. It passes on what the function prints of its own data."""
+
+    def __init__(self, stream: Any, passes: bool) -> None:
+        self.stream, self.passes, self.texts = stream, passes, list[str]()
+
+    def write(self, text: str) -> int:
+        """Keep a text; how many characters were written."""
+        self.texts.append(text)
+        return int(self.stream.write(text)) if self.passes else len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+DECIMAL = re.compile(r"(?<![\w.+-])([-+]?\d*)\.(\d+)(?:[eE]([-+]?\d+))?(?![\w.]*\w)")
+
+
+def decimals(text: str) -> list[tuple[float, float]]:
+    """The decimal fractions in a text, each with the size of its last place."""
+    found = DECIMAL.finditer(text)
+    return [(float(m[0]), float(f"1e{int(m[3] or 0) - len(m[2])}")) for m in found]
+
+
+@contextmanager
+def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+    """Another default floating-point dtype of torch for a while."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def told(error: BaseException) -> str:
+    """An exception in words; one that began in gradproof itself says so."""
+    innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
+    own = owner(innermost.f_code.co_filename) == OWN and not isinstance(error, GradproofError)
+    return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
+
+
+def blamed(error: BaseException) -> Place:
+    """The user's innermost line of a traceback."""
+    found = NOWHERE
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if owner(frame.f_code.co_filename) == USER:
+            found = Place(frame.f_code.co_filename, line, frame.f_code.co_name)
+    return found
+
+
+TEXT_NUMBER = re.compile(r"(?<![\w.+-])[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?(?![\w.]*\w)")
+
+
+def parts(returned: Any) -> Iterable[Any]:
+    """What a returned container holds; nothing for anything else."""
+    if isinstance(returned, Mapping):
+        return returned.values()
+    if isinstance(returned, list | tuple | set | frozenset):
+        return returned
+    if is_dataclass(returned) and not isinstance(returned, type):
+        return [getattr(returned, f.name) for f in fields(returned)]
+    plain = isinstance(returned, str | bytes | int | float | complex | np.generic | np.ndarray | torch.Tensor | type)
+    own = vars(returned) if hasattr(returned, "__dict__") and not plain and not callable(returned) else {}
+    return [] if isinstance(returned, torch.nn.Module | torch.optim.Optimizer) else own.values()
+
+
+def tensors(returned: Any) -> list[torch.Tensor]:
+    """Every floating-point tensor in what a function returned, in order."""
+    if isinstance(returned, torch.Tensor):
+        return [returned] if returned.is_floating_point() else []
+    return [t for part in parts(returned) for t in tensors(part)]
+
+
+def numbers(returned: Any) -> list[float]:
+    """Every number in what a function returned that is no floating-point tensor, in order; of a text, those in it."""
+    if isinstance(returned, bool | np.bool_ | complex | bytes | type(None)):
+        return []
+    if isinstance(returned, int | float | np.integer | np.floating):
+        return [float(returned)]
+    if isinstance(returned, str):
+        return [float(text) for text in TEXT_NUMBER.findall(returned)]
+    if isinstance(returned, np.ndarray):
+        return [x for one in returned.ravel().tolist() for x in numbers(one)]
+    if isinstance(returned, torch.Tensor):
+        plain = not returned.is_floating_point() and not returned.is_complex() and returned.dtype is not torch.bool
+        return [float(x) for x in returned.detach().flatten().tolist()] if plain else []
+    return [x for part in parts(returned) for x in numbers(part)]

@@ -1,0 +1,269 @@
+"""What a verification of a real step says: one result an obligation, and everything that it rests on.
+
+A result is HOLDS only when every comparison that it needs was made and succeeded. `worst` gives the outcome of the
+whole: a refutation before a lost sight, a lost sight before an unknown, and so on; nothing decided is NOT_RUN.
+`--allow-undecided` excuses an undecided obligation from the exit, never from the outcome.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradproof import __version__
+from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
+from gradproof.shadow.tape import Place
+
+OBLIGATIONS: dict[str, str] = {
+    "GA-DATA-001": "the window's micro-batches are the samples of the effective batch, in order",
+    "GA-EQ-001": "the gradient handed to the optimizer is the gradient of the full batch",
+    "GA-INV-001": "the window's loss is the loss of the full batch",
+    "GA-INV-002": "gradients are zeroed once between two windows",
+    "GA-INV-003": "one optimizer step, and at most one schedule step, a window",
+    "GA-INV-004": "gradients are accumulated in fp32 or wider",
+    "GA-INV-005": "the gradient is clipped once, after the last micro-batch",
+    "GA-SYNC-001": "every rank applies the gradient of the samples of all ranks",
+}
+"""Obligations that a recorded step can discharge, in the order of the report."""
+
+SEVERITY = (
+    Outcome.REFUTED, Outcome.ERROR, Outcome.OPAQUE, Outcome.OUTSIDE, Outcome.SPURIOUS, Outcome.WEAK, Outcome.VACUOUS,
+    Outcome.BOUND_HIT, Outcome.TIMEOUT, Outcome.UNKNOWN, Outcome.NOT_RUN, Outcome.HOLDS,
+)  # fmt: skip
+
+ALL_INPUTS = "all real weights and float inputs, at this shape"
+UP_TO_CONSTANTS = "equal up to constants"
+PROBABLE = "all residues but a stated probability of error"
+RECORDED = "the recorded run"
+NO_LOSS = "no-reported-loss"
+"""The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
+ON_PATH = {
+    ALL_INPUTS: "all real weights and float inputs that take the recorded path, at this shape",
+    UP_TO_CONSTANTS: f"{UP_TO_CONSTANTS}, on the recorded path",
+    PROBABLE: "all residues that take the recorded path, but a stated probability of error",
+}
+"""What is left of a reach where the step's path depends on numbers."""
+UNREAD = "what other numbers lead to was not recorded"
+"""How a line ends at which numbers were read."""
+UNMET = "inputs at which this is not so: "
+"""How a condition on the recorded path begins."""
+SHOWN = 3
+"""Lines that a reach names."""
+
+
+def on_path(reach: str, lines: Sequence[str]) -> str:
+    """A reach where values were read at these lines (`file:line`)."""
+    if not lines or reach not in ON_PATH:
+        return reach
+    rest = f" and {len(lines) - SHOWN} more" if len(lines) > SHOWN else ""
+    return f"{ON_PATH[reach]} (values read: {', '.join(lines[:SHOWN])}{rest})"
+
+
+@dataclass(slots=True)
+class Result:
+    """One obligation: the outcome, why, where in the user's file, and how to mend it.
+
+    `domain`: real, field, events or floats. `reach`: on what it was established. `details` and `counterexample` are
+    plain data (numbers as text where they are exact).
+    """
+
+    obligation: str
+    outcome: Outcome
+    reason: str
+    place: Place | None = None
+    mend: str = ""
+    domain: str = ""
+    reach: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+    counterexample: dict[str, Any] | None = None
+
+    @property
+    def applies(self) -> bool:
+        """Whether there was something to judge."""
+        return self.details.get("code") != NO_LOSS
+
+
+@dataclass(slots=True)
+class Verification:
+    """A whole verification, as plain data but for the outcomes and places.
+
+    `allow_undecided` are the obligations that the user lets stand undecided: they do not keep the exit from MET.
+    """
+
+    subject: str
+    config: dict[str, Any]
+    results: list[Result] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    weights: list[dict[str, Any]] = field(default_factory=list)
+    rounding: list[dict[str, Any]] = field(default_factory=list)
+    assumptions: list[str] = field(default_factory=list)
+    paths: list[str] = field(default_factory=list)
+    uncovered: list[str] = field(default_factory=list)
+    havocked: list[str] = field(default_factory=list)
+    operators: dict[str, int] = field(default_factory=dict)
+    shapes: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    monitoring: dict[str, Any] = field(default_factory=dict)
+    allow_undecided: list[str] = field(default_factory=list)
+
+    @property
+    def outcome(self) -> Outcome:
+        """The worst of the results that apply."""
+        return worst(result.outcome for result in self.results if result.applies)
+
+    @property
+    def exit(self) -> Exit:
+        """How the command ends: by the worst result that is not allowed; where every result is allowed it is OPEN."""
+        return ending(worst(r.outcome for r in self.results if r.applies and r not in self.allowed))
+
+    @property
+    def allowed(self) -> list[Result]:
+        """The undecided results that `allow_undecided` names. What is refuted, or crashed, is never among them."""
+        return [r for r in self.results if r.obligation in self.allow_undecided and ending(r.outcome) is Exit.OPEN]
+
+    @property
+    def code(self) -> int:
+        """The exit code."""
+        return EXIT_CODE[self.exit]
+
+    def result(self, obligation: str) -> Result:
+        """The result of an obligation. Raises KeyError when it was not judged."""
+        for found in self.results:
+            if found.obligation == obligation:
+                return found
+        raise KeyError(obligation)
+
+
+def worst(outcomes: Iterable[Outcome]) -> Outcome:
+    """The most severe outcome; of none it is NOT_RUN."""
+    return min(outcomes, key=SEVERITY.index, default=Outcome.NOT_RUN)
+
+
+def ending(outcome: Outcome) -> Exit:
+    """Exit of a single outcome, by the DECISION table."""
+    if outcome is Outcome.ERROR:
+        return Exit.CRASH
+    effect = DECISION[Expect.HOLDS, outcome]
+    return {Effect.DISCHARGED: Exit.MET, Effect.BROKEN: Exit.BROKEN, Effect.OPEN: Exit.OPEN}[effect]
+
+
+if set(SEVERITY) != set(Outcome):
+    raise ImportError("SEVERITY does not order every outcome")
+
+
+# -- A Verification as JSON and back: format `gradproof-step/1`, described by reports/step.schema.json.
+STEP_SCHEMA = "gradproof-step/1"
+_PLACE = frozenset({"file", "line", "function", "via"})
+_VERDICT = ("outcome", "exit", "code")
+_RESULT: Mapping[str, type | tuple[type, ...]] = {
+    "obligation": str,
+    "outcome": str,
+    "reason": str,
+    "place": (dict, type(None)),
+    "mend": str,
+    "domain": str,
+    "reach": str,
+    "details": dict,
+    "counterexample": (dict, type(None)),
+}
+_LISTS = ("events", "weights", "rounding", "assumptions", "paths", "uncovered", "havocked", "notes", "allow_undecided")
+_MAPPINGS = ("config", "operators", "shapes", "versions", "seconds", "monitoring")
+
+
+def plain(value: Any, where: str = "verification") -> Any:
+    """JSON form of plain data, with NumPy numbers and arrays among it. Raises ValueError with the place of the rest."""
+    if isinstance(value, Enum):
+        return plain(value.value, where)
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(float(value))
+    if isinstance(value, Fraction | Path | Place):
+        return str(value)
+    if isinstance(value, np.ndarray | np.generic):
+        return plain(value.tolist(), where)
+    if isinstance(value, Mapping):
+        return {_key(k, where): plain(v, f"{where}.{k}") for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(v, f"{where}[{i}]") for i, v in enumerate(value)]
+    if isinstance(value, set | frozenset):
+        return sorted((plain(v, where) for v in value), key=str)
+    raise ValueError(f"{where} is a {type(value).__module__}.{type(value).__name__}, which is no plain data")
+
+
+def _key(key: Any, where: str) -> str:
+    if isinstance(key, str | int | Fraction | np.integer | tuple):
+        return str(key.value if isinstance(key, Enum) else key)
+    raise ValueError(f"{where} has a key of type {type(key).__name__}")
+
+
+def to_json(verification: Verification) -> dict[str, Any]:
+    """The JSON form. Raises ValueError where something is no plain data."""
+    made: dict[str, Any] = {
+        "schema": STEP_SCHEMA,
+        "gradproof": __version__,
+        "subject": verification.subject,
+        "outcome": str(verification.outcome),
+        "exit": str(verification.exit),
+        "code": verification.code,
+        "results": [_result(result, f"results[{i}]") for i, result in enumerate(verification.results)],
+    }
+    for name in (*_MAPPINGS, *_LISTS):
+        made[name] = plain(getattr(verification, name), name)
+    return made
+
+
+def _result(result: Result, where: str) -> dict[str, Any]:
+    made = {f.name: getattr(result, f.name) for f in fields(result)}
+    place = result.place
+    if place is not None:
+        made["place"] = {"file": place.file, "line": place.line, "function": place.function, "via": place.via}
+    return {name: plain(value, f"{where}.{name}") for name, value in made.items()}
+
+
+def from_json(data: Any) -> Verification:
+    """Inverse of `to_json`. Raises ValueError on any other shape, and when the verdict does not follow."""
+    if not isinstance(data, dict) or data.get("schema") != STEP_SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise ValueError(f"its schema is {found!r}, not {STEP_SCHEMA!r}")
+    kinds: dict[str, type] = {"subject": str, "results": list}
+    kinds |= dict.fromkeys(_MAPPINGS, dict) | dict.fromkeys(_LISTS, list)
+    _shaped(data, kinds, "it")
+    known = {"schema", "gradproof", *_VERDICT, *kinds}
+    if set(data) != known:
+        raise ValueError(f"its keys differ: {', '.join(sorted(set(data) ^ known))}")
+    results = [_read(row, f"results[{i}]") for i, row in enumerate(data["results"])]
+    rest = {name: data[name] for name in (*_MAPPINGS, *_LISTS)}
+    made = Verification(data["subject"], results=results, **rest)
+    follows = (str(made.outcome), str(made.exit), made.code)
+    stated = tuple(data[name] for name in _VERDICT)
+    if stated != follows:
+        raise ValueError(f"it states {stated}, and its results say {follows}")
+    return made
+
+
+def _read(row: Any, where: str) -> Result:
+    if not isinstance(row, dict) or set(row) != set(_RESULT):
+        raise ValueError(f"{where} is no result")
+    _shaped(row, _RESULT, where)
+    place = row["place"]
+    if place is not None:
+        if set(place) != _PLACE or not isinstance(place["line"], int):
+            raise ValueError(f"{where}.place is no place")
+        place = Place(**place)
+    return Result(**{**row, "outcome": Outcome(row["outcome"]), "place": place})
+
+
+def _shaped(data: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:
+    for name, kind in kinds.items():
+        if not isinstance(data.get(name), kind):
+            raise ValueError(f"{where} has {name} of type {type(data.get(name)).__name__}")

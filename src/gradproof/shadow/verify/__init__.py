@@ -1,0 +1,1 @@
+"""From recordings to results: every obligation of a step, decided."""

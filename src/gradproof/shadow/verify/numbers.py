@@ -1,0 +1,301 @@
+"""The second judge: plain numbers. The N-run and a clean full batch are compared as machine numbers, nothing else.
+
+*Clean* means that the gradients are zeroed before each window of the full batch begins. Compared are the gradients that
+each optimizer step is handed, the weights and the optimizer's state after it, running averages, the buffers of the
+modules, and the losses that the function returns; where it returns none, the numbers that it prints. This is done
+
+| at | in |
+|---|---|
+| the recorded values | the function's own dtype |
+| the function's own values | float64: `run.dtype` and torch's default dtype |
+| leaves scaled by `SCALES` | float64, or the own dtype where the function does not run in float64 |
+
+A difference counts above `ROUNDINGS` units of roundoff of the narrowest dtype on the tape, relative to the largest
+element, and above `SLACK` times the difference that leaves a few units of roundoff away make. Where the proof needed
+constants read as rationals, the unit is that of float32. This judge proves nothing. It only keeps HOLDS from standing
+where the numbers differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Recording, default_dtype
+from gradproof.shadow.result import UP_TO_CONSTANTS, Result, Verification
+from gradproof.shadow.streams import Array, Key, Streams
+from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
+from gradproof.shadow.verify.compare import Window
+from gradproof.shadow.verify.match import moved, unmatched
+from gradproof.shadow.verify.obligations import granted, numbers_of, returned_pairs
+from gradproof.shadow.verify.recordings import UNIT, Session, Values, finite, narrowest, recorded, stepped, values_of
+
+SCALES = ((8, 1 / 16), (9, 16.0))
+"""Key and scale of further leaves."""
+ROUNDOFFS = 16
+"""Units of roundoff by which leaves are moved, to see how far rounding reaches."""
+NEIGHBOURS = 3
+SLACK = 4.0
+TINY = 1e-9
+"""The size of numbers that are compared in absolute terms: a saturated model has gradients of 1e-30."""
+OBLIGATION: Mapping[str, str] = {
+    "grad": "GA-EQ-001",
+    "param": "GA-INV-003",
+    "state": "GA-INV-003",
+    "average": "GA-INV-003",
+    "buffer": "GA-INV-003",
+    "loss": "GA-INV-001",
+    "printed": "GA-INV-001",
+}
+WORDS: Mapping[str, str] = {
+    "grad": "gradient of",
+    "param": "weights of",
+    "state": "optimizer state",
+    "average": "running average",
+    "buffer": "module buffer",
+    "loss": "returned loss",
+    "printed": "printed number",
+}
+MEND = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
+Name = tuple[int, str]
+"""A window (-1: the end of the run) and the name that an event has for a tensor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Apart:
+    """A number that differs: group, name, window (0-based, -1 the end), the largest difference and what is allowed."""
+
+    group: str
+    name: str
+    window: int
+    size: float
+    allowed: float
+    where: str
+    place: Place
+
+    def __str__(self) -> str:
+        at = "at the end" if self.window < 0 else f"in window {self.window + 1}"
+        sizes = f"by {self.size:.2g} where {self.allowed:.2g} is allowed"
+        return f"the {WORDS[self.group]} {self.name} {at} differs {sizes} ({self.where})"
+
+
+@dataclass(frozen=True, slots=True)
+class Sides:
+    """Two recordings to compare, and how to make both again at other leaves."""
+
+    where: str
+    ours: Recording
+    full: Recording
+    wide: bool = False
+
+
+class Numbers:
+    """The second judge of one session."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.run = session.run
+        self.missed: list[str] = []
+        self.looked: list[str] = []
+        passes = sum(1 for _ in session.full[0].tape.events("backward"))
+        self.clean = "pass" if passes == self.run.windows + (self.run.tail > 0) else "window"
+
+    def _counted(self) -> None:
+        """Printed numbers cannot be compared where the two runs print different amounts."""
+        ours, full = (len(printed(r[0].tape)) for r in (self.session.ours, self.session.full))
+        if ours != full:
+            self.missed.append(f"printed numbers: the run prints {ours}, the full batch {full}")
+
+    def judge(self, made: Verification, results: Mapping[str, Sequence[Result]]) -> Iterator[Result]:
+        """An UNKNOWN for each obligation that is held to hold and of which the numbers differ."""
+        claimed = {n: [r for r in rows if r.outcome is Outcome.HOLDS or not r.applies] for n, rows in results.items()}
+        wanted = {group for group, name in OBLIGATION.items() if claimed.get(name)}
+        if any(r.details.get("equal") == "update" for r in claimed.get("GA-EQ-001", ())):
+            wanted.discard("grad")
+        constants = any(r.reach.startswith(UP_TO_CONSTANTS) for rows in claimed.values() for r in rows)
+        found: dict[str, Apart] = {}
+        refuted = any(r.outcome is Outcome.REFUTED for rows in results.values() for r in rows)
+        for sides in self.sides():
+            self.looked.append(sides.where)
+            for apart in self.compared(sides, wanted, constants):
+                found.setdefault(OBLIGATION[apart.group], apart)
+            wanted -= {g for g in OBLIGATION if OBLIGATION[g] in found}
+            if refuted or not wanted:  # a refuted step is compared at the recorded values alone
+                break
+        self._counted()
+        if self.looked:
+            made.notes.append(f"numbers compared beside the proof: {'; '.join(self.looked)}")
+        made.notes += [f"not compared beside the proof: {text}" for text in self.missed]
+        for name, apart in found.items():
+            if apart.group == "printed":
+                mend = claimed[name][0].mend
+                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, mend, "floats")
+                continue
+            said = claimed[name][0].reason
+            words = f'the two judges disagree: the proof says "{said}", and in numbers {apart}'
+            yield Result(name, Outcome.UNKNOWN, words, apart.place, MEND, "floats", "", {"code": "judges-disagree"})
+
+    # The runs
+
+    def sides(self) -> Iterator[Sides]:
+        """What is compared."""
+        ours = self.session.ours
+        yield from self._sides("own dtype, recorded values", ours, values_of(ours), wide=False)
+        if self.session.ranks > 1:
+            self.missed.append("numbers in float64 and at other scales: not compared for several ranks")
+            return
+        own = self._own_in_float64()
+        base, wide = (ours, False) if own is None else (own, True)
+        if own is not None:
+            yield from self._sides("float64, the function's own values", own, values_of(own), wide=True)
+        for key, scale in SCALES:
+            values = [moved(v, key, scale) for v in values_of(base)]
+            scaled = self.record(False, values, wide)
+            where = f"{'float64' if wide else 'own dtype'}, values {scale:g} times as large"
+            if scaled[0].error or not finite(scaled[0].tape):
+                self.missed.append(f"numbers at values {scale:g} times as large: no finite numbers there")
+                continue
+            yield from self._sides(where, scaled, values_of(scaled), wide)
+
+    def _own_in_float64(self) -> list[Recording] | None:
+        own = self.record(False, None, wide=True)
+        if own[0].error:
+            self.missed.append(f"numbers in float64: the function does not run in it ({own[0].error.splitlines()[0]})")
+            return None
+        return own
+
+    def _sides(self, where: str, ours: list[Recording], values: list[Values], wide: bool) -> Iterator[Sides]:
+        full = self.record(True, values, wide)
+        if full[0].error or unmatched(ours[0].tape, full[0].tape):
+            self.missed.append(f"numbers ({where}): the full batch could not be run on the same data")
+            return
+        if not finite(ours[0].tape) or not finite(full[0].tape):
+            self.missed.append(f"numbers ({where}): not all of them are finite")
+            return
+        yield from (Sides(where, a, b, wide) for a, b in zip(ours, full, strict=True))
+
+    def record(self, full: bool, values: Sequence[Values] | None, wide: bool) -> list[Recording]:
+        """One call of the function; the full batch is clean."""
+        run = self.run.full_batch() if full else self.run
+        clean = self.clean if full else ""
+        session = self.session
+        if not wide:
+            return recorded(session.step, run, session.ranks, values, clean)
+        with default_dtype(torch.float64):
+            return recorded(session.step, replace(run, dtype=torch.float64), 1, values, clean)
+
+    # The comparison
+
+    def compared(self, sides: Sides, groups: set[str], constants: bool) -> Iterator[Apart]:
+        """What differs beyond rounding, the first of each group."""
+        unit = max(UNIT[narrowest(r.tape)] for r in (sides.ours, sides.full))
+        unit = max(unit, UNIT["float32"]) if constants else unit
+        ours, full = contents(sides.ours.tape), contents(sides.full.tape)
+        suspects = [
+            (name, a, full[name]) for name, a in ours.items()
+            if name in full and kind(name) in groups and distance(a, full[name]) > roundings(unit, a, full[name])
+        ]  # fmt: skip
+        suspects += [p for p in returned_pairs(sides.ours.tape, sides.full.tape) if "loss" in groups
+                     and distance(*p[1:]) > roundings(unit, *p[1:])]  # fmt: skip
+        if not suspects:
+            return
+        spread = self.spread(sides, unit)
+        last_place = {
+            name: place for side in (sides.ours, sides.full) for name, (_, place) in printed(side.tape).items()
+        }
+        told: set[str] = set()
+        for name, a, b in sorted(suspects, key=lambda s: s[0][0] if s[0][0] >= 0 else 1 << 30):
+            allowed = roundings(unit, a, b) + SLACK * spread.get(name, 0.0) + last_place.get(name, 0.0)
+            size = distance(a, b)
+            if size > allowed and kind(name) not in told:
+                told.add(kind(name))
+                place = place_of(sides.ours.tape, name)
+                yield Apart(kind(name), name[1].partition("/")[2], name[0], size, allowed, sides.where, place)
+
+    def spread(self, sides: Sides, unit: float) -> dict[Name, float]:
+        """How far every number moves when the leaves move by a few units of roundoff."""
+        base = contents(sides.ours.tape) | dict(returned(sides.ours.tape))
+        found: dict[Name, float] = {}
+        if self.session.ranks > 1:
+            return {name: float("inf") for name in base}
+        for key in range(1, NEIGHBOURS + 1):
+            values = [nudged(v, key, ROUNDOFFS * unit) for v in values_of([sides.ours])]
+            near = self.record(False, values, sides.wide)[0]
+            for name, b in (contents(near.tape) | dict(returned(near.tape))).items():
+                if name in base:
+                    found[name] = max(found.get(name, 0.0), distance(base[name], b))
+        return found
+
+
+def nudged(values: Mapping[Key, Array], key: int, size: float) -> Mapping[Key, Array]:
+    """Every leaf moved by at most `size` of itself (of 1 where it is 0)."""
+    rng = np.random.default_rng(key)
+    found = {
+        n: v + rng.uniform(-size, size, v.size) * np.where(v == 0, 1.0, np.abs(v)) for n, v in sorted(values.items())
+    }
+    return values.with_values(found) if isinstance(values, Streams) else found
+
+
+def kind(name: Name) -> str:
+    """The group of a number."""
+    return name[1].partition("/")[0]
+
+
+def roundings(unit: float, a: Array, b: Array) -> float:
+    """What rounding is granted without a look at the neighbours; below `TINY` numbers are nothing but rounding."""
+    return granted(unit, largest(a), largest(b), least=TINY)
+
+
+def largest(a: Array) -> float:
+    """The largest magnitude, 0 of nothing."""
+    return float(np.max(np.abs(a), initial=0.0))
+
+
+def distance(a: Array, b: Array) -> float:
+    """The largest difference; infinite for other shapes."""
+    a, b = (np.asarray(x, dtype=np.float64).ravel() for x in (a, b))
+    return float(np.max(np.abs(a - b), initial=0.0)) if a.size == b.size else float("inf")
+
+
+def contents(tape: Tape) -> dict[Name, Array]:
+    """Every number that is compared but the losses, by window and name."""
+    found: dict[Name, Array] = {}
+    for index, window in enumerate(stepped(tape)):
+        found |= _window(index, window)
+    for event in tape.events("end"):
+        found |= {(-1, n): v for n, v in event.values.items() if n.startswith(("param/", "average/"))}
+    found |= {name: np.asarray([x]) for name, (x, _) in printed(tape).items()}
+    return found | {(-1, f"buffer/{n}"): v for n, v in tape.buffers.items()}
+
+
+def printed(tape: Tape) -> dict[Name, tuple[float, float]]:
+    """The decimal fractions that a function prints which returns no number, each with the size of its last place."""
+    if any(numbers_of(tape)):
+        return {}
+    count = len(tape.printed)
+    return {(-1, f"printed/{i} of {count}"): pair for i, pair in enumerate(tape.printed, 1)}
+
+
+def _window(index: int, window: Window) -> dict[Name, Array]:
+    before = _values([o.event for o in window.steps], ("grad/",))
+    after = _values([o.event for o in window.stepped], ("param/", "state/"))
+    return {(index, name): value for name, value in (before | after).items()}
+
+
+def _values(events: Sequence[Event], prefixes: tuple[str, ...]) -> dict[str, Array]:
+    return {n: v for e in events for n, v in e.values.items() if n.startswith(prefixes)}
+
+
+def returned(tape: Tape) -> Iterator[tuple[Name, Array]]:
+    """The numbers that the function returned, named as `returned_pairs` names them."""
+    yield from ((name, a) for name, a, _ in returned_pairs(tape, tape))
+
+
+def place_of(tape: Tape, name: Name) -> Place:
+    """The step of the window, or the last one."""
+    steps = [w.place() for w in stepped(tape)]
+    return steps[min(name[0], len(steps) - 1)] if steps else NOWHERE

@@ -1,0 +1,381 @@
+"""From what was compared to one result an obligation.
+
+A gradient that differs is refuted only when the difference is seen on the real step too, at the same leaves; it may be
+explained first: by an offence against the window protocol, by data that do not match, by statistics over the batch, by
+constants that are not the numbers that they stand for, or by a learning rate that makes up for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.domains.interpreter import Observation
+from gradproof.shadow.record.run import Recording, Run
+from gradproof.shadow.result import Result
+from gradproof.shadow.streams import Array
+from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.verify.compare import Quantity, windows
+from gradproof.shadow.verify.diagnosis import Scale, mend, place_of_gradient, place_of_loss, scale
+from gradproof.shadow.verify.match import same
+from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorded, stepped, values_of
+
+ROUNDINGS = 64
+GROUPS = {
+    "grad": "GA-EQ-001",
+    "loss": "GA-INV-001",
+    "weights": "GA-INV-003",
+    "state": "GA-INV-003",
+    "average": "GA-INV-003",
+    "sync": "GA-SYNC-001",
+}
+PREFIX = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "param/", "average": "average/"}
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a domain says of every quantity. `constants`: equal up to constants, each with its bound, in words."""
+
+    domain: str
+    reach: str
+    equal: list[Quantity] = field(default_factory=list)
+    apart: list[Quantity] = field(default_factory=list)
+    constants: list[tuple[Quantity, str]] = field(default_factory=list)
+    unknown: list[tuple[Quantity | None, Outcome, str]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    error_bound: str = ""
+    examples: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, group: str, among: Sequence[Quantity]) -> list[Quantity]:
+        """Quantities of one group."""
+        return [q for q in among if q.group == group]
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A difference on the real step: the largest, relative to the full batch's largest number, and the relation."""
+
+    size: float
+    scale: Scale | None
+    ours: Array
+    full: Array
+    where: str
+
+
+def replay(session: Session, quantity: Quantity) -> Seen | None:
+    """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
+    rank = quantity.rank
+    if quantity.event == "told":
+        ours, root = (content(session.full[rank].tape, replace(quantity, event=e)) for e in ("loss", "backward"))
+        return _seen(ours, root, session.full, "the recorded values, in the full batch's run")
+    if quantity.group == "sync":
+        return measured(session.ours[rank], session.ours[0], quantity, "the recorded values")
+    first = measured(session.ours[rank], session.full[rank], quantity, "the recorded values")
+    if first is not None or not session.moved:
+        return first
+    for where, mine, theirs in session.elsewheres():
+        found = measured(mine[rank], theirs[rank], quantity, where)
+        if found is not None:
+            return found
+    return None
+
+
+def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> Seen | None:
+    """Compare the contents of the storages of two recordings; None when they agree within rounding."""
+    a, b = (content(r.tape, quantity) for r in (ours, full))
+    return _seen(a, b, (ours, full), where)
+
+
+def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], where: str) -> Seen | None:
+    if a is None or b is None or a.size != b.size:
+        return None
+    a, b = np.ravel(a), np.ravel(b)
+    unit = max(UNIT[narrowest(r.tape)] for r in recordings)
+    largest = float(np.max(np.abs(b), initial=0.0))
+    size = float(np.max(np.abs(a - b), initial=0.0))
+    if not np.isfinite(size) or size <= granted(unit, largest, float(np.max(np.abs(a), initial=0.0))):
+        return None
+    return Seen(size / largest if largest else float("inf"), scale(a, b), a, b, where)
+
+
+def content(tape: Tape, quantity: Quantity) -> Array | None:
+    """What the storages held for a quantity, as float64."""
+    seen = [Observation(e) for e in tape.events() if e.refs]
+    if quantity.group == "loss":
+        return _loss(tape, quantity)
+    prefix = PREFIX[quantity.group]
+    name = prefix + quantity.name
+    if quantity.event == "end":
+        events = [o.event for o in seen if o.event.kind == "end"]
+    else:
+        cut = [w for w in windows(seen) if w.steps]
+        if quantity.window >= len(cut):
+            return None
+        chosen = cut[quantity.window]
+        before = quantity.group == "grad" or quantity.event == "step"
+        events = [o.event for o in (chosen.steps if before else chosen.stepped)]
+    return next((event.values[name] for event in events if name in event.values), None)
+
+
+def _loss(tape: Tape, quantity: Quantity) -> Array | None:
+    if quantity.event == "loss":
+        return next((e.values[quantity.name] for e in tape.events("loss") if quantity.name in e.values), None)
+    every = windows([Observation(e) for e in tape.events() if e.refs])
+    cut = [w for w in every if w.steps] or every
+    if quantity.window >= len(cut):
+        return None
+    roots = [v.sum() for o in cut[quantity.window].roots for n, v in o.event.values.items() if n.startswith("root")]
+    return np.asarray([np.sum(roots)])
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """What the numbers that a function returns say of GA-INV-001: an outcome, and in words why."""
+
+    outcome: Outcome
+    words: str
+
+
+def reported(session: Session) -> Reported | None:
+    """The returned numbers that no domain compares against the full batch's; None where there are none.
+
+    Floating-point tensors are compared by the domains where the full batch returns as many.
+    """
+    ours, full = (numbers_of(r[0].tape) for r in (session.ours, session.full))
+    found = [_reported(session, *sides) for sides in zip(ours, full, strict=True) if sides[0] or sides[1]]
+    return min(found, key=lambda r: (Outcome.REFUTED, Outcome.UNKNOWN, Outcome.HOLDS).index(r.outcome), default=None)
+
+
+def numbers_of(tape: Tape) -> tuple[list[float], list[float]]:
+    """The numbers that a function returned: those in floating-point tensors, and all others."""
+    values = [v for e in tape.events("loss") for _, v in sorted(e.values.items())]
+    return [float(x) for v in values for x in np.ravel(v)], [float(x) for x in tape.returned or []]
+
+
+def returns_nothing(session: Session) -> bool:
+    """Whether no call of the function returned a number."""
+    return not any(side for r in (*session.ours[:1], *session.full[:1]) for side in numbers_of(r.tape))
+
+
+def _reported(session: Session, ours: list[float], full: list[float]) -> Reported:
+    unit = max(UNIT[narrowest(r[0].tape)] for r in (session.ours, session.full))
+    steps = sum(1 for e in session.full[0].tape.events("step"))
+    if len(ours) == session.run.micro_batches != len(full) == steps:
+        return _shares(session.run, ours, full, unit)
+    if len(ours) != len(full):
+        words = f"{len(ours)} numbers are returned, {len(full)} with the full batch: which are losses is not known"
+        return Reported(Outcome.UNKNOWN, words)
+    right = _as_roots(session, list(full), unit)
+    for index, (a, b) in enumerate(zip(ours, right, strict=True)):
+        if not close(a, b, unit):
+            words = f"number {index + 1} is {a:.6g}, with the full batch {b:.6g}"
+            known = len(full) >= steps > 0 and not (a.is_integer() and b.is_integer()) and _steady(session, unit)
+            why = "" if known else "; whether it is a loss is not known"
+            return Reported(Outcome.REFUTED if known else Outcome.UNKNOWN, words + why)
+    return Reported(Outcome.HOLDS, f"equal to the full batch's within rounding, {len(full)} numbers")
+
+
+def _shares(run: Run, ours: list[float], full: list[float], unit: float) -> Reported:
+    """One number for each micro-batch: the mean over a window, or the sum of its shares, is the full batch's."""
+    sizes = [run.accum_steps] * run.windows + [run.tail] * (run.tail > 0)
+    ends = np.cumsum(sizes)
+    parts = [np.asarray(ours[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
+    for name in ("mean", "sum"):
+        if all(close(float(getattr(part, name)()), right, unit) for part, right in zip(parts, full, strict=False)):
+            return Reported(Outcome.HOLDS, f"one a micro-batch; their {name} over each window is the full batch's")
+    return Reported(Outcome.UNKNOWN, "one a micro-batch; neither their mean nor their sum is the full batch's")
+
+
+def granted(unit: float, *sizes: float, least: float = 1e-12) -> float:
+    """What rounding is granted on numbers of these sizes; below `least` in absolute terms."""
+    return ROUNDINGS * unit * max(*sizes, least)
+
+
+def close(a: float, b: float, unit: float) -> bool:
+    """Equal within rounding, as losses are."""
+    return abs(a - b) <= granted(unit, abs(a), abs(b)) or a == b
+
+
+def _steady(session: Session, unit: float) -> bool:
+    """Whether the function returns the same numbers when it is called again."""
+    again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
+    first, second = ([x for side in numbers_of(r[0].tape) for x in side] for r in (session.ours, again))
+    return len(first) == len(second) and all(close(a, b, unit) for a, b in zip(first, second, strict=True))
+
+
+def returned_pairs(ours: Tape, full: Tape) -> list[tuple[tuple[int, str], Array, Array]]:
+    """The returned numbers of two runs side by side, by place; none where the runs return different amounts."""
+    made = []
+    for kind, a, b in zip(("tensor", "number"), numbers_of(ours), numbers_of(full), strict=True):
+        pairs = zip(a, b, strict=True) if len(a) == len(b) else ()
+        made += [((0, f"loss/{kind} {i + 1}"), np.asarray([x]), np.asarray([y])) for i, (x, y) in enumerate(pairs)]
+    return made
+
+
+def integers_of(tape: Tape) -> list[str]:
+    """That the integers of a run are those that were recorded, as an assumption."""
+    if not tape.integers:
+        return []
+    return [f"token ids, targets and masks are those of the recorded run ({len(tape.integers)} sites)"]
+
+
+def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
+    """What the full batch should have returned: the roots of its windows, where the first number is the first root."""
+    tape = session.full[0].tape
+    cut = stepped(tape)
+    roots = [sum(float(np.sum(v)) for o in w.roots for v in o.event.values.values()) for w in cut]
+    if len(roots) != len(full) or not abs(full[0] - roots[0]) <= ROUNDINGS * unit * abs(roots[0]):
+        return full
+    return roots
+
+
+def one_factor(session: Session, quantities: Sequence[Quantity]) -> Scale | None:
+    """The one factor by which every quantity differs from the full batch's, if there is one."""
+    found: list[Scale] = []
+    for quantity in quantities:
+        seen = measured(session.ours[quantity.rank], session.full[quantity.rank], quantity, "")
+        if seen is None or seen.scale is None or not seen.scale.proportional:
+            return None
+        found.append(seen.scale)
+    same = all(abs(s.factor - found[0].factor) <= 1e-3 * abs(found[0].factor) for s in found)
+    return found[0] if same and found else None
+
+
+def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
+    """A quantity that a domain found different: REFUTED where the real step shows it, else SPURIOUS."""
+    obligation = GROUPS[quantity.group]
+    seen = replay(session, quantity)
+    place = blamed(session, quantity)
+    if seen is None:
+        reason = f"the {decision.domain} domain finds the {quantity} different, the real step does not show it"
+        return Result(obligation, Outcome.SPURIOUS, reason, place, "", decision.domain, decision.reach)
+    if quantity.group == "grad" and not (seen.scale and seen.scale.proportional):
+        place = only_pass(session, quantity) or place
+    words = f"the {quantity} is not the full batch's" if quantity.group != "sync" else f"{quantity}: not rank 0's"
+    if seen.scale is not None and seen.scale.proportional and abs(seen.scale.factor - 1) > 1e-3:
+        words = f"the {quantity} is {seen.scale}"
+    example = {
+        "quantity": str(quantity),
+        **differing(seen.ours, seen.full),
+        "relative_difference": seen.size if np.isfinite(seen.size) else None,
+        "replayed": f"on the real step, at {seen.where}",
+    }
+    if str(quantity) in decision.examples:
+        example["assignment"] = decision.examples[str(quantity)]
+    return Result(
+        obligation, Outcome.REFUTED, words, place, mend(seen.scale, session.run.accum_steps),
+        decision.domain, decision.reach, {"factor": seen.scale.factor if seen.scale else None}, example,
+    )  # fmt: skip
+
+
+def differing(ours: Array, full: Array, most: int = 8) -> dict[str, list[Any]]:
+    """The elements that differ most, in their order: positions in row-major order, and both numbers."""
+    apart = np.abs(ours - full)
+    least = 1e-4 * float(np.max(apart, initial=0.0))
+    places = sorted(int(i) for i in np.argsort(-apart, kind="stable")[:most] if apart[i] > least)
+    return {
+        "elements": places,
+        "accumulated": [float(ours[i]) for i in places],
+        "full_batch": [float(full[i]) for i in places],
+    }
+
+
+def only_pass(session: Session, quantity: Quantity) -> Place | None:
+    """The backward pass of a window of several micro-batches, where it is the only one."""
+    tape = session.ours[quantity.rank].tape
+    cut = stepped(tape)
+    roots = cut[quantity.window].roots if quantity.window < len(cut) else []
+    return roots[0].event.place if len(roots) == 1 < session.run.accum_steps else None
+
+
+def blamed(session: Session, quantity: Quantity) -> Place:
+    """The line that a difference is blamed on. A loss that was returned has a line of its own."""
+    tape = session.ours[quantity.rank].tape
+    if quantity.event in ("loss", "told"):
+        return place_of_loss(tape, quantity.name)
+    if quantity.group == "average":
+        places = [e.detail.get("averages", {}).get(quantity.name) for e in tape.events("end")]
+        return next((p for p in places if p is not None), quantity.place)
+    if quantity.group in ("grad", "loss"):
+        return place_of_gradient(tape, quantity.window, quantity.name)
+    return quantity.place
+
+
+def equal_update(decision: Decision, session: Session) -> bool:
+    """Only gradients differ; the weights after every step are equal, and moved; no state of an optimizer differs."""
+    apart = {q.group for q in decision.apart}
+    known = {q.group for q in decision.equal}
+    unsure = [q for q, _, _ in decision.unknown if q is None or q.group != "grad"]
+    if apart != {"grad"} or "weights" not in known or decision.missing or unsure:
+        return False
+    return all(weight_moved(session, q) for q in decision.apart)
+
+
+def weight_moved(session: Session, quantity: Quantity) -> bool:
+    """Whether the step of a window moved the weight of a gradient."""
+    tape = session.ours[quantity.rank].tape
+    cut = stepped(tape)
+    name = f"param/{quantity.name}"
+    for event in (o.event for w in cut[quantity.window : quantity.window + 1] for o in w.steps):
+        after = content(tape, replace(quantity, group="weights", event="stepped"))
+        if name in event.values and after is not None:
+            return not np.array_equal(event.values[name], after)
+    return False
+
+
+def undone(tape: Tape) -> Place | None:
+    """A step that moved weights which were put back before the next one, or the end. Other changes are compared."""
+    before: Event | None = None
+    after: Event | None = None
+    for event in tape.events():
+        if before is not None and after is not None and event.kind in ("step", "end"):
+            names = [n for n in event.values if n.startswith("param/") and n in before.values and n in after.values]
+            moved = [n for n in names if not same(before.values[n], after.values[n])]
+            if moved and all(same(before.values[n], event.values[n]) for n in moved):
+                return after.place
+        if event.kind == "step":
+            before, after = event, None
+        elif event.kind == "stepped":
+            after = event
+    return None
+
+
+def unmoved(tape: Tape) -> Place | None:
+    """A step after which no weight had moved, although a gradient and the learning rate were not zero."""
+    before: Event | None = None
+    arrived = graded_once = False
+    for event in tape.events():
+        arrived = arrived or event.kind == "accumulate"
+        graded_once = graded_once or (event.kind == "step" and any(n.startswith("grad/") for n in event.refs))
+        if event.kind == "end" and arrived and not graded_once:
+            return next((e.place for e in tape.events("step")), None)
+        if event.kind == "step" and (before is None or before.detail.get("call") != event.detail.get("call")):
+            before = event
+        elif event.kind == "stepped" and before is not None and not before.detail.get("skipped"):
+            rates = [abs(float(r)) for r in before.detail.get("lr", [])]
+            graded = any(np.any(v) for n, v in before.values.items() if n.startswith("grad/"))
+            params = [n for n in event.values if n.startswith("param/") and n in before.values]
+            still = all(np.array_equal(before.values[n], event.values[n]) for n in params)
+            if any(rates) and graded and params and still:
+                return before.place
+            before = None
+    return None
+
+
+def frozen(tape: Tape) -> bool:
+    """Whether no parameter's numbers changed between its first use and the end of the run."""
+    ends = [event.values for event in tape.events("end")]
+    first: dict[str, Array] = {}
+    for leaf in tape.leaves():
+        if leaf.source.kind == "param":
+            first.setdefault(f"param/{leaf.source.name}", leaf.value)
+    return all(same(first[n], v) for values in ends for n, v in values.items() if n in first)
+
+
+def first_of(quantities: Iterable[Quantity]) -> Quantity:
+    """The first that went wrong: by window."""
+    return min(quantities, key=lambda q: q.window)

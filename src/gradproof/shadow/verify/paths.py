@@ -1,0 +1,249 @@
+"""Reads of values: which paths of the step were recorded, and a search for inputs that take the others.
+
+A Python branch on a tensor reads a truth value from it (the event `item`); `tolist`, NumPy, a pickle or a printed
+tensor read its numbers, and `nonzero` or a mask makes a shape of them (`Tape.reads`). What is proved is proved for the
+path that was recorded, and the reach of a result says so (`narrow`). Recordings at other leaves (moved, and scaled up
+and down, so that a norm falls on the other side of its limit) find further paths, up to `TRIES`; each is verified as a
+step of its own. A branch of which one side was never taken is reported as not covered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.domains.marks import Marks, Unknown
+from gradproof.shadow.record.run import Recording
+from gradproof.shadow.result import UNMET, UNREAD, Result, on_path
+from gradproof.shadow.streams import blocks_of, sample_axis
+from gradproof.shadow.tape import Const, Entry, Event, Tape
+from gradproof.shadow.verify.match import joined
+from gradproof.shadow.verify.recordings import Session, apart, finite, recorded, same_path, values_of
+
+TRIES = ((2, 0.05), (3, 20.0))
+"""Key and scale of the further leaves that are tried: both sides of a limit within a factor of 20 are reached."""
+MOST = 4
+"""Paths that are verified at most: each costs as much as the first."""
+
+
+def branches(tape: Tape) -> Iterator[tuple[str, bool]]:
+    """Truth values that Python read from tensors: the line, and which way it went."""
+    for event in tape.events("item"):
+        if is_branch(event):
+            yield str(event.place), bool(np.any(event.values["value"]))
+
+
+def is_branch(event: Event) -> bool:
+    """Whether the number that was read is a truth value."""
+    return isinstance(event.detail.get("result"), bool) and "value" in event.values
+
+
+def numbers_read(sessions: list[Session]) -> list[str]:
+    """Lines at which Python read numbers from a tensor: what it did with them is not followed."""
+    found = [str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e)]
+    return list(dict.fromkeys([*found, *(str(mark.place) for tape in tapes(sessions) for mark in tape.reads)]))
+
+
+def tapes(sessions: list[Session]) -> list[Tape]:
+    """The tapes of the runs with micro-batches."""
+    return [recording.tape for session in sessions for recording in session.ours]
+
+
+def constants(sessions: list[Session]) -> list[str]:
+    """Floats that were neither drawn nor given, as an assumption."""
+    found = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.constants)
+    return [
+        f"the floats made at {m.place} ({m.how}) are constants, with the numbers of the recorded run" for m in found
+    ]
+
+
+def narrow(results: Iterable[Result], sessions: list[Session], conditions: list[str]) -> list[str]:
+    """Say of results that hold for which path they do; returns what was not covered, in words.
+
+    `conditions`: what was taken for granted about numbers of the path, in words that end with a line.
+    """
+    branched = [place for tape in tapes(sessions) for place, _ in branches(tape)]
+    places = [*numbers_read(sessions), *branched, *(text.rpartition(", at ")[2] for text in conditions)]
+    lines = list(dict.fromkeys(place.replace("\\", "/").rpartition("/")[2] for place in places))
+    for result in results:
+        if result.outcome is Outcome.HOLDS:
+            result.reach = on_path(result.reach, lines)
+    return [*uncovered(sessions), *(f"{UNMET}{text}" for text in conditions)]
+
+
+def others(session: Session) -> Iterator[Session]:
+    """Sessions of further paths: each differs in its operators from all before it."""
+    known = [session.ours]
+    for made in session.away:
+        if len(known) < MOST and usable(made) and differs(known, made):
+            known.append(made)
+            yield following(session, made)
+    reads = any(r.tape.reads or any(True for _ in r.tape.events("item")) for r in session.ours)
+    if session.ranks > 1 or (not reads and len(known) == 1):
+        return
+    for key, scale in TRIES:
+        made = recorded(session.step, session.run, session.ranks, session.elsewhere(key, scale))
+        if len(known) < MOST and usable(made) and (differs(known, made) or flows(session, made)):
+            known.append(made)
+            yield following(session, made)
+
+
+def usable(made: list[Recording]) -> bool:
+    """Whether a recording came to its end with finite numbers."""
+    return not any(r.error or not finite(r.tape) for r in made)
+
+
+def differs(known: list[list[Recording]], made: list[Recording]) -> bool:
+    """Whether a recording took none of the known paths."""
+    return not any(same_path(one, made) for one in known)
+
+
+def flows(session: Session, made: list[Recording]) -> bool:
+    """Whether a constant or a Python number of the same path is another one here."""
+    return same_path(session.ours, made) and bool(apart(session.ours, made))
+
+
+def following(session: Session, ours: list[Recording]) -> Session:
+    """The session of a path: the same leaves for the full batch, and values of its own nearby."""
+    full = recorded(session.step, session.run.full_batch(), session.ranks, values_of(ours))
+    made = replace(session, ours=ours, full=full, moved=[], away=[], seconds={})
+    made.moved = made.move()
+    return made
+
+
+def uncovered(sessions: list[Session]) -> list[str]:
+    """Paths that no recording took, in words: ways of branches, other numbers at reads, other shapes."""
+    found: list[str] = []
+    taken: dict[str, set[bool]] = {}
+    for tape in tapes(sessions):
+        for place, way in branches(tape):
+            taken.setdefault(place, set()).add(way)
+    for place, ways in taken.items():
+        yes = f"the branch at {place} was {next(iter(ways))} in every recording"
+        both = f"the branch at {place} went both ways: not every combination of them was recorded"
+        found.append(yes if len(ways) == 1 else both)
+    numbers = dict.fromkeys(str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e))
+    found += [f"Python reads a number at {place}: {UNREAD}" for place in numbers]
+    marks = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.reads)
+    return found + [f"{m.how} at {m.place} reads numbers: {UNREAD}" for m in marks]
+
+
+# -- Which integer data every window reads: token ids and labels, followed from their site to what takes them.
+Site = tuple[str, str, int]
+"""The user's line, the operator and the number of its argument."""
+Element = tuple[str, int]
+"""The site of the data and the place in its stream."""
+
+
+@dataclass(slots=True)
+class Reads:
+    """What one operator's argument reads, window by window; `followed`: no element of it came from elsewhere."""
+
+    windows: dict[int, set[Element]] = field(default_factory=dict)
+    followed: bool = True
+
+    @property
+    def all(self) -> set[Element]:
+        """The elements of every window."""
+        return set().union(*self.windows.values())
+
+
+def reads_of(tape: Tape) -> dict[Site, Reads]:
+    """Every argument of integers that a forward pass takes."""
+    found: dict[Site, Reads] = {}
+    window = 0
+    for item in tape.items:
+        if isinstance(item, Event) and item.kind == "step":
+            window += any(window in r.windows for r in found.values())
+        elif isinstance(item, Entry) and not item.backward:
+            for number, arg in enumerate(item.args):
+                if isinstance(arg, Const) and isinstance(arg.marks, Marks) and arg.value.dtype.kind == "i":
+                    reads = found.setdefault((str(item.place), item.op, number), Reads())
+                    elements = [_element(m, tape) for m in arg.marks.marks.ravel().tolist()]
+                    reads.followed = reads.followed and None not in elements
+                    reads.windows.setdefault(window, set()).update(e for e in elements if e is not None)
+    return found
+
+
+def _element(mark: object, tape: Tape) -> Element | None:
+    if not isinstance(mark, Unknown) or len(mark.key) != 3 or mark.key[0] not in tape.integers:
+        return None
+    site, first, index = mark.key
+    return str(site), int(first) + int(index)
+
+
+def integers_differ(session: Session) -> str:
+    """How the windows' integers are not those of the full batch, or of the other ranks, or not new; else nothing."""
+    ours, full = ([reads_of(r.tape) for r in side] for side in (session.ours, session.full))
+    for rank, (mine, theirs) in enumerate(zip(ours, full, strict=True)):
+        aside = side_by_side(session.ours[rank].tape, session.full[rank].tape)
+        for key in mine.keys() & theirs.keys():
+            a, b = mine[key], theirs[key]
+            same = {site for site, _ in a.all} == {site for site, _ in b.all}
+            if a.followed and b.followed and same and not aside & {site for site, _ in a.all}:
+                found = _apart(a, b) or _again(a, session.ours[0].tape)
+                if found:
+                    return found
+    return _shared(ours, session) if session.ranks > 1 else ""
+
+
+def side_by_side(ours: Tape, full: Tape) -> set[str]:
+    """Sites of which the full batch has its samples along a later axis: places in the streams are not the same."""
+    blocks = blocks_of({site: {np.shape(a) for a in arrays} for site, arrays in ours.integers.items()})
+    return {
+        s for s, arrays in full.integers.items() if any(sample_axis(blocks.get(s, ()), np.shape(a)) for a in arrays)
+    }
+
+
+def _apart(ours: Reads, full: Reads) -> str:
+    for window in sorted(ours.windows.keys() & full.windows.keys()):
+        a, b = ours.windows[window], full.windows[window]
+        if a != b:
+            words = f"reads {len(a)} integers of the data, the full batch {len(b)}, {len(a & b)} of both"
+            return f"window {window + 1} {words}"
+    return ""
+
+
+def _again(reads: Reads, tape: Tape) -> str:
+    first, *others = reads.windows.values()
+    if not others or not first or any(w != first for w in others):
+        return ""
+    unread = _unread(first, tape)
+    return (
+        f"every window reads the same integers, and {unread} of them are never read" if unread > len(first) / 2 else ""
+    )
+
+
+def _unread(read: set[Element], tape: Tape) -> int:
+    held = sum(np.size(a) for site in {site for site, _ in read} for a in tape.integers[site])
+    return int(held) - len(read)
+
+
+def _shared(ours: Sequence[dict[Site, Reads]], session: Session) -> str:
+    """All ranks read the same elements of the same data, and leave as many to nobody."""
+    for key in set(ours[0]).intersection(*ours[1:]):
+        each = [reads[key] for reads in ours]
+        first = each[0].all
+        if not first or any(not r.followed or r.all != first for r in each):
+            continue
+        unread = _unread(first, session.ours[0].tape)
+        if unread > len(first) / 2 and _same_data({site for site, _ in first}, session):
+            return f"every rank reads the same samples, and {unread} integers of the data are read by none"
+    return ""
+
+
+def _same_data(sites: set[str], session: Session) -> bool:
+    return all(_alike(site, [r.tape for r in session.ours]) for site in sites)
+
+
+def _alike(site: str, tapes: Sequence[Tape]) -> bool:
+    streams = _streams(site, tapes)
+    first = next(streams)
+    return all(np.array_equal(first, other) for other in streams)
+
+
+def _streams(site: str, tapes: Sequence[Tape]) -> Iterator[np.ndarray]:
+    return (joined(tape.integers.get(site, []), ()) for tape in tapes)

@@ -1,0 +1,427 @@
+"""The recordings that a verification rests on, and whether the step is one that can be verified at all.
+
+| recording | leaves |
+|---|---|
+| `ours` | the N micro-batches, at the values that the user's function makes |
+| `full` | the full batch, at the values of `ours` |
+| `moved` | the N micro-batches again, every leaf at another value |
+| `elsewheres` | both runs at further values, made when a refutation does not show at those of `ours` |
+
+`moved` must be the tape of `ours` again: the same operators, constants and Python numbers. Where it is not, the step
+took another path (a branch on data), or a value flowed past the recorder, or the step is not deterministic.
+Each recording is a list, one item a rank.
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.domains.floats import Floats
+from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Observation, Reading
+from gradproof.shadow.record.run import Recording, Run, Step, record, seed
+from gradproof.shadow.streams import Array, Injection, Key
+from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape
+from gradproof.shadow.verify.compare import Window, windows
+from gradproof.shadow.verify.match import Difference, contents_apart, differences, moved, near, streams, unmatched
+from gradproof.shadow.verify.ranks import read_ranks, record_ranks, renamings
+
+# -- Never blind and green: what the tape says must be what the storages hold.
+UNIT: Mapping[str, float] = {
+    "float64": 2.0**-53,
+    "float32": 2.0**-24,
+    "tf32": 2.0**-11,
+    "float16": 2.0**-11,
+    "bfloat16": 2.0**-8,
+}
+ROUNDINGS = 4096
+"""Roundings of the narrowest format that a disagreement must exceed, relative to the event's largest number."""
+LOOSEST = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Disagreement:
+    """A tensor whose storage is not what the tape says."""
+
+    name: str
+    event: str
+    place: Place
+    size: float
+
+
+def narrowest(tape: Tape) -> str:
+    """The floating-point format of the tape with the largest unit roundoff."""
+    found = {ref.dtype for entry in tape.entries() for ref in entry.writes if ref.dtype in FLOATS}
+    return max(found or {"float32"}, key=lambda d: UNIT[d])
+
+
+def tolerance(tape: Tape) -> float:
+    """How far an evaluation in float64 and the machine may be apart, relative to the largest number of an event."""
+    return min(LOOSEST, ROUNDINGS * UNIT[narrowest(tape)])
+
+
+def disagreements(reading: Reading, tape: Tape, allowed: float) -> list[Disagreement]:
+    """Compare what a reading in float64 says with the contents that a tape recorded at the same events."""
+    actual = [event for event in tape.events() if event.refs]
+    if len(actual) != len(reading.observations):
+        place = actual[-1].place if actual else NOWHERE
+        return [Disagreement("the sequence of events", "end", place, float("inf"))]
+    pairs = zip(reading.observations, actual, strict=True)
+    return [found for seen, event in pairs for found in _event(seen, event, allowed)]
+
+
+def _event(seen: Observation, event: Event, allowed: float) -> list[Disagreement]:
+    scale = max((_largest(v) for v in event.values.values()), default=0.0)
+    found = []
+    for name, value in seen.values.items():
+        ref = event.refs.get(name)
+        if not isinstance(ref, Ref) or name not in event.values or not hasattr(value, "parts"):
+            continue
+        said, held = np.asarray(value.parts[0], dtype=np.float64), np.asarray(event.values[name], dtype=np.float64)
+        size = distance(said, held)
+        if not size <= allowed * max(scale, 1e-3):
+            found.append(Disagreement(name, event.kind, event.place, size))
+    return found
+
+
+def distance(said: Array, held: Array) -> float:
+    """Largest difference; infinities and NaN must be alike, or the distance is infinite."""
+    if said.shape != held.shape:
+        return float("inf")
+    finite = np.isfinite(said) & np.isfinite(held)
+    if not np.array_equal(said[~finite], held[~finite], equal_nan=True):
+        return float("inf")
+    return float(np.max(np.abs(said[finite] - held[finite]), initial=0.0))
+
+
+def _largest(values: Array) -> float:
+    array = np.asarray(values, dtype=np.float64)
+    return float(np.max(np.abs(array[np.isfinite(array)]), initial=0.0))
+
+
+BATCH_NORMS = ("native_batch_norm", "_native_batch_norm_legit", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm")
+SCALES = (1.0, 0.05)
+NEAR = (2.0**-6, 2.0**-12)
+"""Other values that are tried: of another size (half precision overflows soon), then near the run's own."""
+REPLAYS = ((4, 0.25), (5, 0.05), (6, 4.0), (7, 64.0))
+"""Key and scale of further values at which a refutation is replayed before it is called spurious."""
+NOT_FATAL = frozenset({"exported"})
+Values = Mapping[Key, Array]
+
+
+@dataclass(slots=True)
+class Trouble:
+    """Why nothing can be said about the numbers of the step: an outcome that is no answer, the place and the mend."""
+
+    outcome: Outcome
+    reason: str
+    place: Place
+    mend: str
+    code: str
+
+
+@dataclass(slots=True)
+class Session:
+    """The recordings of one step."""
+
+    step: Step
+    run: Run
+    ranks: int
+    ours: list[Recording]
+    full: list[Recording]
+    moved: list[Recording] = field(default_factory=list)
+    away: list[list[Recording]] = field(default_factory=list)
+    havoc: Havoc | None = None
+    operations: int = 150_000
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, step: Step, run: Run, ranks: int = 1) -> Session:
+        """Record the N-run, the full batch at the same values, and the N-run at other values."""
+        began = time.monotonic()
+        ours = recorded(step, run, ranks)
+        full = recorded(step, run.full_batch(), ranks, values_of(ours))
+        session = cls(step, run, ranks, ours, full)
+        if any(r.tape.shared for r in (*ours, *full)):
+            session = session.by_callers() or session
+        if not any(r.error for r in (*ours, *full)):
+            session.moved = session.move()
+        session.seconds["recording"] = time.monotonic() - began
+        return session
+
+    def by_callers(self) -> Session | None:
+        """The step with one source of data for every caller of a line that several call, where the data match so."""
+        if any(r.error for r in (*self.ours, *self.full)):
+            return None
+        run = replace(self.run, by_callers=True)
+        ours = recorded(self.step, run, self.ranks)
+        session = Session(
+            self.step, run, self.ranks, ours, recorded(self.step, run.full_batch(), self.ranks, values_of(ours))
+        )
+        wrong = any(r.error for r in (*session.ours, *session.full)) or data_apart(session)
+        return None if wrong else session
+
+    def move(self) -> list[Recording]:
+        """The N-run at other values, on the same path, at which no number overflows that did not before.
+
+        None (an empty list) where no such values were found. Recordings of other paths are kept in `away`.
+        """
+        was_finite = all(finite(r.tape) for r in self.ours)
+        tries = [self.elsewhere(scale=scale) for scale in SCALES]
+        tries += [[near(values, 1, size) for values in values_of(self.ours)] for size in NEAR]
+        for values in tries:
+            made = recorded(self.step, self.run, self.ranks, values)
+            if any(r.error for r in made) or (was_finite and not all(finite(r.tape) for r in made)):
+                continue
+            if same_path(self.ours, made):
+                return made
+            self.away.append(made)
+        return []
+
+    def elsewhere(self, key: int = 1, scale: float = 1.0) -> list[Values]:
+        """Other values for the leaves of every rank; what is the same number on two ranks stays so."""
+        return [moved(values, key, scale) for values in values_of(self.ours)]
+
+    def elsewheres(self) -> Iterator[tuple[str, list[Recording], list[Recording]]]:
+        """Both runs at other values: those of `moved`, then smaller and larger ones, at which a clip may not bind."""
+        full = self.run.full_batch()
+        yield "other values", self.moved, recorded(self.step, full, self.ranks, values_of(self.moved))
+        for key, scale in REPLAYS:
+            ours = recorded(self.step, self.run, self.ranks, self.elsewhere(key, scale))
+            if not any(r.error or not finite(r.tape) for r in ours):
+                yield f"values {scale:g} times as large", ours, recorded(self.step, full, self.ranks, values_of(ours))
+
+    def tapes(self) -> Iterator[tuple[str, Tape]]:
+        """The tapes that exist, with their names."""
+        for name, recordings in (
+            ("the run with micro-batches", self.ours),
+            ("the full batch's run", self.full),
+            ("the run at other values", self.moved),
+        ):
+            for rank, recording in enumerate(recordings):
+                yield f"{name}, rank {rank}" if self.ranks > 1 else name, recording.tape
+
+    def read(
+        self,
+        domain: Any,
+        recordings: Sequence[Recording],
+        wanted: Callable[[Event], bool],
+        follow: Sequence[Sequence[Event]] = (),
+    ) -> list[Reading]:
+        """The recordings of all ranks in a domain. Raises NoRow and Beyond."""
+        tapes = [r.tape for r in recordings]
+        if len(tapes) == 1:
+            return [Interpreter(domain, havoc=self.havoc, follow=follow[0] if follow else ()).run(tapes[0], wanted)]
+        return read_ranks(domain, tapes, wanted, self.havoc, follow)
+
+
+def recorded(
+    step: Step, run: Run, ranks: int, values: Sequence[Values] | None = None, clean: str = ""
+) -> list[Recording]:
+    """Record one call of the function, in this process or in one process a rank. `clean` as in `run.record`."""
+    if ranks == 1:
+        return [record(step, run, None if values is None else Injection(values[0]), clean)]
+    step = inspect.unwrap(step)
+    file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
+    return record_ranks(file, name, run, ranks, values)
+
+
+def finite(tape: Tape) -> bool:
+    """Whether everything that the events saw is a finite number."""
+    return all(bool(np.isfinite(v).all()) for event in tape.events() for v in event.values.values())
+
+
+def values_of(recordings: Sequence[Recording]) -> list[Values]:
+    """The values of the leaves, rank by rank."""
+    return [streams(r.tape) for r in recordings]
+
+
+def errors(session: Session) -> Iterator[Trouble]:
+    """The user's function ended with an exception: its own, or one that it raises only while it is recorded."""
+    pairs = (
+        ("with micro-batches", session.run, session.ours),
+        ("with the full batch", session.run.full_batch(), session.full),
+    )
+    for name, run, recordings in pairs:
+        for recording in recordings:
+            if not recording.error:
+                continue
+            first = recording.error.splitlines()[0]
+            if session.ranks == 1 and runs_alone(session.step, run):
+                reason = (
+                    f"called {name}, the function raised {first} while it was recorded, and runs without the recorder"
+                )
+                mend = "the recorder cannot follow what this line calls: leave it out of the step, or report it"
+                yield Trouble(Outcome.OPAQUE, reason, recording.raised, mend, "unrecordable")
+                continue
+            mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
+            reason = f"called {name}, the function raised {first}"
+            yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+
+
+def runs_alone(step: Step, run: Run) -> bool:
+    """Whether the function comes to its end where nothing records it."""
+    seed(run.seed)
+    try:
+        step(run)
+    except Exception:
+        return False
+    return True
+
+
+def ignored(session: Session) -> Iterator[Trouble]:
+    """The function did not train with the numbers of its `run`: the two calls cannot be compared."""
+    run, (ours, full) = session.run, (session.ours[0], session.full[0])
+    if run.accum_steps == 1:
+        return
+    never = full.never_read()
+    mine = _operators(ours.tape)
+    alike = bool(mine) and mine == _operators(full.tape)
+    if not alike and not (never and (_odd(session) or data_apart(session))):
+        return
+    found = f"it never read {' and '.join(f'run.{name}' for name in never)}" if never else "both calls did the same"
+    reason = f"not decided: the function did not use run ({found}); the full batch must be one micro-batch a window"
+    mend = "train with run.micro_batch_size, run.accum_steps and run.windows; for a script use gradproof watch"
+    place = next((e.place for e in ours.tape.events("backward")), NOWHERE)
+    yield Trouble(Outcome.OUTSIDE, reason, place, mend, "run-unused")
+
+
+def _operators(tape: Tape) -> list[tuple[Any, ...]]:
+    """The operators of a tape with the shapes that they write."""
+    return [(entry.op, *(ref.shape for ref in entry.writes)) for entry in tape.entries()]
+
+
+def _odd(session: Session) -> bool:
+    """Whether the call with the full batch was not one micro-batch a window, as many windows as were asked for."""
+    ours, full = (stepped(r[0].tape) for r in (session.ours, session.full))
+    if not ours and not full:
+        return False
+    asked = session.run.windows + (session.run.tail > 0)
+    return len(full) != asked or any(1 < len(b.roots) >= len(a.roots) for a, b in zip(ours, full, strict=False))
+
+
+def seen(tape: Tape) -> list[Observation]:
+    """The events of a tape that have values."""
+    return [Observation(e) for e in tape.events() if e.refs]
+
+
+def stepped(tape: Tape) -> list[Window]:
+    """The windows of a tape that end with a step."""
+    return [w for w in windows(seen(tape)) if w.steps]
+
+
+def blindness(session: Session) -> Iterator[Trouble]:
+    """The recorder said that it lost sight of a value."""
+    seen: set[tuple[str, str, str]] = set()
+    for name, tape in session.tapes():
+        for blind in tape.blind:
+            key = (blind.code, blind.what, str(blind.place))
+            if key not in seen and blind.code not in NOT_FATAL:
+                seen.add(key)
+                yield _lost(blind, name, exported(tape) if blind.code == "unseen-write" else None)
+
+
+def _lost(blind: Blind, name: str, source: Place | None) -> Trouble:
+    where = f"seen at {blind.place}, in {name}" if source else f"seen in {name}"
+    return Trouble(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.mend, blind.code)
+
+
+def exported(tape: Tape) -> Place | None:
+    """The last line at which a tracked tensor was handed to NumPy."""
+    for note in reversed(tape.notes):
+        place, _, what = note.partition(": .")
+        file, _, line = place.rpartition(":")
+        if what.startswith(("numpy", "__array__", "data_ptr", "__dlpack__")) and line.isdigit():
+            return Place(file, int(line))
+    return None
+
+
+def batch_norm(tape: Tape) -> Place | None:
+    """Where a normalisation over the batch was trained, if anywhere."""
+    for entry in tape.entries():
+        name = entry.op.split(".")[1]
+        if name in BATCH_NORMS and not entry.backward and _training(entry.op, entry.args):
+            return entry.place
+    return None
+
+
+def _training(op: str, args: tuple[object, ...]) -> bool:
+    flags = [a for a in args if isinstance(a, bool)]
+    return bool(flags and flags[0]) and "no_training" not in op
+
+
+def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Difference]:
+    """Where two recordings of one run part, over all ranks."""
+    return [d for a, b in zip(one, other, strict=True) for d in differences(a.tape, b.tape)]
+
+
+def past_the_recorder(session: Session) -> Iterator[Trouble]:
+    """Nondeterminism, and values that left the tape and came back as constants."""
+    found = apart(session.ours, session.moved) if session.moved else []
+    if session.moved and not found:
+        return
+    again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
+    unsteady = apart(session.ours, again)
+    if unsteady:
+        mend = "seed every generator from run.seed, so that two calls of the function do the same"
+        reason = f"two runs with one seed differ: {unsteady[0].what}"
+        yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, mend, "nondeterministic")
+    elif found:
+        yield flowed(found[0])
+    else:
+        place = next((d.place for away in session.away for d in apart(session.ours, away)), NOWHERE)
+        reason = "at every other value that was tried the step takes another path, so that no flow can be tested"
+        yield Trouble(Outcome.OPAQUE, reason, place, "make the branch depend on fewer numbers", "flow-untested")
+
+
+def flowed(found: Difference) -> Trouble:
+    """A value that left the tape and came back."""
+    mend = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
+    return Trouble(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, mend, "flowed")
+
+
+def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
+    """Whether the same operators ran; values may have flowed."""
+    return all(d.kind == "value" for d in apart(one, other))
+
+
+def disagreement(session: Session) -> Iterator[Trouble]:
+    """Storages that are not what the tape says, at the run's own leaves and at the moved ones. Raises NoRow, Beyond."""
+    tries: list[tuple[str, list[Recording], list[Recording], bool]] = [
+        ("", session.ours, session.ours, False),
+        (" of the full batch", session.full, session.full, False),
+    ]
+    if session.moved and not apart(session.ours, session.moved):
+        tries.append((" at other values", session.ours, session.moved, True))
+    for name, said, held, elsewhere in tries:
+        domain = Floats(leaves_of(said, held) if elsewhere else None)
+        follow = [[e for e in r.tape.events() if e.refs] for r in held]
+        readings = session.read(domain, said, lambda event: bool(event.refs), follow)
+        allowed = max(tolerance(r.tape) for r in said)
+        pairs = zip(readings, held, strict=True)
+        for found in [d for reading, r in pairs for d in disagreements(reading, r.tape, allowed)][:1]:
+            reason = f"{found.name} at {found.event}{name} is not what its operators give (off by {found.size:.3g})"
+            mend = "something wrote it that torch did not dispatch, or an operator's row is wrong"
+            yield Trouble(Outcome.OPAQUE, reason, found.place, mend, "disagreement")
+
+
+def leaves_of(said: Sequence[Recording], held: Sequence[Recording]) -> dict[Key, Array]:
+    """The leaves of all ranks of one recording, under the names that another recording's interpretation gives them."""
+    names = renamings([r.tape for r in said])
+    found: dict[Key, Array] = {}
+    for rename, values in zip(names, values_of(held), strict=True):
+        for (kind, name), stream in values.items():
+            found.setdefault((kind, rename(Source(kind, name)).name), stream)
+    return found
+
+
+def data_apart(session: Session) -> list[str]:
+    """Data of which the two runs do not have the same streams, in words."""
+    pairs = zip(session.ours, session.full, strict=True)
+    return [text for a, b in pairs for text in (*unmatched(a.tape, b.tape), *contents_apart(a.tape, b.tape))]

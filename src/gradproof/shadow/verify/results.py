@@ -1,0 +1,269 @@
+"""From what was compared, and what the events showed, to results with a line and a mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, cast
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.protocol.window import Broken, Judgement
+from gradproof.shadow.result import NO_LOSS, RECORDED, UP_TO_CONSTANTS, Result
+from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.verify import obligations as judge
+from gradproof.shadow.verify.compare import Quantity
+from gradproof.shadow.verify.diagnosis import (
+    Wrong,
+    last_write,
+    of_offence,
+    place_of_gradient,
+    place_of_number,
+    place_of_weights,
+)
+from gradproof.shadow.verify.interaction import interacting
+from gradproof.shadow.verify.obligations import Decision
+from gradproof.shadow.verify.recordings import Session, Trouble, batch_norm
+
+NUMBERS = ("GA-EQ-001", "GA-INV-001")
+SILENT = frozenset({Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.BOUND_HIT})
+
+
+def held(name: str, report: Judgement) -> str:
+    """What the events of a run that kept an obligation show."""
+    clips = sum(event["event"] == "clip" for event in report.events)
+    words = {
+        "GA-INV-002": f"no gradient outlived its step, in {report.steps} windows",
+        "GA-INV-003": f"{report.steps} steps for {report.arrivals} micro-batches",
+        "GA-INV-004": "every sum of gradients was made in fp32 or wider",
+        "GA-INV-005": f"{clips} clips, each of a whole window" if clips else "the step clips nothing",
+    }
+    return words[name]
+
+
+def unjudged(name: str) -> Result:
+    """The result of an obligation that nothing decided."""
+    return Result(name, Outcome.NOT_RUN, "nothing decided it")
+
+
+def as_result(name: str, trouble: Trouble) -> Result:
+    """What keeps an obligation from being judged, as its result."""
+    return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.mend, details={"code": trouble.code})
+
+
+def with_trace(shown: dict[str, Any] | None, trace: dict[str, Any] | None) -> dict[str, Any] | None:
+    """A counterexample with the run that shows it."""
+    return shown if trace is None else {**(shown or {}), "trace": trace}
+
+
+def offence(broken: Broken, tape: Tape) -> Result:
+    """A broken rule of the window protocol as a result."""
+    details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
+    return Result(
+        broken.obligation, Outcome.REFUTED, broken.why, broken.place, MENDS.get(broken.obligation, ""), "events",
+        RECORDED, details, with_trace(None, of_offence(tape, broken)),
+    )  # fmt: skip
+
+
+MENDS = {
+    "GA-EQ-001": "unscale once, when the window is complete",
+    "GA-INV-002": "zero the gradients once, between the step and the next window's first backward pass",
+    "GA-INV-003": "step the optimizer, and after it the schedule, once, when the window is complete",
+    "GA-INV-004": "accumulate in fp32: keep an fp32 gradient or main_grad beside a half-precision parameter",
+    "GA-INV-005": "clip once, after the last micro-batch and after unscaling",
+}
+
+
+def no_loss() -> Result:
+    """GA-INV-001 of a function that reports no loss. It is no obligation that holds."""
+    words = "no reported loss was seen: the function returns no number"
+    mend = "return the loss of each window to have it judged"
+    return Result("GA-INV-001", Outcome.NOT_RUN, words, None, mend, "floats", RECORDED, {"code": NO_LOSS})
+
+
+def _known(decision: Decision) -> list[Quantity]:
+    unsure = [q for q, _, _ in decision.unknown if q is not None]
+    return [*decision.equal, *decision.apart, *(q for q, _ in decision.constants), *unsure]
+
+
+class Settled:
+    """Results of the numbers, domain by domain."""
+
+    def __init__(self, session: Session, broken: list[Broken]) -> None:
+        self.session, self.broken = session, broken
+        self.wrongs: list[tuple[Result, Wrong]] = []
+        self._looked, self._place = False, cast("Place | None", None)
+
+    def results(self, decision: Decision) -> Iterable[Result]:
+        """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
+        if (
+            decision.apart
+            and not judge.equal_update(decision, self.session)
+            and (place := self._interaction()) is not None
+        ):
+            yield from self._batch(decision, place)
+            return
+        if judge.equal_update(decision, self.session):
+            yield self._same_update(decision)
+            decision.equal += decision.apart
+            decision.apart = []
+        moved = self._moved_between(decision)
+        if moved is not None:
+            self.broken = [*self.broken, moved]
+            tape = self.session.ours[0].tape
+            yield replace(offence(moved, tape), domain=decision.domain, reach=decision.reach)
+        yield from self._gradients(decision)
+        yield from self._losses(decision)
+        if self.session.ranks > 1:
+            yield from self._group(decision, ("sync",), "GA-SYNC-001")
+        after = ("weights", "state", "average")
+        if any(q.group in after for q in decision.apart) and not decision.of("grad", decision.apart):
+            yield from self._group(decision, after, "GA-INV-003")
+
+    def _moved_between(self, decision: Decision) -> Broken | None:
+        """Weights that are the full batch's after every earlier step, and not when the next step begins."""
+        weights = [q for q in decision.apart if q.group == "weights"]
+        if self.broken or not weights:
+            return None
+        first = min(weights, key=lambda q: (q.window, q.event != "step"))
+        earlier = any(q.window < first.window for q in decision.apart if q.group != "loss")
+        if first.event != "step" or earlier or judge.replay(self.session, first) is None:
+            return None
+        tape = self.session.ours[first.rank].tape
+        place = place_of_weights(tape, first.window, first.name) or first.place
+        why = f"the weights were changed after the step of window {first.window}, and not as with the full batch"
+        index = last_write(tape, place, first.window)
+        return Broken("GA-INV-003", why, "weights", place, 0, (first.name,), index)
+
+    def _gradients(self, decision: Decision) -> Iterable[Result]:
+        known = _known(decision)
+        groups = ("grad",) if decision.of("grad", known) else ("weights",)
+        if groups == ("weights",) and decision.of("weights", known) and judge.frozen(self.session.ours[0].tape):
+            words = "no gradient was handed to a step, and no weight moved"
+            yield Result("GA-EQ-001", Outcome.VACUOUS, words, self._step(), "", decision.domain, decision.reach)
+            return
+        for text in decision.missing[:1]:
+            place = self.broken[0].place if self.broken else self._step()
+            outcome = Outcome.REFUTED if self.broken else Outcome.OPAQUE
+            yield Result("GA-EQ-001", outcome, text, place, "", decision.domain, decision.reach)
+        yield from self._group(decision, groups, "GA-EQ-001")
+
+    def _losses(self, decision: Decision) -> Iterable[Result]:
+        """The losses as returned numbers, as returned tensors, or as roots, which may be scaled after backward."""
+        tensors = any(q.group == "loss" and q.event == "loss" for q in _known(decision))
+        compared = list(self._group(decision, ("loss",), "GA-INV-001")) if tensors else []
+        if any(r.outcome is Outcome.REFUTED for r in compared):  # which names the line
+            yield from compared
+            return
+        said = judge.reported(self.session)
+        if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
+            yield self._reported(said)
+        if judge.returns_nothing(self.session):
+            yield from self._unreported(decision)
+            return
+        if said is not None and not tensors:
+            return
+        apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
+        graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
+        if apart and not graded and (factor := judge.one_factor(self.session, apart)) is not None:
+            words = f"the roots of the backward passes sum to {factor}, and the gradient is rescaled after them"
+            yield Result("GA-INV-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach)
+            return
+        yield from compared if tensors else self._group(decision, ("loss",), "GA-INV-001")
+
+    def _reported(self, said: judge.Reported) -> Result:
+        tape = self.session.ours[0].tape
+        where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or place_of_gradient(tape, 0)
+        words = f"the losses that the function returns: {said.words}"
+        mend = "" if where is None else "report the window's mean: the sum of the micro-batches' shares"
+        return Result("GA-INV-001", said.outcome, words, where, mend, "floats", RECORDED)
+
+    def _unreported(self, decision: Decision) -> Iterable[Result]:
+        """The function returns no number: what autograd was handed is still compared, and shows no reported loss."""
+        for result in self._group(decision, ("loss",), "GA-INV-001"):
+            if result.outcome is Outcome.REFUTED and not self._rescaled(decision):
+                yield result
+                return
+        yield no_loss()
+
+    def _rescaled(self, decision: Decision) -> bool:
+        """Whether the roots are one multiple of the full batch's, and the gradients are right all the same."""
+        apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
+        graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
+        return bool(apart) and not graded and judge.one_factor(self.session, apart) is not None
+
+    def _group(self, decision: Decision, groups: tuple[str, ...], obligation: str) -> Iterable[Result]:
+        apart = [q for q in decision.apart if q.group in groups and q.window <= self._first(decision, groups)]
+        unknown = [u for u in decision.unknown if u[0] is None or u[0].group in groups]
+        close = [c for c in decision.constants if c[0].group in groups]
+        equal = [q for q in decision.equal if q.group in groups]
+        if apart:
+            yield self._apart(decision, judge.first_of(apart), obligation)
+        elif unknown:
+            _, outcome, why = unknown[0]
+            yield Result(obligation, outcome, why, None, "", decision.domain, decision.reach)
+        elif close:
+            words = f"equal up to constants: {close[0][1]}"
+            details = {"bound": close[0][1], "quantities": [str(q) for q, _ in close[:8]]}
+            yield Result(obligation, Outcome.HOLDS, words, None, "", decision.domain, UP_TO_CONSTANTS, details)
+        elif equal:
+            words = f"{len(equal)} quantities are equal to the full batch's, in every element"
+            details = {"established_by": decision.error_bound} if decision.error_bound else {}
+            yield Result(obligation, Outcome.HOLDS, words, None, "", decision.domain, decision.reach, details)
+        else:
+            yield Result(obligation, Outcome.NOT_RUN, "nothing was there to compare", None, "", decision.domain)
+
+    def _first(self, decision: Decision, groups: tuple[str, ...]) -> int:
+        """The first window that went wrong: what a loss does after it follows from it."""
+        wrong = [q.window for q in decision.apart if q.group in ("grad", "weights")]
+        return min(wrong, default=1 << 30) if "loss" in groups else 1 << 30
+
+    def _apart(self, decision: Decision, quantity: Any, obligation: str) -> Result:
+        result = judge.refuted(self.session, quantity, decision)
+        result.obligation = obligation
+        if result.outcome is not Outcome.REFUTED:
+            return result
+        cause = next((b for b in self.broken if b.place is not None), None)
+        if cause is not None:
+            result.details["follows_from"] = cause.obligation
+            result.place, result.mend = cause.place, MENDS.get(cause.obligation, "")
+        everywhere = self._everywhere(decision, quantity)
+        self.wrongs.append((result, Wrong(obligation, result.reason, result.place, cause, quantity, everywhere)))
+        return result
+
+    def _everywhere(self, decision: Decision, quantity: Quantity) -> bool:
+        """Whether all gradients of a window are one multiple of the full batch's, in more than one element."""
+        mine = (quantity.window, quantity.rank)
+        grads = [q for q in decision.of("grad", decision.apart) if (q.window, q.rank) == mine]
+        if sum(q.ours.size for q in grads) < 2:
+            return False
+        factor = judge.one_factor(self.session, grads)
+        return factor is not None and abs(factor.factor - 1) > 1e-3
+
+    def _same_update(self, decision: Decision) -> Result:
+        quantity = judge.first_of(decision.of("grad", decision.apart))
+        rank = quantity.rank
+        seen = judge.measured(self.session.ours[rank], self.session.full[rank], quantity, "the recorded values")
+        factor = f" ({seen.scale})" if seen is not None and seen.scale is not None else ""
+        words = f"the update is the full batch's, the gradient is not{factor}: the learning rate makes up for it"
+        return Result("GA-EQ-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach, {"equal": "update"})
+
+    def _interaction(self) -> Place | None:
+        """Where samples interact, looked for once."""
+        if not self._looked:
+            self._looked, self._place = True, interacting(self.session)
+        return self._place
+
+    def _batch(self, decision: Decision, place: Place) -> Iterable[Result]:
+        words = "the loss of a sample depends on the other samples of its micro-batch"
+        mend = "no accumulation equals the full batch here: the contract's loss is a sum over samples"
+        if batch_norm(self.session.full[0].tape) is not None:
+            words = f"a normalisation over the batch is trained: {words}"
+            mend = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
+        for name in NUMBERS:
+            yield Result(
+                name, Outcome.OUTSIDE, words, place, mend, decision.domain, details={"code": "batch-statistics"}
+            )
+
+    def _step(self) -> Place:
+        events: Iterable[Event] = self.session.ours[0].tape.events("step")
+        return next((e.place for e in events), place_of_gradient(self.session.ours[0].tape, 0))

@@ -1,0 +1,1 @@
+"""Plan, policy and judge: from evidence to a verdict. Pure: nothing is run here."""

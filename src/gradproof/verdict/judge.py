@@ -1,0 +1,324 @@
+"""Evidence -> verdict. Pure: what it is given decides what it says.
+
+Coverage is counted per obligation and layer, from evidence that ran, is fresh and was not vacuous. A required layer
+with no check is OPEN. A check whose stub is not discharged counts as NOT_RUN, unless it is refuted anyway; a contract
+that depends on one that is not discharged is OPEN, unless it is BROKEN anyway. What a release demands beyond that, and
+what it excuses, is in gradproof.contract.requirements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gradproof.contract.requirements import REACHES, Demands, Least, Waiver
+from gradproof.core.check import Check
+from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
+from gradproof.evidence.audit import audit
+from gradproof.evidence.record import Standing
+from gradproof.verdict.policy import Clause, Criterion, Policy, outdated, shortcoming
+from gradproof.verdict.proof_basis import shortfall
+
+_MISSING = Standing(None, False, "it was never run")
+NO_MODEL = "no check of the contract's model in this cell"
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """One check as it counts. `outcome` may be worse than what its evidence says."""
+
+    check: Check
+    standing: Standing
+    outcome: Outcome
+    effect: Effect
+    reason: str
+    reach: Reach | None
+    required: bool
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One obligation in one layer. `effect` is None where nothing is planned and nothing is asked for.
+
+    `reach` is that of the checks of the contract's own model; `beyond` tells other subjects that are reached further,
+    as (subject, reach). `reason` says why a cell is open whose checks are all discharged.
+    """
+
+    effect: Effect | None
+    outcomes: tuple[Outcome, ...]
+    reach: Reach | None
+    required: bool
+    checks: tuple[str, ...]
+    beyond: tuple[tuple[str, Reach], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class ObligationRuling:
+    """One row of the coverage matrix; `discharged` of `required` cells. `excused`: each that is open is waived."""
+
+    id: str
+    effect: Effect
+    discharged: int
+    required: int
+    cells: Mapping[Layer, Cell]
+    excused: tuple[Waiver, ...] = ()
+
+
+@dataclass(frozen=True)
+class CriterionRuling:
+    """One criterion of the gate."""
+
+    name: str
+    obligations: tuple[str, ...]
+    met: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class WaiverRuling:
+    """A waiver: `in force` over open cells, `expired`, or `unused` because nothing that it covers is open."""
+
+    waiver: Waiver
+    state: str
+    cells: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The whole judgement, with the exit code and every reason against a met gate."""
+
+    exit: Exit
+    reasons: tuple[str, ...]
+    rulings: Mapping[str, Ruling]
+    obligations: Mapping[str, ObligationRuling]
+    criteria: tuple[CriterionRuling, ...]
+    waivers: tuple[WaiverRuling, ...] = ()
+
+    @property
+    def code(self) -> int:
+        """Exit code of a program that reports this verdict."""
+        return EXIT_CODE[self.exit]
+
+
+def judge(checks: Sequence[Check], evidence: Mapping[str, Standing], policy: Policy) -> Verdict:
+    """The verdict on `checks`, given the standing evidence of each."""
+    rulings: dict[str, Ruling] = {}
+    for check in _by_dependence(checks):
+        rulings[check.id] = _rule(check, evidence.get(check.id, _MISSING), rulings, policy)
+    rulings = {check.id: rulings[check.id] for check in checks}
+    obligations = {clause.id: _obligation(clause, rulings, policy.demands) for clause in policy.clauses}
+    criteria = tuple(_criterion(criterion, obligations) for criterion in policy.criteria)
+    exit_, reasons = _exit(rulings, obligations, criteria, policy)
+    waivers = tuple(_waived(waiver, obligations, policy.demands) for waiver in policy.demands.waivers)
+    return Verdict(exit_, tuple(reasons), rulings, obligations, criteria, waivers)
+
+
+def _waived(waiver: Waiver, obligations: Mapping[str, ObligationRuling], demands: Demands) -> WaiverRuling:
+    cells = tuple(
+        f"{row.id} x {layer}"
+        for row in obligations.values()
+        for layer, cell in row.cells.items()
+        if cell.required and cell.effect is Effect.OPEN and waiver.covers(row.id, layer)
+    )
+    state = "unused" if not cells else "in force" if demands.in_force(waiver) else "expired"
+    return WaiverRuling(waiver, state, cells)
+
+
+def _by_dependence(checks: Sequence[Check]) -> list[Check]:
+    """Stubs before what rests on them; a circle is left in the order given, and so never discharged."""
+    order: list[Check] = []
+    done: set[str] = set()
+    names = {c.id for c in checks}
+    left = list(checks)
+    while left:
+        ready = [c for c in left if all(d in done or d not in names for d in c.depends)] or left
+        order += ready
+        done |= {c.id for c in ready}
+        left = [c for c in left if c.id not in done]
+    return order
+
+
+def required(check: Check, policy: Policy) -> bool:
+    """Whether the policy demands an answer of this check."""
+    if policy.restricted:
+        return check.layer in policy.demanded
+    if check.kind in (Kind.STUB, Kind.GATE):
+        return True
+    return any(c.id in check.obligations and check.layer in c.layers for c in policy.clauses)
+
+
+def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy: Policy) -> Ruling:
+    outcome, reason = Outcome.NOT_RUN, standing.reason
+    if standing.evidence is not None and standing.fresh:
+        outcome, reason = audit(check, standing.evidence["finding"])
+    elif standing.evidence is not None:
+        reason = f"its evidence is stale: {standing.reason}"
+    if standing.evidence is not None and outcome is not Outcome.NOT_RUN:
+        old = outdated(standing.evidence["finished_at"], check.layer, policy.demands)
+        outcome, reason = (Outcome.NOT_RUN, f"its evidence does not count: {old}") if old else (outcome, reason)
+    effect = DECISION[check.expect, outcome]
+    if standing.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
+        missing = shortfall(check, standing.evidence["finding"], policy.backing)
+        outcome, reason = (
+            (Outcome.NOT_RUN, f"its backing does not suffice: {missing}") if missing else (outcome, reason)
+        )
+        effect = DECISION[check.expect, outcome]
+    loose = [d for d in check.depends if d not in above or above[d].effect is not Effect.DISCHARGED]
+    if effect is Effect.DISCHARGED and loose:
+        outcome, reason = Outcome.NOT_RUN, f"it rests on {', '.join(loose)}, which is not discharged"
+        effect = DECISION[check.expect, outcome]
+    reach = None
+    if standing.evidence is not None and effect is Effect.DISCHARGED and outcome is Outcome.HOLDS:
+        stated = standing.evidence["finding"]["reach"]
+        reach = Reach(stated) if stated is not None else None
+    return Ruling(check, standing, outcome, effect, reason, reach, required(check, policy))
+
+
+def _obligation(clause: Clause, rulings: Mapping[str, Ruling], demands: Demands) -> ObligationRuling:
+    least = demands.least.get(clause.id, Least())
+    cells = {layer: _cell(clause, layer, rulings, least) for layer in Layer}
+    demanded = [cell for cell in cells.values() if cell.required]
+    discharged = sum(cell.effect is Effect.DISCHARGED for cell in demanded)
+    effect = Effect.DISCHARGED if demanded and discharged == len(demanded) else Effect.OPEN
+    if any(cell.effect is Effect.BROKEN for cell in cells.values()):
+        effect = Effect.BROKEN
+    open_ = [layer for layer, cell in cells.items() if cell.required and cell.effect is Effect.OPEN]
+    found = [demands.excused(clause.id, layer) for layer in open_]
+    waived = tuple(dict.fromkeys(w for w in found if w is not None)) if effect is Effect.OPEN and all(found) else ()
+    return ObligationRuling(clause.id, effect, discharged, len(demanded), cells, waived)
+
+
+def subject_of(subjects: Mapping[str, str], layer: Layer) -> str:
+    """What a cell of this layer is about: the contract's model, or its PyTorch step. Empty when it names none."""
+    return str(subjects.get("torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model", ""))
+
+
+def _of_model(check: Check, clause: Clause) -> bool:
+    """Whether a check is about the clause's model, or else the contract's; never, when neither names one."""
+    own = subject_of({**check.params.get("subjects", {}), **clause.subjects}, check.layer)
+    return own != "" and check.subject == own
+
+
+def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling], least: Least) -> Cell:
+    """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
+    counted = [
+        r
+        for r in rulings.values()
+        if clause.id in r.check.obligations and r.check.layer is layer and r.check.kind not in (Kind.STUB, Kind.GATE)
+    ]
+    effects = [r.effect for r in counted]
+    shown = [r for r in counted if r.check.expect is Expect.HOLDS and r.effect is Effect.DISCHARGED]
+    proofs = [r for r in shown if _of_model(r.check, clause)]
+    reaches = [r.reach for r in proofs]
+    wanted = layer in clause.layers
+    reason = ""
+    effect: Effect | None
+    if Effect.BROKEN in effects:
+        effect = Effect.BROKEN
+    elif proofs and all(e is Effect.DISCHARGED for e in effects):
+        effect = Effect.DISCHARGED
+        reason = shortcoming(least, layer, [(r.check, r.reach) for r in proofs])
+        effect = Effect.OPEN if reason else effect
+    else:
+        effect = Effect.OPEN if counted or wanted else None
+        if counted and all(e is Effect.DISCHARGED for e in effects):
+            reason = NO_MODEL if shown else "only expected refutations, nothing shows that it holds"
+    done = effect is Effect.DISCHARGED
+    reach = next((r for r in REACHES if r in reaches), None) if done else None
+    beyond = _beyond([r for r in shown if r not in proofs], reach) if done else ()
+    checks = tuple(r.check.id for r in counted)
+    return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, checks, beyond, reason)
+
+
+def _beyond(others: Sequence[Ruling], reach: Reach | None) -> tuple[tuple[str, Reach], ...]:
+    """Other subjects of which more is known than of the contract's model: (subject, its best reach)."""
+    best: dict[str, Reach] = {}
+    for other in others:
+        if other.reach is None or (reach is not None and REACHES.index(other.reach) >= REACHES.index(reach)):
+            continue
+        held = best.setdefault(other.check.subject, other.reach)
+        best[other.check.subject] = min(held, other.reach, key=REACHES.index)
+    return tuple(best.items())
+
+
+def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]) -> CriterionRuling:
+    open_ = [
+        f"{name} is {obligations[name].effect if name in obligations else 'no obligation of the contract'}"
+        for name in criterion.obligations
+        if name not in obligations or not (obligations[name].effect is Effect.DISCHARGED or obligations[name].excused)
+    ]
+    if not criterion.obligations:
+        open_ = ["it names no obligation"]
+    rows = [obligations[name] for name in criterion.obligations if name in obligations]
+    good = f"{sum(not row.excused for row in rows)} of {len(rows)} obligations DISCHARGED"
+    good += "".join(f"; {waiver.told()}" for row in rows for waiver in row.excused)
+    why = "; ".join(open_) or good
+    return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
+
+
+def _exit(
+    rulings: Mapping[str, Ruling],
+    obligations: Mapping[str, ObligationRuling],
+    criteria: Sequence[CriterionRuling],
+    policy: Policy,
+) -> tuple[Exit, list[str]]:
+    """The first that applies of BROKEN, CRASH, OPEN, NOTHING; with every reason, worst first."""
+    if not rulings:
+        return Exit.NOTHING, ["no check was selected"]
+    broken = [_told(r) for r in rulings.values() if r.effect is Effect.BROKEN]
+    crashed = [_told(r) for r in rulings.values() if r.required and r.outcome is Outcome.ERROR]
+    left = [r for r in rulings.values() if r.required and r.effect is Effect.OPEN and r.outcome is not Outcome.ERROR]
+    open_ = [_told(r) for r in left if not excused(r.check, policy)]
+    if policy.restricted:
+        if not any(r.effect is Effect.DISCHARGED for r in rulings.values()):
+            open_ = open_ or ["no selected check gave an answer"]
+    else:
+        open_ += _uncovered(obligations, criteria, rulings, policy)
+    for exit_, reasons in ((Exit.BROKEN, broken), (Exit.CRASH, crashed), (Exit.OPEN, open_)):
+        if reasons:
+            return exit_, [*broken, *crashed, *open_]
+    return Exit.MET, []
+
+
+def excused(check: Check, policy: Policy) -> bool:
+    """Whether every cell that asks for this check is waived. Stubs and the gate's falsification never are."""
+    if policy.restricted or check.kind in (Kind.STUB, Kind.GATE):
+        return False
+    asking = [c.id for c in policy.clauses if c.id in check.obligations and check.layer in c.layers]
+    return all(policy.demands.excused(name, check.layer) is not None for name in asking)
+
+
+def _told(ruling: Ruling) -> str:
+    expected = "" if ruling.check.expect is Expect.HOLDS else " (expected to be refuted)"
+    return f"{ruling.check.id} is {ruling.outcome}{expected}: {ruling.reason}"
+
+
+def _uncovered(
+    obligations: Mapping[str, ObligationRuling],
+    criteria: Sequence[CriterionRuling],
+    rulings: Mapping[str, Ruling],
+    policy: Policy,
+) -> list[str]:
+    """What keeps the gate open beyond single checks."""
+    reasons = [] if obligations else ["the contract has no obligation"]
+    loose = [p for p in policy.premises if not p.discharged]
+    reasons += [f"it depends on {p.contract}, which is not discharged: {p.why}" for p in loose]
+    for row in obligations.values():
+        if row.required == 0:
+            reasons.append(f"{row.id}: the contract names no layer that must discharge it")
+        for layer, cell in row.cells.items():
+            if cell.required and cell.effect is Effect.OPEN and (waiver := policy.demands.lapsed(row.id, layer)):
+                reasons.append(f"{row.id} x {layer}: the waiver of {waiver.owner} expired on {waiver.expires}")
+            if policy.demands.excused(row.id, layer) is not None:
+                continue
+            if cell.required and not cell.checks:
+                reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
+            elif cell.required and cell.effect is Effect.OPEN and cell.reason:
+                reasons.append(f"{row.id} x {layer}: {cell.reason}")
+    if obligations and all(row.excused and not row.discharged for row in obligations.values()):
+        reasons.append("every obligation is waived in every layer, and nothing is shown")
+    reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
+    if policy.gate_check is not None and policy.gate_check not in rulings:
+        reasons.append(f"{policy.gate_check}: the gate's own falsification was not planned")
+    return reasons
