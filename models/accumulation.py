@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.arith import constant, round_to, sqrt
-from gradproof.execution.methods.counterexample import tell
+from gradproof.harness import constant, round_to, sqrt, tell
 from models.window import Event
 
 Number = Any

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gradproof.arith import sqrt
+from gradproof.harness import sqrt
 from models.registry import Mutant, registered
 
 Number = Any

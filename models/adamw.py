@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from gradproof.arith import sqrt
+from gradproof.harness import sqrt
 
 Number = Any
 Vector = tuple[Any, ...]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gradproof.arith import sqrt
+from gradproof.harness import sqrt
 from models.adamw import AdamW, Hyper, Number, State, Vector
 from models.registry import Mutant
 

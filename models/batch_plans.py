@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gradproof import batches
-from gradproof.batches import Divide
+from gradproof.harness import Divide, batches
 from models.registry import Mutant, registered_for
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradproof.rounding.accumulation import Setting, accumulated
+from gradproof.harness import Setting, accumulated
 from models.accumulation import Accumulation, Config, MicroBatch, Number, Record, Vector
 from models.mutants import MUTANTS
 from models.registry import Mutant

@@ -13,8 +13,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradproof import batches as arithmetic
-from gradproof.batches import Divide
+from gradproof.harness import Divide, batches as arithmetic
 from models.registry import Mutant, registered
 from models.window_bugs import WINDOW_BUGS
 

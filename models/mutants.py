@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gradproof.arith import round_to
+from gradproof.harness import round_to
 from models.accumulation import Accumulation, Config, MicroBatch, Number, Record, Vector
 from models.registry import Mutant, registered
 from models.window import Event

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from gradproof.rounding.step_contracts import Form, Step, form_of
+from gradproof.harness import Form, Step, form_of
 from models.registry import Mutant, registered_for
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gradproof.execution.methods.property import Batch, Job, Report
+from gradproof.harness import Batch, Job, Report
 
 
 class TorchStep:

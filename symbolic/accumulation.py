@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from gradproof.arith import exact
+from gradproof.harness import exact
 from models.accumulation import Config, MicroBatch, Record
 
 

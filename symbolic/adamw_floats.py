@@ -10,8 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith import exact
-from gradproof.arith.formats import FORMATS
+from gradproof.harness import FORMATS, exact
 from models.adamw import Hyper, State, Step, fresh
 from symbolic.adamw import DECOUPLED, FINITE, NONNEGATIVE
 

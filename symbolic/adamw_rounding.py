@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith.formats import FORMATS
+from gradproof.harness import FORMATS
 from symbolic.factors import Claim, Factored, Term, charged, errors, grown, rules
 
 CLAUSE = "AW-EQ-001"

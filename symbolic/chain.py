@@ -9,8 +9,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith import exact
-from gradproof.arith.bounds import accumulation_bound, scaling_bound
+from gradproof.harness import accumulation_bound, exact, scaling_bound
 from models.accumulation import Config, MicroBatch
 from symbolic.accumulation import columns, mean, one_window, only_update, run_loop
 

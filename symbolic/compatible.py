@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.checkpoint import checkpoint
 
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Case, Cell, Observed, Place, Refutation
 from models.layouts import Layout, LayoutJob
 from symbolic.layout_runs import RATE, ROWS, Stepped, flat, row_of
 from symbolic.measured import Measured, gamma

@@ -13,8 +13,7 @@ import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 
-from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.execution.methods.property import Case, Cell, NoKernel, Place, Refutation
+from gradproof.harness import EXIT_CODE, Case, Cell, Exit, NoKernel, Place, Refutation
 from models.layouts import FEATURED, Layout, NoLayout
 from symbolic.compatible import WithEachFeature
 

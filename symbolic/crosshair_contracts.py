@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gradproof.arith.ratio import Lattice, Ratio
+from gradproof.harness import Lattice, Ratio
 from models.accumulation import Config
 from models.window import Event, window_sizes
 from symbolic import crosshair_covers as covers

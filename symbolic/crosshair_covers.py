@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from gradproof.arith.ratio import Lattice, Ratio
+from gradproof.harness import Lattice, Ratio
 from models.accumulation import Config
 from models.window import Event
 from symbolic.crosshair_kit import (

@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith import exact
-from gradproof.arith.ratio import Ratio
+from gradproof.harness import Ratio, exact
 from models.accumulation import Config, MicroBatch, Record, Vector
 from models.window import Event, replay
 

@@ -17,9 +17,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from gradproof.execution.methods.counterexample import tell
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
-from gradproof.execution.methods.ranks import run_ranks
+from gradproof.harness import Case, Cell, Observed, Place, Refutation, run_ranks, tell
 from models.ddp_steps import DdpJob
 from symbolic.measured import Measured
 

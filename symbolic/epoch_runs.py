@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor, nn
 
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Case, Cell, Observed, Place, Refutation
 from models.epoch_steps import EpochJob, Pair
 from symbolic.measured import Measured, gamma
 

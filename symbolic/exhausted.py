@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gradproof.arith import exact
+from gradproof.harness import exact
 from models.accumulation import Config
 from symbolic.accumulation import columns, mean, one_window, only_update
 

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith import sqrt
-from gradproof.arith.formats import FORMATS
+from gradproof.harness import FORMATS, sqrt
 
 TERMS = 3
 """Terms that a number of a claim may have."""

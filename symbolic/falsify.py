@@ -14,10 +14,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.arith.formats import format_named
-from gradproof.core.check import Bound
-from gradproof.execution.methods.exact_window import WindowError
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Bound, Case, Cell, Observed, Place, Refutation, WindowError, format_named
 from models.torch_nets import NETS
 from symbolic.falsify_bench import (
     Run,

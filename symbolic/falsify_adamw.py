@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.execution.methods.property import Case, Observed, Place, Refutation
+from gradproof.harness import Case, Observed, Place, Refutation
 from models.torch_adamw import DecayInGradient
 from symbolic.falsify_adamw_grid import (
     DTYPES,

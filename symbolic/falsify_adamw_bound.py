@@ -14,8 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from gradproof.execution.methods.property import Case, Observed, Place, Refutation
-from gradproof.extras.conformance.adamw import root
+from gradproof.harness import Case, Observed, Place, Refutation, rounded_root as root
 from models.torch_adamw import Settings
 from symbolic.adamw_rounding import Bounds, Scalars, bounds
 from symbolic.falsify_adamw import Vectorised

@@ -17,9 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 from torch import Tensor
 
-from gradproof.arith.formats import FORMATS, Format
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import Case, Cell, NoKernel, Place
+from gradproof.harness import FORMATS, Bound, Case, Cell, Format, NoKernel, Place
 from models.torch_adamw import FORMS, Settings
 
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

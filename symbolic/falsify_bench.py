@@ -18,9 +18,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.exact_window import WindowError, judge_window
-from gradproof.execution.methods.observe import Applied, Backward, Trace, Watch, vector_of
-from gradproof.execution.methods.property import Batch, Case, Job, Maker, Place, Refutation, Report, StepConfig
+from gradproof.harness import (
+    Applied,
+    Backward,
+    Batch,
+    Case,
+    Job,
+    Maker,
+    Place,
+    Refutation,
+    Report,
+    StepConfig,
+    Trace,
+    Watch,
+    WindowError,
+    judge_window,
+    vector_of,
+)
 from models.torch_nets import NETS, Weights
 from models.window import window_sizes
 

@@ -16,10 +16,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.arith.bounds import accumulation_witness
-from gradproof.arith.formats import format_named
-from gradproof.execution.methods.exact_window import element_bound
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Case, Cell, Observed, Place, Refutation, accumulation_witness, element_bound, format_named
 from symbolic.falsify_bench import WITNESS, Run, backwards_of, error_of, execute, largest_gradient, skipped_windows
 from symbolic.falsify_grid import Grid
 from symbolic.falsify_judge import own_error

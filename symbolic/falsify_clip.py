@@ -13,10 +13,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.arith.bounds import clip_factor
-from gradproof.arith.formats import format_named
-from gradproof.execution.methods.exact_window import WindowError
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Case, Cell, Observed, Place, Refutation, WindowError, clip_factor, format_named
 from symbolic.falsify_bench import Run, elements_of, execute, skipped_windows
 from symbolic.falsify_grid import LOSS_SCALE, Grid
 from symbolic.falsify_judge import due_passes, own_errors, table_breaks

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.execution.methods.property import Case, Observed, Place, Refutation
+from gradproof.harness import Case, Observed, Place, Refutation
 from models.cross_entropy import IGNORED
 from symbolic.falsify_drawn import Drawn, row
 

@@ -8,8 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import Case, Cell, Place
+from gradproof.harness import Bound, Case, Cell, Place
 
 SEEDS = 63
 

@@ -12,8 +12,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import PAIRS, Case, Cell, Place
+from gradproof.harness import PAIRS, Bound, Case, Cell, Place
 from models.torch_nets import NETS
 from symbolic.falsify_measure import forms_missing, probe_kernels
 

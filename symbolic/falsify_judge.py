@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from gradproof.execution.methods.exact_window import WindowError, judge_window
-from gradproof.execution.methods.property import Refutation
+from gradproof.harness import Refutation, WindowError, judge_window
 from models.window import Event, replay
 from symbolic.falsify_bench import Run, backwards_of, elements_of, error_of
 

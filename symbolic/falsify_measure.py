@@ -19,17 +19,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.core.check import Bound
-from gradproof.execution.methods.exact_window import SNAP, WindowError
-from gradproof.execution.methods.property import (
+from gradproof.harness import (
     AUTOCAST,
     PAIRS,
+    SNAP,
     Batch,
+    Bound,
     Case,
     NoKernel,
     Place,
     Refutation,
     StepConfig,
+    WindowError,
     make_optimizer,
     place,
 )

@@ -15,9 +15,7 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.arith.bounds import accumulation_bound, scaling_bound
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Bound, Case, Cell, Observed, Place, Refutation, accumulation_bound, scaling_bound
 from symbolic.falsify_sampling_bench import NET, Seen, alike, due, due_validation, observe, other, ran, setup_of
 
 KERNELS = Bound(

@@ -13,8 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.counterexample import tell
-from gradproof.execution.methods.property import Case, Place, Refutation
+from gradproof.harness import Case, Place, Refutation, tell
 from models.char_training import VALIDATION_SEED, Job, Report, Setup
 from models.char_transformer import CharTransformer, Shape, encoded, mean_loss, text_of
 

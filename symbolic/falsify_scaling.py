@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.execution.methods.property import Case, Observed, Place, Refutation
+from gradproof.harness import Case, Observed, Place, Refutation
 from symbolic.falsify_drawn import Drawn, row
 from symbolic.falsify_tokens import VOCABULARY, net, vector
 

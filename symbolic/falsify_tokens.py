@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.property import Case, Observed, Place, Refutation
+from gradproof.harness import Case, Observed, Place, Refutation
 from models.cross_entropy import IGNORED
 from models.torch_tokens import Window, summed, valid
 from symbolic.falsify_drawn import Drawn, row

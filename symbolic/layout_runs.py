@@ -17,9 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
-from gradproof.rounding.accumulation import Setting
-from gradproof.rounding.bound import answer
+from gradproof.harness import Case, Cell, Observed, Place, Refutation, Setting, bound_answer as answer
 from models.layouts import LayoutJob
 from symbolic.measured import Measured
 

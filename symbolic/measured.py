@@ -10,9 +10,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
-from gradproof.arith.formats import format_named
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import Case, Cell, NoKernel, Place
+from gradproof.harness import Bound, Case, Cell, NoKernel, Place, format_named
 
 
 class Measured(ABC):

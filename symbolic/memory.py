@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Case, Cell, Observed, Place, Refutation
 from models.memory_steps import MemoryJob, OneAtATime
 from symbolic.measured import Measured
 

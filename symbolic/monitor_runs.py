@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
-from gradproof.shadow.protocol.monitor import Monitor
-from gradproof.shadow.protocol.monitor_report import lengths, monitored
+from gradproof.harness import Case, Cell, Monitor, Observed, Place, Refutation, lengths, monitored
 from models.epochs import Epochs
 from models.tails import Held, Tail
 from models.telling_steps import TellingStep

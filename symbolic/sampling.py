@@ -12,8 +12,7 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
-from gradproof.arith import exact
-from gradproof.arith.bounds import accumulation_bound, scaling_bound
+from gradproof.harness import accumulation_bound, exact, scaling_bound
 from models.sampling import Plan, Record, Samples, Seed, Stream, World
 from symbolic.accumulation import mean
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
+from gradproof.harness import Ratio
 from models.sampling import Plan, Record, Samples, Seed, Stream, World
 from symbolic.crosshair_kit import Contract, Numbers, pick, same
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Cell, Observed, Place, Refutation
+from gradproof.harness import FORMS, OPTIMIZERS, Case, Cell, Observed, Place, Refutation
 from models.state_steps import StateJob
 from symbolic.measured import Measured
 

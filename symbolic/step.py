@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gradproof.execution.methods.property import AUTOCAST, Batch, Job, Maker, StepConfig
-from gradproof.execution.methods.recorded_step import Setting
+from gradproof.harness import AUTOCAST, Batch, Job, Maker, StepConfig, StepSetting as Setting
 from models.torch_nets import NETS
 
 LEARNING_RATE = 0.125
@@ -42,7 +41,7 @@ def job_of(setting: Setting, run: Any) -> Job:
 
 def full_norm(setting: Setting) -> float:
     """Norm of the gradient of the first window as one batch, at the initial weights."""
-    from gradproof.shadow.record.run import Run
+    from gradproof.harness import Run
 
     run = Run(setting.n, setting.micro_batch, 1).full_batch()
     job = job_of(setting, run)
@@ -92,7 +91,7 @@ class Accumulates:
 
     def reached(self, setting: Setting) -> Iterable[str]:
         """By the data and the initial weights alone, without the subject."""
-        from gradproof.shadow.record.run import Run
+        from gradproof.harness import Run
 
         if setting.tail:
             yield "a short last window"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
+from gradproof.harness import Ratio
 from models.adam_scaling import Setup, State
 from models.cross_entropy import IGNORED
 from models.tokens import TokenBatch

@@ -17,8 +17,7 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.harness import EXIT_CODE, Exit, GradproofError
 from models.adam_scaling import AdamW, Setup, State
 from models.token_bias import Bias
 from models.tokens import TokenBatch, TokenWindow
@@ -113,11 +112,7 @@ def document(windows: int) -> dict[str, Any]:
     """The study, as JSON values. Raises GradproofError: GP411 for too few windows, GP219 where its files change."""
     import torch
 
-    from gradproof import __version__
-    from gradproof.core.workspace import Workspace
-    from gradproof.evidence.record import now
-    from gradproof.report.studies import TOKENS as STUDY
-    from gradproof.report.studies import settled, sources_of
+    from gradproof.harness import TOKEN_STUDY as STUDY, Workspace, __version__, settled, sources_of, timestamp as now
 
     if windows < EVERY:
         raise GradproofError("GP411", f"--windows {windows}", f"at least {EVERY}", "such as 400")
@@ -147,7 +142,7 @@ def failures(data: Mapping[str, Any]) -> list[str]:
 
 def plots(data: Mapping[str, Any]) -> dict[str, str]:
     """File names and drawings."""
-    from gradproof.report.charts import Curve, Frame, svg
+    from gradproof.harness import Curve, Frame, svg
 
     b, p = data["bias"], data["parity"]
     lines = [Curve("every K: 2 (√r − 1) / (√r + 1)", tuple(zip(b["r"], b["any_k"], strict=True)))]
@@ -176,8 +171,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def write(data: Mapping[str, Any], out: Path, folder: Path | None) -> list[Path]:
     """Write the drawings and the document, each whole. Raises GradproofError GP407; ValueError for a wrong shape."""
-    from gradproof.core.files import replace_whole
-    from gradproof.core.schemas.studies import Tokens
+    from gradproof.harness import Tokens, replace_whole
 
     texts = {} if folder is None else {folder / name: text for name, text in plots(data).items()}
     texts[out] = json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -192,7 +186,7 @@ def write(data: Mapping[str, Any], out: Path, folder: Path | None) -> list[Path]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, check, write, and return the exit code."""
-    from gradproof.core.output import writable
+    from gradproof.harness import writable
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
+from gradproof.harness import Ratio
 from models.optimizer_state import Decay, Moments
 from models.tails import Held
 from models.window import Event

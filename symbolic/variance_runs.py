@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from gradproof.core.check import Bound
-from gradproof.execution.methods.property import Case, Cell, Observed, Place, Refutation
+from gradproof.harness import Bound, Case, Cell, Observed, Place, Refutation
 from models.gradient_variance import DrawJob, moments, scatter
 from models.torch_nets import NETS
 from symbolic.measured import Measured

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from gradproof.core.timeline import Tick, Timeline
-from gradproof.execution.methods.explore import Move, Search, Trace, shortest
+from gradproof.harness import Move, PathSearch as Search, PathTrace as Trace, Tick, Timeline, shortest
 from models.window import Breaks, Event, State, window_sizes
 from models.window_bugs import Loop
 from symbolic import window_facts

@@ -12,8 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof.contract.settings import Settings
-from gradproof.contract.settings import load as load_settings
+from gradproof.contract.settings import Settings, load as load_settings
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole

@@ -20,8 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.stub import Site
+from gradproof.harness import FORMATS, Format, Site
 from models.registry import Mutant
 from symbolic.stubs import d3_grid
 

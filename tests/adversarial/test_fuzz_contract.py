@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from attack_kit import CONTRACT, CORPUS
 from fuzz_kit import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gradproof.cli import dispatch
 from gradproof.contract.model import load

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from attack_kit import CONTRACT, evidence, gate, session
 from fuzz_kit import few
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from jsonschema import Draft202012Validator
 
 from gradproof.cli import COMMANDS, dispatch

@@ -13,14 +13,8 @@ from gradproof.core.check import Bound, Check, Control, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import (
     crosshair as crosshair_run,
-)
-from gradproof.execution.methods import (
     measure as torch_run,
-)
-from gradproof.execution.methods import (
     recorded_step as trace_run,
-)
-from gradproof.execution.methods import (
     smt as smt_run,
 )
 from gradproof.execution.methods.conformance import SCENARIOS, violations

@@ -11,8 +11,7 @@ from typing import Any
 
 from gradproof.core.check import digest_of
 from gradproof.evidence.store import parse
-from gradproof.extras.attest import statement as derived
-from gradproof.extras.attest import verify as check
+from gradproof.extras.attest import statement as derived, verify as check
 from gradproof.extras.attest.carried import FILES, claimed, files_of, files_text, opened
 from gradproof.extras.attest.manifest import MANIFEST, entries, open_manifest
 

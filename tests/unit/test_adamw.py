@@ -19,8 +19,7 @@ from gradproof.contract.model import load
 from gradproof.core.check import Check
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.execution.methods import measure as torch_run
-from gradproof.execution.methods import smt as smt_run
+from gradproof.execution.methods import measure as torch_run, smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits, _root_range
 from gradproof.extras.conformance.adamw import exact_step
 from gradproof.verdict.plan import plan

@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gradproof.arith.bounds import (
     accumulation_bound,

@@ -29,14 +29,8 @@ from gradproof.execution.pool import Pool
 from gradproof.execution.queries import parse
 from gradproof.extras.attest import (
     manifest as inventory,
-)
-from gradproof.extras.attest import (
     rerun,
-)
-from gradproof.extras.attest import (
     rerun as asking,
-)
-from gradproof.extras.attest import (
     statement as derived,
 )
 from gradproof.extras.attest.manifest import MANIFEST, Problem

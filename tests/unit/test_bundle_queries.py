@@ -18,8 +18,7 @@ from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record
 from gradproof.execution.queries import HEAD, Query, Recorder, parse, script
-from gradproof.extras.attest import rerun as asking
-from gradproof.extras.attest import second_solver as second
+from gradproof.extras.attest import rerun as asking, second_solver as second
 from gradproof.rounding.solvers import version_of
 from gradproof.verdict.plan import plan
 

@@ -28,9 +28,7 @@ from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.execution.pool import Worker
-from gradproof.extras.attest import signing
-from gradproof.extras.attest import signing as envelope
-from gradproof.extras.attest import verify as check
+from gradproof.extras.attest import signing, signing as envelope, verify as check
 from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, entry_of
 
 Attack = Callable[[Path], object]

@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gradproof.execution.methods.counterexample import FLOATS, timeline
-from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.counterexample import FLOATS, events_during as heard, timeline
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from models.char_bugs import MUTANTS, TORCH_ONLY
 from models.char_training import CharTraining, EmptyTraining, Job

@@ -16,8 +16,7 @@ from gradproof import cli
 from gradproof.core.check import Check
 from gradproof.core.outcome import EXIT_CODE, Exit, Layer
 from gradproof.core.workspace import Workspace
-from gradproof.evidence import claim, environment
-from gradproof.evidence import environment as packages
+from gradproof.evidence import claim, environment, environment as packages
 from gradproof.evidence.claim import ABSENT, reads
 from gradproof.evidence.store import Store
 from gradproof.execution.pool import Worker

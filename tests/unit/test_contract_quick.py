@@ -7,8 +7,7 @@ import re
 
 import pytest
 
-from gradproof.contract import yaml_reader as contract_quick
-from gradproof.contract import yaml_reader as contract_tree
+from gradproof.contract import yaml_reader as contract_quick, yaml_reader as contract_tree
 from gradproof.contract.yaml_events import parse
 from gradproof.contract.yaml_reader import Node
 from tests.unit.test_contract import HERE, ROOT

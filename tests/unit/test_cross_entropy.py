@@ -11,8 +11,7 @@ from training_checks import found
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods.property import Case, Place, Refutation
 from models.cross_entropy import CE_MUTANTS, IGNORED, CrossEntropy, DividesByRows
-from models.torch_cross_entropy import CE_MUTANTS as TORCH_MUTANTS
-from models.torch_cross_entropy import TorchCrossEntropy
+from models.torch_cross_entropy import CE_MUTANTS as TORCH_MUTANTS, TorchCrossEntropy
 from symbolic.cross_entropy import mean_slope
 from symbolic.falsify_cross_entropy import ALL, NONE, SOME, GradientAtLogits
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_sample import green as made
-from report_sample import judged, partial
+from report_sample import green as made, judged, partial
 from toy_workspace import answer, check, refutation
 
 from gradproof.core.check import Bound, Finding, digest_of

@@ -19,8 +19,7 @@ from toy_workspace import check, worker_command, write_workspace
 from gradproof.core import processes
 from gradproof.core.processes import strays
 from gradproof.core.workspace import Workspace
-from gradproof.execution import forkserver
-from gradproof.execution import forkserver as forked
+from gradproof.execution import forkserver, forkserver as forked
 from gradproof.execution.forkserver import Forked, ForkServer
 from gradproof.execution.pool import Pool, Worker
 

@@ -14,8 +14,7 @@ import pytest
 from toy_workspace import check
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution import forkserver
-from gradproof.execution import forkserver as forked
+from gradproof.execution import forkserver, forkserver as forked
 from gradproof.execution.forkserver import LOST, Forked, ForkServer, Stash
 from gradproof.execution.pool import Worker
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from gradproof.arith.formats import FORMATS, binade, format_named, widest
 from symbolic.stubs.claims import numbers

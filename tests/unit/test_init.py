@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from gradproof.cli import cli, dispatch
-from gradproof.cli import init as starting
+from gradproof.cli import cli, dispatch, init as starting
 from gradproof.contract.model import load
 from gradproof.core.files import replace_whole
 from gradproof.execution.methods.user_loop import BUGS

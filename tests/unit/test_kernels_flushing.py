@@ -16,8 +16,6 @@ from gradproof.extras.conformance import (
     rows,
     scatter,
     special,
-)
-from gradproof.extras.conformance import (
     special as flushing,
 )
 from gradproof.extras.conformance.deviations import FLUSHES

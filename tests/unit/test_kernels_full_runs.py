@@ -10,8 +10,7 @@ from torch import Tensor
 
 from gradproof.arith.bounds import closed_form
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import accumulation as full_runs
-from gradproof.extras.conformance import accumulation as gradients
+from gradproof.extras.conformance import accumulation as full_runs, accumulation as gradients
 from gradproof.extras.conformance.accumulation import (
     PAIRS,
     Setting,

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import __main__ as command
-from gradproof.extras.conformance import special
+from gradproof.extras.conformance import __main__ as command, special
 from gradproof.extras.conformance.elementwise import TORCH
 from gradproof.extras.conformance.machine import Machine
 from gradproof.extras.conformance.report import HOLDS, NOT_RUN, REFUTED, Result, ratio_of, standing

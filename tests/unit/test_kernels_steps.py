@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import adamw as moments
-from gradproof.extras.conformance import reductions, scatter
+from gradproof.extras.conformance import adamw as moments, reductions, scatter
 from gradproof.extras.conformance.__main__ import SECTIONS, options, sections
 from gradproof.extras.conformance.elementwise import DTYPES
 from gradproof.extras.conformance.machine import Values, decode

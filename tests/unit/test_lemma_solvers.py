@@ -9,8 +9,7 @@ import pytest
 
 from gradproof.arith import smt
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.rounding import smtlib
-from gradproof.rounding import solvers as solve
+from gradproof.rounding import smtlib, solvers as solve
 from gradproof.rounding.lemma_plan import OWN, SYMFPU, method, routes
 from gradproof.rounding.lemma_store import recheck
 from gradproof.rounding.step_contracts import LEMMAS, ROUND_FORMS

@@ -15,8 +15,7 @@ from toy_workspace import answer, check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.evidence.audit import audit
-from gradproof.report import charts as errors
-from gradproof.report import consistency
+from gradproof.report import charts as errors, consistency
 from gradproof.report.formats import html, jsonreport, markdown
 from tests import conform
 from tests.unit import report_sample as sample

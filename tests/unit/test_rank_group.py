@@ -11,8 +11,7 @@ import torch
 import torch.distributed as dist
 
 from gradproof.core.errors import GradproofError
-from gradproof.execution.methods.counterexample import FLOATS, timeline
-from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.counterexample import FLOATS, events_during as heard, timeline
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from gradproof.execution.methods.ranks import run_ranks
 from models import ddp_steps

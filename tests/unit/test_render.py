@@ -21,8 +21,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, Effect, Expect, Kind, Layer, Outcome
 from gradproof.evidence.record import record
 from gradproof.report import views
-from gradproof.report.formats import html, jsonreport, markdown, terminal
-from gradproof.report.formats import text as fmt
+from gradproof.report.formats import html, jsonreport, markdown, terminal, text as fmt
 from tests.unit import report_sample as sample
 
 Report = dict[str, Any]

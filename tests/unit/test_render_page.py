@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 import gradproof.report.formats
-from gradproof.report import charts as errors
-from gradproof.report import charts as plot
+from gradproof.report import charts as errors, charts as plot
 from gradproof.report.formats import html
 from tests.unit import report_sample as sample
 from tests.unit.test_render import hostile

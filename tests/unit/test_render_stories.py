@@ -8,11 +8,9 @@ from typing import Any
 
 import pytest
 
-from gradproof.report import stories
-from gradproof.report import stories as kills
+from gradproof.report import stories, stories as kills
 from gradproof.report.build import LONGEST, texts
-from gradproof.report.formats import html
-from gradproof.report.formats import text as fmt
+from gradproof.report.formats import html, text as fmt
 from tests.unit import report_sample as sample
 from tests.unit.test_render_page import Page
 

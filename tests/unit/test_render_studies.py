@@ -16,12 +16,9 @@ import pytest
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect
 from gradproof.core.timeline import as_json, from_json
-from gradproof.report import charts as rounding_plot
-from gradproof.report import consistency, rounding, views
-from gradproof.report import stories as traces
+from gradproof.report import charts as rounding_plot, consistency, rounding, stories as traces, views
 from gradproof.report.formats import html, jsonreport, markdown
-from tests.unit import report_sample as sample
-from tests.unit import study_sample as studies
+from tests.unit import report_sample as sample, study_sample as studies
 
 Report = dict[str, Any]
 SCHEMA = Path(__file__).resolve().parents[2] / "reports/report.schema.json"

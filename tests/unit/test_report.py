@@ -17,8 +17,7 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import Standing, record
-from gradproof.report import build as reports
-from gradproof.report import consistency
+from gradproof.report import build as reports, consistency
 from gradproof.report.formats import html, jsonreport, markdown, terminal
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge

@@ -17,14 +17,11 @@ from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear
 from gradproof.cli import dispatch
 from gradproof.core.outcome import Outcome
-from gradproof.execution.methods import replay_kernels as replays
-from gradproof.execution.methods import smt_strategies as chain_run
+from gradproof.execution.methods import replay_kernels as replays, smt_strategies as chain_run
 from gradproof.execution.methods.explore import Limits, Result
 from gradproof.execution.methods.replay_kernels import replay
 from gradproof.execution.methods.smt_strategies import ChainExplorer, ChainKit, extremes
-from gradproof.rounding import bound as answers
-from gradproof.rounding import farkas
-from gradproof.rounding import lemma_store as founded
+from gradproof.rounding import bound as answers, farkas, lemma_store as founded
 from gradproof.rounding.accumulation import Setting, difference, error_of
 from gradproof.rounding.bound import answer, bits, thresholds
 from gradproof.rounding.certificate import certify

@@ -15,14 +15,8 @@ from gradproof.cli import dispatch
 from gradproof.core.outcome import Outcome
 from gradproof.rounding import (
     edge_cases as edges,
-)
-from gradproof.rounding import (
     edge_cases as survival,
-)
-from gradproof.rounding import (
     reciprocal as reciprocals,
-)
-from gradproof.rounding import (
     scaling as scales,
 )
 from gradproof.rounding.accumulation import Setting, error_of

@@ -18,12 +18,10 @@ from gradproof.core.schemas import base as documents
 from gradproof.core.schemas.base import Kernels, Rounding, faults, read
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.source_digests import sources
-from gradproof.extras.conformance import report as kernel_report
-from gradproof.extras.conformance import rows as rows_of_kernels
+from gradproof.extras.conformance import report as kernel_report, rows as rows_of_kernels
 from gradproof.extras.conformance.__main__ import main as run_kernels
 from gradproof.extras.conformance.elementwise import operator_named
-from gradproof.extras.studies import rounding as study
-from gradproof.extras.studies import rounding as study_rows
+from gradproof.extras.studies import rounding as study, rounding as study_rows
 from gradproof.extras.studies.rounding import Question, questions, threshold
 from gradproof.report import studies
 from gradproof.rounding.accumulation import Setting

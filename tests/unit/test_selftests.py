@@ -19,8 +19,7 @@ from gradproof.cli.schemas import schemas
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods import crosshair as crosshair_ask
 from gradproof.execution.methods.crosshair import Answer
-from gradproof.extras import selftest
-from gradproof.extras import selftest as selftests
+from gradproof.extras import selftest, selftest as selftests
 from gradproof.extras.selftest import GET, SelfTest, judged, run_all
 from gradproof.shadow.process import check as child
 from gradproof.shadow.result import Result, Verification

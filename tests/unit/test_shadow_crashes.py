@@ -19,8 +19,7 @@ from gradproof.rounding.accumulation import Setting
 from gradproof.rounding.bound import answer
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.tape import Tape
-from gradproof.shadow.verify import recordings as session
-from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify import recordings as session, verifier as verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.cond, where nobody records
 HOLDS, REFUTED, OPAQUE, ERROR = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.ERROR

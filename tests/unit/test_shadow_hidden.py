@@ -14,11 +14,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify import (
     normaliser as all_counts,
-)
-from gradproof.shadow.verify import (
     recordings as session,
-)
-from gradproof.shadow.verify import (
     verifier as verify,
 )
 

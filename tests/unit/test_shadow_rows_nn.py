@@ -20,8 +20,6 @@ from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.real import Reals
 from gradproof.shadow.ops.rows import (
     activation as softmax,
-)
-from gradproof.shadow.ops.rows import (
     attention,
     conv,
     geometry,

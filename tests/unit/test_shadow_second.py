@@ -15,9 +15,7 @@ import torch
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, decimals, numbers
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify import decide, obligations
-from gradproof.shadow.verify import numbers as numeric
-from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify import decide, numbers as numeric, obligations, verifier as verify
 from gradproof.testing import assert_accumulates
 
 HOLDS, REFUTED, UNKNOWN, OUTSIDE, NOT_RUN = (

@@ -18,14 +18,8 @@ from gradproof.shadow.result import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verif
 from gradproof.shadow.tape import Entry
 from gradproof.shadow.verify import (
     match,
-)
-from gradproof.shadow.verify import (
     numbers as numeric,
-)
-from gradproof.shadow.verify import (
     recordings as session,
-)
-from gradproof.shadow.verify import (
     verifier as verify,
 )
 from gradproof.shadow.verify.match import Difference, differences

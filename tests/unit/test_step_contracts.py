@@ -13,8 +13,7 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
-from gradproof.execution.methods import smt as smt_run
-from gradproof.execution.methods import smt_strategies as contract_run
+from gradproof.execution.methods import smt as smt_run, smt_strategies as contract_run
 from gradproof.rounding import lemma_store as store
 from gradproof.rounding.step_contracts import (
     ADD_FORMS,

@@ -12,8 +12,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gradproof.arith import round_to, smt
 from gradproof.arith.formats import FORMATS

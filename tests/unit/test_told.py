@@ -19,22 +19,19 @@ from gradproof.core.timeline import (
     from_json,
     shortened,
 )
-from gradproof.execution.methods import counterexample as telling
-from gradproof.execution.methods import crosshair as crosshair_run
+from gradproof.execution.methods import counterexample as telling, crosshair as crosshair_run
 from gradproof.execution.methods.counterexample import (
     CUT,
     EXACT,
     FLOATS,
     Said,
     by_phase,
+    events_during as heard,
     listening,
     shown,
     tell,
     timeline,
     traced,
-)
-from gradproof.execution.methods.counterexample import (
-    events_during as heard,
 )
 from gradproof.execution.methods.replay import watched
 from models import tails, tokens

@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from gradproof.arith.bounds import accumulation_bound, accumulation_witness
 from gradproof.execution.methods import exact_window as torch_exact

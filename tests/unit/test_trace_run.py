@@ -18,8 +18,7 @@ from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 from gradproof.core.timeline import from_json
 from gradproof.evidence import audit
 from gradproof.evidence.record import plain
-from gradproof.execution.methods import recorded_step as trace_run
-from gradproof.execution.methods import replay_evidence as replaying
+from gradproof.execution.methods import recorded_step as trace_run, replay_evidence as replaying
 from gradproof.execution.methods.property import Job, Report
 from gradproof.execution.methods.recorded_step import Setting, settings_of
 from gradproof.shadow.result import ALL_INPUTS, RECORDED, Result, Verification

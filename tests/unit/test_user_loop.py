@@ -13,8 +13,7 @@ from torch_bench import Desk
 
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
-from gradproof.execution.methods import recorded_step as trace_run
-from gradproof.execution.methods import user_loop
+from gradproof.execution.methods import recorded_step as trace_run, user_loop
 from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, Setting
 from gradproof.execution.methods.user_loop import (
     BUGS,

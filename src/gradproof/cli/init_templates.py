@@ -97,7 +97,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gradproof.execution.methods.user_loop import mutants_of
+from gradproof.harness import mutants_of
 
 sys.path.insert(0, str(Path(__file__).parents[1] / $imports))
 
@@ -115,7 +115,7 @@ SYMBOLIC = '''\
 
 from __future__ import annotations
 
-from gradproof.execution.methods.user_loop import LoopHarness
+from gradproof.harness import LoopHarness
 
 harness = LoopHarness()
 '''

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, Effect, Outcome
 from gradproof.evidence.audit import audit
-from gradproof.execution.pool import Evidence, Listener
-from gradproof.execution.pool import Progress as Event
+from gradproof.execution.pool import Evidence, Listener, Progress as Event
 
 COLOUR = {Effect.DISCHARGED: "green", Effect.BROKEN: "red", Effect.OPEN: "yellow"}
 SHOWN = 100

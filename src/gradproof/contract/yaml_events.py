@@ -15,8 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from ruamel.yaml import YAML
-from ruamel.yaml import events as ev
+from ruamel.yaml import YAML, events as ev
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from gradproof.contract.yaml_reader import (

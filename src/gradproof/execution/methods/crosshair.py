@@ -30,8 +30,7 @@ from gradproof.core.check import Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.execution.methods.controls import disown, remaining, survivors
-from gradproof.execution.methods.counterexample import CUT, EXACT, traced
-from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.counterexample import CUT, EXACT, events_during as heard, traced
 from gradproof.execution.methods.replay import instance, watched
 
 # -- Asking CrossHair about one function, and what its answer is worth.

@@ -21,8 +21,7 @@ from typing import Any, Protocol, cast
 
 import hypothesis
 import torch
-from hypothesis import HealthCheck, Phase, Verbosity, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, Phase, Verbosity, given, settings, strategies as st
 from hypothesis.errors import Flaky
 
 from gradproof.core.check import Check, Control, Finding
@@ -31,12 +30,10 @@ from gradproof.execution.methods.controls import disown
 from gradproof.execution.methods.counterexample import (
     FLOATS,
     Said,
+    events_during as heard,
     events_of,
     listening,
     traced,
-)
-from gradproof.execution.methods.counterexample import (
-    events_during as heard,
 )
 from gradproof.execution.methods.exact_window import Tally
 from gradproof.execution.methods.observe import phases

@@ -14,8 +14,7 @@ from typing import Any
 
 from gradproof.arith.bounds import accumulation_witness
 from gradproof.core.check import Check
-from gradproof.execution.methods.counterexample import CUT, EXACT, by_phase, traced
-from gradproof.execution.methods.counterexample import events_during as heard
+from gradproof.execution.methods.counterexample import CUT, EXACT, by_phase, events_during as heard, traced
 from gradproof.execution.methods.explore import Violated
 from gradproof.execution.methods.harness import Broken, ConcreteKit, Unreplayable
 

@@ -20,8 +20,7 @@ from gradproof.execution.methods.explore import Explorer, Limits, Result, Stoppe
 from gradproof.execution.methods.harness import LETTERS, Kit
 from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.enumerated import AtMost, Difference, Enumerated
-from gradproof.rounding.farkas import Refused
-from gradproof.rounding.farkas import check as checked
+from gradproof.rounding.farkas import Refused, check as checked
 from gradproof.rounding.lemma_store import LemmaRefused, require, require_contracts, told
 from gradproof.rounding.step_contracts import Form, Operands, form_of, named, operators_of, telling, tried
 

@@ -20,8 +20,7 @@ from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
 from gradproof.evidence.record import ANSWERS
-from gradproof.evidence.store import parse as parse_json
-from gradproof.evidence.store import safe
+from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.pool import Evidence, Listener, Pool, Worker
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
 from gradproof.extras.attest.carried import SOURCES, Carried

@@ -22,8 +22,7 @@ from gradproof.extras.attest.manifest import MANIFEST, Wheel
 from gradproof.report import studies
 from gradproof.report.consistency import excused_ids
 from gradproof.report.formats import jsonreport
-from gradproof.report.views import Standing as RowStanding
-from gradproof.report.views import rows
+from gradproof.report.views import Standing as RowStanding, rows
 
 TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
 RESULTS = ("FAILED", "WARNED", "PASSED")  # the worst first

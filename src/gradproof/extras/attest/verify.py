@@ -19,14 +19,8 @@ from gradproof.evidence.store import parse as parse_json
 from gradproof.execution.queries import counts, parse
 from gradproof.extras.attest import (
     manifest as listing,
-)
-from gradproof.extras.attest import (
     rerun as asking,
-)
-from gradproof.extras.attest import (
     signing as envelope,
-)
-from gradproof.extras.attest import (
     statement as derived,
 )
 from gradproof.extras.attest.carried import (

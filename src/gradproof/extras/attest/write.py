@@ -17,9 +17,7 @@ from gradproof.core.outcome import Exit
 from gradproof.core.workspace import CONTENT, sha256_of
 from gradproof.evidence.record import Standing, now
 from gradproof.execution.pool import Listener
-from gradproof.extras.attest import rerun as asking
-from gradproof.extras.attest import signing as envelope
-from gradproof.extras.attest import statement as derived
+from gradproof.extras.attest import rerun as asking, signing as envelope, statement as derived
 from gradproof.extras.attest.carried import (
     BESIDE,
     DISTRIBUTIONS,

@@ -40,14 +40,8 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
     """The rows of every section asked for, in order."""
     from gradproof.extras.conformance import (
         accumulation as full_runs,
-    )
-    from gradproof.extras.conformance import (
         accumulation as gradients,
-    )
-    from gradproof.extras.conformance import (
         adamw as moments,
-    )
-    from gradproof.extras.conformance import (
         matmul,
         reductions,
         rows,

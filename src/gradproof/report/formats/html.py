@@ -19,23 +19,13 @@ from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Lay
 from gradproof.core.timeline import as_lines, as_svg
 from gradproof.report import (
     charts as errors,
-)
-from gradproof.report import (
     charts as plot,
-)
-from gradproof.report import (
     charts as rounding_plot,
-)
-from gradproof.report import (
     rounding,
     stories,
-    views,
-)
-from gradproof.report import (
     stories as kills,
-)
-from gradproof.report import (
     stories as traces,
+    views,
 )
 from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
 from gradproof.report.formats import text as fmt

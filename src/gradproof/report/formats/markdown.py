@@ -9,16 +9,10 @@ from typing import Any
 from gradproof.core.outcome import Layer
 from gradproof.report import (
     charts as errors,
-)
-from gradproof.report import (
     charts as rounding_plot,
-)
-from gradproof.report import (
     rounding,
-    views,
-)
-from gradproof.report import (
     stories as traces,
+    views,
 )
 from gradproof.report.consistency import Report, effect_of, require
 from gradproof.report.formats.text import (

@@ -141,8 +141,7 @@ def watcher_of(job: Mapping[str, Any]) -> Any:
 
 def opened(monitor: Any) -> None:
     """Tell the effective batch at start-up, when the first window is complete."""
-    from gradproof.shadow.protocol.monitor_report import effective
-    from gradproof.shadow.protocol.monitor_report import effective_line as words
+    from gradproof.shadow.protocol.monitor_report import effective, effective_line as words
 
     print(f"gradproof watch: {words(effective(monitor))}", file=sys.stderr, flush=True)
 

@@ -78,8 +78,7 @@ from gradproof.shadow.verify.results import (
     unjudged,
     with_trace,
 )
-from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions
-from gradproof.shadow.verify.rounding import ranges_of, report
+from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions, ranges_of, report
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradproof.shadow.algebra import Beyond, Value, concatenate
-from gradproof.shadow.algebra import stack as stacked
+from gradproof.shadow.algebra import Beyond, Value, concatenate, stack as stacked
 from gradproof.shadow.ops.rows.geometry import (
     Plane,
     blank,

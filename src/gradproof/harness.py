@@ -1,0 +1,134 @@
+"""The one module that models and harnesses import: every name that a check may use, loaded when it is used.
+
+A name enters the inputs of a check only where the check uses it (PEP 562). Without a solver installed, what needs none
+works as before.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradproof import __version__, batches
+    from gradproof.arith import constant, exact, round_to, sqrt
+    from gradproof.arith.bounds import accumulation_bound, accumulation_witness, clip_factor, scaling_bound
+    from gradproof.arith.formats import FORMATS, Format, format_named
+    from gradproof.arith.ratio import Lattice, Ratio
+    from gradproof.arith.stub import Site
+    from gradproof.batches import Divide
+    from gradproof.core.check import Bound
+    from gradproof.core.errors import GradproofError
+    from gradproof.core.files import replace_whole
+    from gradproof.core.outcome import EXIT_CODE, Exit
+    from gradproof.core.output import writable
+    from gradproof.core.schemas.studies import Tokens
+    from gradproof.core.timeline import Tick, Timeline
+    from gradproof.core.workspace import Workspace
+    from gradproof.evidence.record import now as timestamp
+    from gradproof.execution.methods.counterexample import tell
+    from gradproof.execution.methods.exact_window import SNAP, WindowError, element_bound, judge_window
+    from gradproof.execution.methods.explore import Move, Search as PathSearch, Trace as PathTrace, shortest
+    from gradproof.execution.methods.observe import Applied, Backward, Trace, Watch, vector_of
+    from gradproof.execution.methods.property import (
+        AUTOCAST,
+        FORMS,
+        OPTIMIZERS,
+        PAIRS,
+        Batch,
+        Case,
+        Cell,
+        Job,
+        Maker,
+        NoKernel,
+        Observed,
+        Place,
+        Refutation,
+        Report,
+        StepConfig,
+        make_optimizer,
+        place,
+    )
+    from gradproof.execution.methods.ranks import run_ranks
+    from gradproof.execution.methods.recorded_step import Setting as StepSetting
+    from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
+    from gradproof.extras.conformance.adamw import root as rounded_root
+    from gradproof.report.charts import Curve, Frame, svg
+    from gradproof.report.studies import TOKENS as TOKEN_STUDY, settled, sources_of
+    from gradproof.rounding.accumulation import Setting, accumulated
+    from gradproof.rounding.bound import answer as bound_answer
+    from gradproof.rounding.step_contracts import Form, Step, form_of
+    from gradproof.shadow.protocol.monitor import Monitor
+    from gradproof.shadow.protocol.monitor_report import lengths, monitored
+    from gradproof.shadow.record.run import Run
+
+_NAMES = {
+    "gradproof": "__version__ batches",
+    "gradproof.arith": "constant exact round_to sqrt",
+    "gradproof.arith.bounds": "accumulation_bound accumulation_witness clip_factor scaling_bound",
+    "gradproof.arith.formats": "FORMATS Format format_named",
+    "gradproof.arith.ratio": "Lattice Ratio",
+    "gradproof.arith.stub": "Site",
+    "gradproof.batches": "Divide",
+    "gradproof.core.check": "Bound",
+    "gradproof.core.errors": "GradproofError",
+    "gradproof.core.files": "replace_whole",
+    "gradproof.core.outcome": "EXIT_CODE Exit",
+    "gradproof.core.output": "writable",
+    "gradproof.core.schemas.studies": "Tokens",
+    "gradproof.core.timeline": "Tick Timeline",
+    "gradproof.core.workspace": "Workspace",
+    "gradproof.evidence.record": "timestamp=now",
+    "gradproof.execution.methods.counterexample": "tell",
+    "gradproof.execution.methods.exact_window": "SNAP WindowError element_bound judge_window",
+    "gradproof.execution.methods.explore": "Move PathSearch=Search PathTrace=Trace shortest",
+    "gradproof.execution.methods.observe": "Applied Backward Trace Watch vector_of",
+    "gradproof.execution.methods.property": (
+        "AUTOCAST Batch Case Cell FORMS Job Maker NoKernel OPTIMIZERS Observed PAIRS Place Refutation Report "
+        "StepConfig make_optimizer place"
+    ),
+    "gradproof.execution.methods.ranks": "run_ranks",
+    "gradproof.execution.methods.recorded_step": "StepSetting=Setting",
+    "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
+    "gradproof.extras.conformance.adamw": "rounded_root=root",
+    "gradproof.report.charts": "Curve Frame svg",
+    "gradproof.report.studies": "TOKEN_STUDY=TOKENS settled sources_of",
+    "gradproof.rounding.accumulation": "Setting accumulated",
+    "gradproof.rounding.bound": "bound_answer=answer",
+    "gradproof.rounding.step_contracts": "Form Step form_of",
+    "gradproof.shadow.protocol.monitor": "Monitor",
+    "gradproof.shadow.protocol.monitor_report": "lengths monitored",
+    "gradproof.shadow.record.run": "Run",
+}
+_WHERE = {
+    public: (module, name or public)
+    for module, names in _NAMES.items()
+    for public, _, name in (entry.partition("=") for entry in names.split())
+}
+__all__ = [
+    "AUTOCAST", "EXIT_CODE", "FORMATS", "FORMS", "OPTIMIZERS", "PAIRS", "SNAP", "TOKEN_STUDY", "Applied",
+    "Backward", "Batch", "Bound", "Case", "Cell", "Curve", "Divide", "Exit", "Form", "Format", "Frame",
+    "GradproofError", "Job", "Lattice", "LoopHarness", "Maker", "Monitor", "Move", "NoKernel", "Observed",
+    "PathSearch", "PathTrace", "Place", "Ratio", "Refutation", "Report", "Run", "Setting", "Site", "Step",
+    "StepConfig", "StepSetting", "Tick", "Timeline", "Tokens", "Trace", "Watch", "WindowError", "Workspace",
+    "__version__", "accumulated", "accumulation_bound", "accumulation_witness", "batches", "bound_answer",
+    "clip_factor", "constant", "element_bound", "exact", "form_of", "format_named", "judge_window", "lengths",
+    "make_optimizer", "monitored", "mutants_of", "place", "replace_whole", "round_to", "rounded_root", "run_ranks",
+    "scaling_bound", "settled", "shortest", "sources_of", "sqrt", "svg", "tell", "timestamp", "vector_of",
+    "writable"
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name from the module that has it. Raises AttributeError for a name that no check may use."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module, own = _WHERE[name]
+    found = getattr(import_module(module), own, None)
+    value = import_module(f"{module}.{own}") if found is None else found
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
