@@ -10,7 +10,7 @@ import sys
 from collections import defaultdict
 from pathlib import Path
 
-from gradproof.shadow.ops.table import lookup
+from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.record.run import Run, record
 from tests.loops.catalogue import LOOPS
 

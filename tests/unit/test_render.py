@@ -20,8 +20,8 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, Effect, Expect, Kind, Layer, Outcome
 from gradproof.evidence.record import record
-from gradproof.report import views
-from gradproof.report.formats import html, jsonreport, markdown, terminal, text as fmt
+from gradproof.report import text as fmt, views
+from gradproof.report.formats import html, jsonreport, markdown, terminal
 from tests.unit import report_sample as sample
 
 Report = dict[str, Any]

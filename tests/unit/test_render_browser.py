@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gradproof.report.formats import html, text as fmt
+from gradproof.report import text as fmt
+from gradproof.report.formats import html
 from tests.unit import report_sample as sample
 from tests.unit.test_render_page import CSS, Page
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gradproof.report import stories, stories as kills
+from gradproof.report import stories, stories as kills, text as fmt
 from gradproof.report.build import LONGEST, texts
-from gradproof.report.formats import html, text as fmt
+from gradproof.report.formats import html
 from tests.unit import report_sample as sample
 from tests.unit.test_render_page import Page
 

@@ -14,7 +14,8 @@ from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
 from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.rounding import Rounding
-from gradproof.shadow.ops.table import TABLE, Bool, Example, Row, T, load
+from gradproof.shadow.ops.rows import load
+from gradproof.shadow.ops.table import TABLE, Bool, Example, Row, T
 from gradproof.shadow.tape import Entry
 
 load()

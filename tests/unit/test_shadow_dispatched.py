@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gradproof.shadow.ops.table import lookup
+from gradproof.shadow.ops.rows import lookup
 from tests.loops import dispatched
 
 LISTED = re.findall(r"^\| `([\w.]+)` \| (\d+) \|", dispatched.PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -24,7 +24,8 @@ from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.rounding import Rounding
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.domains.weight import PRIME, Weight
-from gradproof.shadow.ops.table import TABLE, Example, Row, T, load, register
+from gradproof.shadow.ops.rows import load
+from gradproof.shadow.ops.table import TABLE, Example, Row, T, register
 from gradproof.shadow.tablegen import elsewhere
 from gradproof.shadow.tape import NOWHERE, Entry, Ref
 

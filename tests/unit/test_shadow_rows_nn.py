@@ -24,11 +24,13 @@ from gradproof.shadow.ops.rows import (
     conv,
     geometry,
     index,
+    load,
+    lookup,
     losses,
     norm,
 )
 from gradproof.shadow.ops.rows.geometry import Plane
-from gradproof.shadow.ops.table import TABLE, Ops, Path, Row, load, lookup
+from gradproof.shadow.ops.table import TABLE, Ops, Path, Row
 from gradproof.shadow.tape import NOWHERE, Entry, Source
 
 load()

@@ -154,9 +154,9 @@ def test_a_difference_that_the_real_step_does_not_show_is_spurious(monkeypatch: 
 
 
 def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradproof.shadow.ops import table
+    from gradproof.shadow.ops import rows, table
 
-    row = table.lookup("aten.addmm.default")
+    row = rows.lookup("aten.addmm.default")
     assert row is not None
     spoiled = table.Row(row.op, lambda k, *a, **b: row.rule(k, *a, **b) * 2, row.examples, row.module)
     monkeypatch.setitem(table.TABLE, row.op, spoiled)
@@ -165,9 +165,9 @@ def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradproof.shadow.ops import table
+    from gradproof.shadow.ops import rows, table
 
-    table.load()
+    rows.load()
     for name in ("aten.mse_loss", "aten.mse_loss_backward"):
         monkeypatch.delitem(table.TABLE, name)
     monkeypatch.setattr(verify, "Decomposer", lambda: None)

@@ -18,7 +18,7 @@ from typing import Any
 from markupsafe import Markup
 
 from gradproof.report.consistency import Report, exceeds
-from gradproof.report.formats.text import clean, one_line, ratio, sci
+from gradproof.report.text import clean, one_line, ratio, sci
 
 # -- Measured rows of a report, gathered for a plot and its tables.
 Row = Mapping[str, Any]

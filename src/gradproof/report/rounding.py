@@ -13,9 +13,9 @@ from typing import Any
 
 from gradproof.core.outcome import Effect
 from gradproof.report.consistency import Report
-from gradproof.report.formats.text import ABSENT, counted, plural, ratio, sci, seconds, when
 from gradproof.report.kernel_assumptions import ANY, DEVICES, HOLDS, UNUSED
 from gradproof.report.studies import FRESH, STALE
+from gradproof.report.text import ABSENT, counted, plural, ratio, sci, seconds, when
 
 TITLES = ("Gradients", "Buffer", "Order", "Tolerance", "True up to", "Undecided", "False from")
 KERNEL_TITLES = ("Operator", "dtype", "device", "Claim", "State", "Cases", "Off", "Worst ratio", "Named", "Why")

@@ -12,7 +12,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.timeline import Tick, Timeline, from_json
 from gradproof.report.consistency import Report, effect_of
-from gradproof.report.formats.text import anchor, clean, heads, one_line
+from gradproof.report.text import anchor, clean, heads, one_line
 from gradproof.report.views import outcome_words, reach_words
 
 # -- The kill matrix: which check killed which mutant, which let it live, which has not tried it.

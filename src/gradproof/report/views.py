@@ -14,8 +14,8 @@ from typing import Any
 from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
 from gradproof.report.consistency import Report, effect_of, excused_ids, required_ids, worst
-from gradproof.report.formats.text import counted, one_line, plural, value
 from gradproof.report.rounding import assumed
+from gradproof.report.text import counted, one_line, plural, value
 from gradproof.verdict import proof_basis as backing
 
 

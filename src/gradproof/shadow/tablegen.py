@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
-from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, Row, T, load
+from gradproof.shadow.ops.rows import load
+from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, Row, T
 
 HEAD = """# Operators that shadow execution knows
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import EXIT_MEANING, Exit
-from gradproof.report.formats.text import clean, grouped, one_line, plural, when
+from gradproof.report.text import clean, grouped, one_line, plural, when
 
 if TYPE_CHECKING:
     from rich.console import Console

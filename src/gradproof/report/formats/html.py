@@ -25,10 +25,10 @@ from gradproof.report import (
     stories,
     stories as kills,
     stories as traces,
+    text as fmt,
     views,
 )
 from gradproof.report.consistency import Report, effect_of, exceeds, require, required_ids
-from gradproof.report.formats import text as fmt
 
 HERE = Path(__file__).resolve().parent
 MANY = 150  # checks up to which a page is tried in full

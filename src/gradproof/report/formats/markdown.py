@@ -15,7 +15,8 @@ from gradproof.report import (
     views,
 )
 from gradproof.report.consistency import Report, effect_of, require
-from gradproof.report.formats.text import (
+from gradproof.report.studies import FRESH
+from gradproof.report.text import (
     compact,
     grouped,
     heads,
@@ -26,7 +27,6 @@ from gradproof.report.formats.text import (
     seconds,
     when,
 )
-from gradproof.report.studies import FRESH
 
 _SPECIAL = re.compile(r"([\\`*|~\[\]$#]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9]))")
 

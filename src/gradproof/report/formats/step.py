@@ -23,7 +23,7 @@ from rich.text import Text
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
-from gradproof.report.formats.text import clean, compact, one_line, plural, seconds, sentence, value
+from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.shadow.protocol import monitor_report as monitoring
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Place

@@ -13,7 +13,7 @@ from rich.text import Text
 from gradproof.core.outcome import Effect, Layer
 from gradproof.report import views
 from gradproof.report.consistency import Report, require
-from gradproof.report.formats.text import grouped, heads, one_line, plural, seconds
+from gradproof.report.text import grouped, heads, one_line, plural, seconds
 
 STYLE = {"discharged": "bold green", "broken": "bold red", "open": "bold yellow"}
 MATRIX_FROM = 90

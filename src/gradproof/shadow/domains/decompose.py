@@ -18,8 +18,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.algebra import Value, lift
 from gradproof.shadow.domains.interpreter import Interpreter, Memory
+from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.ops.table import Path, Row, lookup
+from gradproof.shadow.ops.table import Path, Row
 from gradproof.shadow.tape import FLOATS, Const, Entry, Init, Ref
 
 

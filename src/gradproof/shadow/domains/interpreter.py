@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
-from gradproof.shadow.ops.table import Ops, Path, Row, lookup
+from gradproof.shadow.ops.rows import lookup
+from gradproof.shadow.ops.table import Ops, Path, Row
 from gradproof.shadow.streams import in_order, sample_axis
 from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape
 

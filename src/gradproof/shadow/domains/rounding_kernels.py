@@ -18,8 +18,9 @@ import numpy as np
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.enclosure import LEAST, WIDE, below
 from gradproof.shadow.domains.rounding import ERF, SLACK, ULPS, Rounding, size_of
+from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.rows.common import power
-from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule, load, names
+from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule, names
 
 FAR = 120.0
 """A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""

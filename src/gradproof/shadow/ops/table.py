@@ -18,7 +18,7 @@ To teach gradproof an operator of your own::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,17 +166,3 @@ def names(op: str) -> list[str]:
     if name.endswith("_") and not name.endswith("__"):
         found += [f"{space}.{name[:-1]}.{overload}", f"{space}.{name[:-1]}"]
     return found
-
-
-def lookup(op: str, table: Mapping[str, Row] | None = None) -> Row | None:
-    """The row of an operator by its full schema name, or None."""
-    load()
-    rows = TABLE if table is None else table
-    return next((rows[name] for name in names(op) if name in rows), None)
-
-
-def load() -> None:
-    """Import the rows that gradproof ships."""
-    from gradproof.shadow.ops import rows
-
-    rows.load()

@@ -20,7 +20,8 @@ from typing import Any
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Interpreter, Observation
 from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
-from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule, load
+from gradproof.shadow.ops.rows import load
+from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule
 from gradproof.shadow.tape import Event, Item, Tape
 from gradproof.shadow.verify.ranks import read_ranks
 
