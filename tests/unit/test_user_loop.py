@@ -161,3 +161,11 @@ def test_a_short_last_window_is_a_cover() -> None:
     short = Setting("loop", 4, 2, 1, optimizer="own")
     assert LoopHarness().covers([short]) == list(LoopHarness().reached(short)) == ["a short last window"]
     assert LoopHarness().covers([Setting("loop", 4, 2)]) == list(LoopHarness().reached(Setting("loop", 4, 2))) == []
+
+
+def test_workspaces_of_older_versions_find_the_harness_by_its_old_name() -> None:
+    """`gradproof init` wrote this import until 2026-11-23."""
+    from gradproof import harness
+    from gradproof.backends.user_loop import LoopHarness, mutants_of
+
+    assert (LoopHarness, mutants_of) == (harness.LoopHarness, harness.mutants_of)

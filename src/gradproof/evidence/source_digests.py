@@ -1,4 +1,4 @@
-"""Which source files the rounding study depends on, and their digests: a closure of imports, nothing is imported.
+"""Which source files a measured document depends on, and their digests: a closure of imports, nothing is imported.
 
 Imports inside of functions count too, so a change anywhere that the study may reach makes its document stale.
 """
@@ -13,6 +13,7 @@ from pathlib import Path
 from gradproof.core.workspace import PACKAGE, sha256_of
 
 START = "gradproof.extras.studies.rounding"
+FACADE = "gradproof.harness"
 FOLDERS = ("gradproof.rounding", "gradproof.arith")
 WITH_STATEMENTS = ("body", "orelse", "finalbody", "handlers", "cases")  # parts of a statement; an import is in no other
 
@@ -47,10 +48,20 @@ def _imported(text: str) -> tuple[str, ...]:
         if isinstance(node, ast.Import):
             found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            found += (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
+            for alias in node.names:
+                module = _facade().get(alias.name, FACADE) if node.module == FACADE else node.module
+                found += (module, f"{module}.{alias.name}")
         for part in WITH_STATEMENTS:
             waiting += getattr(node, part, ())
     return tuple(found)
+
+
+@cache
+def _facade() -> dict[str, str]:
+    """The module of each name that models and harnesses take from the facade, as its imports for type checkers say."""
+    tree = ast.parse((PACKAGE / "harness.py").read_text(encoding="utf-8"))
+    lines = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    return {alias.asname or alias.name: line.module or "" for line in lines for alias in line.names}
 
 
 def _file(root: Path, name: str) -> Path | None:
@@ -60,7 +71,6 @@ def _file(root: Path, name: str) -> Path | None:
     return next((p for p in places if p.is_file()), None)
 
 
-# -- Which source files a measured document depends on, and their digests: a closure of imports, nothing is imported.
 def closure(root: Path, starts: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
     """sha256 in hex of every file below `folders` that the modules `starts` import, directly or not.
 

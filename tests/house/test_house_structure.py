@@ -1,0 +1,74 @@
+"""The layers of the source: kept, seen when they are broken, and drawn as they are."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from house_rules import REPOSITORY
+
+from tests import structure
+
+LINT = Path(sys.executable).with_name("lint-imports")
+BROKEN = {
+    "a package imports one above it": ("core/files.py", "from gradproof.verdict import judge", "layers"),
+    "inside a function too": ("arith/linear.py", "def f():\n    import gradproof.session", "layers"),
+    "a part of shadow imports one above it": ("shadow/record/run.py", "import gradproof.shadow.verify.match", "shadow"),
+    "an optional part imports another": ("extras/claims/load.py", "import gradproof.extras.attest.write", "optional"),
+    "two modules import each other": ("arith/ratio.py", "import gradproof.arith.soft", "circle"),
+}
+
+
+def lint(root: Path) -> tuple[int, str]:
+    """What import-linter says of a copy of the package."""
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    command = [sys.executable, "-P", LINT, "--no-logo", "--no-cache", "--config", str(REPOSITORY / "pyproject.toml")]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, timeout=600, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a copy of the package."""
+    root = tmp_path_factory.mktemp("layers")
+    shutil.copytree(structure.SOURCE, root / "gradproof", ignore=shutil.ignore_patterns("__pycache__", "proved"))
+    return root
+
+
+def test_the_layers_are_kept(copied: Path) -> None:
+    code, said = lint(copied)
+    assert (code, "0 broken" in said) == (0, True), said
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_layer_is_seen(name: str, copied: Path) -> None:
+    file, line, word = BROKEN[name]
+    path = copied / "gradproof" / file
+    whole = path.read_text(encoding="utf-8")
+    path.write_text(f"{whole}\n{line}\n", encoding="utf-8")
+    try:
+        code, said = lint(copied)
+    finally:
+        path.write_text(whole, encoding="utf-8")
+    assert code == 1
+    assert any(word in row and row.endswith("BROKEN") for row in said.splitlines()), said
+
+
+def test_there_is_no_circle_and_the_rooms_are_small() -> None:
+    assert structure.circles() == set()
+    found = structure.figures()
+    assert int(found["modules at the package root"]) <= 8
+    largest = int(found["largest folders"].split(",")[0].rpartition(" ")[2])
+    assert largest <= 28
+
+
+def test_the_picture_is_that_of_today() -> None:
+    page = structure.PAGE.read_text(encoding="utf-8")
+    assert structure.drawn(page) == page, "run: python -m tests.structure --write"
+    with pytest.raises(ValueError, match="no place"):
+        structure.drawn("no markers")
+    assert structure.drawn(page.replace("cli --> extras", "cli --> nothing")) == page
