@@ -254,13 +254,17 @@ def poor_reasons(bounds: Iterable[StatedBound]) -> Iterator[str]:
             yield f"{b.owner}: {b.name} = {b.value} has the reason of {other.owner}: {other.name} = {other.value}"
 
 
-def told_commands(text: str) -> set[tuple[str, tuple[str, ...]]]:
-    """Each `gradproof COMMAND` of a text that stands in code, with the long options that are given to it."""
+def code_of(text: str) -> list[str]:
+    """The code of a text: each line of its blocks, and what stands between backticks."""
     blocks = re.findall(r"^```[^\n]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     inline = re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE))
-    lines = [line for block in blocks for line in block.splitlines()] + inline
+    return [line for block in blocks for line in block.splitlines()] + inline
+
+
+def told_commands(text: str) -> set[tuple[str, tuple[str, ...]]]:
+    """Each `gradproof COMMAND` of a text that stands in code, with the long options that are given to it."""
     found = set()
-    for line in lines:
+    for line in code_of(text):
         match = re.search(r"(?:^|[\s/])gradproof\s+([a-z][a-z-]*)\b([^|;&#]*)", line)
         if match:
             found.add((match[1], tuple(re.findall(r"(--[a-z][a-z-]*)", match[2].partition(" -- ")[0]))))
@@ -269,4 +273,4 @@ def told_commands(text: str) -> set[tuple[str, tuple[str, ...]]]:
 
 def told_targets(text: str) -> set[str]:
     """Each `make TARGET` of a text that stands in code."""
-    return set(re.findall(r"(?:^|`|\s)make ([a-z]+)\b(?=[^`]*(?:`|$))", text, re.MULTILINE))
+    return {target for line in code_of(text) for target in re.findall(r"(?:^|\s)make ([a-z]+)\b", line)}

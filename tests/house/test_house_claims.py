@@ -1,4 +1,4 @@
-"""What the contracts claim, and what the registries, the error codes and the README say, agree with each other."""
+"""What the contracts claim, and what the registries, the error codes and the documents say, agree with each other."""
 
 from __future__ import annotations
 
@@ -38,6 +38,8 @@ REGISTRIES = ("mutants", "torch_mutants")
 FEWEST_MUTANTS = 3
 
 each_contract = pytest.mark.parametrize("path", CONTRACTS, ids=lambda p: p.parent.name)
+PAGES = sorted((REPOSITORY / "docs").glob("*.md"))
+each_page = pytest.mark.parametrize("page", [REPOSITORY / "README.md", *PAGES], ids=lambda p: p.name)
 
 
 @cache
@@ -128,6 +130,32 @@ def unknown_commands(text: str) -> list[str]:
             continue
         known = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}
         lost += [f"gradproof {name} {option}" for option in options if option not in known]
+    return lost
+
+
+def text_of(name: str) -> str:
+    """The text of a file of the repository."""
+    return (REPOSITORY / name).read_text(encoding="utf-8")
+
+
+def headings(text: str) -> set[str]:
+    """The anchors of a page, one for each heading, as GitHub forms them."""
+    lines = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", line.lower()).strip().replace(" ", "-") for line in lines}
+
+
+def lost_links(page: Path, text: str) -> list[str]:
+    """Links of a page to files and headings that are not there; addresses are not looked up."""
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", text):
+        if "://" in link:
+            continue
+        name, _, heading = link.partition("#")
+        target = page.parent / name if name else page
+        there = target.exists()
+        if there and heading:
+            there = heading in headings(target.read_text(encoding="utf-8") if name else text)
+        lost += [] if there else [link]
     return lost
 
 
@@ -251,26 +279,44 @@ def test_an_explanation_says_something(code: str) -> None:
     assert mend.endswith(".")
 
 
-def test_the_readme_tells_commands_that_exist() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    told = {name for name, _ in told_commands(readme)}
-    assert told >= {"verify", "replay", "explain"}
-    assert unknown_commands(readme) == []
+@each_page
+def test_a_page_names_commands_and_targets_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert unknown_commands(text) == []
     targets = set(re.findall(r"^([a-z]+):", (REPOSITORY / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    assert {"verify", "test"} <= told_targets(readme) <= targets
+    assert told_targets(text) <= targets
 
 
-def test_the_readme_links_to_what_exists() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    links = {link for link in re.findall(r"\]\(([^)#\s]+)", readme) if "://" not in link}
-    assert [link for link in links if not (REPOSITORY / link).exists()] == []
+def test_the_readme_and_the_page_of_commands_name_what_a_reader_needs() -> None:
+    readme, page = (text_of(name) for name in ("README.md", "docs/commands.md"))
+    assert {name for name, _ in told_commands(page)} >= set(COMMANDS)
+    assert {name for name, _ in told_commands(readme)} >= {"check", "watch", "init"}
+    assert {"verify", "test"} <= told_targets(readme) & told_targets(page)
 
 
-def test_the_readme_names_checks_that_exist() -> None:
-    readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+@each_page
+def test_a_page_links_to_what_exists(page: Path) -> None:
+    assert lost_links(page, page.read_text(encoding="utf-8")) == []
+
+
+def test_a_lost_link_is_seen() -> None:
+    page = REPOSITORY / "docs/shards.md"
+    text = "[a](ci.md), [b](ci.md#formats), [c](#a-part), [d](https://example.org)\n## A part\n"
+    assert lost_links(page, text) == []
+    assert lost_links(page, "[a](lost.md), [b](ci.md#lost), [c](#lost)") == ["lost.md", "ci.md#lost", "#lost"]
+
+
+@each_page
+def test_a_page_names_checks_that_exist(page: Path) -> None:
     checks = {c.id.partition("@")[0] for path in CONTRACTS for c in plan(contract_at(path))}
-    told = set(re.findall(r"\b(?:KANI|CROSS|FALSIFY|STUB)-[A-Z]+-\d+\b", readme))
+    told = set(re.findall(r"\b(?:KANI|CROSS|FALSIFY|STUB)-[A-Z]+-\d+\b", page.read_text(encoding="utf-8")))
     assert told - checks == set()
+
+
+def test_the_pages_name_every_obligation_of_the_first_contract_and_its_checks() -> None:
+    [path] = [path for path in CONTRACTS if path.parent.name == "gradient-accumulation-kernel-v1"]
+    text = text_of("docs/evidence.md")
+    assert [o.id for o in contract_at(path).obligations if f"| {o.id} |" not in text] == []
 
 
 def test_unknown_commands_are_seen() -> None:

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from gradproof.cli import cli
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-README = REPOSITORY / "README.md"
+PAGE = REPOSITORY / "docs/ci.md"
 ACTION, HOOKS = REPOSITORY / "action.yml", REPOSITORY / ".pre-commit-hooks.yaml"
 LINTERS = {
     ACTION: ("check_jsonschema", "--builtin-schema", "vendor.github-actions"),
@@ -67,19 +67,19 @@ def test_commands_and_options_exist() -> None:
     assert {o for text in texts for o in re.findall(r"(?<=\s)--[a-z-]+", text)} <= options
 
 
-def readme_hooks() -> str:
-    """The configuration that README shows, to copy."""
-    blocks = re.findall(r"^```yaml\n(.*?)^```", README.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+def hooks_to_copy() -> str:
+    """The configuration of hooks that docs/ci.md shows, to copy."""
+    blocks = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
     [block] = [block for block in blocks if ".pre-commit-config.yaml" in block]
     return str(block)
 
 
-def test_the_configuration_in_readme_is_one_and_names_every_hook(tmp_path: Path) -> None:
+def test_the_configuration_to_copy_is_one_and_names_every_hook(tmp_path: Path) -> None:
     config = tmp_path / ".pre-commit-config.yaml"
-    config.write_text(readme_hooks(), encoding="utf-8")
+    config.write_text(hooks_to_copy(), encoding="utf-8")
     check = [sys.executable, "-W", "ignore", "-m", "pre_commit", "validate-config", str(config)]
     assert subprocess.run(check, capture_output=True, timeout=600, check=False).returncode == 0
-    data = YAML(typ="safe").load(readme_hooks())
+    data = YAML(typ="safe").load(hooks_to_copy())
     assert {hook["id"] for repo in data["repos"] for hook in repo["hooks"]} == {hook["id"] for hook in hooks()}
     assert {"pre-commit", "pre-push"} == set(data["default_install_hook_types"])
 
@@ -128,7 +128,7 @@ def unsafe(text: str) -> list[str]:
 
 
 def test_what_runs_in_a_users_repository_does_not_search_it_for_modules() -> None:
-    published = [ACTION, HOOKS, REPOSITORY / "docs/shards.md", REPOSITORY / "src/gradproof/cli/init_templates.py"]
+    published = [ACTION, HOOKS, PAGE, REPOSITORY / "docs/shards.md", REPOSITORY / "src/gradproof/cli/init_templates.py"]
     assert {path.name: found for path in published if (found := unsafe(path.read_text(encoding="utf-8")))} == {}
     started = {s.name: re.findall(r'.*"-m", "gradproof\b.*', s.text) for s in sources(PRODUCT)}
     assert {name: [line for line in lines if unsafe(line)] for name, lines in started.items() if lines} == {

@@ -49,8 +49,52 @@ def test_the_source_distribution_has_documentation_and_tests(tmp_path: Path) -> 
     assert {n for n in names if n.endswith(".pyc") or n.startswith("reports/evidence/")} == set()
 
 
-def test_the_readme_has_no_link_that_breaks_on_a_package_index() -> None:
+def readme() -> str:
+    """The text of README.md."""
+    return (REPOSITORY / "README.md").read_text(encoding="utf-8")
+
+
+def lost_paths(text: str) -> list[str]:
+    """Files of the repository that a text names in code, for it cannot link to them, and that are not there."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    named = re.findall(r"`((?:docs|tests|proofs|models|symbolic|reports|src)/[^`\s]*)`", prose)
+    return [name for name in named if not (REPOSITORY / name).exists()]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((REPOSITORY / "README.md").read_bytes()) <= 6000
+
+
+def test_the_readme_names_files_and_headings_that_exist() -> None:
+    text = readme()
+    assert len(set(re.findall(r"`docs/[^`]+\.md`", text))) >= 10
+    assert lost_paths(text) == []
+    anchors = {
+        re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    }
+    assert set(re.findall(r"\]\(#([^)]*)\)", text)) <= anchors
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    """The readme names a page, or a page that it names links to it."""
+    pages = {path.name for path in (REPOSITORY / "docs").glob("*.md")}
+    named = set(re.findall(r"`docs/([^`/]+\.md)`", readme()))
+    texts = [(REPOSITORY / "docs" / name).read_text(encoding="utf-8") for name in named]
+    linked = {name for text in texts for name in re.findall(r"\]\(([\w-]+\.md)[#)]", text)}
+    assert pages - named - linked == set()
+
+
+def test_a_lost_path_is_seen() -> None:
+    assert lost_paths("`docs/lost.md` and `docs/ci.md`, `tests/lost/`\n```\n`docs/gone.md`\n```\n") == [
+        "docs/lost.md",
+        "tests/lost/",
+    ]
+
+
+def test_the_readme_has_no_link_or_image_that_breaks_on_a_package_index() -> None:
     """A package index has none of the files beside it; a link is an address, or a heading of the page itself."""
-    text = (REPOSITORY / "README.md").read_text(encoding="utf-8")
+    text = readme()
+    assert "<img" not in text
+    assert "<a " not in text
     assert [t for t in re.findall(r"\]\(([^)]*)\)", text) if not t.startswith(("#", "https://"))] == []
     assert "gradproof is on no package index yet: `pip install .` in a checkout installs it" in text

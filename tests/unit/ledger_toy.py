@@ -43,7 +43,7 @@ def claim_of(workspace: Workspace, check: Check) -> dict[str, Any]:
     if not module:
         return {"files": {}, "modules": {}}
     name = module.replace(".", "/") + ".py"
-    files = {f"ws:{name}": sha256_of(workspace.root / name), "gp:core.py": sha256_of(PACKAGE / "core.py")}
+    files = {f"ws:{name}": sha256_of(workspace.root / name), "gp:core/check.py": sha256_of(PACKAGE / "core/check.py")}
     return {"files": files, "modules": {module: f"ws:{name}"}}
 
 

@@ -237,17 +237,20 @@ def wheel(place: Path, change: str = "") -> Path:
 
 def test_a_wheel_counts_only_where_it_holds_what_ran(verified: Workspace, capsys: pytest.CaptureFixture[str]) -> None:
     good = wheel(verified.root / "good.whl")
-    assert attested("--wheel", str(wheel(verified.root / "bad.whl", "core.py"))) == USAGE
+    assert attested("--wheel", str(wheel(verified.root / "bad.whl", "core/check.py"))) == USAGE
     said = capsys.readouterr().err
     assert "GP442" in said
-    assert "gp:core.py" in said
+    assert "gp:core/check.py" in said
     assert attested("--wheel", str(good)) == 0
     out = verified.root / "out"
     named = load(out / MANIFEST)["wheel"]
     assert load(out / "statements/toy.json")["subject"] == [{"name": "good.whl", "digest": {"sha256": named["sha256"]}}]
     assert cli.dispatch(["verify-bundle", str(out), "--wheel", str(good)]) == 0
-    other = wheel(verified.root / "other.whl", "doctor.py")
-    assert inventory.wheel_of(other, {"gp:core.py": inventory.sha256_of(PACKAGE / "core.py")}).name == "other.whl"
+    other = wheel(verified.root / "other.whl", "cli/doctor.py")
+    assert (
+        inventory.wheel_of(other, {"gp:core/check.py": inventory.sha256_of(PACKAGE / "core/check.py")}).name
+        == "other.whl"
+    )
     assert cli.dispatch(["verify-bundle", str(out), "--wheel", str(other)]) == BROKEN
 
 

@@ -206,7 +206,7 @@ SEALED: dict[str, tuple[str, Attack]] = {
     "a claim of another check": ("GP448", k1(lambda d: d["claim"].update(spec="0" * 64))),
     "a check that was changed": ("GP448", k1(lambda d: d["check"].update(time_limit=99.0))),
     "a digest in a claim": ("GP448", k1(lambda d: d["claim"]["files"].update({"ws:models/a.py": "0" * 64}))),
-    "a digest of the engine": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:core.py": "0" * 64}))),
+    "a digest of the engine": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:core/check.py": "0" * 64}))),
     "a file that is not listed": ("GP448", k1(lambda d: d["claim"]["files"].update({"gp:nothing.py": "0" * 64}))),
     "a claim without files": ("GP448", k1(lambda d: d["claim"].update(files={}, modules={}))),
     "another solver in evidence": ("GP448", k1(lambda d: d["environment"].update(z3="0.0.1"))),

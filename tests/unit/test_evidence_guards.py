@@ -149,7 +149,7 @@ def test_a_bundle_that_carries_what_its_evidence_rests_on(toy: Workspace) -> Non
     assert carried(toy, files, **{"z3-solver": "4.13.0"}).fresh(check(), data) == (True, "")
 
 
-@pytest.mark.parametrize("key", ["ext:/lib/x.py", "gp:core.py", "ws:models/a.py"])
+@pytest.mark.parametrize("key", ["ext:/lib/x.py", "gp:core/check.py", "ws:models/a.py"])
 def test_a_file_that_a_bundle_does_not_list_or_lists_otherwise(toy: Workspace, key: str) -> None:
     files, data = of(toy, {"ext:/lib/x.py": DIGEST})
     left = {k: v for k, v in files.items() if k != key}

@@ -142,7 +142,7 @@ def test_a_preloaded_library_is_seen_when_it_is_imported_and_not_before(toy: Wor
 def test_what_a_run_rests_on_is_the_same_alone_and_forked(run: Run) -> None:
     for harness in ("sees", "sees_nothing"):
         alone, forked = (run(harness, ("z3",), forked=how)[0] for how in (False, True))
-        assert set(forked["claim"]["files"]) - set(alone["claim"]["files"]) == {"gp:forkserver.py", "gp:stash.py"}
+        assert set(forked["claim"]["files"]) - set(alone["claim"]["files"]) == {"gp:execution/forkserver.py"}
         assert set(alone["claim"]["absent"]) <= set(forked["claim"]["absent"])
         assert alone["environment"]["distributions"] == forked["environment"]["distributions"]
         assert ("z3-solver" in forked["environment"]["distributions"]) == (harness == "sees")
@@ -155,7 +155,7 @@ def test_a_workspace_with_a_module_of_a_library_starts_its_workers_from_nothing(
     alone, forked = run("sees", ("z3",), forked=False)[0], run("sees", ("z3",))[0]
     assert "a solver of its own" in alone["finding"]["reason"]
     assert forked["finding"]["reason"] == alone["finding"]["reason"]
-    assert "gp:forkserver.py" not in forked["claim"]["files"]
+    assert "gp:execution/forkserver.py" not in forked["claim"]["files"]
 
 
 def test_a_library_on_pythonpath_is_not_run_in_the_process_that_all_share(
@@ -196,7 +196,7 @@ def test_without_a_scratch_folder_of_its_own_a_worker_starts_from_nothing(toy: W
     script.write_text(script.read_text().replace("worker.main()", refused + "worker.main()"))
     evidence, _ = run("sees_nothing")
     assert evidence["finding"]["outcome"] == "HOLDS"
-    assert "gp:stash.py" not in evidence["claim"]["files"]
+    assert "gp:execution/forkserver.py" not in evidence["claim"]["files"]
 
 
 @pytest.mark.parametrize(("old", "new"), [("/a", "/longer"), ("/nobody/has/this/folder", "/nobody/has/that/folder")])
@@ -314,7 +314,7 @@ def test_a_system_that_refuses_what_a_fork_needs_costs_no_answer(
     serving(toy, text)
     evidence, was_forked = run("sees_nothing")
     assert (evidence["finding"]["outcome"], was_forked) == ("HOLDS", is_forked)
-    assert "gp:stash.py" not in evidence["claim"]["files"]
+    assert "gp:execution/forkserver.py" not in evidence["claim"]["files"]
     assert run("sees_nothing")[0]["finding"]["outcome"] == "HOLDS"
 
 

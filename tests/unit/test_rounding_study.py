@@ -240,16 +240,20 @@ def test_the_workspace_carries_documents_to_a_folder_of_reports(tmp_path: Path) 
 
 def test_the_sources_are_a_closure_of_imports(tmp_path: Path) -> None:
     found = sources()
-    assert {"rounding/study.py", "rounding/answer.py", "rounding/lattice.py", "arith/linear.py"} <= set(found)
-    assert all(name.startswith(("rounding/", "arith/")) and (PACKAGE / name).is_file() for name in found)
+    assert {"extras/studies/rounding.py", "rounding/bound.py", "rounding/lattice.py", "arith/linear.py"} <= set(found)
+    assert all(
+        name.startswith(("rounding/", "arith/", "extras/studies/rounding.py")) and (PACKAGE / name).is_file()
+        for name in found
+    )
     assert "rounding/__init__.py" in found
     (tmp_path / "rounding").mkdir()
-    (tmp_path / "rounding" / "study.py").write_text("def f():\n    from gradproof.rounding import other\n")
+    (tmp_path / "extras" / "studies").mkdir(parents=True)
+    (tmp_path / "extras" / "studies" / "rounding.py").write_text("def f():\n    from gradproof.rounding import other\n")
     (tmp_path / "rounding" / "other.py").write_text("import gradproof.arith.thing\nimport gradproof.core.outcome\n")
     (tmp_path / "rounding" / "unused.py").write_text("")
     (tmp_path / "arith").mkdir()
     (tmp_path / "arith" / "thing.py").write_text("")
-    assert set(sources(tmp_path)) == {"rounding/study.py", "rounding/other.py", "arith/thing.py"}
+    assert set(sources(tmp_path)) == {"extras/studies/rounding.py", "rounding/other.py", "arith/thing.py"}
 
 
 BAD_KERNELS: dict[str, Callable[[Json], Any]] = {

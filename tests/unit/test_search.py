@@ -193,7 +193,7 @@ def kept(toy: Workspace, layer: Layer) -> Store:
     of = check(layer=layer)
     path = ["ws:lib", "ext:/nowhere", "ws:src"]
     search = {**NO_SEARCH, "path": path, "where": {"ws:src": ["deep"]}}
-    claim = {"files": {**files, "gp:core.py": sha256_of(Path(place_of("gp:core.py", toy.root) or ""))}}
+    claim = {"files": {**files, "gp:core/check.py": sha256_of(Path(place_of("gp:core/check.py", toy.root) or ""))}}
     store = Store(toy)
     store.write(record(of, answer(of), claim={**claim, "modules": modules, "search": search}))
     return store

@@ -32,7 +32,7 @@ def claim(toy: Workspace, of: Check, **more: Any) -> Data:
     """What a worker would have found the check to rest on."""
     names = {"models.a": "ws:models/a.py", "symbolic.toy": "ws:symbolic/toy.py"}
     files = {key: sha256_of(toy.root / key[3:]) for key in names.values()}
-    files["gp:core.py"] = sha256_of(PACKAGE / "core.py")
+    files["gp:core/check.py"] = sha256_of(PACKAGE / "core/check.py")
     return {"spec": of.digest, "files": files, "modules": names, "absent": ["numpy", "models.fast"], **more}
 
 
@@ -262,7 +262,7 @@ def test_an_answer_that_rests_on_nothing_is_stale(toy: Workspace, more: Data, sa
 def test_an_answer_without_the_engines_files_is_stale(toy: Workspace) -> None:
     one = check()
     data = evidence(toy, one)
-    del data["claim"]["files"]["gp:core.py"]
+    del data["claim"]["files"]["gp:core/check.py"]
     assert fresh(one, data, toy) == (False, "the claim lists no file of the engine")
 
 

@@ -122,9 +122,13 @@ def test_the_claim_lists_the_files_that_the_run_rests_on(toy: Workspace) -> None
     data = perform(toy, "good")
     claim = data["claim"]
     assert data["finding"]["outcome"] == "HOLDS"
-    assert {"ws:symbolic/odd.py", "ws:symbolic/__init__.py", "gp:core.py", "gp:worker.py"} <= set(claim["files"])
+    assert {"ws:symbolic/odd.py", "ws:symbolic/__init__.py", "gp:core/check.py", "gp:execution/worker.py"} <= set(
+        claim["files"]
+    )
     assert "ws:models/a.py" not in claim["files"]
-    assert not {key for key in claim["files"] if key.startswith(("gp:cli", "gp:render", "gp:judge", "gp:store"))}
+    assert not {
+        key for key in claim["files"] if key.startswith(("gp:cli", "gp:report", "gp:verdict", "gp:evidence/store"))
+    }
     assert claim["modules"]["symbolic.odd"] == "ws:symbolic/odd.py"
     assert {"python", "gradproof", "z3", "torch"} <= set(data["environment"])
     assert fresh(check(harness="symbolic.odd:good"), data, toy) == (True, "")
@@ -204,8 +208,8 @@ def test_a_package_that_the_check_names_counts_even_where_it_is_installed(toy: W
 
 def test_keys_name_files_by_where_they_belong(tmp_path: Path) -> None:
     assert key_of(tmp_path / "models/a.py", tmp_path) == "ws:models/a.py"
-    assert key_of(PACKAGE / "core.py", tmp_path) == "gp:core.py"
-    assert key_of(PACKAGE / "core.py", PACKAGE.parent.parent) == "gp:core.py"
+    assert key_of(PACKAGE / "core/check.py", tmp_path) == "gp:core/check.py"
+    assert key_of(PACKAGE / "core/check.py", PACKAGE.parent.parent) == "gp:core/check.py"
     assert key_of(PACKAGE / "_reference/models/a.py", PACKAGE / "_reference") == "ws:models/a.py"
     assert key_of(tmp_path / ".venv/lib/python3/site-packages/torch/__init__.py", tmp_path) is None
     assert key_of(Path(json.__file__).resolve(), tmp_path) is None
@@ -214,7 +218,7 @@ def test_keys_name_files_by_where_they_belong(tmp_path: Path) -> None:
 
 def test_a_file_written_after_the_start_is_noticed(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("")
-    files = {"ws:a.py": "0" * 64, "gp:core.py": "0" * 64, "ws:looked_for_in_vain": ""}
+    files = {"ws:a.py": "0" * 64, "gp:core/check.py": "0" * 64, "ws:looked_for_in_vain": ""}
     assert edited(files, tmp_path, time.time() + 5) == []
     assert edited(files, tmp_path, (tmp_path / "a.py").stat().st_mtime - 1) == ["ws:a.py"]
     (tmp_path / "a.py").unlink()
