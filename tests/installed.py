@@ -15,7 +15,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ruamel.yaml import YAML
+import yaml
 
 from gradproof.core.workspace import CI
 from tests.conform import faults
@@ -24,6 +24,11 @@ from tests.tutorial import TUTORIAL, Reader, blocks
 REPOSITORY = Path(__file__).resolve().parents[1]
 SCRIPT = REPOSITORY / "tests/data/someones_script.py"
 DIVIDED = "loss / args.accum_steps"
+OWN = """
+
+def alone(run):
+    return train(argparse.Namespace(seed=0, samples=32, micro_batch_size=4, accum_steps=2))
+"""
 LIMIT = 7200.0
 
 
@@ -75,7 +80,8 @@ def tutorial(folder: Path, given: Mapping[str, str], wheel: Path) -> Iterator[st
     if not 30 <= len([line for line in loop.text.splitlines() if line.strip()]) <= 40:
         yield "the tutorial's loop has not 30 to 40 lines"
     yield from reader.follow(page)
-    steps = YAML(typ="safe").load(reader.folder / ".github/workflows/gradproof.yml")["jobs"]["gate"]["steps"]
+    workflow = yaml.safe_load((reader.folder / ".github/workflows/gradproof.yml").read_text(encoding="utf-8"))
+    steps = workflow["jobs"]["gate"]["steps"]
     for step in steps:
         yield from reader.run(step["run"]) if "run" in step else ()
     found = {p.name for p in (reader.folder / "gradproof-reports").iterdir()}
@@ -84,13 +90,15 @@ def tutorial(folder: Path, given: Mapping[str, str], wheel: Path) -> Iterator[st
 
 
 def scripts(folder: Path, given: Mapping[str, str]) -> Iterator[str]:
-    """Somebody's script, which is right, and which is refuted without its division."""
+    """Somebody's script: right, refuted without its division, not decided where it has numbers of its own."""
     text = SCRIPT.read_text(encoding="utf-8")
     if text.count(DIVIDED) != 1:
         yield f"{DIVIDED!r} does not stand once in {SCRIPT.name}"
     for name, code, loop in (("right", 0, text), ("wrong", 1, text.replace(DIVIDED, "loss"))):
         (folder / f"{name}.py").write_text(loop, encoding="utf-8")
         yield from ends(folder, given, code, "gradproof", "check", f"{name}.py:train")
+    (folder / "alone.py").write_text(text.replace(DIVIDED, "loss") + OWN, encoding="utf-8")
+    yield from ends(folder, given, 4, "gradproof", "check", "alone.py:alone")
 
 
 def main() -> int:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from attack_kit import CONTRACT, MODEL, append, edit, gate, session, verify
-from ruamel.yaml import YAML
 
 from gradproof.contract.yaml_reader import ContractErrors
 from gradproof.core.errors import GradproofError
@@ -311,7 +311,7 @@ def test_modules_of_the_repository_that_are_named_as_those_of_the_command_line(w
 def test_the_action_in_a_repository_with_a_gradproof_of_its_own(wrong: Path, tmp_path: Path) -> None:
     for name in (*TAKEN, "gradproof"):
         (wrong / f"{name}.py").write_text(MET)
-    action = YAML(typ="safe").load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
+    action = yaml.safe_load((REPOSITORY / "action.yml").read_text(encoding="utf-8"))
     [script] = [step["run"] for step in action["runs"]["steps"] if step.get("id") == "verify"]
     inputs = {"WORKSPACE": ".", "CONTRACT": "", "PROFILE": "ci", "REPORTS": str(tmp_path / "made"), "JOBS": "1"}
     output = tmp_path / "output"

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from house_rules import PRODUCT, sources
-from ruamel.yaml import YAML
 
 from gradproof.cli import cli
 
@@ -32,12 +32,12 @@ def lint(file: Path, like: Path) -> int:
 
 
 def action() -> dict[str, Any]:
-    data: dict[str, Any] = YAML(typ="safe").load(ACTION.read_text(encoding="utf-8"))
+    data: dict[str, Any] = yaml.safe_load(ACTION.read_text(encoding="utf-8"))
     return data
 
 
 def hooks() -> list[dict[str, Any]]:
-    data: list[dict[str, Any]] = YAML(typ="safe").load(HOOKS.read_text(encoding="utf-8"))
+    data: list[dict[str, Any]] = yaml.safe_load(HOOKS.read_text(encoding="utf-8"))
     return data
 
 
@@ -79,7 +79,7 @@ def test_the_configuration_to_copy_is_one_and_names_every_hook(tmp_path: Path) -
     config.write_text(hooks_to_copy(), encoding="utf-8")
     check = [sys.executable, "-W", "ignore", "-m", "pre_commit", "validate-config", str(config)]
     assert subprocess.run(check, capture_output=True, timeout=600, check=False).returncode == 0
-    data = YAML(typ="safe").load(hooks_to_copy())
+    data = yaml.safe_load(hooks_to_copy())
     assert {hook["id"] for repo in data["repos"] for hook in repo["hooks"]} == {hook["id"] for hook in hooks()}
     assert {"pre-commit", "pre-push"} == set(data["default_install_hook_types"])
 
@@ -98,7 +98,7 @@ def repository(folder: Path, gradproof: str) -> dict[str, str]:
         (folder / name).write_text("# as it was\n", encoding="utf-8")
     ours = [{**hook, "language": "system"} for hook in hooks()]
     with (folder / ".pre-commit-config.yaml").open("w", encoding="utf-8") as file:
-        YAML().dump({"repos": [{"repo": "local", "hooks": ours}]}, file)
+        yaml.safe_dump({"repos": [{"repo": "local", "hooks": ours}]}, file)
     who = ["-c", "user.name=a reader", "-c", "user.email=reader@example.org"]
     for command in (["init", "--quiet"], ["add", "--all"], [*who, "commit", "--quiet", "--message", "As it was"]):
         subprocess.run(["git", *command], cwd=folder, env=env, timeout=600, check=True)

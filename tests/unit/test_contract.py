@@ -341,7 +341,7 @@ EDITS = {
     "alias": ("bound: 3", "bound: *three  # !GP120:12 !GP104:12"),
     "merge key": ("  name: gate", "  <<: {a: b}  # !GP120:3\n  name: gate"),
     "tag": ("bound: 3", "bound: !!int 3  # !GP120:12 !GP104:12"),
-    "directive": ("# The smallest", "%YAML 1.1\n---  # !GP120:1\n# The smallest"),
+    "directive": ("# The smallest", "%YAML 1.1  # !GP120:1\n---\n# The smallest"),
     "second document": ("verification_summary:", "---  # !GP120:1\nverification_summary:"),
     "tab": ("    solver: crosshair", "\tsolver: crosshair  # !GP117:1"),
     "open bracket": ("  checks: [equal, zeroed]", "  checks: [equal, zeroed\n"),

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ruamel.yaml import YAML
+import yaml
 
 from gradproof.cli import cli, dispatch, init as starting
 from gradproof.contract.model import load
@@ -256,7 +256,7 @@ def test_the_linter_passes_it_and_sees_a_mistake(home: Path, kind: str, good: st
 
 
 def parsed(path: Path) -> Any:
-    return YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    return yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 def test_the_files_for_ci_use_what_there_is(home: Path) -> None:

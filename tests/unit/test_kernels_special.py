@@ -152,7 +152,7 @@ import importlib, importlib.abc, sys
 
 class Blocker(importlib.abc.MetaPathFinder):
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("z3", "crosshair", "pydantic", "click", "hypothesis", "ruamel", "rich", "jinja2"):
+        if name.partition(".")[0] in ("z3", "crosshair", "pydantic", "click", "hypothesis", "yaml", "rich", "jinja2"):
             raise ImportError(f"{name} is blocked")
 
 sys.meta_path.insert(0, Blocker())

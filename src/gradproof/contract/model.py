@@ -1,7 +1,7 @@
 """YAML -> Contract. Every mistake has a code and file:line:col, and all of them are reported at once.
 
 `load` is the only entry. The work is done in three steps, each of which goes on after a mistake so that nothing
-stays hidden behind the first: contract_tree (YAML and duplicate keys), contract_shape (keys and types, from the
+stays hidden behind the first: yaml_reader (YAML and duplicate keys), diagnostics (keys and types, from the
 shapes in contract_schema), contract_rules (what clauses say about each other).
 """
 

@@ -1,31 +1,40 @@
-"""A quick way to the tree of a contract that is written plainly; None where it is not, and the YAML reader is asked.
+"""The YAML of a contract: its text -> a tree of nodes that know their line and column, and what is wrong with it.
 
-Taken: block mappings and lists, word-like keys, scalars and flow collections of one line, folded and literal text
-(which the YAML reader itself is given, alone, unless it is even). Whatever else a line holds makes the whole answer
-None. So this knows no mistake and reports none; where it answers, `contract_events.parse` would give the same tree and
-no problem, which the tests try on contracts with random edits.
+The text is read as libyaml's events (PyYAML's own where its C extension is missing), because a tree that is built from
+events keeps what a loaded dict loses: duplicate keys (all of them), the place of every key, and the exact text of every
+number. Plain scalars are resolved here, by the core schema of YAML 1.2; PyYAML's resolver is never asked.
+
+Refused, because a clause must mean what stands in its place: anchors, aliases, merge keys, explicit tags, a second
+document, directives but for %YAML 1.2. Limits: bytes, values, depth, digits, problems. Nothing else is raised.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gradproof.core.errors import GradproofError
 
-# -- The tree of a contract: nodes that know their line and column, and the problems that were found in its text.
 MAX_BYTES = 1 << 19
 MAX_NODES = 50_000
 MAX_DEPTH = 40
 MAX_DIGITS = 18
+MAX_PROBLEMS = 500
 
 _NULL = {"", "~", "null", "Null", "NULL"}
 _BOOL = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 _INT = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+# Boucher, Anderson, Trojan Source, arXiv:2111.00169. Sets beyond Latin-1 take a while to compile: only where needed.
+_TURNS = "[\u200e\u200f\u202a-\u202e\u2066-\u2069]"
+_HALVES = "[\ud800-\udfff]"  # as "\\ud800" makes one: no text of a file, a digest or a terminal
+_HALF = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f]")
+_NO_CHARACTER = "\ufffe|\uffff"
+_LINE_END = "\x85|\u2028|\u2029"
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,35 +155,85 @@ def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        return (
-            b"",
-            None,
-            [Problem("GP119", shown, 1, 1, reason, "a file that can be read", "give the path of a contract.yaml")],
-        )
-    node = _quick(data)
-    if node is not None:
-        return data, node, []
-    from gradproof.contract.yaml_events import parse
-
+        mend = "give the path of a contract.yaml"
+        return b"", None, [Problem("GP119", shown, 1, 1, reason, "a file that can be read", mend)]
     return data, *parse(data, shown)
 
 
-def _quick(data: bytes) -> Node | None:
-    """The tree of a plainly written contract at a twentieth of the cost of `parse`, which would give the same."""
-
+def parse(data: bytes, shown: str) -> tuple[Node | None, list[Problem]]:
+    """The tree of a contract's bytes and its problems as YAML."""
+    if len(data) > MAX_BYTES:
+        return None, [_big(shown, 1, 1, f"more than {MAX_BYTES} bytes", f"at most {MAX_BYTES} bytes")]
     try:
-        return quick(data.decode("utf-8-sig"), resolved, _folded) if len(data) <= MAX_BYTES else None
-    except UnicodeDecodeError:
-        return None
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line, col = before.count(b"\n") + 1, error.start - (before.rfind(b"\n") + 1) + 1
+        found = f"byte 0x{data[error.start]:02x}"
+        return None, [Problem("GP118", shown, line, col, found, "UTF-8 text", "save the file as UTF-8")]
+    if (odd := _odd(text, shown)) is not None:
+        return None, [odd]
+    return _tree(text, shown)
 
 
-def _folded(text: str) -> str | None:
-    """The one value of a mapping of one key, or None where that is not what `text` is."""
-    from gradproof.contract.yaml_events import parse
+def _odd(text: str, shown: str) -> Problem | None:
+    """A character that makes a text be read otherwise than it looks, or that no YAML may have."""
+    kinds: tuple[tuple[str, str | re.Pattern[str], str, str], ...] = (
+        (
+            "GP493",
+            _TURNS,
+            "turns the direction of the text that follows",
+            "text that is read in the order in which it stands",
+        ),
+        ("GP117", _CONTROL, "no YAML may have", "YAML 1.2"),
+        ("GP117", _NO_CHARACTER, "no YAML may have", "YAML 1.2"),
+        ("GP117", _LINE_END, "ends a line for YAML 1.1 and does not for YAML 1.2", "lines that end with a line feed"),
+    )
+    for code, pattern, what, expected in kinds[1:2] if text.isascii() else kinds:
+        if (found := re.search(pattern, text)) is not None:
+            which = f"U+{ord(found[0]):04X}, which {what}"
+            return Problem(code, shown, *_place(text, found.start()), which, expected, "remove it")
+    return None
 
-    node, problems = parse(text.encode(), "")
-    value = node.text("k") if node is not None and not problems and list(node.value) == ["k"] else None
-    return value
+
+def _place(text: str, at: int) -> tuple[int, int]:
+    """Line and column of what stands at `at`."""
+    return text.count("\n", 0, at) + 1, at - (text.rfind("\n", 0, at) + 1) + 1
+
+
+def _tree(text: str, shown: str) -> tuple[Node | None, list[Problem]]:
+    """The tree of a text of characters that YAML may have. Only here is PyYAML imported."""
+    import yaml
+
+    builder = _Builder(shown)
+    # libyaml ends at half of a surrogate pair, where PyYAML's own reader goes on, so that each has a place.
+    pure = _HALF.search(text) is not None or not hasattr(yaml, "CBaseLoader")
+    try:
+        builder.build(yaml.parse(text, Loader=yaml.BaseLoader if pure else yaml.CBaseLoader))
+    except _TooBig:
+        return None, builder.problems
+    except yaml.YAMLError as error:
+        return None, [*builder.problems, _syntax(error, text, shown)]
+    except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError, MemoryError) as error:
+        found = f"text that the YAML reader cannot take: {type(error).__name__}"
+        mend = "check the syntax near this line"
+        return None, [*builder.problems, Problem("GP117", shown, builder.line, 1, found, "YAML 1.2", mend)]
+    return builder.root, builder.problems
+
+
+def _syntax(error: Exception, text: str, shown: str) -> Problem:
+    """A mistake that PyYAML found, at its place."""
+    parts = [getattr(error, "context", None), getattr(error, "problem", None)]
+    found = ", ".join(" ".join(part.split()) for part in parts if part) or " ".join(str(error).split())
+    mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+    line, col = (mark.line + 1, mark.column + 1) if mark is not None else (1, 1)
+    lines = re.split("\r\n?|\n", text)
+    if line > len(lines):  # libyaml ends the last line where the text does not
+        line, col = len(lines), len(lines[-1]) + 1
+    row = lines[line - 1]
+    tab = "\t" in row[: len(row) - len(row.lstrip())] or row[col - 1 : col] == "\t"
+    mend = "indent with spaces, not tabs" if tab else "check quotes, brackets and indentation here"
+    return Problem("GP117", shown, line, col, found[:300], "YAML 1.2", mend)
 
 
 def resolved(text: str, line: int, col: int) -> Node | None:
@@ -190,224 +249,160 @@ def resolved(text: str, line: int, col: int) -> Node | None:
     return Node(Exact(text) if _FLOAT.fullmatch(text) else text, line, col)
 
 
-# What stands outside of these is left to the YAML reader: tabs, other line ends, byte order marks, marks of direction,
-# rare planes. Sets of letters beyond Latin-1 take milliseconds to compile, so one is only for texts that have such.
-_ODD_ASCII = re.compile("[^\n\x20-\x7e]")
-_ODD = "[^\n\x20-\x7e\xa1-\u200d\u2010-\u2027\u2030-\u2065\u206a-\ud7ff\ue000-\ufefe\uff00-\uffef]"
-_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_.-]*):(?= |$)")
-_NO_KEY = re.compile(r"(?i:null|true|false)")
-_DOUBLE = re.compile(r'"((?:[^"\\]|\\["\\])*)"')
-_ESCAPE = re.compile(r"\\(.)")
-_SINGLE = re.compile(r"'((?:[^']|'')*)'")
-# Letters, digits, any of _.(/<=+$^ and whatever is not ASCII; a dash only before a word or a number.
-_START = r"(?:[^\x00-#%-')-*,-\-:-;>-@\[-\]`{-\xa0]|-(?=[A-Za-z0-9.]))"
-_PLAIN = re.compile(_START + r"[^#:]*(?:(?::(?=[^ #])|(?<=[^ ])#)[^#:]*)*")
-_FLOW = re.compile(_START + r"[^,\[\]{}#:]*")
-_TAIL = re.compile(r" *(?:(?<= )#.*)?$")
-_TEXT = re.compile(r"[>|]-?$")
-
-Resolve = Callable[[str, int, int], Node | None]
-Folded = Callable[[str], str | None]
+def _big(shown: str, line: int, col: int, found: str, expected: str) -> Problem:
+    return Problem("GP121", shown, line, col, found, expected, "split the contract")
 
 
-class _Unsure(Exception):
-    """The YAML reader must decide."""
+class _TooBig(Exception):
+    """A limit was passed; the problem is already noted."""
 
 
-def quick(text: str, resolve: Resolve, folded: Folded) -> Node | None:
-    """The tree of `text`, or None. `resolve` makes a node of a plain scalar; `folded` reads `k: >` with its lines."""
-    if (_ODD_ASCII if text.isascii() else re.compile(_ODD)).search(text):
-        return None
-    try:
-        return _Quick(text, resolve, folded).document()
-    except _Unsure:
-        return None
+class _Dropped:
+    """Stands for a key whose value is not kept."""
 
 
-class _Quick:
-    """Reads line by line; `at` is the line under way, whose list dash has been made a space."""
+class _Builder:
+    """Builds the tree from events with an explicit stack, so that no input can exhaust Python's."""
 
-    def __init__(self, text: str, resolve: Resolve, folded: Folded) -> None:
-        self.lines, self.at, self.nodes = text.split("\n"), 0, 0
-        self.resolve, self.folded = resolve, folded
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+        self.problems: list[Problem] = []
+        self.root: Node | None = None
+        self.stack: list[Node] = []
+        self.pending: list[str | _Dropped | None] = []
+        self.documents = 0
+        self.nodes = 0
+        self.line = 1
 
-    def document(self) -> Node:
-        if self.indent() != 0:
-            raise _Unsure
-        node = self.mapping(0, 1)
-        if self.indent() >= 0:
-            raise _Unsure
-        return node
+    def build(self, stream: Iterator[Any]) -> None:
+        """Consume all events."""
+        takers: dict[str, Callable[[Any], None]] = {
+            "ScalarEvent": self._scalar,
+            "MappingStartEvent": self._open,
+            "MappingEndEvent": self._close,
+            "SequenceStartEvent": self._open,
+            "SequenceEndEvent": self._close,
+            "DocumentStartEvent": self._document,
+            "AliasEvent": self._alias,
+        }
+        for event in stream:
+            self.line = event.start_mark.line + 1
+            if len(self.problems) >= MAX_PROBLEMS:
+                self._stop(event, f"more than {MAX_PROBLEMS} mistakes", "fewer; the rest was not read")
+            taker = takers.get(type(event).__name__)
+            if taker is not None:
+                taker(event)
 
-    def indent(self) -> int:
-        """Column of the next line with content, which is made the one under way; -1 where there is none."""
-        while self.at < len(self.lines):
-            line = self.lines[self.at]
-            found = line.lstrip(" ")
-            if found and found[0] != "#":
-                return len(line) - len(found)
-            self.at += 1
-        return -1
+    def _document(self, event: Any) -> None:
+        self.documents += 1
+        if self.documents > 1:
+            self._refuse(event, "a second YAML document")
+        if event.version not in (None, (1, 2)) or event.tags:
+            self._refuse(event, "a YAML directive")
 
-    def counted(self, node: Node) -> Node:
-        self.nodes += 1
-        if self.nodes > MAX_NODES // 2:
-            raise _Unsure
-        return node
+    def _open(self, event: Any) -> None:
+        self._note_extras(event, event.tag)
+        node = Node({} if type(event).__name__ == "MappingStartEvent" else [], *_mark(event))
+        self._place(node)
+        self.stack.append(node)
+        self.pending.append(None)
+        if len(self.stack) > MAX_DEPTH:
+            self._stop(event, f"nesting deeper than {MAX_DEPTH}", f"at most {MAX_DEPTH} levels")
 
-    def block(self, indent: int, depth: int) -> Node:
-        dash = self.lines[self.at].startswith("- ", indent)
-        return self.items(indent, depth) if dash else self.mapping(indent, depth)
+    def _close(self, _: Any) -> None:
+        self.stack.pop()
+        self.pending.pop()
 
-    def items(self, indent: int, depth: int) -> Node:
-        node = self.opened(Node([], self.at + 1, indent + 1), depth)
-        while self.indent() == indent and self.lines[self.at].startswith("- ", indent):
-            line = self.lines[self.at]
-            column = len(line) - len(line[indent + 1 :].lstrip(" "))
-            if column >= len(line):
-                raise _Unsure
-            if _KEY.match(line, column):
-                self.lines[self.at] = " " * column + line[column:]
-                node.value.append(self.mapping(column, depth + 1))
-            else:
-                node.value.append(self.inline(column, depth))
-        if self.indent() > indent:
-            raise _Unsure
-        return node
+    def _alias(self, event: Any) -> None:
+        self._refuse(event, f"alias *{event.anchor}")
+        self._place(Node(None, *_mark(event)))
 
-    def mapping(self, indent: int, depth: int) -> Node:
-        node = self.opened(Node({}, self.at + 1, indent + 1), depth)
-        while self.indent() == indent:
-            line = self.lines[self.at]
-            found = _KEY.match(line, indent)
-            if found is None:
-                raise _Unsure
-            key = found[1]
-            if key in node.keys or _NO_KEY.fullmatch(key):
-                raise _Unsure
-            node.keys[key] = (self.at + 1, indent + 1)
-            node.value[key] = self.of_key(found.end(), indent, node.keys[key], depth)
-        if self.indent() > indent:
-            raise _Unsure
-        return node
-
-    def opened(self, node: Node, depth: int) -> Node:
-        if depth > MAX_DEPTH // 2:
-            raise _Unsure
-        return self.counted(node)
-
-    def of_key(self, column: int, indent: int, place: tuple[int, int], depth: int) -> Node:
-        """What stands after a key: on its line, or below it."""
-        line = self.lines[self.at]
-        if not _TAIL.match(line, column):
-            column += len(line[column:]) - len(line[column:].lstrip(" "))
-            if _TEXT.match(line, column):
-                return self.text(column, indent)
-            return self.inline(column, depth)
-        self.at += 1
-        below = self.indent()
-        if below > indent or (below == indent and self.lines[self.at].startswith("- ", indent)):
-            return self.block(below, depth + 1)
-        return self.counted(Node(None, *place, empty=True))
-
-    def text(self, column: int, indent: int) -> Node:
-        """Folded or literal text: its lines are those that are indented deeper, and blank ones."""
-        start, head = self.at, self.lines[self.at]
-        self.at += 1
-        while self.at < len(self.lines):
-            line = self.lines[self.at]
-            found = line.lstrip(" ")
-            if found and len(line) - len(found) <= indent:
-                break
-            self.at += 1
-        body = self.lines[start + 1 : self.at]
-        value = _even(head[column:], body)
-        if value is None:
-            value = self.folded("\n".join([f"{' ' * indent}k: {head[column:]}", *body, ""]))
-        if value is None:
-            raise _Unsure
-        return self.counted(Node(value, start + 1, column + 1))
-
-    def inline(self, column: int, depth: int) -> Node:
-        """A scalar or a flow collection that ends on its line."""
-        line = self.lines[self.at]
-        if line[column] in "[{":
-            node, end = self.flow(line, column, depth + 1)
-        elif line[column] in "\"'":
-            node, end = self.quoted(line, column)
-        else:
-            found = _PLAIN.match(line, column)
-            if found is None:
-                raise _Unsure
-            node, end = self.plain(found[0], column), found.end()
-        if not _TAIL.match(line, end):
-            raise _Unsure
-        self.at += 1
-        return node
-
-    def plain(self, text: str, column: int) -> Node:
-        node = self.resolve(text.rstrip(" "), self.at + 1, column + 1)
+    def _scalar(self, event: Any) -> None:
+        line, col = _mark(event)
+        tag = event.tag if event.tag != "!" else None
+        self._note_extras(event, tag)
+        text = self._whole(event.value, line, col)
+        if event.style or not event.implicit[0]:
+            self._place(Node(text, line, col))
+            return
+        node = resolved(text, line, col)
         if node is None:
-            raise _Unsure
-        return self.counted(node)
+            self.problems.append(_number(self.shown, line, col, text))
+        self._place(node or Node(0, line, col))
 
-    def quoted(self, line: str, column: int) -> tuple[Node, int]:
-        found = (_DOUBLE if line[column] == '"' else _SINGLE).match(line, column)
-        if found is None:
-            raise _Unsure
-        text = found[1]
-        if line[column] == "'":
-            text = text.replace("''", "'")
-        elif "\\" in text:
-            text = _ESCAPE.sub(r"\1", text)
-        return self.counted(Node(text, self.at + 1, column + 1)), found.end()
+    def _place(self, node: Node) -> None:
+        self.nodes += 1
+        if self.nodes > MAX_NODES:
+            self.problems.append(
+                _big(self.shown, node.line, node.col, f"more than {MAX_NODES} values", f"at most {MAX_NODES}")
+            )
+            raise _TooBig
+        if not self.stack:
+            self.root = node if self.root is None else self.root
+            return
+        parent = self.stack[-1]
+        if isinstance(parent.value, list):
+            parent.value.append(node)
+        elif self.pending[-1] is None:
+            self.pending[-1] = self._key(parent, node)
+        else:
+            key, self.pending[-1] = self.pending[-1], None
+            if isinstance(key, str):
+                if node.empty:
+                    node.line, node.col = parent.keys[key]
+                parent.value[key] = node
 
-    def flow(self, line: str, column: int, depth: int) -> tuple[Node, int]:
-        """A flow collection and the column behind it."""
-        closing = "]" if line[column] == "[" else "}"
-        node = self.opened(Node([] if closing == "]" else {}, self.at + 1, column + 1), depth)
-        at = _past(line, column + 1)
-        if line[at : at + 1] == closing:
-            return node, at + 1
-        while True:
-            if closing == "}":
-                found = _KEY.match(line, at)
-                if found is None or found[1] in node.keys or _NO_KEY.fullmatch(found[1]):
-                    raise _Unsure
-                node.keys[found[1]] = (self.at + 1, at + 1)
-                node.value[found[1]], at = self.part(line, _past(line, found.end()), depth)
-            else:
-                value, at = self.part(line, at, depth)
-                node.value.append(value)
-            at = _past(line, at)
-            if line[at : at + 1] == closing:
-                return node, at + 1
-            if line[at : at + 2] != ", ":
-                raise _Unsure
-            at = _past(line, at + 1)
+    def _key(self, parent: Node, node: Node) -> str | _Dropped:
+        """The next key of `parent`, or _Dropped when its value cannot be kept; the value is still looked at."""
+        key = node.value
+        if isinstance(key, (list, dict)):
+            self._add("GP104", node, "a list or a mapping as a key", "a string", "write the key as a word")
+        elif not isinstance(key, str):
+            shown = key.text if isinstance(key, Exact) else key
+            self._add("GP104", node, f"the key {shown}, which is no string", "a string", "put the key in quotes")
+        elif key == "<<":
+            self._add("GP120", node, "a merge key <<", "plain YAML", "write the keys out where they belong")
+        elif key in parent.keys:
+            line, col = parent.keys[key]
+            found = f"the key {key!r} again; it stands already at {line}:{col}"
+            self._add("GP102", node, found, "each key once", "remove or rename one of the two")
+        else:
+            parent.keys[key] = (node.line, node.col)
+            return key
+        return _Dropped()
 
-    def part(self, line: str, at: int, depth: int) -> tuple[Node, int]:
-        """One value of a flow collection."""
-        start = line[at : at + 1]
-        if start in ("[", "{"):
-            return self.flow(line, at, depth + 1)
-        if start in ('"', "'"):
-            return self.quoted(line, at)
-        found = _FLOW.match(line, at)
-        if found is None:
-            raise _Unsure
-        return self.plain(found[0], at), at + len(found[0].rstrip(" "))
+    def _whole(self, text: str, line: int, col: int) -> str:
+        """The text without halves of a surrogate pair, each of which is a problem at the place of its scalar."""
+        if text.isascii() or (half := re.search(_HALVES, text)) is None:
+            return text
+        found = f"the escape of U+{ord(half[0]):04X}, half of a surrogate pair, which is no character"
+        mend = "write the character itself, or \\U with its eight digits"
+        self.problems.append(Problem("GP118", self.shown, line, col, found, "UTF-8 text", mend))
+        return re.sub(_HALVES, "\ufffd", text)
+
+    def _note_extras(self, event: Any, tag: str | None) -> None:
+        if event.anchor is not None:
+            self._refuse(event, f"anchor &{event.anchor}")
+        if tag is not None:
+            self._refuse(event, f"explicit tag {tag}")
+
+    def _refuse(self, event: Any, found: str) -> None:
+        line, col = _mark(event)
+        mend = "write the value out where it belongs"
+        self.problems.append(Problem("GP120", self.shown, line, col, found, "plain YAML in one document", mend))
+
+    def _add(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+        self.problems.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+
+    def _stop(self, event: Any, found: str, expected: str) -> None:
+        self.problems.append(_big(self.shown, *_mark(event), found, expected))
+        raise _TooBig
 
 
-def _even(head: str, body: list[str]) -> str | None:
-    """Text after > or | whose lines all begin in one column, without blank ones; None for any other."""
-    lines = [line.lstrip(" ") for line in body]
-    widths = {len(line) - len(found) for line, found in zip(body, lines, strict=True)}
-    if len(widths) != 1 or not all(lines) or any(line.endswith(" ") for line in body):
-        return None
-    return (" " if head[0] == ">" else "\n").join(lines) + ("" if head.endswith("-") else "\n")
+def _number(shown: str, line: int, col: int, text: str) -> Problem:
+    found = f"a number of {len(text)} digits"
+    return Problem("GP107", shown, line, col, found, f"at most {MAX_DIGITS} digits", "write a smaller number")
 
 
-def _past(line: str, at: int) -> int:
-    """The first column from `at` that is no space."""
-    return at + len(line[at:]) - len(line[at:].lstrip(" "))
+def _mark(event: Any) -> tuple[int, int]:
+    return event.start_mark.line + 1, event.start_mark.column + 1
