@@ -142,21 +142,21 @@ def failures(data: Mapping[str, Any]) -> list[str]:
 
 def plots(data: Mapping[str, Any]) -> dict[str, str]:
     """File names and drawings."""
-    from gradproof.harness import Curve, Frame, svg
+    from gradproof.harness import Curve, Panel
 
     b, p = data["bias"], data["parity"]
     lines = [Curve("every K: 2 (√r − 1) / (√r + 1)", tuple(zip(b["r"], b["any_k"], strict=True)))]
     lines += [Curve(f"K = {k}", tuple(zip(b["r"], values, strict=True))) for k, values in b["by_k"].items()]
     across, upright = "r = max N / min N", "largest |bias|, |token gradients| ≤ 1"
-    made = {"token_bias.svg": svg(lines, Frame("Bias of (1/K) Σ means", across, upright, log=True))}
+    made: dict[str, str] = {"token_bias.svg": Panel("Bias of (1/K) Σ means", across, upright, tuple(lines), (2, 0)).svg}
     for name in ("SGD", "AdamW"):
         rows = [r for r in p["runs"] if r["optimizer"] == name]
-        drawn = [
+        drawn = tuple(
             Curve(f"{r['run']} ({r['rate']:g})", tuple((float(EVERY * (i + 1)), x) for i, x in enumerate(r["losses"])))
             for r in rows
-        ]
-        frame = Frame(f"{name}, K = {p['k']}, one stream of tokens", "windows", f"loss, mean of {EVERY} windows")
-        made[f"parity_{name.lower()}.svg"] = svg(drawn, frame)
+        )
+        title = f"{name}, K = {p['k']}, one stream of tokens"
+        made[f"parity_{name.lower()}.svg"] = Panel(title, "windows", f"loss, mean of {EVERY} windows", drawn).svg
     return made
 
 

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from gradproof.execution.methods.recorded_step import Setting as StepSetting
     from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
     from gradproof.extras.conformance.adamw import root as rounded_root
-    from gradproof.report.charts import Curve, Frame, svg
+    from gradproof.report.charts import Curve, Panel
     from gradproof.report.studies import TOKENS as TOKEN_STUDY, settled, sources_of
     from gradproof.rounding.accumulation import Setting, accumulated
     from gradproof.rounding.bound import answer as bound_answer
@@ -91,7 +91,7 @@ _NAMES = {
     "gradproof.execution.methods.recorded_step": "StepSetting=Setting",
     "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
     "gradproof.extras.conformance.adamw": "rounded_root=root",
-    "gradproof.report.charts": "Curve Frame svg",
+    "gradproof.report.charts": "Curve Panel",
     "gradproof.report.studies": "TOKEN_STUDY=TOKENS settled sources_of",
     "gradproof.rounding.accumulation": "Setting accumulated",
     "gradproof.rounding.bound": "bound_answer=answer",
@@ -107,14 +107,14 @@ _WHERE = {
 }
 __all__ = [
     "AUTOCAST", "EXIT_CODE", "FORMATS", "FORMS", "OPTIMIZERS", "PAIRS", "SNAP", "TOKEN_STUDY", "Applied",
-    "Backward", "Batch", "Bound", "Case", "Cell", "Curve", "Divide", "Exit", "Form", "Format", "Frame",
+    "Backward", "Batch", "Bound", "Case", "Cell", "Curve", "Divide", "Exit", "Form", "Format",
     "GradproofError", "Job", "Lattice", "LoopHarness", "Maker", "Monitor", "Move", "NoKernel", "Observed",
-    "PathSearch", "PathTrace", "Place", "Ratio", "Refutation", "Report", "Run", "Setting", "Site", "Step",
+    "Panel", "PathSearch", "PathTrace", "Place", "Ratio", "Refutation", "Report", "Run", "Setting", "Site", "Step",
     "StepConfig", "StepSetting", "Tick", "Timeline", "Tokens", "Trace", "Watch", "WindowError", "Workspace",
     "__version__", "accumulated", "accumulation_bound", "accumulation_witness", "batches", "bound_answer",
     "clip_factor", "constant", "element_bound", "exact", "form_of", "format_named", "judge_window", "lengths",
     "make_optimizer", "monitored", "mutants_of", "place", "replace_whole", "round_to", "rounded_root", "run_ranks",
-    "scaling_bound", "settled", "shortest", "sources_of", "sqrt", "svg", "tell", "timestamp", "vector_of",
+    "scaling_bound", "settled", "shortest", "sources_of", "sqrt", "tell", "timestamp", "vector_of",
     "writable"
 ]  # fmt: skip
 

@@ -15,7 +15,7 @@ from toy_workspace import answer, check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.evidence.audit import audit
-from gradproof.report import charts as errors, consistency
+from gradproof.report import charts, consistency
 from gradproof.report.formats import html, jsonreport, markdown
 from tests import conform
 from tests.unit import report_sample as sample
@@ -36,8 +36,8 @@ def with_rows(*rows: dict[str, Any]) -> Report:
 
 def test_they_are_shown_with_their_limit() -> None:
     report = with_rows({}, {"measured": 399, "net": "deep", "n": 8}, {"column": "draws", "bound": None, "ratio": None})
-    peak, draws = errors.quantities(report)
-    assert (peak.rows, peak.nets, peak.sizes, peak.nearest["measured"]) == (2, ("mlp", "deep"), (4, 8), 399)
+    peak, draws = charts.quantities(report)
+    assert (peak.rows, peak.nets, peak.sizes, peak.worst["measured"]) == (2, ("mlp", "deep"), (4, 8), 399)
     assert (peak.verdict, draws.verdict) == ("within", "no limit is stated")
     text, page = markdown.render(report), html.render(report)
     assert "| peak bytes | cpu | fp32 | 2 | mlp, deep | 4, 8 | 399 | 400 | deep, N = 8 | within |" in text
@@ -50,7 +50,7 @@ def test_they_are_shown_with_their_limit() -> None:
 @pytest.mark.parametrize("measured", [401, float("nan")])
 def test_one_above_its_limit_is_never_green(measured: float) -> None:
     report = with_rows({}, {"measured": measured})
-    (peak,) = errors.quantities(report)
+    (peak,) = charts.quantities(report)
     assert peak.verdict == "ABOVE the limit in 1 of 2 rows"
     with pytest.raises(GradproofError, match="measured above its bound"):
         consistency.require(report)

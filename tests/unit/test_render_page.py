@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gradproof.report.formats
-from gradproof.report import charts as errors, charts as plot
+from gradproof.report import charts
 from gradproof.report.formats import html
 from tests.unit import report_sample as sample
 from tests.unit.test_render import hostile
@@ -195,74 +195,75 @@ def row(n: int, measured: float, bound: float | None = 1e-7, **extra: Any) -> Re
 
 def test_the_plot_places_numbers() -> None:
     rows = [row(2, 1e-8), row(8, 5e-8, 2e-7), row(32, 9e-8, 1e-6)]
-    ax = plot.axes(rows)
-    assert (ax.low, ax.high, ax.strip) == (-8, -6, "")
-    assert ax.x(2) < ax.x(8) < ax.x(32)
-    assert ax.x(8) - ax.x(2) == pytest.approx(ax.x(32) - ax.x(8))
-    assert ax.y(1e-8) - ax.y(1e-7) == pytest.approx(ax.y(1e-7) - ax.y(1e-6))
-    assert ax.y(1e-6) < ax.y(5e-8)
-    svg = str(plot.panels(rows)[0].svg)
+    panel = charts.panels(rows)[0]
+    x, y = panel.x, panel.y
+    assert (y.low, y.high, y.strip) == (-8, -6, "")
+    assert x.at(2) < x.at(8) < x.at(32)
+    assert x.at(8) - x.at(2) == pytest.approx(x.at(32) - x.at(8))
+    assert y.at(1e-8) - y.at(1e-7) == pytest.approx(y.at(1e-7) - y.at(1e-6))
+    assert y.at(1e-6) < y.at(5e-8)
+    svg = str(panel.svg)
     assert svg.count('class="measured"') == 3
-    assert f'points="{ax.x(2):.1f},{ax.y(1e-7):.1f} ' in svg
+    assert f'points="{x.at(2):.1f},{y.at(1e-7):.1f} ' in svg
     assert " above<" not in svg
 
 
 def test_a_run_above_its_bound_is_marked_even_when_a_larger_one_is_within() -> None:
     rows = [row(4, 5e-8, 1e-8, net="linear"), row(4, 9e-8, 1e-6)]
-    panel = plot.panels(rows)[0]
+    panel = charts.panels(rows)[0]
     assert panel.svg.count("1 above") == 1
     assert "1 of 2 rows above their bound" in panel.note
     assert "largest measured over proven: 5;" in panel.note
-    assert panel.groups[0].verdict == "ABOVE the bound in 1 of 2 rows"
+    assert panel.rows[0].verdict == "ABOVE the bound in 1 of 2 rows"
 
 
 def test_zeros_have_a_strip_and_no_line_leads_into_it() -> None:
     rows = [row(1, 0.0, 0.0), row(2, 1e-8), row(4, 1e-8)]
-    ax = plot.axes(rows)
-    assert ax.strip == "0"
-    assert ax.y(0) > ax.floor >= ax.y(1e-8)
-    line = re.search(r'<polyline class="bound" points="([^"]*)"', plot.panels(rows)[0].svg)
+    y = charts.panels(rows)[0].y
+    assert y.strip == "0"
+    assert y.at(0) > y.start >= y.at(1e-8)
+    line = re.search(r'<polyline class="bound" points="([^"]*)"', charts.panels(rows)[0].svg)
     assert line is not None
     assert len(line[1].split()) == 2
 
 
 def test_a_subnormal_bound_does_not_stretch_the_axis() -> None:
     rows = [row(1, 0.0, 1.4e-45), row(2, 1e-8)]
-    ax = plot.axes(rows)
-    assert (ax.low, ax.high, ax.strip) == (-17, -7, "lower")
-    assert ax.y(1.4e-45) == ax.y(0) > ax.floor
+    y = charts.panels(rows)[0].y
+    assert (y.low, y.high, y.strip) == (-17, -7, "lower")
+    assert y.at(1.4e-45) == y.at(0) > y.start
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_is_no_number_stands_above_the_bound(value: float) -> None:
-    panel = plot.panels([row(2, value), row(2, 1e-9)])[0]
+    panel = charts.panels([row(2, value), row(2, 1e-9)])[0]
     assert "1 above" in panel.svg
     assert "nan" not in panel.svg.lower().replace("not a number", "")
-    assert panel.groups[0].above == 1
-    assert panel.groups[0].largest["measured"] is value
+    assert panel.rows[0].above == 1
+    assert panel.rows[0].worst["measured"] is value
 
 
 def test_no_bound_is_said() -> None:
-    panel = plot.panels([row(2, 1e-8, None)])[0]
+    panel = charts.panels([row(2, 1e-8, None)])[0]
     assert "no proven bound" in panel.note
     assert 'class="bound"' not in panel.svg
-    assert panel.groups[0].verdict == "no proven bound"
+    assert panel.rows[0].verdict == "no proven bound"
 
 
 def test_devices_have_shapes_of_their_own() -> None:
-    panel = plot.panels([row(2, 1e-8), row(2, 1e-8, device="cuda")])[0]
+    panel = charts.panels([row(2, 1e-8), row(2, 1e-8, device="cuda")])[0]
     assert panel.svg.count('<circle class="measured"') == 1
     assert panel.svg.count('class="measured other"') == 1
 
 
 def test_plot_text_is_escaped() -> None:
-    panel = plot.panels([row(2, 1e-8, device="<b>", dtype='"><script>')])[0]
+    panel = charts.panels([row(2, 1e-8, device="<b>", dtype='"><script>')])[0]
     assert "<b>" not in panel.svg
     assert "<script>" not in panel.svg
 
 
 def test_summaries_keep_the_largest_and_never_merge_what_was_compared() -> None:
     rows = [row(n, v, None, note="x") for n, v in ((2, 1e-8), (8, 3e-8), (4, 2e-8))]
-    found, other = errors.summaries([*rows, row(2, 9e-8, None, note="y")])
-    assert (found.sizes, found.rows, found.largest["n"], found.note) == ((2, 4, 8), 3, 8, "x")
-    assert other.note == "y"
+    found, other = charts.summaries([*rows, row(2, 9e-8, None, note="y")])
+    assert (found.sizes, found.rows, found.worst["n"], found.name) == ((2, 4, 8), 3, 8, "x")
+    assert other.name == "y"

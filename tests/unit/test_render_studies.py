@@ -6,6 +6,7 @@ import copy
 import json
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ import pytest
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect
 from gradproof.core.timeline import as_json, from_json
-from gradproof.report import charts as rounding_plot, consistency, rounding, stories as traces, views
+from gradproof.report import charts, consistency, rounding, stories as traces, views
 from gradproof.report.formats import html, jsonreport, markdown
 from tests.unit import report_sample as sample, study_sample as studies
 
@@ -115,49 +116,52 @@ def test_the_report_schema_takes_both_sections_and_traces(green: Report) -> None
         assert not validator.is_valid(broken)
 
 
-def drawn(report: Report) -> list[ElementTree.Element]:
-    return [ElementTree.fromstring(str(p.svg)) for p in rounding_plot.rounding_panels(report["rounding"]["document"])]
-
-
 def test_the_plot_is_true_to_the_numbers(green: Report) -> None:
     document = green["rounding"]["document"]
-    for svg, series in zip(drawn(green), document["series"], strict=True):
-        points = [p for p in rounding_plot.both(series) if p.bound > 0]
-        asked = rounding_plot.tolerances(document, series["buffer"])
-        ax = rounding_plot.rounding_axes(points, asked)
+    for panel, series in zip(charts.rounding_panels(document), document["series"], strict=True):
+        svg, x, y = ElementTree.fromstring(str(panel.svg)), panel.x, panel.y
+        points = [(p["n"], *(float(Fraction(p[k])) for k in ("bound", "attained"))) for p in series["points"]]
+        points = [p for p in points if p[1] > 0]
+        asked = {r["tolerance"] for r in document["thresholds"] if r["buffer"] == series["buffer"] == r["gradients"]}
         [line] = svg.findall("polyline[@class='bound']")
-        path = " ".join(f"{ax.x(p.n):.1f},{ax.y(p.bound):.1f}" for p in points)
-        assert line.get("points") == path
+        assert line.get("points") == " ".join(f"{x.at(n):.1f},{y.at(bound):.1f}" for n, bound, _ in points)
         marks = svg.findall("circle[@class='measured']") + svg.findall("circle[@class='row']")
         assert {(m.get("cx"), m.get("cy")) for m in marks} == {
-            (f"{ax.x(p.n):.1f}", f"{ax.y(p.attained):.1f}") for p in points
+            (f"{x.at(n):.1f}", f"{y.at(attained):.1f}") for n, _, attained in points
         }
-        solid = [p for p in points if p.power]
+        solid = [n for n, _, _ in points if n in (1, 2, 4, 8)]
         assert len(svg.findall("circle[@class='measured']")) == len(solid)
-        heights = {t.get("y1") for t in svg.findall("line[@class='tolerance']")}
-        assert heights == {f"{ax.y(v):.1f}" for v in asked.values()}
+        levels = [t.get("points", "").split() for t in svg.findall("polyline[@class='tolerance']")]
+        heights = {place.partition(",")[2] for level in levels for place in level}
+        assert heights == {f"{y.at(float(v)):.1f}" for v in asked}
+        assert asked <= {t.text for t in svg.findall("text[@class='tick']")}
         assert len(asked) == (1 if series["buffer"] == "fp32" else 2)
         told = svg.get("aria-label") or ""
         assert "Proven bound and attained error" in told
 
 
 def test_the_axes_hold_every_number_and_grow_by_powers_of_two() -> None:
-    points = [rounding_plot.Both(n, 1e-8 * n, 0.9e-8 * n, 1 / 0.9) for n in (2, 3, 4, 100, 4096)]
-    ax = rounding_plot.rounding_axes(points, {"1e-5": 1e-5})
-    assert ax.sizes == tuple(2**k for k in range(1, 13))
-    assert 10.0**ax.low <= 1.8e-8
-    assert 10.0**ax.high >= 4.096e-5
-    assert ax.x(2) < ax.x(3) < ax.x(4) < ax.x(100) < ax.x(4096)
-    assert ax.y(1e-8) > ax.y(1e-5)
-    alone = rounding_plot.rounding_axes(points[:1], {})
-    assert len(alone.sizes) >= 2
+    asked = {"buffer": "fp32", "gradients": "fp32", "tolerance": "1e-5"}
+    points = [
+        {"n": n, "bound": f"{n}/100000000", "attained": f"{9 * n}/1000000000", "ratio": 1 / 0.9}
+        for n in (2, 3, 4, 100, 4096)
+    ]
+    [panel] = charts.rounding_panels({"series": [{"buffer": "fp32", "points": points}], "thresholds": [asked]})
+    x, y = panel.x, panel.y
+    assert x.ticks == tuple(2**k for k in range(1, 13))
+    assert 10.0**y.low <= 1.8e-8
+    assert 10.0**y.high >= 4.096e-5
+    assert x.at(2) < x.at(3) < x.at(4) < x.at(100) < x.at(4096)
+    assert y.at(1e-8) > y.at(1e-5)
+    [alone] = charts.rounding_panels({"series": [{"buffer": "fp32", "points": points[:1]}], "thresholds": []})
+    assert len(alone.x.ticks) >= 2
 
 
 def test_a_series_with_nothing_above_zero_has_no_panel() -> None:
     document = studies.rounding(
         series=[{"buffer": "fp32", "points": [{"n": 1, "bound": "0", "attained": "0", "ratio": None}]}]
     )
-    assert rounding_plot.rounding_panels(document) == []
+    assert charts.rounding_panels(document) == []
 
 
 def test_kernels_are_told_by_operator_dtype_and_device(green: Report) -> None:

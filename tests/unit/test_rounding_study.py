@@ -207,9 +207,9 @@ def test_what_is_no_document_is_rejected(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "word"),
     [
-        (lambda s: s.update({"rounding/answer.py": "0" * 64}), "rounding/answer.py changed"),
+        (lambda s: s.update({"rounding/bound.py": "0" * 64}), "rounding/bound.py changed"),
         (lambda s: s.update({"rounding/old.py": "0" * 64}), "rounding/old.py is gone"),
-        (lambda s: s.pop("rounding/sums.py"), "rounding/sums.py is new"),
+        (lambda s: s.pop("rounding/accumulation.py"), "rounding/accumulation.py is new"),
     ],
 )
 def test_a_study_of_other_files_is_stale(change: Callable[[Json], Any], word: str, tmp_path: Path) -> None:

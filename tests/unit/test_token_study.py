@@ -11,12 +11,10 @@ from typing import Any
 import pytest
 
 from gradproof.core.errors import GradproofError
-from gradproof.report.charts import Curve, Frame, svg
+from gradproof.report.charts import Curve, Panel
 from models.adam_scaling import SCALING_MUTANTS
 from symbolic import token_study
 from symbolic.token_study import after_switch, document, effective_tokens, failures, main, plots
-
-FRAME = Frame("a <title>", "x", "y", log=True)
 
 
 @cache
@@ -96,14 +94,15 @@ def test_too_few_windows_are_a_mistake_in_the_call() -> None:
 def test_the_drawings_are_xml_with_every_curve() -> None:
     for name, drawing in plots(small()).items():
         root = ElementTree.fromstring(drawing)
-        lines = [e for e in root.iter() if e.tag.endswith("polyline")]
+        lines = [e for e in root.iter() if e.get("class") == "curve"]
         assert len(lines) == 2 * (4 if name == "token_bias.svg" else 3), name
 
 
 def test_a_drawing_escapes_its_words_and_refuses_what_it_cannot_draw() -> None:
-    drawing = svg([Curve("a & b", ((1, 0), (4, 2)))], FRAME)
+    words = ("a <title>", "x", "y")
+    drawing = Panel(*words, (Curve("a & b", ((1, 0), (4, 2))),), (2, 0)).svg
     assert "a &lt;title&gt;" in drawing
     assert "a &amp; b" in drawing
     for points in ((), ((1.0, float("nan")),), ((float("inf"), 1.0),)):
         with pytest.raises(ValueError, match="finite"):
-            svg([Curve("a", points)], FRAME)
+            Panel(*words, (Curve("a", points),), (2, 0))

@@ -94,14 +94,14 @@ def curve(losses: Sequence[float], batch: int, samples: int) -> list[tuple[int, 
 
 def drawing(made: Scaling) -> str:
     """The four loss curves over the samples seen."""
-    from gradproof.report.charts import Curve, Frame, svg
+    from gradproof.report.charts import Curve, Panel
 
-    lines = [
+    lines = tuple(
         Curve(f"{r.name}: {r.batch} at {r.rate:g}", tuple((float(x), y) for x, y in r.curve))
         for r in made.runs
         if r.curve
-    ]
-    return svg(lines, Frame(f"Linear scaling, k = {made.k}", "samples seen", "loss of the batches, nats"))
+    )
+    return Panel(f"Linear scaling, k = {made.k}", "samples seen", "loss of the batches, nats", lines).svg
 
 
 def told(made: Scaling) -> str:

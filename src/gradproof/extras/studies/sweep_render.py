@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gradproof.report.charts import Curve, Frame, svg
+from gradproof.report.charts import Curve, Panel
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.sweep import Sweep, Variance
@@ -80,15 +80,15 @@ def throughput_svg(made: Sweep) -> str:
         top = next(r.samples_per_sec for r in made.rows if r.effective_batch == knee)
         curves.append(Curve(f"knee at {knee}", ((float(knee), 0.0), (float(knee), top))))
     title = f"{made.setup.net}, micro-batch {made.setup.micro_batch}, {made.device}: throughput"
-    return svg(curves, Frame(title, "effective batch", "samples per second", log=True))
+    return Panel(title, "effective batch", "samples per second", tuple(curves), (2, 0)).svg
 
 
 def variance_svg(v: Variance) -> str:
     """log2 of the variance over the effective batch, measured and sigma^2 / B."""
     base = min(min(r.measured, r.expected) for r in v.rows)
-    curves = [
+    curves = tuple(
         Curve(name, tuple((float(r.effective_batch), math.log2(getattr(r, field) / base)) for r in v.rows))
         for name, field in (("measured", "measured"), ("σ² / B", "expected"))
-    ]
-    frame = Frame("Variance of the gradient estimate", "effective batch", "log2 of the variance, least = 0", log=True)
-    return svg(curves, frame)
+    )
+    upright = "log2 of the variance, least = 0"
+    return Panel("Variance of the gradient estimate", "effective batch", upright, curves, (2, 0)).svg

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,9 +19,7 @@ from markupsafe import Markup
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, MEANING, Effect, Layer, Outcome
 from gradproof.core.timeline import as_lines, as_svg
 from gradproof.report import (
-    charts as errors,
-    charts as plot,
-    charts as rounding_plot,
+    charts,
     rounding,
     stories,
     stories as kills,
@@ -72,10 +71,11 @@ def _to(prefix: str, name: str, shown: str) -> Markup:
     return Markup('<a href="#{}">{}</a>').format(fmt.anchor(prefix, name), fmt.clean(shown))
 
 
-def _key(device: str) -> Markup:
-    """The legend's drawing of a device's mark."""
+def _legend(panels: Iterable[charts.Panel]) -> list[tuple[str, str, Markup]]:
+    """What the curves of some panels are drawn as, their names and their drawings, each once."""
     svg = Markup('<svg class="key" viewBox="0 0 16 14" aria-hidden="true">{}</svg>')
-    return svg.format(plot.mark(device, 8, 7))
+    kinds = dict.fromkeys((c.kind, c.name) for p in panels for c in p.curves if c.points or c.kind == "above")
+    return [(kind, name, svg.format(charts.SHAPES[kind].format(8, 7, ""))) for kind, name in kinds]
 
 
 @cache
@@ -97,7 +97,6 @@ def environment() -> Environment:
         link=_link,
         checks=_checks_links,
         to=_to,
-        key=_key,
         effect_of=effect_of,
         wrong=stories.wrong,
         kill_heads=kills.column_heads,
@@ -109,19 +108,19 @@ def environment() -> Environment:
 
 
 def _plot_section(report: Report) -> dict[str, Any]:
-    rows = errors.column(report, "accumulation")
+    rows = charts.column(report, "accumulation")
+    panels, studies = charts.panels(rows), charts.rounding_panels(rounding.study(report) or {"series": []})
     return {
-        "panels": plot.panels(rows),
-        "groups": errors.groups(rows),
-        "devices": list(dict.fromkeys(r["device"] for r in rows)),
+        "panels": panels,
+        "legend": _legend(panels),
+        "groups": charts.groups(rows),
         "rows": len(rows),
         "above": sum(map(exceeds, rows)),
-        "has_tolerance": any(r.get("tolerance") for r in rows),
-        "has_bound": any(r.get("bound") is not None for r in rows),
-        "end_to_end": errors.summaries(errors.column(report, "end_to_end")),
-        "studies": rounding_plot.rounding_panels(rounding.study(report) or {"series": []}),
-        "quantities": errors.quantities(report),
-        "outside": errors.summaries(errors.column(report, "outside_assumptions")),
+        "end_to_end": charts.summaries(charts.column(report, "end_to_end")),
+        "studies": studies,
+        "studies_legend": _legend(studies),
+        "quantities": charts.quantities(report),
+        "outside": charts.summaries(charts.column(report, "outside_assumptions")),
     }
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from gradproof.core.outcome import Layer
 from gradproof.report import (
-    charts as errors,
-    charts as rounding_plot,
+    charts,
     rounding,
     stories as traces,
     views,
@@ -187,7 +186,7 @@ def _rounding(report: Report) -> str:
     parts = ["## Rounding", escape(rounding.standing(report))]
     if document is not None:
         parts += [escape(rounding.about(document)), table(rounding.TITLES, rounding.thresholds(report))]
-        parts += [bullets(panel.note for panel in rounding_plot.rounding_panels(document))]
+        parts += [bullets(panel.note for panel in charts.rounding_panels(document))]
     return "\n\n".join(parts)
 
 
@@ -236,10 +235,10 @@ def _errors(report: Report) -> str:
     )
     rows = [
         (
-            *(g.dtype, g.device, g.n, g.rows, sci(g.largest["measured"]), sci(g.largest.get("bound"))),
-            *(ratio(g.worst_ratio), sci(g.largest.get("tolerance")), g.verdict),
+            *(g.dtype, g.device, g.worst["n"], g.rows, sci(g.worst["measured"]), sci(g.worst.get("bound"))),
+            *(ratio(g.worst_ratio), sci(g.worst.get("tolerance")), g.verdict),
         )
-        for g in errors.groups(errors.column(report, "accumulation"))
+        for g in charts.groups(charts.column(report, "accumulation"))
     ]
     parts = ["## Accumulation error against its proven bound", table(headers, rows)]
     parts += ["## End-to-end difference (no proven bound)", _differences(report, "end_to_end")]
@@ -247,12 +246,12 @@ def _errors(report: Report) -> str:
         "## Outside the assumptions (reported; neither proof nor refutation)",
         _differences(report, "outside_assumptions"),
     ]
-    if found := errors.quantities(report):
+    if found := charts.quantities(report):
         parts += ["## Other quantities, each with the limit that its harness states", _quantities(found)]
     return "\n\n".join(parts)
 
 
-def _quantities(found: Sequence[errors.Quantity]) -> str:
+def _quantities(found: Sequence[charts.Group]) -> str:
     headers = (
         "Quantity",
         "Device",
@@ -268,8 +267,8 @@ def _quantities(found: Sequence[errors.Quantity]) -> str:
     rows = [
         (
             *(q.name, q.device, q.dtype, q.rows, ", ".join(q.nets), ", ".join(map(str, q.sizes))),
-            *(sci(q.nearest["measured"]), sci(q.nearest.get("bound"))),
-            *(f"{q.nearest['net']}, N = {q.nearest['n']}", q.verdict),
+            *(sci(q.worst["measured"]), sci(q.worst.get("bound"))),
+            *(f"{q.worst['net']}, N = {q.worst['n']}", q.verdict),
         )
         for q in found
     ]
@@ -280,11 +279,11 @@ def _differences(report: Report, name: str) -> str:
     headers = ("Compared", "Device", "dtype", "Rows", "Nets", "N", "Largest, L∞", "of", "L2 there", "Relative there")
     rows = [
         (
-            *(s.note or "not stated", s.device, s.dtype, s.rows, ", ".join(s.nets), ", ".join(map(str, s.sizes))),
-            *(sci(s.largest["measured"]), f"{s.largest['net']}, N = {s.largest['n']}"),
-            *(sci(s.largest.get("l2")), sci(s.largest.get("relative"))),
+            *(s.name or "not stated", s.device, s.dtype, s.rows, ", ".join(s.nets), ", ".join(map(str, s.sizes))),
+            *(sci(s.worst["measured"]), f"{s.worst['net']}, N = {s.worst['n']}"),
+            *(sci(s.worst.get("l2")), sci(s.worst.get("relative"))),
         )
-        for s in errors.summaries(errors.column(report, name))
+        for s in charts.summaries(charts.column(report, name))
     ]
     return table(headers, rows)
 
