@@ -49,8 +49,9 @@ def test_a_start_up_file_on_the_import_path(wrong: Path, path: Path, name: str) 
 
 def test_another_gradproof_on_the_import_path(wrong: Path, path: Path) -> None:
     mark = path / "mark"
-    (path / "gradproof").mkdir()
+    (path / "gradproof/execution").mkdir(parents=True)
     (path / "gradproof/__init__.py").write_text("")
+    (path / "gradproof/execution/__init__.py").write_text("")
     (path / "gradproof/execution/worker.py").write_text(WORKER.format(mark=str(mark)))
     assert verify(wrong).outcome is Outcome.REFUTED
     assert not mark.exists()

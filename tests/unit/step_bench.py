@@ -108,9 +108,9 @@ def program(module: str) -> str:
 
 def command() -> list[str]:
     """A child of `gradproof check` with this engine."""
-    return [sys.executable, "-P", "-c", program("job")]
+    return [sys.executable, "-P", "-c", program("process.check")]
 
 
 def watch_command(script: Script, job: Path) -> list[str]:
     """A child of `gradproof watch` with this watcher."""
-    return [sys.executable, *script.flags, "-P", "-c", program("watch_job"), str(job)]
+    return [sys.executable, *script.flags, "-P", "-c", program("process.watch_script"), str(job)]

@@ -28,7 +28,8 @@ if command == "gate":
     pathlib.Path("gate.json").write_text(json.dumps({{"checks": rows}}))
     sys.exit(4)
 if command == "check":
-    sys.exit(int(words[0].startswith("wrong") and broken != "check is always green"))
+    wrong = words[0].startswith("wrong") and broken != "check is always green"
+    sys.exit(4 if words[0].startswith("alone") else int(wrong))
 if command == "watch":
     right = words[-1] == "right.py"
     said = "HOLDS" if right or broken == "watch is always green" else "REFUTED"

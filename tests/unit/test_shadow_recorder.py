@@ -297,10 +297,10 @@ def no_init(self: Any, value: torch.Tensor) -> None:
 @pytest.mark.parametrize(
     ("name", "where", "instead"),
     [
-        ("view_writes", "outs.Outs._begin", no_init),
-        ("batch_norm", "schemas.SILENT_WRITES", {}),
-        ("adamw_fused", "schemas.Spec.argument", lambda self, at, args, kwargs: args[0]),
-        ("averaged", "storages.Storages.track", lambda self, tensor: self.meet(tensor)),
+        ("view_writes", "record.recorder.Outs._begin", no_init),
+        ("batch_norm", "ops.schema.SILENT_WRITES", {}),
+        ("adamw_fused", "ops.schema.Spec.argument", lambda self, at, args, kwargs: args[0]),
+        ("averaged", "record.storages.Storages.track", lambda self, tensor: self.meet(tensor)),
     ],
 )
 def test_a_broken_recorder_is_noticed(name: str, where: str, instead: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import shadow_second as loops
 import shadow_steps as steps
@@ -35,6 +38,30 @@ def test_a_right_loop_holds_and_says_what_was_compared() -> None:
     assert "own dtype" in note
     assert "float64" in note
     assert "16 times as large" in note
+
+
+def test_a_saturated_softmax_is_rounding_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder's name seeds what is drawn; here one run has a gradient of 0, and the other one of 4.8e-23."""
+    (tmp_path / "whlrun").mkdir()
+    path = tmp_path / "whlrun" / "right.py"
+    path.write_text((Path(__file__).parents[1] / "data/someones_script.py").read_text(encoding="utf-8"))
+    spec = spec_from_file_location("right", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "right", module)
+    spec.loader.exec_module(module)
+    assert set(outcomes(verify.check(module.train)).values()) == {HOLDS}
+    monkeypatch.setattr(numeric, "lost_in_rounding", lambda a, b: False)
+    assert outcomes(verify.check(module.train))["GA-EQ-001"] is UNKNOWN
+
+
+def test_only_small_differences_are_lost_in_rounding() -> None:
+    some = np.array([1.0, 5e-23, 7e-9])
+    assert numeric.lost_in_rounding(some, np.array([1.0, 0.0, 7e-9]))
+    assert numeric.lost_in_rounding(some, np.array([1.0, 5e-23, 7e-9 + 1e-17]))
+    assert not numeric.lost_in_rounding(some, some)
+    assert not numeric.lost_in_rounding(some, np.array([1.0 + 2.0**-52, 5e-23, 8e-9]))
 
 
 # Numbers beside the proof

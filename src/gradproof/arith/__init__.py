@@ -28,7 +28,7 @@ def _family(x: Any) -> str:
     module = type(x).__module__.partition(".")[0]
     if module in ("numpy", "torch"):
         return module
-    if type(x).__module__.startswith("gradproof.arith."):
+    if type(x).__module__.startswith(("gradproof.arith.", "gradproof.rounding.enumerated")):
         return type(x).__name__.lower()
     if isinstance(x, int | float):
         return "float"

@@ -10,6 +10,7 @@ is the end of the run. Imports of this module must not add to what a worker has 
 from __future__ import annotations
 
 import gc
+import importlib.abc
 import importlib.util
 import json
 import os

@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
 from typing import Any, Protocol
 
 from gradproof.arith import smt
@@ -52,7 +51,11 @@ class Workspace(Protocol):
 
 
 EXPLORATION = {"branches", "paths"}
-WITHOUT_SOLVER = {"linear_chain": "chain_run", "bit_exhaustive": "exhaust_run", "step_contract": "contract_run"}
+WITHOUT_SOLVER = {
+    "linear_chain": "explored_chain",
+    "bit_exhaustive": "explored_patterns",
+    "step_contract": "explored_lemmas",
+}
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,9 @@ class Trial:
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
     def _without_solver(self, limits: Limits, subject: Any) -> Result:
-        backend = import_module(f"gradproof.execution.methods.{WITHOUT_SOLVER[self.check.strategy]}")
-        explorer, kit = backend.explored(self.check, limits)
+        from gradproof.execution.methods import smt_strategies
+
+        explorer, kit = getattr(smt_strategies, WITHOUT_SOLVER[self.check.strategy])(self.check, limits)
         result: Result = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
             self.backing.update(explorer.backing())

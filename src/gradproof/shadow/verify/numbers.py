@@ -12,7 +12,8 @@ modules, and the losses that the function returns; where it returns none, the nu
 
 A difference counts above `ROUNDINGS` units of roundoff of the narrowest dtype on the tape, relative to the largest
 element, and above `SLACK` times the difference that leaves a few units of roundoff away make. Where the proof needed
-constants read as rationals, the unit is that of float32. This judge proves nothing. It only keeps HOLDS from standing
+constants read as rationals, the unit is that of float32. At other scales nothing counts after a gradient that is lost in
+rounding. This judge proves nothing. It only keeps HOLDS from standing
 where the numbers differ.
 """
 
@@ -63,6 +64,8 @@ WORDS: Mapping[str, str] = {
 MEND = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
 Name = tuple[int, str]
 """A window (-1: the end of the run) and the name that an event has for a tensor."""
+Difference = tuple[Name, Array, Array, float]
+"""A number in both runs, and what is allowed between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +94,7 @@ class Sides:
     ours: Recording
     full: Recording
     wide: bool = False
+    scaled: bool = False
 
 
 class Numbers:
@@ -159,7 +163,7 @@ class Numbers:
             if scaled[0].error or not finite(scaled[0].tape):
                 self.missed.append(f"numbers at values {scale:g} times as large: no finite numbers there")
                 continue
-            yield from self._sides(where, scaled, values_of(scaled), wide)
+            yield from self._sides(where, scaled, values_of(scaled), wide, scaled=True)
 
     def _own_in_float64(self) -> list[Recording] | None:
         own = self.record(False, None, wide=True)
@@ -168,7 +172,9 @@ class Numbers:
             return None
         return own
 
-    def _sides(self, where: str, ours: list[Recording], values: list[Values], wide: bool) -> Iterator[Sides]:
+    def _sides(
+        self, where: str, ours: list[Recording], values: list[Values], wide: bool, scaled: bool = False
+    ) -> Iterator[Sides]:
         full = self.record(True, values, wide)
         if full[0].error or unmatched(ours[0].tape, full[0].tape):
             self.missed.append(f"numbers ({where}): the full batch could not be run on the same data")
@@ -176,7 +182,7 @@ class Numbers:
         if not finite(ours[0].tape) or not finite(full[0].tape):
             self.missed.append(f"numbers ({where}): not all of them are finite")
             return
-        yield from (Sides(where, a, b, wide) for a, b in zip(ours, full, strict=True))
+        yield from (Sides(where, a, b, wide, scaled) for a, b in zip(ours, full, strict=True))
 
     def record(self, full: bool, values: Sequence[Values] | None, wide: bool) -> list[Recording]:
         """One call of the function; the full batch is clean."""
@@ -195,26 +201,45 @@ class Numbers:
         unit = max(UNIT[narrowest(r.tape)] for r in (sides.ours, sides.full))
         unit = max(unit, UNIT["float32"]) if constants else unit
         ours, full = contents(sides.ours.tape), contents(sides.full.tape)
-        suspects = [
-            (name, a, full[name]) for name, a in ours.items()
-            if name in full and kind(name) in groups and distance(a, full[name]) > roundings(unit, a, full[name])
-        ]  # fmt: skip
-        suspects += [p for p in returned_pairs(sides.ours.tape, sides.full.tape) if "loss" in groups
-                     and distance(*p[1:]) > roundings(unit, *p[1:])]  # fmt: skip
+        pairs = [(name, a, full[name]) for name, a in ours.items() if name in full and kind(name) in groups]
+        pairs += [p for p in returned_pairs(sides.ours.tape, sides.full.tape) if "loss" in groups]
+        suspects = [p for p in pairs if distance(*p[1:]) > roundings(unit, *p[1:])]
         if not suspects:
             return
         spread = self.spread(sides, unit)
         last_place = {
             name: place for side in (sides.ours, sides.full) for name, (_, place) in printed(side.tape).items()
         }
-        told: set[str] = set()
+        apart = []
         for name, a, b in sorted(suspects, key=lambda s: s[0][0] if s[0][0] >= 0 else 1 << 30):
             allowed = roundings(unit, a, b) + SLACK * spread.get(name, 0.0) + last_place.get(name, 0.0)
-            size = distance(a, b)
-            if size > allowed and kind(name) not in told:
+            if distance(a, b) > allowed:
+                apart.append((name, a, b, allowed))
+        told: set[str] = set()
+        for name, a, b, allowed in self._unsaturated(apart, sides):
+            if kind(name) not in told:
                 told.add(kind(name))
                 place = place_of(sides.ours.tape, name)
-                yield Apart(kind(name), name[1].partition("/")[2], name[0], size, allowed, sides.where, place)
+                text = name[1].partition("/")[2]
+                yield Apart(kind(name), text, name[0], distance(a, b), allowed, sides.where, place)
+
+    def _unsaturated(self, apart: list[Difference], sides: Sides) -> list[Difference]:
+        """At other scales: what differs before the first window with a gradient lost in rounding, and gradients there.
+
+        Where a softmax is saturated its terms cancel, and what is left of a gradient is rounding. An optimizer that
+        divides by the size of a gradient makes steps of that, so that later numbers say nothing.
+        """
+        ours, full = contents(sides.ours.tape), contents(sides.full.tape)
+        grads = [(n, a, full[n]) for n, a in ours.items() if kind(n) == "grad" and n in full]
+        lost = [name[0] for name, a, b in grads if a.size == b.size and lost_in_rounding(a.ravel(), b.ravel())]
+        if not apart or not sides.scaled or not lost:
+            return apart
+        first = min(lost)
+        self.missed.append(f"numbers ({sides.where}) from window {first + 1} on: a gradient there is lost in rounding")
+        before = [d for d in apart if 0 <= d[0][0] < first and kind(d[0]) != "loss"]
+        return before + [
+            d for d in apart if d[0][0] == first and kind(d[0]) == "grad" and distance(d[1], d[2]) > UNIT["float64"]
+        ]
 
     def spread(self, sides: Sides, unit: float) -> dict[Name, float]:
         """How far every number moves when the leaves move by a few units of roundoff."""
@@ -243,6 +268,12 @@ def nudged(values: Mapping[Key, Array], key: int, size: float) -> Mapping[Key, A
 def kind(name: Name) -> str:
     """The group of a number."""
     return name[1].partition("/")[0]
+
+
+def lost_in_rounding(a: Array, b: Array) -> bool:
+    """Whether some element differs by more than its own rounding, and by no more than that of a number of size 1."""
+    size, unit = np.abs(a - b), UNIT["float64"]
+    return bool(np.any((size <= unit) & (size > granted(unit, 1.0) * np.maximum(np.abs(a), np.abs(b)))))
 
 
 def roundings(unit: float, a: Array, b: Array) -> float:
