@@ -12,9 +12,8 @@ modules, and the losses that the function returns; where it returns none, the nu
 
 A difference counts above `ROUNDINGS` units of roundoff of the narrowest dtype on the tape, relative to the largest
 element, and above `SLACK` times the difference that leaves a few units of roundoff away make. Where the proof needed
-constants read as rationals, the unit is that of float32. At other scales nothing counts after a gradient that is lost in
-rounding. This judge proves nothing. It only keeps HOLDS from standing
-where the numbers differ.
+constants read as rationals, the unit is that of float32. At other scales nothing counts after a gradient that is lost
+in rounding. This judge proves nothing. It only keeps HOLDS from standing where the numbers differ.
 """
 
 from __future__ import annotations
