@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import shadow_steps as steps
+import torch
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
@@ -215,11 +216,69 @@ def test_a_range_of_nothing_is_a_mistake() -> None:
 
 
 def test_other_values_do_not_depend_on_where_the_users_folder_lies() -> None:
-    """Two checkouts of one repository say the same about a step."""
-    here, there, other = (
-        match.moved({("data", f"{folder}/loop.py:3+1"): np.arange(4.0)}, 1)
-        for folder in ("/home/a/src", "/tmp/x/src", "/tmp/x/lib")
-    )
-    first, second, third = (next(iter(found.values())) for found in (here, there, other))
+    """Two checkouts of one repository say the same about a step, also in folders of other names."""
+    names = ("/home/a/src/loop.py:3+1", "/tmp/x/loop.py:3+1", "/tmp/x/loop.py:4+1")
+    first, second, third = (next(iter(match.moved({("data", n): np.arange(4.0)}, 1).values())) for n in names)
     assert np.array_equal(first, second)
     assert not np.array_equal(first, third)
+
+
+def behind_a_jump(run: Any) -> list[torch.Tensor]:
+    """The gradient is that of a ReLU of x, rounded to bfloat16, minus 1."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    losses = []
+    for x in torch.randn(run.samples, 2).split(run.micro_batch_size):
+        loss = (torch.relu(x.bfloat16().float() - 1.0) * x * weight).mean() / run.accum_steps
+        loss.backward()
+        losses.append(loss.detach())
+    optimizer.step()
+    return losses
+
+
+KEPT: dict[int, np.ndarray[Any, Any]] = {}
+
+
+def hidden_at_other_values(run: Any) -> None:
+    """Every call writes the gradients of the first one, past torch."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for i, x in enumerate(torch.randn(run.samples, 2).split(run.micro_batch_size)):
+        ((x * weight).square().mean() / run.accum_steps).backward()
+        assert weight.grad is not None
+        held = weight.grad.numpy()
+        held[:] = KEPT.setdefault(run.micro_batch_size * 100 + i, held.copy())
+    optimizer.step()
+
+
+def at_a_jump(monkeypatch: pytest.MonkeyPatch, keys: set[int]) -> session.Session:
+    """A session of which the values for `keys` are 1 + 2^-10, which bfloat16 rounds to 1: the ReLU is 0 there."""
+    plain = session.moved
+
+    def moved(values: Any, key: int, scale: float = 1.0) -> Any:
+        made = plain(values, key, scale)
+        return made.with_values({n: np.full_like(v, 1 + 2.0**-10) for n, v in made.items()}) if key in keys else made
+
+    monkeypatch.setattr(session, "moved", moved)
+    return session.Session.make(behind_a_jump, Run(2, 2, 1, "cpu"))
+
+
+def test_rounding_at_a_jump_is_no_hidden_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = at_a_jump(monkeypatch, {1})
+    assert session._disagreements(asked, asked.ours, asked.moved), "the storages differ at the first other values"
+    assert list(session.disagreement(asked)) == []
+
+
+def test_a_jump_at_all_other_values_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
+    (trouble,) = session.disagreement(at_a_jump(monkeypatch, {1, *session.AGAIN}))
+    assert trouble.outcome is OPAQUE
+    assert "at other values" in trouble.reason
+
+
+def test_a_hidden_write_at_other_values_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "AGAIN", ())
+    asked = session.Session.make(hidden_at_other_values, Run(2, 2, 1, "cpu"))
+    found = session._disagreements(asked, asked.ours, asked.moved)
+    assert found
+    assert not any(session._at_a_jump(asked, one, asked.moved) for one in found)
+    assert [t.code for t in session.disagreement(asked)] == ["disagreement"]

@@ -337,8 +337,8 @@ def _ref(x: Ref, y: Ref, numbering: Numbering) -> tuple[str, str] | None:
 
 
 def _number(name: Key) -> int:
-    """A seed for a leaf: the same wherever the user's file lies, as far as its folder's name."""
-    return crc32("/".join("/".join(name).split("/")[-2:]).encode(errors="surrogatepass"))
+    """A seed for a leaf: the same wherever the user's file lies."""
+    return crc32("/".join(name).rpartition("/")[2].encode(errors="surrogatepass"))
 
 
 def near(values: Mapping[Key, Array], key: int, size: float) -> dict[Key, Array]:
