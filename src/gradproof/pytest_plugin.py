@@ -1,6 +1,6 @@
 """The pytest plugin: contracts as items, and the fixture `gradproof`. Neither torch nor the engine is loaded early.
 
-Files proofs/*/contract.yaml of a workspace are collected, one item a check (see gradproof.pytest_plugin).
+Files proofs/*/contract.yaml of a workspace are collected, one item a check.
 """
 
 from __future__ import annotations

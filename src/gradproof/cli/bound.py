@@ -52,14 +52,14 @@ def command(
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
     """
     from gradproof.arith.linear import NonLinear
-    from gradproof.core import output as destination
+    from gradproof.core import output
     from gradproof.rounding.accumulation import Setting
     from gradproof.rounding.bound import answer
     from gradproof.rounding.lemma_store import LemmaRefused
     from gradproof.rounding.scaling import Norm
 
     if certificate is not None:
-        destination.allowed(certificate, "--certificate")
+        output.allowed(certificate, "--certificate")
     eps = allowed(tolerance, relative, rational(magnitude, "--magnitude"))
     if thresholds and (eps is None or elements is not None):
         raise GradproofError("GP411", "--thresholds", "a tolerance, for one element", "add --tolerance EPS alone")

@@ -16,7 +16,7 @@ from pathlib import Path
 import click
 
 from gradproof import __version__
-from gradproof.cli import init_templates as starting_texts
+from gradproof.cli import init_templates
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
 from gradproof.core.workspace import CONTENT
@@ -191,17 +191,17 @@ def files(plan: Plan) -> dict[Path, str]:
     """
     folder = plan.folder.resolve()
     imports = Path(_relative(plan.loop.root, plan.folder)).as_posix()
-    models = starting_texts.MODELS.substitute(
+    models = init_templates.MODELS.substitute(
         loop=plan.loop.shown, imports=json.dumps(imports), module=plan.loop.module, function=plan.loop.function
     )
     made = {
         folder / "proofs" / plan.name / "contract.yaml": contract(plan),
         folder / "models" / "loop.py": models,
-        folder / "symbolic" / "loop.py": starting_texts.SYMBOLIC,
+        folder / "symbolic" / "loop.py": init_templates.SYMBOLIC,
     }
     _not_hidden(plan, folder, made)
-    kept = {folder / name / "__init__.py": starting_texts.PACKAGE for name in ("models", "symbolic")}
-    kept[folder / "reports" / ".gitignore"] = starting_texts.IGNORED
+    kept = {folder / name / "__init__.py": init_templates.PACKAGE for name in ("models", "symbolic")}
+    kept[folder / "reports" / ".gitignore"] = init_templates.IGNORED
     made |= {path: text for path, text in kept.items() if not path.exists()}
     return made | continuous(plan, folder)
 
@@ -211,11 +211,11 @@ def contract(plan: Plan) -> str:
     from gradproof.shadow.result import OBLIGATIONS
 
     rows = [
-        starting_texts.OBLIGATION.substitute(id=name, type=type_, property=OBLIGATIONS[name], formal=formal)
-        for name, type_, formal in starting_texts.OBLIGATIONS
+        init_templates.OBLIGATION.substitute(id=name, type=type_, property=OBLIGATIONS[name], formal=formal)
+        for name, type_, formal in init_templates.OBLIGATIONS
     ]
     inner = "a first, inner ones and a last micro-batch" if plan.accum_steps > 2 else "a first and a last micro-batch"
-    return starting_texts.CONTRACT.substitute(
+    return init_templates.CONTRACT.substitute(
         loop=plan.loop.shown,
         name=plan.name,
         obligations="\n".join(rows),
@@ -223,7 +223,7 @@ def contract(plan: Plan) -> str:
         why_n=f"{inner}; further ones run the same operators again",
         micro_batch=plan.micro_batch,
         tail=plan.tail,
-        note=starting_texts.CLIPPED if plan.loop.clips else "",
+        note=init_templates.CLIPPED if plan.loop.clips else "",
         equality=", ".join(EQUALITY[1:] if plan.loop.clips else EQUALITY),
         loss=", ".join(LOSS),
         protocol=", ".join(PROTOCOL),
@@ -241,7 +241,7 @@ def continuous(plan: Plan, folder: Path) -> dict[Path, str]:
         return {}
     top = next((p for p in (folder, *folder.parents) if (p / ".git").exists()), folder)
     needs = (top / "requirements.txt").is_file()
-    texts = starting_texts
+    texts = init_templates
     workspace = Path(os.path.relpath(folder, top)).as_posix()
     if not FOLDER.fullmatch(workspace):
         expected = "letters, digits, dots, dashes and spaces"
@@ -311,7 +311,6 @@ def command(
     FUNCTION is looked up and not run. `gradproof verify` in FOLDER then says whether the loop accumulates gradients
     correctly, and whether the verifier would have seen it if it did not.
     """
-    from gradproof.core.errors import GradproofError
 
     if tail >= accum_steps:
         found, expected = f"tail is {tail}", f"fewer than the {accum_steps} micro-batches of a window"

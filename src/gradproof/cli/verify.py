@@ -15,7 +15,7 @@ from gradproof.cli.options import baseline, place, running, selecting, sharded, 
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome, worst
 from gradproof.core.workspace import FOLDERS, Workspace
 from gradproof.evidence.claim import place_of
 from gradproof.evidence.record import ANSWERS, Standing
@@ -109,7 +109,6 @@ def command(
     from gradproof.cli.outputs import Outputs, asked, begun
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
-    from gradproof.core.outcome import EXIT_CODE, Exit, worst
     from gradproof.extras.claims.stored import about, judged
     from gradproof.session import INTERRUPTED
 
@@ -156,7 +155,6 @@ def claimed(session: Session) -> Ledger | None:
 def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | None) -> int:
     """Verify after every save. Raises GradproofError GP482 for a shard, and for another output than words on stdout."""
     from gradproof.cli.outputs import Output, watching
-    from gradproof.core.errors import GradproofError
 
     if list(wanted) != [Output("text", None)] or shard is not None:
         found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import signal
 import subprocess
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -140,3 +142,31 @@ def limit_memory(mib: int | None, beside: int = 0) -> None:
         allowed = (mib + beside) * MIB
         wanted = allowed if most == resource.RLIM_INFINITY else min(allowed, most)
         resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
+
+
+def job_of_stdin() -> dict[str, Any]:
+    """The job, JSON on the first line of stdin; afterwards stdin is empty.
+
+    With `lifeline` in the job, this process's group ends with the pipe: the parent closes it, or dies.
+    """
+    line = b""
+    while not line.endswith(b"\n"):
+        some = os.read(0, 1 << 16)
+        if not some:
+            break
+        line += some
+    lifeline = os.dup(0)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    job = dict(json.loads(line))
+    if job.get("lifeline"):
+        threading.Thread(target=_end_with_parent, args=(lifeline,), daemon=True).start()
+    return job
+
+
+def _end_with_parent(descriptor: int) -> None:
+    while os.read(descriptor, 1):
+        continue
+    end_strays(os.environ.get("TMPDIR", ""))
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)

@@ -18,21 +18,13 @@ FOLDERS = ("gradproof.rounding", "gradproof.arith")
 WITH_STATEMENTS = ("body", "orelse", "finalbody", "handlers", "cases")  # parts of a statement; an import is in no other
 
 
-def sources(root: Path = PACKAGE) -> dict[str, str]:
+def sources(package: Path = PACKAGE) -> dict[str, str]:
     """sha256 in hex of every file of gradproof.rounding and gradproof.arith that the study imports, directly or not.
 
     Keys are places below the package, with forward slashes. Raises OSError and SyntaxError.
     """
-    found: dict[str, str] = {}
-    waiting = [START]
-    while waiting:
-        name = waiting.pop()
-        path = _file(root, name)
-        if path is None or (place := path.relative_to(root).as_posix()) in found:
-            continue
-        found[place] = sha256_of(path)
-        waiting += [n for n in imported(path) if n.startswith(FOLDERS)]
-    return dict(sorted(found.items()))
+    found = closure(package.parent, [START], FOLDERS, package)
+    return {place.partition("/")[2]: digest for place, digest in found.items()}
 
 
 def imported(path: Path) -> tuple[str, ...]:
@@ -64,34 +56,29 @@ def _facade() -> dict[str, str]:
     return {alias.asname or alias.name: line.module or "" for line in lines for alias in line.names}
 
 
-def _file(root: Path, name: str) -> Path | None:
-    """The file of a module of this package; None where the name is none."""
-    inside = root.joinpath(*name.split(".")[1:])
-    places = (inside / "__init__.py", inside.with_suffix(".py"))
-    return next((p for p in places if p.is_file()), None)
-
-
-def closure(root: Path, starts: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
+def closure(root: Path, starts: Sequence[str], folders: Sequence[str], package: Path = PACKAGE) -> dict[str, str]:
     """sha256 in hex of every file below `folders` that the modules `starts` import, directly or not.
 
-    `root` is a workspace: modules of gradproof are looked for in this package, all others there. Keys are places
+    `root` is a workspace: modules of gradproof are looked for in `package`, all others there. Keys are places
     with forward slashes, such as models/epochs.py and gradproof/arith/soft.py. A module that is not there is left out.
     Raises OSError, SyntaxError and UnicodeDecodeError.
     """
     found: dict[str, str] = {}
     waiting = list(starts)
     while waiting:
-        place = _place(root, waiting.pop())
-        if place is None or (key := place[1]) in found:
+        name = waiting.pop()
+        inside = PACKAGE.name == name.partition(".")[0]
+        place = _place(package if inside else root, name.partition(".")[2] if inside else name)
+        if place is None or (key := f"{PACKAGE.name}/{place}" if inside else place) in found:
             continue
-        found[key] = sha256_of(place[0])
-        waiting += [n for n in imported(place[0]) if any(n == f or n.startswith(f"{f}.") for f in folders)]
+        path = (package if inside else root) / place
+        found[key] = sha256_of(path)
+        waiting += [n for n in imported(path) if any(n == f or n.startswith(f"{f}.") for f in folders)]
     return dict(sorted(found.items()))
 
 
-def _place(root: Path, name: str) -> tuple[Path, str] | None:
-    """The file of a module and its key; None where the name is no module."""
-    base = PACKAGE.parent if name.partition(".")[0] == PACKAGE.name else root
-    inside = base.joinpath(*name.split("."))
+def _place(base: Path, name: str) -> str | None:
+    """The file of a module below a folder; None where the name is no module."""
+    inside = base.joinpath(*filter(None, name.split(".")))
     places = (inside / "__init__.py", inside.with_name(f"{inside.name}.py"))
-    return next(((p, p.relative_to(base).as_posix()) for p in places if p.is_file()), None)
+    return next((p.relative_to(base).as_posix() for p in places if p.is_file()), None)

@@ -1,6 +1,6 @@
 """The process that the workers of one run are forked from: it imports solvers and PyTorch once, and runs no check.
 
-Started by `gradproof.execution.forkserver` with one end of a socket. Each message asks for a worker and brings three
+The parent starts it with one end of a socket (`Forked`). Each message asks for a worker and brings three
 descriptors: its stdin, its output, and a socket on which the worker's process id and then its exit code are told. A
 worker has a session and a scratch folder of its own, like one that was started from nothing. Where it cannot be given
 either, or where its workspace has a module of a preloaded name, it starts itself from nothing. The end of the socket

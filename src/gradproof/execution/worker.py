@@ -8,12 +8,9 @@ from (seconds, epoch): the engine must not have been edited after it. With `--se
 
 from __future__ import annotations
 
-import json
 import os
-import signal
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from collections.abc import Mapping
@@ -24,13 +21,13 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import Layer, Outcome
-from gradproof.core.processes import SERVE, data_held, end_strays, limit_memory
+from gradproof.core.processes import SERVE, data_held, job_of_stdin, limit_memory
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.claim import claim_of, edited, reads, watch
 from gradproof.evidence.environment import environment, hide, imported, torch_device, variables
 from gradproof.evidence.record import now, record
 from gradproof.evidence.seal import Seal, shadowed
-from gradproof.execution import methods as backends
+from gradproof.execution import methods
 
 TAIL = 4000
 OUT_OF_MEMORY = "the check ran out of memory"
@@ -39,7 +36,7 @@ OUT_OF_MEMORY = "the check ran out of memory"
 def attempt(check: Check, workspace: Workspace, memory: int | None = None) -> Finding:
     """Run the backend. Whatever it raises is an ERROR with the end of the traceback. `memory`: the limit, in MiB."""
     try:
-        finding = backends.run(check, workspace)
+        finding = methods.run(check, workspace)
     except GradproofError as e:
         return Finding(Outcome.ERROR, f"{e.code}: {e.found}; expected {e.expected}", stats={"error": e.render()})
     except MemoryError:
@@ -111,16 +108,6 @@ def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
     return evidence
 
 
-def _watch(descriptor: int) -> None:
-    """End the process group when the parent closes its end of the pipe, which its death does too."""
-    while os.read(descriptor, 1):
-        continue
-    end_strays(os.environ.get("TMPDIR", ""))
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
 def main() -> None:
     """Be a worker or, where the command line says so, the process that workers are forked from."""
     if SERVE not in sys.argv:
@@ -133,17 +120,7 @@ def main() -> None:
 
 def _work() -> NoReturn:
     """Read the job, run it, write the evidence, and end without the interpreter's own teardown."""
-    line = b""
-    while not line.endswith(b"\n"):
-        byte = os.read(0, 1 << 16)
-        if not byte:
-            break
-        line += byte
-    job = json.loads(line)
-    lifeline = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    if job.get("lifeline"):
-        threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
+    job = job_of_stdin()
     write_json(place_of_job(job, "result"), _recorded(job) if "queries" in job else perform(job))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,7 +22,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.core.schemas.base import Shape
 from gradproof.evidence.audit import audit
-from gradproof.report import diff_rules as rules
+from gradproof.report import diff_rules
 from gradproof.report.diff_rules import CHECKS, Change, Direction, compare
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
@@ -370,7 +370,7 @@ def difference(old: Path, new: Path) -> Diff:
         contracts = [_contract(*pair, before, after) for pair in pairs]
         reasons = [i.open for pair in pairs for i in pair if i is not None and i.open]
         if before.settings or after.settings:
-            changes = list(compare(before.settings, after.settings, rules.SETTINGS))
+            changes = list(compare(before.settings, after.settings, diff_rules.SETTINGS))
             contracts.append(_row("pyproject.toml", "", "", changes))
     found = [change["direction"] for row in contracts for change in row["changes"]]
     totals = {str(d): found.count(str(d)) for d in Direction}
@@ -421,7 +421,7 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
         return _row(there.name, old.version if old else "", new.version if new else "", [change])
     if old.open or new.open:
         return _row(there.name, old.version, new.version, [])
-    table = rules.CONTRACT if before.kind == after.kind == CONTRACT else rules.EVIDENCE
+    table = diff_rules.CONTRACT if before.kind == after.kind == CONTRACT else diff_rules.EVIDENCE
     changes = list(compare(*_shared(old.tree, new.tree), table))
     told = [c for c in changes if c.place != "text"]
     claims = any(c.of == "claim" for c in told)

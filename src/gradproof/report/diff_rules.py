@@ -377,8 +377,6 @@ def _told(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[Cha
 
 
 def _shown(value: Any) -> str | None:
-    from gradproof.core.check import canonical
-
     if value is ABSENT:
         return None
     return value if isinstance(value, str) else canonical(value)

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from gradproof.core.check import digest_of
-from gradproof.rounding import solvers as solve
+from gradproof.rounding import solvers
 from gradproof.rounding.certificate import Row
 from gradproof.rounding.lemma_plan import Pass, Route, in_order, method, pass_of, routes, text_digest
 from gradproof.rounding.step_contracts import LEMMAS, lemma_named, premises
@@ -101,7 +101,7 @@ def _families(replies: Sequence[Mapping[str, Any]], known: Sequence[Route]) -> s
     for reply in replies:
         asked = [r for r in known if r.encoding == reply["encoding"] and reply["solver"] in r.solvers]
         if reply["answer"] == "unsat" and reply["version"] and any(len(r.texts) == reply["texts"] for r in asked):
-            agreed.add(solve.FAMILIES[reply["solver"]])
+            agreed.add(solvers.FAMILIES[reply["solver"]])
     return PROVED if len(agreed) >= 2 else ONE_SOLVER if agreed else OPEN
 
 
@@ -232,9 +232,9 @@ def _ask(name: str, seconds: float) -> dict[str, Any]:
     """Put a lemma's texts to one solver of each family: the first of the family that is installed."""
     replies = []
     for route in routes(name):
-        solver = next((s for s in route.solvers if solve.version_of(s)), route.solvers[0])
-        reply = solve.decide(route.texts, solver, seconds)
-        replies.append({"encoding": route.encoding, "family": solve.FAMILIES[solver], **reply.to_json()})
+        solver = next((s for s in route.solvers if solvers.version_of(s)), route.solvers[0])
+        reply = solvers.decide(route.texts, solver, seconds)
+        replies.append({"encoding": route.encoding, "family": solvers.FAMILIES[solver], **reply.to_json()})
     return {"replies": replies}
 
 

@@ -30,7 +30,7 @@ from gradproof.core.check import Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.execution.methods.controls import disown, remaining, survivors
-from gradproof.execution.methods.counterexample import CUT, EXACT, events_during as heard, traced
+from gradproof.execution.methods.counterexample import CUT, EXACT, events_during, traced
 from gradproof.execution.methods.replay import instance, watched
 
 # -- Asking CrossHair about one function, and what its answer is worth.
@@ -318,8 +318,8 @@ class Trial:
         def run(one: Any) -> Any:
             return broken(self.harness(watched(one, self.reference)), values)
 
-        ours = heard(lambda: run(subject))
-        right = [] if subject is self.reference else heard(lambda: run(self.reference))
+        ours = events_during(lambda: run(subject))
+        right = [] if subject is self.reference else events_during(lambda: run(self.reference))
         slack = EXACT if number_of(self.harness) == "Lattice" else CUT
         clause = example["clause"] or "the contract"
         example |= traced(f"{clause}, {self.check.id}", ours, right, f"{clause} breaks", slack)

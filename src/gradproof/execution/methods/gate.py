@@ -15,7 +15,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Exit, Layer, Outcome, Reach
 from gradproof.evidence.environment import environment
 from gradproof.evidence.record import Standing, now, record
-from gradproof.execution import methods as backends
+from gradproof.execution import methods
 from gradproof.verdict.judge import Verdict, judge
 from gradproof.verdict.policy import Clause, Criterion, Policy
 
@@ -63,7 +63,7 @@ def _attempt(check: Check, workspace: Workspace) -> Standing:
     """Evidence of one sub-check on the seeded bug. A crash is an ERROR."""
     started_at, clock = now(), time.monotonic()
     try:
-        finding = backends.run(check, workspace)
+        finding = methods.run(check, workspace)
     except GradproofError as e:
         finding = Finding(Outcome.ERROR, f"{e.code}: {e.found}")
     except Exception as e:

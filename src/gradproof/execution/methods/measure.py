@@ -30,7 +30,7 @@ from gradproof.execution.methods.controls import disown
 from gradproof.execution.methods.counterexample import (
     FLOATS,
     Said,
-    events_during as heard,
+    events_during,
     events_of,
     listening,
     traced,
@@ -242,7 +242,7 @@ def _retold(prop: Property, right: Any, ours: list[Said], place: Place, failure:
     theirs: list[Said] = []
     if told and right is not None:
         with phases():
-            theirs = heard(lambda: _again(prop, right, case, place, clause))
+            theirs = events_during(lambda: _again(prop, right, case, place, clause))
     return traced(f"{clause}, {Cell(case.net, case.n)}", told, theirs, f"{clause} breaks", FLOATS)
 
 

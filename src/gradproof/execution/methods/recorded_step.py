@@ -40,7 +40,7 @@ from gradproof.shadow.result import (
     worst,
 )
 from gradproof.shadow.tape import NOWHERE, Place
-from gradproof.shadow.verify import verifier as verify
+from gradproof.shadow.verify import verifier
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run
@@ -189,7 +189,7 @@ class Trial:
 
     def verify(self, name: str, subject: Any, setting: Setting, domains: Sequence[str] | None = None) -> Tried:
         """Record the subject in a configuration and judge the claim's obligations."""
-        made = verify.check(
+        made = verifier.check(
             self.harness.step(subject, setting),
             accum_steps=setting.n,
             micro_batch=setting.micro_batch,

@@ -14,7 +14,7 @@ from typing import Any
 
 from gradproof.arith.bounds import accumulation_witness
 from gradproof.core.check import Check
-from gradproof.execution.methods.counterexample import CUT, EXACT, by_phase, events_during as heard, traced
+from gradproof.execution.methods.counterexample import CUT, EXACT, by_phase, events_during, traced
 from gradproof.execution.methods.explore import Violated
 from gradproof.execution.methods.harness import Broken, ConcreteKit, Unreplayable
 
@@ -119,8 +119,8 @@ def retold(check: Check, harness: Any, subject: Any, reference: Any, violation: 
         made = watched(one, subject if reference is None else reference)
         return once(check, harness, made, attempt.values, violation.choices, family)
 
-    ours = heard(lambda: run(subject))
-    right = [] if reference is None else heard(lambda: run(reference))
+    ours = events_during(lambda: run(subject))
+    right = [] if reference is None else events_during(lambda: run(reference))
     title = f"{violation.clause}, {violation.label}".rstrip(", ")
     slack = CUT if family in ("fraction", "float") else EXACT
     attempt.counterexample |= traced(title, ours, right, f"{violation.clause} breaks", slack)

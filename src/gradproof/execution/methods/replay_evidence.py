@@ -105,15 +105,15 @@ def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, e
 
 
 def _torch(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
-    from gradproof.execution.methods import measure as torch_run
+    from gradproof.execution.methods import measure
 
-    return torch_run.replay(check, workspace, example, subject)
+    return measure.replay(check, workspace, example, subject)
 
 
 def _trace(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
-    from gradproof.execution.methods import recorded_step as trace_run
+    from gradproof.execution.methods import recorded_step
 
-    return trace_run.replay(check, workspace, example, subject)
+    return recorded_step.replay(check, workspace, example, subject)
 
 
 def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, Any], root: Path) -> list[Row]:

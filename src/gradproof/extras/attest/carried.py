@@ -1,4 +1,4 @@
-"""A bundle as a workspace: contracts and sources in `sources/`, evidence beside it, judged by `session` and `judge`.
+"""A bundle as a workspace: contracts and sources in `sources/`, evidence beside it, judged like any other.
 
 Evidence counts as fresh when its claim agrees with what the bundle carries: workspace files by content, files of the
 engine and of other folders by the digests of files.sha256, versions by distributions.json. Nothing is imported.

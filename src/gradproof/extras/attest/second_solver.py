@@ -12,9 +12,9 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
+from gradproof.core.workspace import PACKAGE
 from gradproof.execution.queries import HEAD, Query
 from gradproof.rounding.solvers import CALLS, version_of
 
@@ -43,7 +43,7 @@ def answers(queries: Sequence[Query], solver: str, seconds: float, each: float =
 
     They are fewer than the queries where time ran out or the process crashed.
     """
-    places = [str(Path(__file__).resolve().parents[3]), os.environ.get("PYTHONPATH", "")]
+    places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in places if p)}
     command = [sys.executable, "-P", "-m", "gradproof.extras.attest.second_solver", solver]
     asked = json.dumps({"texts": [HEAD + q.text for q in queries], "seconds": each})

@@ -19,9 +19,9 @@ from gradproof.evidence.store import parse as parse_json
 from gradproof.execution.queries import counts, parse
 from gradproof.extras.attest import (
     manifest as listing,
-    rerun as asking,
-    signing as envelope,
-    statement as derived,
+    rerun,
+    signing,
+    statement,
 )
 from gradproof.extras.attest.carried import (
     BESIDE,
@@ -38,7 +38,7 @@ from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
 if TYPE_CHECKING:
     from gradproof.extras.attest.signing import PublicKey
 
-_GIVEN = ("evidence/", "gpu/", f"{asking.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
+_GIVEN = ("evidence/", "gpu/", f"{rerun.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
 _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
@@ -67,7 +67,7 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
     manifest = listing.open_manifest(root)
     if not keys:
         return _judged(root, manifest, ())
-    key, problem = envelope.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
+    key, problem = signing.signed(root, listing.entry_of(root, MANIFEST).sha256, keys)
     if problem is not None:
         return Judged(manifest, (problem,))
     return replace(_judged(root, manifest, keys), key=key)
@@ -86,7 +86,7 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
     if found:
         return Judged(manifest, tuple(found))
     found = list(_conclusions(root, manifest, carried, keys))
-    reports = {} if found else derived.reports(carried, manifest.made_at, manifest.gradproof)
+    reports = {} if found else statement.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)
 
 
@@ -112,7 +112,7 @@ def _text(root: Path, name: str) -> str:
 
 def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
-    held = {derived.place_of(carried, s): (n, s) for n, s in carried.standings.items() if s.path}
+    held = {statement.place_of(carried, s): (n, s) for n, s in carried.standings.items() if s.path}
     for name in (e.path for e in manifest.files if e.path.startswith(("evidence/", "gpu/"))):
         if name not in held:
             yield Problem("GP448", name, _why_unused(root, name, carried))
@@ -136,13 +136,13 @@ def _why_unused(root: Path, name: str, carried: Carried) -> str:
 def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]) -> Iterator[Problem]:
     """What follows from the evidence is what the bundle says."""
     try:
-        made = derived.reports(carried, manifest.made_at, manifest.gradproof)
-        expected = derived.documents(carried, made, manifest.wheel, manifest.sources)
+        made = statement.reports(carried, manifest.made_at, manifest.gradproof)
+        expected = statement.documents(carried, made, manifest.wheel, manifest.sources)
     except _MALFORMED as error:
         yield Problem("GP449", "reports", f"the evidence makes no report: {error}")
         return
     for name, report in made.items():
-        yield from _report(root, derived.report_path(name), report)
+        yield from _report(root, statement.report_path(name), report)
     for name, text in expected.items():
         if not (root / name).is_file():
             yield Problem("GP449", name, "it follows from the evidence, and is not there")
@@ -150,7 +150,7 @@ def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequenc
             yield Problem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
         yield Problem("GP449", FILES, "its digest is not the manifest's digest of the sources")
-    places = (derived.report_path, envelope.envelope_path)
+    places = (statement.report_path, signing.envelope_path)
     known = {*expected, *_BESIDE, DISTRIBUTIONS, *(place(name) for name in made for place in places)}
     known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
     listed = frozenset(e.path for e in manifest.files)
@@ -158,8 +158,8 @@ def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequenc
         if name not in known and not name.startswith(_GIVEN):
             yield Problem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
-    texts = {name: expected[derived.statement_path(name)] for name in made}
-    yield from envelope.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
+    texts = {name: expected[statement.statement_path(name)] for name in made}
+    yield from signing.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
 
 
 def _of_another(manifest: Manifest) -> str:
@@ -212,17 +212,17 @@ def _short(value: Any) -> str:
 
 def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
     """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
-    place = asking.INDEX
+    place = rerun.INDEX
     try:
         rows = parse_json(_text(root, place))
         wanted = sorted(name for name, s in carried.standings.items() if s.evidence is not None)
         if [row["check"] for row in rows] != wanted:
             raise ValueError("its rows are not those of the evidence")
         scripts = {row["file"]: row for row in rows if row["file"] is not None}
-        listed = {e.path for e in manifest.files if e.path.startswith(f"{asking.FOLDER}/")} - {place}
+        listed = {e.path for e in manifest.files if e.path.startswith(f"{rerun.FOLDER}/")} - {place}
         if set(scripts) != listed:
             raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
-        contradicted = asking.contradictions(rows)
+        contradicted = rerun.contradictions(rows)
     except _MALFORMED as error:
         yield Problem("GP449", place, f"it is not the index of the queries: {error}")
         return

@@ -17,7 +17,7 @@ from gradproof.core.outcome import Exit
 from gradproof.core.workspace import CONTENT, sha256_of
 from gradproof.evidence.record import Standing, now
 from gradproof.execution.pool import Listener
-from gradproof.extras.attest import rerun as asking, signing as envelope, statement as derived
+from gradproof.extras.attest import rerun, signing, statement
 from gradproof.extras.attest.carried import (
     BESIDE,
     DISTRIBUTIONS,
@@ -149,7 +149,7 @@ def _fill(
     files = claimed(kept)
     _copy_sources(stage, session, files)
     installed = ran_on()
-    _put(stage, DISTRIBUTIONS, derived.dumped(installed))
+    _put(stage, DISTRIBUTIONS, statement.dumped(installed))
     _put(stage, FILES, files_text(files))
     wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
     contradictions = _queries(stage, session, kept, wanted, listener)
@@ -157,13 +157,13 @@ def _fill(
     carried = opened(stage, names, profile, files, installed, left_out, made_at, packaged=packaged)
     _unchanged(carried, kept)
     sources = sha256_of(stage / FILES)
-    made = derived.reports(carried, made_at, __version__)
-    documents = derived.documents(carried, made, wheel, sources)
+    made = statement.reports(carried, made_at, __version__)
+    documents = statement.documents(carried, made, wheel, sources)
     for name, text in documents.items():
         _put(stage, name, text)
     for name, report in made.items():
-        _put(stage, derived.report_path(name), derived.dumped(report))
-    texts = {name: documents[derived.statement_path(name)] for name in made}
+        _put(stage, statement.report_path(name), statement.dumped(report))
+    texts = {name: documents[statement.statement_path(name)] for name in made}
     if wanted.signer is not None:
         _signed_statements(stage, wanted.signer, texts)
     manifest = Manifest.model_validate(
@@ -171,10 +171,10 @@ def _fill(
          "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
          "left_out": [LeftOut(check=k, reason=v) for k, v in left_out.items()]}
     )  # fmt: skip
-    _put(stage, MANIFEST, derived.dumped(manifest.model_dump(mode="json", by_alias=True)))
+    _put(stage, MANIFEST, statement.dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
-        _put(stage, ENVELOPE, _enclosed(wanted.signer, envelope.payloads(digest, texts)[ENVELOPE]))
+        _put(stage, ENVELOPE, _enclosed(wanted.signer, signing.payloads(digest, texts)[ENVELOPE]))
     return Made(manifest, digest, made, tuple(contradictions))
 
 
@@ -184,11 +184,11 @@ def _signed_statements(stage: Path, signer: Signer, texts: Mapping[str, str]) ->
 
     kept_apart(signer, {e.path: e.sha256 for e in entries(stage)})
     for name, text in texts.items():
-        _put(stage, envelope.envelope_path(name), _enclosed(signer, text.encode()))
+        _put(stage, signing.envelope_path(name), _enclosed(signer, text.encode()))
 
 
 def _enclosed(signer: Signer, payload: bytes) -> str:
-    return derived.dumped(signer.envelope(payload))
+    return statement.dumped(signer.envelope(payload))
 
 
 def _put(stage: Path, name: str, text: str) -> None:
@@ -245,15 +245,15 @@ def _queries(
     """Write the scripts and their index. Gives what contradicts the evidence, one line each."""
     checks = sorted((c for cs in session.plans.values() for c in cs if c.id in kept), key=lambda c: c.id)
     findings = {c.id: (kept[c.id].evidence or {})["finding"] for c in checks}
-    refusals = {c.id: asking.why_not(c, findings[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
+    refusals = {c.id: rerun.why_not(c, findings[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
     due = [c for c in checks if not refusals[c.id]]
-    heard = asking.repeated(session.workspace, due, wanted.jobs, listener) if due else {}
+    heard = rerun.repeated(session.workspace, due, wanted.jobs, listener) if due else {}
     rows = []
     for check in checks:
         said = heard.get(check.id)
-        told = asking.row(check, findings[check.id], said, refusals[check.id], wanted.second_limit)
+        told = rerun.row(check, findings[check.id], said, refusals[check.id], wanted.second_limit)
         rows.append(told)
         if told["file"] and said is not None:
-            _put(stage, told["file"], asking.text_of(check, told, said))
-    _put(stage, asking.INDEX, derived.dumped(rows))
-    return asking.contradictions(rows)
+            _put(stage, told["file"], rerun.text_of(check, told, said))
+    _put(stage, rerun.INDEX, statement.dumped(rows))
+    return rerun.contradictions(rows)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradproof.core.outcome import EXIT_MEANING, Exit
+from gradproof.core.workspace import PACKAGE
 from gradproof.report.text import clean, grouped, one_line, plural, when
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from gradproof.extras.claims.document import Claims, Named, Row
 
-HERE = Path(__file__).resolve().parents[2] / "report" / "formats"
+HERE = PACKAGE / "report" / "formats"
 STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
 SHORT = 160

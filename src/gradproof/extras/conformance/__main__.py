@@ -39,9 +39,8 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
     """The rows of every section asked for, in order."""
     from gradproof.extras.conformance import (
-        accumulation as full_runs,
-        accumulation as gradients,
-        adamw as moments,
+        accumulation,
+        adamw,
         matmul,
         reductions,
         rows,
@@ -58,10 +57,10 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
         ),
         "reductions": lambda: _said(reductions.rows(device, full, seed), say),
         "scatter": lambda: _said(scatter.rows(device, full, seed), say),
-        "moments": lambda: _said(moments.rows(device, full, seed), say),
+        "moments": lambda: _said(adamw.rows(device, full, seed), say),
         "matmul": lambda: _said(matmul.rows(device, full, seed), say),
-        "full_runs": lambda: full_runs.all_runs(device, counts, elements, seed, progress=say),
-        "gradients": lambda: gradients.real_runs(device, (2, 8, 24, 256) if full else (2, 3), progress=say),
+        "full_runs": lambda: accumulation.all_runs(device, counts, elements, seed, progress=say),
+        "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3), progress=say),
         "special": lambda: _said(special.rows(device, full), say),
     }
     return {name: run[name]() for name in SECTIONS if not o.only or name in o.only}

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import special as flushing
+from gradproof.extras.conformance import special
 from gradproof.extras.conformance.deviations import probe
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.extras.conformance.machine import Bits, Values, decode, encode, exact_dot, known
@@ -202,6 +202,6 @@ def _row(dtype: str, device: str, flags: Flags, full: bool, seed: int, told: dic
         yield from trials(dtype, device, flags, full, seed)
         if not flags.tf32:  # which cuts a subnormal factor
             with applied(flags):
-                yield flushing.trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
+                yield special.trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
 
     return bounded(row, made, lambda: names, facts)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import special as flushing
+from gradproof.extras.conformance import special
 from gradproof.extras.conformance.deviations import probe
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.extras.conformance.machine import (
@@ -151,7 +151,7 @@ def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, .
     """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
     if check is check_sum:
         return sum_probe(reduce, dtype, device)
-    return flushing.named(reduce, dtype, device, want=1) if check is check_mean else ()
+    return special.named(reduce, dtype, device, want=1) if check is check_mean else ()
 
 
 def total_norm(dtype: str, device: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[Bits], Bits, list[Tensor]]:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gradproof.arith.bounds import accumulation_witness
-from gradproof.extras.conformance import special as flushing
+from gradproof.extras.conformance import special
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.extras.conformance.machine import Bits, decode, encode, exact_sum, known
 from gradproof.extras.conformance.matmul import Flags, applied
@@ -121,6 +121,6 @@ def row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: 
         return bounded(
             Row(name, dtype, device, claim, told),
             lambda: [*trials(scatter, dtype, device, 10 if full else 1, seed), *([again] if deterministic else [])],
-            lambda: flushing.named(one_place, dtype, device),
+            lambda: special.named(one_place, dtype, device),
             facts={f"same bits in {RUNS} runs": again.error == 0},
         )

@@ -22,8 +22,6 @@ from gradproof.report import (
     charts,
     rounding,
     stories,
-    stories as kills,
-    stories as traces,
     text as fmt,
     views,
 )
@@ -92,14 +90,14 @@ def environment() -> Environment:
     )
     env.globals.update(
         views=views,
-        traces_of=traces.of_mutants,
+        traces_of=stories.of_mutants,
         fmt=fmt,
         link=_link,
         checks=_checks_links,
         to=_to,
         effect_of=effect_of,
         wrong=stories.wrong,
-        kill_heads=kills.column_heads,
+        kill_heads=stories.column_heads,
     )
     env.tests["wrong"] = stories.wrong
     env.globals.update(rounding=rounding, as_svg=as_svg, as_lines=as_lines, DRAWN=DRAWN, FEW=FEW)
@@ -132,8 +130,8 @@ def _stories(report: Report, level: int) -> dict[str, Any]:
         "claims": stories.claims(report),
         "needed": {c.get("harness") for c in report["checks"] if effect_of(c) is not Effect.DISCHARGED},
         "effects": {c["id"]: effect_of(c) for c in report["checks"]},
-        "killed": [m["name"] for m in report["mutants"] if kills.certain(m)],
-        "kill_matrices": kills.matrices(m for m in report["mutants"] if level or not kills.certain(m)),
+        "killed": [m["name"] for m in report["mutants"] if stories.certain(m)],
+        "kill_matrices": stories.matrices(m for m in report["mutants"] if level or not stories.certain(m)),
         "by_layer": views.by_layer(report),
     }
 

@@ -10,7 +10,7 @@ from gradproof.core.outcome import Layer
 from gradproof.report import (
     charts,
     rounding,
-    stories as traces,
+    stories,
     views,
 )
 from gradproof.report.consistency import Report, effect_of, require
@@ -173,7 +173,7 @@ def _shown(name: str, shown: Mapping[str, Any], replays: list[Mapping[str, Any]]
 def _traces(report: Report) -> str:
     headers = ("Subject", "Check", "Run", "Events", "Wrong")
     rows = []
-    for check, name, line in traces.traces(report):
+    for check, name, line in stories.traces(report):
         events = " ".join(t.event if t.mark == "o" else f"{t.mark} {t.event}" for t in line.ticks)
         wrong = "; ".join(f"{i} {t.event}: {t.words}" for i, t in line.faults)
         rows.append((name, check, line.title, events, wrong))

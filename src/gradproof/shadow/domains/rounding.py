@@ -30,7 +30,7 @@ import numpy as np
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.shadow.algebra import Array, Beyond, Parts
-from gradproof.shadow.domains import enclosure as enclose
+from gradproof.shadow.domains import enclosure
 from gradproof.shadow.domains.enclosure import FUNCTIONS, above, below, corners, quotients, sums
 from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Place, Ref
 
@@ -331,24 +331,24 @@ class Rounding:
         (al, ah, ae, _), (bl, bh, be, _) = a, b
         with np.errstate(invalid="ignore"):
             sure = (above(ah + ae) < below(bl - be)) | (below(al - ae) >= above(bh + be)) | ((ae == 0) & (be == 0))
-        return (enclose.verdict(ah < bl, al >= bh, sure),)
+        return (enclosure.verdict(ah < bl, al >= bh, sure),)
 
     def equal(self, a: Parts, b: Parts) -> Parts:
         """As `less`; equal only where both are points."""
         alike = (a[0] == a[1]) & (b[0] == b[1]) & (a[0] == b[0])
         apart = (a[1] < b[0]) | (b[1] < a[0])
-        sides = (self.less(a, b)[0] == enclose.YES) | (self.less(b, a)[0] == enclose.YES)
-        return (enclose.verdict(alike, apart, sides | ((a[2] == 0) & (b[2] == 0))),)
+        sides = (self.less(a, b)[0] == enclosure.YES) | (self.less(b, a)[0] == enclosure.YES)
+        return (enclosure.verdict(alike, apart, sides | ((a[2] == 0) & (b[2] == 0))),)
 
     def logic(self, name: str, args: Sequence[Parts]) -> Parts:
         """Not, and, or. Raises Beyond for another connective."""
         first = args[0][0]
         if name == "not":
-            return (enclose.negated(first),)
+            return (enclosure.negated(first),)
         if name == "and":
-            return (enclose.both(first, args[1][0]),)
+            return (enclosure.both(first, args[1][0]),)
         if name == "or":
-            return (enclose.negated(enclose.both(enclose.negated(first), enclose.negated(args[1][0]))),)
+            return (enclosure.negated(enclosure.both(enclosure.negated(first), enclosure.negated(args[1][0]))),)
         raise Beyond(f"no connective {name!r} in the rounding domain")
 
     def where(self, c: Parts, a: Parts, b: Parts) -> Parts:
@@ -356,8 +356,8 @@ class Rounding:
         (al, ah, ae, ag), (bl, bh, be, bg) = a, b
         cond = c[0]
         first, second = (
-            (cond == enclose.YES) | (cond == enclose.MOSTLY_YES),
-            (cond == enclose.NO) | (cond == enclose.MOSTLY_NO),
+            (cond == enclosure.YES) | (cond == enclosure.MOSTLY_YES),
+            (cond == enclosure.NO) | (cond == enclosure.MOSTLY_NO),
         )
         with np.errstate(invalid="ignore", over="ignore"):
             gap = above(np.maximum(np.maximum(ah - bl, bh - al), 0.0))
@@ -365,8 +365,8 @@ class Rounding:
             either = np.where(alike, np.maximum(ae, be), np.maximum(ae, be) + gap)
         lo = np.where(first, al, np.where(second, bl, np.minimum(al, bl)))
         hi = np.where(first, ah, np.where(second, bh, np.maximum(ah, bh)))
-        err = np.where(cond == enclose.YES, ae, np.where(cond == enclose.NO, be, either))
-        grid = np.where(cond == enclose.YES, ag, np.where(cond == enclose.NO, bg, np.where(ag == bg, ag, 0)))
+        err = np.where(cond == enclosure.YES, ae, np.where(cond == enclosure.NO, be, either))
+        grid = np.where(cond == enclosure.YES, ag, np.where(cond == enclosure.NO, bg, np.where(ag == bg, ag, 0)))
         return lo, hi, err, grid.astype(np.int8)
 
 

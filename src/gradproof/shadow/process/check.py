@@ -1,8 +1,8 @@
 """One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
 
-The job is JSON on the first line of stdin: file, function, options (of `verify.check`), result, package. The answer
-goes to the file `result`, which appears complete or not at all: `verification` (see `wire`), or `mistake`, the fields
-of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
+The job is JSON on the first line of stdin: file, function, options (of `verifier.check`), result, package. The answer
+goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the
+fields of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
 prints goes where the parent sent stdout and stderr.
 """
 
@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import traceback
 import warnings
 from collections.abc import Mapping
@@ -26,8 +25,9 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
-from gradproof.core.processes import PREFIX, end_strays, exceeded, time_limit
-from gradproof.shadow.record.user_code import PACKAGE, blamed, load, own_fault, told
+from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
+from gradproof.core.workspace import PACKAGE
+from gradproof.shadow.record.user_code import blamed, load, own_fault, told
 from gradproof.shadow.request import Request, complete, function_of, undecided
 from gradproof.shadow.result import Verification, from_json, plain, to_json
 
@@ -86,37 +86,13 @@ def _failed(subject: str, options: Mapping[str, Any], reason: str, mend: str = "
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, mend=mend))}
 
 
-def _watch(descriptor: int) -> None:
-    """End the process group when the parent closes its end of the pipe, which its death does too."""
-    while os.read(descriptor, 1):
-        continue
-    end_strays(os.environ.get("TMPDIR", ""))
-    if os.getpgrp() == os.getpid():
-        os.killpg(0, signal.SIGKILL)
-    os._exit(1)
-
-
-def take() -> dict[str, Any]:
-    """The job from the first line of stdin; afterwards stdin is empty, and its end ends this process."""
-    line = b""
-    while not line.endswith(b"\n"):
-        some = os.read(0, 1 << 16)
-        if not some:
-            break
-        line += some
-    lifeline = os.dup(0)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    threading.Thread(target=_watch, args=(lifeline,), daemon=True).start()
-    return dict(json.loads(line))
-
-
 def main() -> None:
     """Read the job, do it, write the answer, and end without waiting for what the user's code left running.
 
     A forked child of the user's code that comes back here ends without an answer.
     """
     own = os.getpid()
-    job = take()
+    job = job_of_stdin()
     answer = perform(job)
     if os.getpid() != own:
         os._exit(1)
@@ -126,7 +102,7 @@ def main() -> None:
     os._exit(0)
 
 
-# -- The parent's side of `job`: start it, limit its time, leave nothing of it alive, and read what it answered.
+# -- The parent's side: start the child, limit its time, leave nothing of it alive, and read what it answered.
 GRACE = 0.2
 
 
@@ -189,6 +165,7 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
             "options": config,
             "result": str(result),
             "package": str(PACKAGE),
+            "lifeline": True,
         }
         outcome, reason = _attend(job, folder, limit)
         if outcome is None:

@@ -166,7 +166,7 @@ def main() -> None:
     perform(job)
 
 
-# -- The parent's side of `watch_job`: start the user's script, wait for it, read what was seen of it.
+# -- The parent's side: start the user's script, wait for it, read what was seen of it.
 PATIENCE = 30.0
 """Seconds for an interrupted script to end by itself."""
 

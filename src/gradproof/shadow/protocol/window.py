@@ -7,11 +7,11 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.protocol.event_ops import NARROW, Act, Acts
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.tape import NOWHERE, Place, Tape
@@ -51,8 +51,7 @@ def table() -> ModuleType:
 
     Raises GradproofError GP409 when neither is there.
     """
-    package = Path(__file__).resolve().parents[2]
-    places = (package / "_reference" / "models" / "window.py", package.parent.parent / "models" / "window.py")
+    places = (PACKAGE / "_reference" / "models" / "window.py", PACKAGE.parent.parent / "models" / "window.py")
     found = next((path for path in places if path.is_file()), None)
     spec = None if found is None else importlib.util.spec_from_file_location(TABLE, found)
     if spec is None or spec.loader is None:

@@ -1,10 +1,4 @@
-"""One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
-
-The job is JSON on the first line of stdin: file, function, options (of `verify.check`), result, package. The answer
-goes to the file `result`, which appears complete or not at all: `verification` (see `wire`), or `mistake`, the fields
-of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
-prints goes where the parent sent stdout and stderr.
-"""
+"""The user's file: import it, find its function, and tell the user's exceptions from gradproof's own."""
 
 from __future__ import annotations
 
@@ -14,9 +8,8 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.tape import Place
-
-PACKAGE = Path(__file__).resolve().parents[2]
 
 
 def load(path: Path) -> ModuleType:

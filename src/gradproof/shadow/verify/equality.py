@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gradproof.shadow.algebra import Domain, Value
-from gradproof.shadow.domains import modular as residues
+from gradproof.shadow.domains import modular
 from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Compiler, Doubtful, Near, Program, near
 from gradproof.shadow.domains.real import Reals, Snap, Special
@@ -240,7 +240,7 @@ def _compared(domain: Field, pairs: Sequence[Pair]) -> Answer | None:
         if ours.shape != full.shape or ours.domain is not domain or full.domain is not domain:
             raise ValueError(f"{name}: shapes {ours.shape} and {full.shape}, or another domain")
         a, b = ours.parts[0], full.parts[0]
-        if (a >= residues.P).any() or (b >= residues.P).any():
+        if (a >= modular.P).any() or (b >= modular.P).any():
             lost.append(name)
         elif (a != b).any():
             unequal.append(name)
@@ -260,8 +260,8 @@ def _field_ratios(pairs: Sequence[Pair]) -> dict[str, Fraction]:
         some = (a != 0) | (b != 0)
         if (b[some] == 0).any() or not some.any():
             continue
-        factors = np.unique(residues.mul(a[some], residues.inverse(b[some])))
-        ratio = residues.rational(int(factors[0])) if factors.size == 1 else None
+        factors = np.unique(modular.mul(a[some], modular.inverse(b[some])))
+        ratio = modular.rational(int(factors[0])) if factors.size == 1 else None
         if ratio is not None:
             found[name] = ratio
     return found

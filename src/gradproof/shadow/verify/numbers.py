@@ -215,23 +215,26 @@ class Numbers:
             if distance(a, b) > allowed:
                 apart.append((name, a, b, allowed))
         told: set[str] = set()
-        for name, a, b, allowed in self._unsaturated(apart, sides):
+        for name, a, b, allowed in self._unsaturated(apart, sides, ours, full):
             if kind(name) not in told:
                 told.add(kind(name))
                 place = place_of(sides.ours.tape, name)
                 text = name[1].partition("/")[2]
                 yield Apart(kind(name), text, name[0], distance(a, b), allowed, sides.where, place)
 
-    def _unsaturated(self, apart: list[Difference], sides: Sides) -> list[Difference]:
+    def _unsaturated(
+        self, apart: list[Difference], sides: Sides, ours: Mapping[Name, Array], full: Mapping[Name, Array]
+    ) -> list[Difference]:
         """At other scales: what differs before the first window with a gradient lost in rounding, and gradients there.
 
         Where a softmax is saturated its terms cancel, and what is left of a gradient is rounding. An optimizer that
         divides by the size of a gradient makes steps of that, so that later numbers say nothing.
         """
-        ours, full = contents(sides.ours.tape), contents(sides.full.tape)
+        if not apart or not sides.scaled:
+            return apart
         grads = [(n, a, full[n]) for n, a in ours.items() if kind(n) == "grad" and n in full]
         lost = [name[0] for name, a, b in grads if a.size == b.size and lost_in_rounding(a.ravel(), b.ravel())]
-        if not apart or not sides.scaled or not lost:
+        if not lost:
             return apart
         first = min(lost)
         self.missed.append(f"numbers ({sides.where}) from window {first + 1} on: a gradient there is lost in rounding")

@@ -22,9 +22,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gradproof.core.workspace import PACKAGE
+
 POLL = 0.005
 MAIN = "gradproof.shadow.verify.ranks:main"
-PACKAGE = Path(__file__).resolve().parents[2]
 
 
 class Pool:

@@ -2,7 +2,7 @@
 
 A wrong normaliser may be right by accident, at the counts that were recorded. Where the valid labels are ragged the
 step is recorded again with the samples in other orders, chosen so that the counts tell the wrong rules of
-`weight_rules` from the right one. All integers of a sample move together, so that whatever relates its labels to its
+`token_weights` from the right one. All integers of a sample move together, so that whatever relates its labels to its
 mask is kept; an order of samples is a data set like any other.
 """
 

@@ -10,7 +10,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.window import Broken, Judgement
 from gradproof.shadow.result import NO_LOSS, RECORDED, UP_TO_CONSTANTS, Result
 from gradproof.shadow.tape import Event, Place, Tape
-from gradproof.shadow.verify import obligations as judge
+from gradproof.shadow.verify import obligations
 from gradproof.shadow.verify.compare import Quantity
 from gradproof.shadow.verify.diagnosis import (
     Wrong,
@@ -97,12 +97,12 @@ class Settled:
         """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
         if (
             decision.apart
-            and not judge.equal_update(decision, self.session)
+            and not obligations.equal_update(decision, self.session)
             and (place := self._interaction()) is not None
         ):
             yield from self._batch(decision, place)
             return
-        if judge.equal_update(decision, self.session):
+        if obligations.equal_update(decision, self.session):
             yield self._same_update(decision)
             decision.equal += decision.apart
             decision.apart = []
@@ -126,7 +126,7 @@ class Settled:
             return None
         first = min(weights, key=lambda q: (q.window, q.event != "step"))
         earlier = any(q.window < first.window for q in decision.apart if q.group != "loss")
-        if first.event != "step" or earlier or judge.replay(self.session, first) is None:
+        if first.event != "step" or earlier or obligations.replay(self.session, first) is None:
             return None
         tape = self.session.ours[first.rank].tape
         place = place_of_weights(tape, first.window, first.name) or first.place
@@ -137,7 +137,7 @@ class Settled:
     def _gradients(self, decision: Decision) -> Iterable[Result]:
         known = _known(decision)
         groups = ("grad",) if decision.of("grad", known) else ("weights",)
-        if groups == ("weights",) and decision.of("weights", known) and judge.frozen(self.session.ours[0].tape):
+        if groups == ("weights",) and decision.of("weights", known) and obligations.frozen(self.session.ours[0].tape):
             words = "no gradient was handed to a step, and no weight moved"
             yield Result("GA-EQ-001", Outcome.VACUOUS, words, self._step(), "", decision.domain, decision.reach)
             return
@@ -154,23 +154,23 @@ class Settled:
         if any(r.outcome is Outcome.REFUTED for r in compared):  # which names the line
             yield from compared
             return
-        said = judge.reported(self.session)
+        said = obligations.reported(self.session)
         if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
             yield self._reported(said)
-        if judge.returns_nothing(self.session):
+        if obligations.returns_nothing(self.session):
             yield from self._unreported(decision)
             return
         if said is not None and not tensors:
             return
         apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
         graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
-        if apart and not graded and (factor := judge.one_factor(self.session, apart)) is not None:
+        if apart and not graded and (factor := obligations.one_factor(self.session, apart)) is not None:
             words = f"the roots of the backward passes sum to {factor}, and the gradient is rescaled after them"
             yield Result("GA-INV-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach)
             return
         yield from compared if tensors else self._group(decision, ("loss",), "GA-INV-001")
 
-    def _reported(self, said: judge.Reported) -> Result:
+    def _reported(self, said: obligations.Reported) -> Result:
         tape = self.session.ours[0].tape
         where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or place_of_gradient(tape, 0)
         words = f"the losses that the function returns: {said.words}"
@@ -189,7 +189,7 @@ class Settled:
         """Whether the roots are one multiple of the full batch's, and the gradients are right all the same."""
         apart = [q for q in decision.apart if q.group == "loss" and q.event == "backward"]
         graded = any(q.group == "grad" for q in (*decision.apart, *(u[0] for u in decision.unknown if u[0])))
-        return bool(apart) and not graded and judge.one_factor(self.session, apart) is not None
+        return bool(apart) and not graded and obligations.one_factor(self.session, apart) is not None
 
     def _group(self, decision: Decision, groups: tuple[str, ...], obligation: str) -> Iterable[Result]:
         apart = [q for q in decision.apart if q.group in groups and q.window <= self._first(decision, groups)]
@@ -197,7 +197,7 @@ class Settled:
         close = [c for c in decision.constants if c[0].group in groups]
         equal = [q for q in decision.equal if q.group in groups]
         if apart:
-            yield self._apart(decision, judge.first_of(apart), obligation)
+            yield self._apart(decision, obligations.first_of(apart), obligation)
         elif unknown:
             _, outcome, why = unknown[0]
             yield Result(obligation, outcome, why, None, "", decision.domain, decision.reach)
@@ -218,7 +218,7 @@ class Settled:
         return min(wrong, default=1 << 30) if "loss" in groups else 1 << 30
 
     def _apart(self, decision: Decision, quantity: Any, obligation: str) -> Result:
-        result = judge.refuted(self.session, quantity, decision)
+        result = obligations.refuted(self.session, quantity, decision)
         result.obligation = obligation
         if result.outcome is not Outcome.REFUTED:
             return result
@@ -236,13 +236,13 @@ class Settled:
         grads = [q for q in decision.of("grad", decision.apart) if (q.window, q.rank) == mine]
         if sum(q.ours.size for q in grads) < 2:
             return False
-        factor = judge.one_factor(self.session, grads)
+        factor = obligations.one_factor(self.session, grads)
         return factor is not None and abs(factor.factor - 1) > 1e-3
 
     def _same_update(self, decision: Decision) -> Result:
-        quantity = judge.first_of(decision.of("grad", decision.apart))
+        quantity = obligations.first_of(decision.of("grad", decision.apart))
         rank = quantity.rank
-        seen = judge.measured(self.session.ours[rank], self.session.full[rank], quantity, "the recorded values")
+        seen = obligations.measured(self.session.ours[rank], self.session.full[rank], quantity, "the recorded values")
         factor = f" ({seen.scale})" if seen is not None and seen.scale is not None else ""
         words = f"the update is the full batch's, the gradient is not{factor}: the learning rate makes up for it"
         return Result("GA-EQ-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach, {"equal": "update"})

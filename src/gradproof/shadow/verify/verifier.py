@@ -27,7 +27,7 @@ from gradproof.shadow.protocol.window import Broken, check_protocol
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.tape import Leaf
-from gradproof.shadow.verify import obligations as judge
+from gradproof.shadow.verify import obligations
 from gradproof.shadow.verify.confirm import (
     ALIKE,
     CONSTANTS,
@@ -321,8 +321,8 @@ class Judge:
     def _moves(self) -> None:
         tape = self.session.ours[0].tape
         for place, words in (
-            (judge.unmoved(tape), "the step was called and no weight moved"),
-            (judge.undone(tape), "the weights that the step gave were put back before they were used"),
+            (obligations.unmoved(tape), "the step was called and no weight moved"),
+            (obligations.undone(tape), "the weights that the step gave were put back before they were used"),
         ):
             if place is not None:
                 self.add(Result("GA-INV-003", Outcome.REFUTED, words, place, "leave the weights to the optimizer"))
@@ -380,7 +380,7 @@ class Judge:
             self._rounding()
         conditions = [text for text in self.made.paths if not text.startswith(("path ", "order "))]
         self.made.uncovered += narrow(itertools.chain(*self.found.values()), covered, conditions)
-        self.made.assumptions += [*judge.integers_of(self.session.ours[0].tape), *constants(covered)]
+        self.made.assumptions += [*obligations.integers_of(self.session.ours[0].tape), *constants(covered)]
         self.made.assumptions += [f"what Python does with the number read at {p}" for p in numbers_read(covered)]
 
     def _same_data(self, broken: bool) -> None:
