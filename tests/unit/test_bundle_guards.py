@@ -247,7 +247,7 @@ def test_evidence_of_which_no_report_can_be_made_is_a_problem(
     def fail(*args: Any) -> Any:
         raise error
 
-    monkeypatch.setattr(check.derived, "documents", fail)
+    monkeypatch.setattr(check.statement, "documents", fail)
     judged = verify(bundle)
     assert [(p.code, p.path) for p in judged.problems] == [("GP449", "reports")]
     assert not judged.reports

@@ -129,6 +129,32 @@ def test_where_a_gradient_s_track_is_lost_nothing_holds_of_its_sum(name: str, ac
     assert [found[obligation] for obligation in SUMS] == [OPAQUE, OPAQUE], name
 
 
+AFTER_EACH = {
+    "clips": "p.grad.mul_(torch.clamp(0.1 / (p.grad.norm() + 1e-6), max=1.0))",
+    "rounds in NumPy": "p.grad.numpy()[...] = p.grad.numpy().astype('float16')",
+    "zeroes the first": "seen.append(id(p)); p.grad.mul_(0.0 if seen.count(id(p)) % 4 == 1 else 1.0)",
+}
+
+
+@pytest.mark.parametrize("mode", ["events", "full"])
+@pytest.mark.parametrize("name", AFTER_EACH)
+def test_what_a_hook_after_each_accumulation_does_is_not_decided(name: str, mode: str) -> None:
+    hook = (
+        f"\nseen = []\ndef hook(p): {AFTER_EACH[name]}\nfor p in params: p.register_post_accumulate_grad_hook(hook)\n"
+    )
+    found = said(watched(hook + windows(), mode=mode))
+    assert not [o for o in (*SUMS, "GA-INV-005") if found[o] is HOLDS]
+
+
+@pytest.mark.parametrize("each", ["p.grad.astype('float16')", "p.grad * min(1.0, 0.1 / np.linalg.norm(p.grad))"])
+def test_what_numpy_writes_between_micro_batches_is_not_decided(each: str) -> None:
+    """The recorder of every operator sees that the gradient changed, and not how."""
+    write = f"one()\n        for p in params: p.grad.numpy()[...] = {each.replace('p.grad', 'p.grad.numpy()')}"
+    for mode in ("events", "full"):
+        found = said(watched("\nimport numpy as np\n" + windows(write), mode=mode))
+        assert not [o for o in (*SUMS, "GA-INV-005") if found[o] is HOLDS]
+
+
 def test_a_gradient_from_before_the_first_window_leaves_the_zeroing_undecided() -> None:
     body = "\none()\n" + windows()
     assert said(watched(body, None))["GA-INV-002"] is OPAQUE

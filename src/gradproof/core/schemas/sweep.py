@@ -1,6 +1,6 @@
 """The document of a throughput sweep, format `gradproof-sweep/1`; its JSON Schema is `reports/sweep.schema.json`.
 
-Times are medians over timed windows, with an interval of order statistics.
+Times are medians over timed windows, with an interval of order statistics (`gradproof.core.schemas.sweep`).
 """
 
 from __future__ import annotations

@@ -57,7 +57,9 @@ FURTHER = {"GA-INV-001": "report the mean of each window with gradproof.monitori
 WRITTEN = "gradients were written by something whose meaning the events do not show"
 REPLACED = "gradients were replaced by something whose meaning the events do not show"
 TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
-HOOKED = "a hook of a parameter ran in the backward pass; the events do not show what it did to the gradient"
+HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
+LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
+"""Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
 KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
 SUMMED = "a window has one backward pass after several forward passes: losses were summed, not gradients in `.grad`"
 REWRITTEN = "weights were written outside of the optimizer's step"
@@ -314,6 +316,9 @@ class Ruling:
             yield PROTOCOL, words, None
         for name, (words, place) in found.doubts.items():
             yield (name,), words, place
+        for blind in self.watch.tape.blind:
+            if blind.code in LOST:
+                yield PROTOCOL, blind.what, blind.place
         for counts in self.counts.values():
             for w in counts:
                 if w.count == 1 and w.forwards > 1:
@@ -323,6 +328,9 @@ class Ruling:
         kept = next((a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("kept")), None)
         if kept is not None:
             yield sums, KEPT, kept.place
+        hooked = next((a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("hooked")), None)
+        if hooked is not None:
+            yield (*sums, "GA-INV-005"), HOOKED, hooked.place
         if not self.acts.sighted:
             yield from self._unseen(sums)
 
@@ -337,8 +345,6 @@ class Ruling:
                 yield ("GA-INV-003",), REWRITTEN, act.place
             elif act.kind == "arrive" and act.detail.get("taken"):
                 yield PROTOCOL, TAKEN, act.place
-            elif act.kind == "arrive" and act.detail.get("hooked"):
-                yield (*sums, "GA-INV-005"), HOOKED, act.place
 
     def _erased(self, touch: Act) -> bool:
         """Whether what was written into applied gradients was zeroed before anything else happened to them."""
