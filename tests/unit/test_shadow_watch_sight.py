@@ -155,6 +155,34 @@ def test_what_numpy_writes_between_micro_batches_is_not_decided(each: str) -> No
         assert not [o for o in (*SUMS, "GA-INV-005") if found[o] is HOLDS]
 
 
+IN_BACKWARD = {
+    "a module's hook zeroes": "mine.append(0); [p.grad.zero_() for p in had() if len(mine) % 4 == 2]",
+    "a module's hook rounds": "[p.grad.copy_(p.grad.half()) for p in had()]",
+    "a module's hook clips": "[p.grad.mul_(torch.clamp(0.1 / (p.grad.norm() + 1e-6), max=1.0)) for p in had()]",
+}
+
+
+@pytest.mark.parametrize("mode", ["events", "full"])
+@pytest.mark.parametrize("name", IN_BACKWARD)
+def test_what_is_written_into_gradients_in_a_backward_pass_is_not_decided(name: str, mode: str) -> None:
+    hook = f"""
+mine = []
+def had(): return [p for p in params if p.grad is not None]
+def hook(module, *_): {IN_BACKWARD[name]}
+model[2].register_full_backward_hook(hook)
+"""
+    found = said(watched(hook + windows(), mode=mode))
+    assert not [o for o in (*SUMS, "GA-INV-005") if found[o] is HOLDS]
+
+
+@pytest.mark.parametrize("mode", ["events", "full"])
+def test_a_hook_before_the_optimizer_s_step_leaves_its_gradients_undecided(mode: str) -> None:
+    hook = "\noptimizer.register_step_pre_hook(lambda *_: [p.grad.copy_(p.grad.half()) for p in params] and None)\n"
+    found = said(watched(hook + windows(), mode=mode))
+    assert [found[o] for o in (*SUMS, "GA-INV-005")] == [OPAQUE] * 3
+    assert found["GA-INV-003"] is HOLDS
+
+
 def test_a_gradient_from_before_the_first_window_leaves_the_zeroing_undecided() -> None:
     body = "\none()\n" + windows()
     assert said(watched(body, None))["GA-INV-002"] is OPAQUE

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.places import user_place
-from gradproof.shadow.protocol.event_ops import Act, Acts
+from gradproof.shadow.protocol.event_ops import OF_GRADIENTS, Act, Acts
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
@@ -58,6 +58,11 @@ WRITTEN = "gradients were written by something whose meaning the events do not s
 REPLACED = "gradients were replaced by something whose meaning the events do not show"
 TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
 HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
+UNSHOWN = {
+    "hooked": HOOKED,
+    "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
+}
+"""Detail of an arrival, and why nothing holds after it of the gradients."""
 LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
 """Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
 KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
@@ -325,22 +330,20 @@ class Ruling:
                     yield sums, SUMMED, w.place
                 if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
                     yield ("GA-INV-002",), LONGER, w.place
-        kept = next((a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("kept")), None)
-        if kept is not None:
-            yield sums, KEPT, kept.place
-        hooked = next((a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("hooked")), None)
-        if hooked is not None:
-            yield (*sums, "GA-INV-005"), HOOKED, hooked.place
+        for act in [a for a in self.acts.acts if a.kind == "arrive"]:
+            if act.detail.get("kept"):
+                yield sums, KEPT, act.place
+            yield from ((OF_GRADIENTS, UNSHOWN[name], act.place) for name in UNSHOWN if act.detail.get(name))
         if not self.acts.sighted:
-            yield from self._unseen(sums)
+            yield from self._unseen()
 
-    def _unseen(self, sums: Sequence[str]) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _unseen(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
         """Acts of which the events say no more than that they happened."""
         for act in self.acts.acts:
             if act.kind == "touch" and not self._erased(act):
-                yield (*sums, "GA-INV-005"), WRITTEN, act.place
+                yield OF_GRADIENTS, WRITTEN, act.place
             elif act.kind == "assign":
-                yield (*sums, "GA-INV-005"), REPLACED, act.place
+                yield OF_GRADIENTS, REPLACED, act.place
             elif act.kind == "rewrite":
                 yield ("GA-INV-003",), REWRITTEN, act.place
             elif act.kind == "arrive" and act.detail.get("taken"):

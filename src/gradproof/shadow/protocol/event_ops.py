@@ -9,6 +9,8 @@ from typing import Any
 from gradproof.shadow.tape import Const, Entry, Event, Place, Ref, Tape
 
 NARROW = frozenset({"float16", "bfloat16"})
+OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
+"""Obligations of the window protocol that are about what gradients hold."""
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
 BOUNDS = frozenset(
     {

@@ -26,6 +26,7 @@ from gradproof.shadow.protocol.event_ops import (
     JOINS,
     NARROW,
     NO_PASS,
+    OF_GRADIENTS,
     OVERWRITES,
     REDUCTIONS,
     Act,
@@ -202,6 +203,9 @@ class Flow:
     def _on_step(self, index: int, event: Event) -> None:
         self._learn(event)
         found = self.act("step", event.detail.get("params", ()), event.place, index, **rest(event))
+        for obligation in OF_GRADIENTS if event.detail.get("hooked") else ():
+            why = "a hook of the optimizer runs before its step; what it does to the gradients is not judged"
+            self._doubt(obligation, why, event.place)
         for name in found.params:
             ref = event.refs.get(f"grad/{name}")
             if not isinstance(ref, Ref):

@@ -29,6 +29,7 @@ class Held:
     due: bool = False
     sums: Tensor | None = None
     weights: Tensor | None = None
+    writes: int = 0
 
 
 Change = tuple[Tensor, str]
@@ -130,10 +131,15 @@ class Buffers:
             if kept and version == held.version and (not self.sums or same(held.sums, checksum(grad))):
                 continue
             found.append((param, "written" if kept else "new" if held.grad is None else "other"))
+            held.writes = version - held.version if kept and version >= 0 else 0
             held.version, held.sums = version, checksum(grad) if self.sums else None
             if not kept:
                 held.grad = weakref.ref(grad)
         return found
+
+    def several_writes(self, params: Iterable[Tensor]) -> bool:
+        """Whether a buffer's last change was several writes in place; accumulation is one."""
+        return any(self._record(p).writes > 1 for p in params)
 
     def applied(self, params: Iterable[Tensor]) -> None:
         """An optimizer applied these: their buffers are to be zeroed before the next arrival."""

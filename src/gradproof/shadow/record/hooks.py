@@ -214,6 +214,7 @@ class Reporter:
                 dtypes=self._dtypes(changed),
                 hooked=any(p._backward_hooks or p._post_accumulate_grad_hooks for p in changed),
                 kept=self._kept,
+                written=not self._synced and self.buffers.several_writes(changed),
             )
 
 
@@ -417,6 +418,7 @@ class Hooks(Reporter):
             "type": type(optimizer).__name__,
             "foreign": not type(optimizer).__module__.startswith("torch.optim."),
             "call": this[1],
+            "hooked": bool(getattr(optimizer, "_optimizer_step_pre_hooks", None)),
         }
 
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:

@@ -88,6 +88,7 @@ RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other
 DOUBTS = {
     "GA-INV-002": "zero whole gradients and own buffers once a window, where the recorder sees it",
     "GA-INV-004": "keep every sum of gradients in fp32 until the step",
+    "GA-INV-005": "clip and change gradients in the step itself, before the optimizer is called",
 }
 SHARED = {"GA-INV-002": ("stale", "stale"), "GA-INV-005": ("clipped", "clipped wrongly")}
 """Rules that the full batch may break in the same way: the code, and what its gradients may be."""
