@@ -58,7 +58,7 @@ def seen(verdict: Verdict, check: str = "K-1") -> Seen:
 
 def session(root: Path, *select: str, **options: Any) -> Session:
     """A session on the workspace, as a command has it."""
-    return Session(Options(workspace=root, jobs=2, select=select, **options))
+    return Session(Options(workspace=root, select=select, **{"jobs": 2, **options}))
 
 
 def gate(root: Path, check: str = "K-1", **options: Any) -> Seen:
