@@ -280,7 +280,7 @@ def test_a_hidden_write_at_other_values_is_no_rounding(monkeypatch: pytest.Monke
     asked = session.Session.make(hidden_at_other_values, Run(2, 2, 1, "cpu"))
     found = session._disagreements(asked, asked.ours, asked.moved)
     assert found
-    assert not any(session._at_a_jump(asked, one, asked.moved) for one in found)
+    assert not session._at_a_jump(asked, found, asked.moved)
     assert [t.code for t in session.disagreement(asked)] == ["disagreement"]
 
 

@@ -67,11 +67,12 @@ def closure(root: Path, starts: Sequence[str], folders: Sequence[str], package: 
     waiting = list(starts)
     while waiting:
         name = waiting.pop()
-        inside = PACKAGE.name == name.partition(".")[0]
-        place = _place(package if inside else root, name.partition(".")[2] if inside else name)
-        if place is None or (key := f"{PACKAGE.name}/{place}" if inside else place) in found:
+        first, _, rest = name.partition(".")
+        base, name = (package, rest) if first == PACKAGE.name else (root, name)
+        place = _place(base, name)
+        if place is None or (key := f"{PACKAGE.name}/{place}" if base is package else place) in found:
             continue
-        path = (package if inside else root) / place
+        path = base / place
         found[key] = sha256_of(path)
         waiting += [n for n in imported(path) if any(n == f or n.startswith(f"{f}.") for f in folders)]
     return dict(sorted(found.items()))

@@ -58,6 +58,11 @@ class Disagreement:
     place: Place
     size: float
 
+    @property
+    def at(self) -> tuple[str, str, Place]:
+        """Which number it is."""
+        return self.name, self.event, self.place
+
 
 def narrowest(tape: Tape) -> str:
     """The floating-point format of the tape with the largest unit roundoff."""
@@ -402,7 +407,7 @@ def disagreement(session: Session) -> Iterator[Trouble]:
     found: list[Disagreement] = []
     for held in _others(session):
         found = _disagreements(session, session.ours, held)
-        if not any(_at_a_jump(session, d, held) for d in found):
+        if not _at_a_jump(session, found, held):
             break
     yield from _in_words(found, " at other values")
 
@@ -430,14 +435,15 @@ def _disagreements(
     return [d for reading, r in zip(readings, held, strict=True) for d in disagreements(reading, r.tape, allowed)]
 
 
-def _at_a_jump(session: Session, found: Disagreement, held: list[Recording]) -> bool:
-    """Whether the number jumps where leaves move by a few roundings, as behind a ReLU near 0: rounding may be why."""
+def _at_a_jump(session: Session, found: Sequence[Disagreement], held: list[Recording]) -> bool:
+    """Whether a number jumps where leaves move by a few roundings, as behind a ReLU near 0: rounding may be why."""
     size = ROUNDINGS_AT_A_JUMP * max(UNIT[narrowest(r.tape)] for r in held)
-    for key in range(1, NEIGHBOURS + 1):
+    for key in range(1, NEIGHBOURS + 1) if found else ():
         leaves = leaves_of(session.ours, [near(values, key, size) for values in values_of(held)])
-        nearby = _disagreements(session, session.ours, held, leaves)
-        sizes = [d.size for d in nearby if (d.name, d.event, d.place) == (found.name, found.event, found.place)]
-        if abs(max(sizes, default=0.0) - found.size) > found.size / 2:
+        nearby: dict[tuple[str, str, Place], float] = {}
+        for one in _disagreements(session, session.ours, held, leaves):
+            nearby[one.at] = max(nearby.get(one.at, 0.0), one.size)
+        if any(abs(nearby.get(d.at, 0.0) - d.size) > d.size / 2 for d in found):
             return True
     return False
 
