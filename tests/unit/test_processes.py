@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gradproof.arith import smt
@@ -51,7 +53,8 @@ def children() -> Iterator[Children]:
         spent = Spent(child.pid)
         spent.look()
         for process in spent._known.values():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
         child.wait()
         assert child.stdin is not None
         child.stdin.close()
