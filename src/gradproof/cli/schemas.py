@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from gradproof.core.outcome import EVIDENCE_SCHEMA
 from gradproof.core.schemas.base import KERNELS, ROUNDING, Kernels, Rounding
 
 
@@ -35,6 +36,7 @@ def schemas() -> dict[str, dict[str, Any]]:
     )
     from gradproof.core.schemas.deterministic import DETERMINISTIC, Deterministic
     from gradproof.core.schemas.events import EVENTS, Event
+    from gradproof.core.schemas.evidence import Evidence
     from gradproof.core.schemas.studies import SCALING, SPEEDUP, TOKENS, Scaling, Speedup, Tokens
     from gradproof.core.schemas.sweep import SWEEP, Sweep
     from gradproof.extras.attest.manifest import BUNDLE, Manifest
@@ -60,6 +62,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "config.schema.json": (CONFIG, Config),
         "selection.schema.json": (SELECTION, Selection),
         "events.schema.json": (EVENTS, Event),
+        "evidence.schema.json": (EVIDENCE_SCHEMA, Evidence),
         "bound.schema.json": (BOUND, BoundDocument),
         "thresholds.schema.json": (THRESHOLDS, Thresholds),
         "certificate.schema.json": (CERTIFICATE, Certificate),

@@ -1,296 +1,321 @@
-"""The shape of an evidence file down to its last field, so that no reader has to look out for anything else.
+"""The shape of an evidence file, format `gradproof-evidence/1`; `reports/evidence.schema.json` is made of it.
 
-It follows reports/evidence.schema.json, and is stricter where a reader would fail: names of files hold no NUL, numbers
-can be floats, what is free is not nested without end. A test takes a value and answers None, or where it differs and
-how.
+It is as strict as its readers need: names of files hold no NUL, numbers can be floats, what is free is not nested
+without end. Evidence stays a dict; `fault_of` says where one differs from this shape.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Mapping
-from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Annotated, Any, Literal
 
-from gradproof.core.outcome import EVIDENCE_SCHEMA, Expect, Kind, Layer, Outcome, Reach
+from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
-Fault = tuple[str, str]
-Test = Callable[[Any], Fault | None]
+from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.schemas.base import Sha256, Shape
 
 DEEPEST = 60
-LARGEST = sys.float_info.max
 LONGEST_RUN = 1e9  # seconds: some thirty years
 MOST_DIGITS = 4000
 
 
-def fault_of(data: Any) -> str:
-    """Where evidence differs from its shape, and how; an empty text where it does not."""
-    fault = EVIDENCE(data)
-    return "" if fault is None else f"{fault[0].removeprefix('.') or 'it'} {fault[1]}"
-
-
-def _is(value: Any) -> Fault:
-    return "", f"is a {type(value).__name__}"
-
-
-def text(value: Any) -> Fault | None:
-    """A text."""
-    return None if isinstance(value, str) else _is(value)
-
-
-def name(value: Any) -> Fault | None:
-    """A text that can name a file or a module."""
-    return text(value) or (("", "holds a NUL") if "\0" in value else None)
-
-
-def flag(value: Any) -> Fault | None:
-    """True or false."""
-    return None if isinstance(value, bool) else _is(value)
-
-
-def free(value: Any, left: int = DEEPEST) -> Fault | None:
-    """Anything that is not nested too deeply."""
+def _shallow(value: Any, left: int = DEEPEST) -> Any:
+    """The value, unless lists and mappings are nested in it more deeply than DEEPEST."""
     inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     if left == 0 and inner:
-        return "", "is nested too deeply"
-    return next((f for v in inner if isinstance(v, (dict, list)) and (f := free(v, left - 1))), None)
+        raise ValueError("it is nested too deeply")
+    for item in inner:
+        _shallow(item, left - 1)
+    return value
 
 
-def mapping(value: Any) -> Fault | None:
-    """Anything by name."""
-    return free(value) if isinstance(value, dict) else _is(value)
+def _name(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a name holds no NUL")
+    return text
 
 
-def scalar(value: Any) -> Fault | None:
-    """A text, a number, true, false or nothing."""
-    return _is(value) if isinstance(value, (dict, list)) else None
+def _fraction(text: str) -> str:
+    if len(text) > MOST_DIGITS or not set(text) <= set("-+0123456789/."):
+        raise ValueError(f"{text[:40]!r} is no fraction in digits, such as -1/3")
+    try:
+        float(Fraction(text))
+    except (ValueError, ZeroDivisionError, OverflowError):
+        raise ValueError(f"{text[:40]!r} is no fraction that a float can approximate") from None
+    return text
 
 
-def exact(value: Any) -> Fault | None:
-    """A fraction in digits, such as -1/3, that a float can approximate."""
-    if not isinstance(value, str):
-        return _is(value)
-    if len(value) <= MOST_DIGITS and set(value) <= set("-+0123456789/."):
-        try:
-            float(Fraction(value))
-        except (ValueError, ZeroDivisionError, OverflowError):
-            return "", f"is {value[:40]!r}, no fraction"
-        return None
-    return "", f"is {value[:40]!r}, no fraction"
+def _rounding(text: str) -> str:
+    if " " not in text:
+        raise ValueError(f"{text[:40]!r} is no operator with its format, such as 'add fp32'")
+    return text
 
 
-def number(least: float = -LARGEST, most: float = LARGEST) -> Test:
-    """A number within limits."""
-
-    def tested(value: Any) -> Fault | None:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            return _is(value)
-        return None if least <= value <= most else ("", f"is not from {least:g} to {most:g}")
-
-    return tested
-
-
-def whole(least: int = -(1 << 63)) -> Test:
-    """A whole number of at most 64 bits."""
-
-    def tested(value: Any) -> Fault | None:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return _is(value)
-        return None if least <= value < 1 << 63 else ("", f"is not from {least} to 2**63 - 1")
-
-    return tested
+Free = Annotated[Any, AfterValidator(_shallow)]
+Mapping = dict[str, Free]
+Name = Annotated[str, AfterValidator(_name)]
+Exact = Annotated[str, AfterValidator(_fraction)]
+Rounded = Annotated[str, AfterValidator(_rounding)]
+Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_RUN)]
+Texts = dict[str, str]
+WORD = Field(strict=False)  # JSON holds the word of a vocabulary as text
 
 
-def one_of(words: type[StrEnum]) -> Test:
-    """One of the words of a vocabulary."""
-    known = frozenset(str(word) for word in words)
+class Open(Shape):
+    """A mapping that may have further keys, with any value."""
 
-    def tested(value: Any) -> Fault | None:
-        if not isinstance(value, str):
-            return _is(value)
-        return None if value in known else ("", f"is {value[:40]!r}, none of {', '.join(words)}")
-
-    return tested
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Free]
 
 
-def maybe(test: Test) -> Test:
-    """Nothing, or what the test takes."""
-    return lambda value: None if value is None else test(value)
+class Tick(Shape):
+    """One event with the state after it. `refused`: why what is right would not do it; `harm`: what breaks there."""
+
+    event: str
+    after: str
+    note: str
+    refused: str
+    harm: str
 
 
-def listed(test: Test, least: int = 0) -> Test:
-    """A list of what the test takes."""
+class Trace(Shape):
+    """The shortest concrete run that breaks a clause, as a timeline."""
 
-    def tested(value: Any) -> Fault | None:
-        if not isinstance(value, list):
-            return _is(value)
-        if len(value) < least:
-            return "", f"has {len(value)} entries, fewer than {least}"
-        faults = ((i, f) for i, item in enumerate(value) if (f := test(item)))
-        return next(((f"[{i}]{place}", said) for i, (place, said) in faults), None)
-
-    return tested
+    title: str
+    start: str
+    ticks: Annotated[list[Tick], Field(min_length=1)]
 
 
-def named(test: Test, key: Test = text) -> Test:
-    """What the test takes, by names."""
+class Counterexample(Open):
+    """Concrete numbers that break a clause, as exact text."""
 
-    def tested(value: Any) -> Fault | None:
-        if not isinstance(value, dict):
-            return _is(value)
-        faults = ((k, f) for k, item in value.items() if (f := key(k) or test(item)))
-        return next(((f"[{k[:40]!r}]{place}", said) for k, (place, said) in faults), None)
-
-    return tested
-
-
-def row(needed: Mapping[str, Test], more: Mapping[str, Test] | None = None, *, others: bool = False) -> Test:
-    """A mapping with the keys that are needed, and perhaps more. `others`: any key besides, with a free value."""
-    tests = {**needed, **(more or {})}
-
-    def tested(value: Any) -> Fault | None:
-        if not isinstance(value, dict):
-            return _is(value)
-        for key, test in tests.items():
-            if key not in value:
-                if key in needed:
-                    return f".{key}", "is missing"
-            elif (fault := test(value[key])) is not None:
-                return f".{key}{fault[0]}", fault[1]
-        if len(value) > len(needed) and (strange := value.keys() - tests.keys()):
-            if not others:
-                return "", f"has the unknown key {min(strange)[:40]!r}"
-            return next(((f".{k[:40]}", f[1]) for k in strange if (f := free(value[k]))), None)
-        return None
-
-    return tested
+    clause: str
+    values: Mapping
+    found_by: str = ""
+    label: str = ""
+    choices: list[str] = Field(default_factory=list)
+    trace: Trace | None = None
 
 
-TICK = row(dict.fromkeys(("event", "after", "note", "refused", "harm"), text))
-COUNTEREXAMPLE = row(
-    {"clause": text, "values": mapping},
-    {
-        "found_by": text,
-        "label": text,
-        "choices": listed(text),
-        "trace": maybe(row({"title": text, "start": text, "ticks": listed(TICK, 1)})),
-    },
-    others=True,
-)
-COVER = row({"name": text, "reached": flag}, others=True)
-REPLAY = row({"on": text, "reproduced": maybe(flag)}, {"detail": text}, others=True)
-CONTROL = row(
-    {"name": text, "kind": text, "outcome": one_of(Outcome), "killed": flag},
-    {
-        "clause": text,
-        "reference": text,
-        "reason": text,
-        "counterexample": maybe(COUNTEREXAMPLE),
-        "replays": listed(REPLAY),
-        "seconds": number(0, LONGEST_RUN),
-    },
-)
-MEASUREMENT = row(
-    {"column": text, "device": text, "dtype": text, "net": text, "n": whole(1), "measured": maybe(number(0))},
-    {
-        "bound": maybe(number(0)),
-        **dict.fromkeys(("ratio", "tolerance", "l2", "relative"), maybe(number())),
-        **dict.fromkeys(("case", "metric", "note"), text),
-    },
-    others=True,
-)
-REPLIES = listed(row({"solver": text, "version": text, "answer": text}, others=True))
-_LEMMA = row(
-    {"name": text, "method": text},
-    {"solvers": REPLIES, "cases": whole(0), "premises": listed(text)},
-    others=True,
-)
+class Cover(Open):
+    """A place that a run must reach, with the values that reached it."""
+
+    name: str
+    reached: bool
 
 
-def lemma(value: Any) -> Fault | None:
-    """A lemma, with what its method rests on."""
-    if fault := _LEMMA(value):
-        return fault
-    rests = {"solvers": "solvers", "exhaustion": "cases"}.get(value["method"], "premises")
-    return None if rests in value else (f".{rests}", "is missing")
+class Replay(Open):
+    """A counterexample, run again on something else."""
+
+    on: str
+    reproduced: bool | None
+    detail: str = ""
 
 
-def operator(value: Any) -> Fault | None:
-    """An operator and the format that it rounds to, such as "add fp32"."""
-    return text(value) or (None if " " in value else ("", f"is {value[:40]!r}, no operator with its format"))
+class Control(Shape):
+    """A mutant or the empty body, run through the same harness in the same run."""
+
+    name: str
+    kind: str
+    outcome: Annotated[Outcome, WORD]
+    killed: bool
+    clause: str = ""
+    reference: str = ""
+    reason: str = ""
+    counterexample: Counterexample | None = None
+    replays: list[Replay] = Field(default_factory=list)
+    seconds: Seconds = 0.0
 
 
-_CLAIMED: Mapping[str, Test] = {"clause": text, "label": text, "claimed": exact}
-STATS = row(
-    {},
-    {
-        "solver": text,
-        "solvers": REPLIES,
-        "lemmas": listed(lemma),
-        "certificates": listed(
-            row({**_CLAIMED, "sha256": text, "bound": exact, "contracts": listed(text)}, others=True)
-        ),
-        "exhaustion": listed(row({**_CLAIMED, "worst": exact, "numbers": whole(0)}, others=True)),
-        "rounded": listed(operator),
-    },
-    others=True,
-)
-FINDING = row({
-    "outcome": one_of(Outcome),
-    "reason": text,
-    "reach": maybe(one_of(Reach)),
-    "domain": text,
-    "clauses": named(text),
-    "assumptions": listed(text),
-    "covers": listed(COVER),
-    "controls": listed(CONTROL),
-    "counterexample": maybe(COUNTEREXAMPLE),
-    "replays": listed(REPLAY),
-    "measurements": listed(MEASUREMENT),
-    "stats": STATS,
-})  # fmt: skip
-CHECK = row({
-    "id": name,
-    "kind": one_of(Kind),
-    "layer": one_of(Layer),
-    "title": text,
-    "harness": name,
-    "subject": name,
-    "expect": one_of(Expect),
-    "strategy": text,
-    "bounds": listed(row({"name": text, "value": whole(), "reason": text})),
-    **dict.fromkeys(("obligations", "stubs", "mutants", "assumptions", "depends"), listed(text)),
-    "params": mapping,
-    "text": mapping,
-    "time_limit": number(1e-9, LONGEST_RUN),
-})  # fmt: skip
-SEARCH = row({
-    "start": listed(name), "path": listed(name), "where": named(listed(name), name), "apart": named(name, name),
-    "wanted": listed(name), "passing": named(listed(name), name),
-})  # fmt: skip
-CLAIM = row({
-    "spec": text, "files": named(text, name), "modules": named(name, name), "absent": listed(name), "search": SEARCH,
-})  # fmt: skip
-_SEEN = {"variables": named(text), "distributions": named(text)}
+class Measurement(Open):
+    """One row. Errors are absolute, in units of the gradient; `measured` is null where it was not run: see `note`."""
+
+    column: Annotated[str, Field(min_length=1)]
+    device: str
+    dtype: str
+    net: str
+    n: Annotated[int, Field(ge=1, lt=1 << 63)]
+    measured: Error | None
+    bound: Error | None = None
+    ratio: float | None = None
+    tolerance: float | None = None
+    l2: float | None = None
+    relative: float | None = None
+    case: str = ""
+    metric: str = ""
+    note: str = ""
 
 
-def environment(value: Any) -> Fault | None:
-    """Texts and numbers by name, and two mappings of texts."""
-    if not isinstance(value, dict):
-        return _is(value)
-    faults = ((key, f) for key, item in value.items() if (f := _SEEN.get(key, scalar)(item)))
-    return next(((f".{key[:40]}{place}", said) for key, (place, said) in faults), None)
+class Reply(Open):
+    """What a solver answered."""
+
+    solver: str
+    version: str
+    answer: str
 
 
-EVIDENCE = row({
-    "schema": lambda value: None if value == EVIDENCE_SCHEMA else ("", f"is {value!r}, not {EVIDENCE_SCHEMA!r}"),
-    "check": CHECK,
-    "claim": CLAIM,
-    "finding": FINDING,
-    "environment": environment,
-    "started_at": text,
-    "finished_at": text,
-    "seconds": number(0, LONGEST_RUN),
-})  # fmt: skip
-TOP = frozenset({"schema", "check", "claim", "finding", "environment", "started_at", "finished_at", "seconds"})
+class Lemma(Open):
+    """A lemma, with what its method rests on: solvers, the cases of an exhaustion, or premises."""
+
+    name: str
+    method: str
+    solvers: list[Reply] | None = None
+    cases: Count | None = None
+    premises: list[str] | None = None
+
+    @model_validator(mode="after")
+    def _based(self) -> Lemma:
+        rests = {"solvers": "solvers", "exhaustion": "cases"}.get(self.method, "premises")
+        if getattr(self, rests) is None:
+            raise ValueError(f"{rests} is missing")
+        return self
+
+
+class Certificate(Open):
+    """A bound that a checker accepted."""
+
+    clause: str
+    label: str
+    claimed: Exact
+    sha256: str
+    bound: Exact
+    contracts: list[str]
+
+
+class Exhaustion(Open):
+    """The worst of all inputs."""
+
+    clause: str
+    label: str
+    claimed: Exact
+    worst: Exact
+    numbers: Count
+
+
+class Stats(Open):
+    """What a method says of its run, and what a proof rests on."""
+
+    solver: str = ""
+    solvers: list[Reply] = Field(default_factory=list)
+    lemmas: list[Lemma] = Field(default_factory=list)
+    certificates: list[Certificate] = Field(default_factory=list)
+    exhaustion: list[Exhaustion] = Field(default_factory=list)
+    rounded: list[Rounded] = Field(default_factory=list)
+
+
+class Finding(Shape):
+    """What a run found."""
+
+    outcome: Annotated[Outcome, WORD]
+    reason: str
+    reach: Annotated[Reach | None, WORD]
+    domain: str
+    clauses: Texts
+    assumptions: list[str]
+    covers: list[Cover]
+    controls: list[Control]
+    counterexample: Counterexample | None
+    replays: list[Replay]
+    measurements: list[Measurement]
+    stats: Stats
+
+
+class Bound(Shape):
+    """A bound with its reason."""
+
+    name: str
+    value: Whole
+    reason: Annotated[str, Field(min_length=1)]
+
+
+class Check(Shape):
+    """The claim's own text; `claim.spec` is the sha256 of its canonical JSON."""
+
+    id: Name
+    kind: Annotated[Kind, WORD]
+    layer: Annotated[Layer, WORD]
+    obligations: list[str]
+    title: str
+    harness: Name
+    subject: Name
+    expect: Annotated[Expect, WORD]
+    strategy: str
+    bounds: list[Bound]
+    stubs: list[str]
+    mutants: list[str]
+    assumptions: list[str]
+    params: Mapping
+    text: Mapping
+    depends: list[str]
+    time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN)]
+
+
+class Search(Shape):
+    """The import path: as Python started and as the run ended, and which folder had each name first.
+
+    `apart`: modules that came from elsewhere; `wanted`: names that code which counts by its content did not find.
+    `passing`: folders that were on the path, or a package's, for a while, and names that were not there then.
+    `site`: installed packages. A module that is not named is at the root.
+    """
+
+    start: list[Name]
+    path: list[Name]
+    where: dict[Name, list[Name]]
+    apart: dict[Name, Name]
+    wanted: list[Name]
+    passing: dict[Name, list[Name]]
+
+
+class Claim(Shape):
+    """Inputs of the run. `files`: sha256 of each, and nothing for a file that was not found."""
+
+    spec: Sha256
+    files: dict[Name, str]
+    modules: dict[Name, Name]
+    absent: list[Name]
+    search: Search
+
+
+class Environment(Shape):
+    """Versions and devices of the run, environment variables, and the distributions that it imported."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, str | int | float | bool | None]
+    variables: Texts = Field(default_factory=dict)
+    distributions: Texts = Field(default_factory=dict)
+
+
+class Evidence(Shape):
+    """One run of one check. It counts only while `claim` matches the workspace: clause, harness, subject, stubs, files.
+
+    The environment is recorded, and judged by policy. History: 1, the first.
+    """
+
+    document: Literal["gradproof-evidence/1"] = Field(alias="schema")
+    check: Check
+    claim: Claim
+    finding: Finding
+    environment: Environment
+    started_at: str
+    finished_at: str
+    seconds: Seconds
+
+
+def fault_of(data: Any) -> str:
+    """Where evidence differs from its shape, and how; an empty text where it does not."""
+    try:
+        Evidence.model_validate(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        found = "" if isinstance(first["input"], dict | list) else f", found {first['input']!r:.40}"
+        return f"{''.join(map(_step, first['loc'])).removeprefix('.') or 'it'}: {first['msg']}{found}"
+    return ""
+
+
+def _step(step: int | str) -> str:
+    if isinstance(step, str) and step.isidentifier():
+        return f".{step[:40]}"
+    return "" if step == "[key]" else f"[{step!r:.40}]"
