@@ -244,7 +244,7 @@ for w in range(5):
     critic(model(torch.randn(2, 3))).mean().backward()
     optimizer.step()
 """,
-        UNKNOWN,
+        OPAQUE,
     ),
     "learning rate by hand, a window": (windows(first="optimizer.param_groups[0]['lr'] = 0.1 / (w + 2)"), HOLDS),
     "learning rate by hand, before the step": (windows(last="optimizer.param_groups[0]['lr'] = 0.1 / (w + 2)"), HOLDS),

@@ -34,6 +34,7 @@ from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
 from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
+from gradproof.shadow.record.arrivals import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.request import complete, expected_obligations
@@ -62,6 +63,18 @@ UNSHOWN = {
     "hooked": HOOKED,
     "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
 }
+FREE = "a tensor that is in no optimizer and no module collects gradients; what is done with them is not shown"
+SHARED = "two optimizers were given the same weights"
+GREW = "the weights of an optimizer are not the same at each of its steps"
+CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
+UNMOVED = "a step moved no weight"
+SKIPPED = "the loss scaler skipped every step"
+NORMED = "a clip takes a norm that was measured elsewhere"
+SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
+BROKEN = "the events were followed up to an act that breaks {}"
+PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
+DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
+FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
 """Detail of an arrival, and why nothing holds after it of the gradients."""
 LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
 """Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
@@ -115,7 +128,7 @@ class Watch:
         self.recorder = Recorder() if mode == "full" else None
         self.tape = Tape() if self.recorder is None else self.recorder.tape
         sink: Any = Events(self.tape) if self.recorder is None else self.recorder
-        self.hooks = Hooks(Counting(sink, self._seen))
+        self.hooks = Hooks(Counting(sink, self._seen), arrivals=Arrivals())
         self.stopped = False
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0
@@ -269,6 +282,14 @@ class Ruling:
         """Why a broken rule is no offence for certain; empty where it is one."""
         if len({frozenset(a.micro for a in self.steps if a.params & c.own) for c in self.groups}) > 1:
             return IN_TURN
+        for names, why, _ in self.odd():
+            if broken.obligation in names:
+                return why
+        lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
+        if (lost or (broken.last and not self.acts.sighted)) and any(a.kind == "assign" for a in self.acts.acts):
+            return REPLACED
+        if lost and (why := self._dropped(broken)):
+            return why
         if self.acts.sighted or broken.obligation != "GA-INV-002" or broken.event != "zero":
             return ""
         for act in self.acts.acts:
@@ -319,23 +340,81 @@ class Ruling:
         sums = ("GA-INV-002", "GA-INV-004")
         for words in found.unseen:
             yield PROTOCOL, words, None
+        ends = next((b for b in found.broken if b.last), None)
+        if ends is not None:
+            yield FOLLOWED, BROKEN.format(ends.obligation), ends.place
+        yield from self.odd()
+        yield from self._idle()
+        for (names, words), place in self.acts.strange.items():
+            yield names, words, place
         for name, (words, place) in found.doubts.items():
             yield (name,), words, place
-        for blind in self.watch.tape.blind:
-            if blind.code in LOST:
-                yield PROTOCOL, blind.what, blind.place
-        for counts in self.counts.values():
-            for w in counts:
-                if w.count == 1 and w.forwards > 1:
-                    yield sums, SUMMED, w.place
-                if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
-                    yield ("GA-INV-002",), LONGER, w.place
+        yield from ((PROTOCOL, b.what, b.place) for b in self.watch.tape.blind if b.code in LOST)
+        yield from self._of_windows()
         for act in [a for a in self.acts.acts if a.kind == "arrive"]:
             if act.detail.get("kept"):
                 yield sums, KEPT, act.place
             yield from ((OF_GRADIENTS, UNSHOWN[name], act.place) for name in UNSHOWN if act.detail.get(name))
         if not self.acts.sighted:
             yield from self._unseen()
+
+    def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Windows whose passes are not what they seem."""
+        for counts in self.counts.values():
+            for w in counts:
+                if w.forwards > 1:
+                    yield ("GA-INV-002", "GA-INV-004") if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
+                if 1 < w.batches < w.count and w.count % w.batches == 0:
+                    yield ("GA-INV-003",), SEVERAL, w.place
+                if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
+                    yield ("GA-INV-002",), LONGER, w.place
+
+    def odd(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """What is unusual enough that neither a rule that holds nor one that is broken says much."""
+        seen: set[str] = set()
+        for group in self.groups:
+            steps = [a for a in self.steps if a.detail.get("optimizer", -1) == group.optimizer]
+            if group.own & seen:
+                yield PROTOCOL, SHARED, None
+            if len({a.params for a in steps if not a.detail.get("by_hand")}) > 1:
+                yield PROTOCOL, GREW, steps[-1].place
+            seen |= group.own
+        taken = [a for a in self.steps if not a.detail.get("by_hand")]
+        yield from ((PROTOCOL, CHANGED, step.place) for step in taken if step.detail.get("changed"))
+        if taken and len(taken) < len(self.steps):
+            yield PROTOCOL, FREE, self.steps[-1].place
+        free = (a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("free"))
+        yield from ((PROTOCOL, FREE, a.place) for a in free)
+
+    def _idle(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Steps that change nothing, and clips by a norm of which nothing is known."""
+        yield from ((("GA-INV-005",), NORMED, e.place) for e in self.watch.tape.events("clip") if normed(e))
+        taken = [a for a in self.steps if not a.detail.get("by_hand")]
+        if taken and all(bool(a.detail.get("skipped")) for a in taken):
+            yield ("GA-INV-003",), SKIPPED, taken[-1].place
+        begun = False
+        for event in self.watch.tape.events():
+            begun = begun or event.kind == "accumulate"
+            if begun and event.kind == "stepped" and event.detail["moved"] is False and any(event.detail["lr"]):
+                yield ("GA-INV-003",), UNMOVED, event.place
+
+    def _dropped(self, broken: Broken) -> str:
+        """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
+        for names, why in self.acts.strange:
+            if broken.obligation in names:
+                return why
+        whole = next((c.params for c in self.groups if c.own & set(broken.params)), frozenset())
+        if whole - set(broken.params):
+            return PARTLY
+        zero = max((a.index for a in self.acts.acts if a.kind == "zero" and a.micro == broken.micro), default=0)
+        after = [a for a in self.acts.acts if a.index > max(zero, broken.index)]
+        arrived = set[int]()
+        for act in after:
+            if act.kind == "arrive" and act.params & whole:
+                arrived.add(act.detail["number"])
+            elif act.kind in ("step", "zero") and act.params & whole:
+                break
+        return DROPPED if len(arrived) >= self.n > 1 else ""
 
     def _unseen(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
         """Acts of which the events say no more than that they happened."""
@@ -364,7 +443,8 @@ class Ruling:
     def _counted(self, found: Judgement) -> Result:
         counts = [w for each in self.counts.values() for w in each]
         shown = ", ".join(str(w.count) for w in counts)
-        even = bool(counts) and all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
+        even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
+        even = even and any(w.count == self.n for w in counts)
         if not counts:
             why = "no window was complete"
         elif self.given is None and self.n == 1 and even:
@@ -387,6 +467,7 @@ class Window:
     """A complete window: its backward passes, the first and the last of them, and whether an epoch ended with it.
 
     `forwards` are the most forward passes before a backward pass, where each had as many or it is not known: 0.
+    `batches` of a data loader were read for it, where one iteration gave them all; else 0.
     """
 
     count: int
@@ -394,7 +475,13 @@ class Window:
     last: Arrival | None
     ended: bool
     forwards: int
+    batches: int
     place: Place
+
+
+def normed(clip: Event) -> bool:
+    """Whether a clip takes its norm from somewhere else."""
+    return str(clip.detail.get("how", "")).endswith("clip_grads_with_norm_")
 
 
 def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
@@ -429,7 +516,14 @@ def _window(passes: list[int], watch: Watch, following: int, place: Place) -> Wi
     ended |= watch.monitor.epoch_batches is not None and passes[-1] % watch.monitor.epoch_batches == 0
     forwards = max((a.forwards if a is not None else 0 for a in seen), default=0)
     known = all(a is not None and a.forwards for a in seen)
-    return Window(len(passes), seen[0], last, ended, forwards if known else 0, place)
+    return Window(len(passes), seen[0], last, ended, forwards if known else 0, batches(seen[0], last), place)
+
+
+def batches(first: Arrival | None, last: Arrival | None) -> int:
+    """How many batches one iteration over a data loader gave from one backward pass to another; 0: not known."""
+    if first is None or last is None or first.iteration is None or first.iteration is not last.iteration:
+        return 0
+    return last.read - first.read + 1
 
 
 def watch(

@@ -8,7 +8,7 @@ from typing import Any
 
 from gradproof.shadow.tape import Const, Entry, Event, Place, Ref, Tape
 
-NARROW = frozenset({"float16", "bfloat16"})
+NARROW = frozenset({"float16", "bfloat16", "complex32"})
 OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
 """Obligations of the window protocol that are about what gradients hold."""
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
@@ -27,6 +27,9 @@ REDUCTIONS = frozenset(
 OVERWRITES = frozenset({"zero", "fill", "copy", "_foreach_zero", "_foreach_copy", "normal", "uniform"})
 JOINS = frozenset({"cat", "stack", "copy", "_foreach_copy", "constant_pad_nd", "_pack_padded_sequence"})
 
+CARRIED = JOINS | {"clone", "_to_copy", "alias", "detach", "view", "slice", "_foreach_clone"}
+ADDED = frozenset({"add", "sub", "_foreach_add", "_foreach_sub"})
+"""Operators whose results hold gradients as they arrived, or sums of them."""
 AVERAGES = frozenset({"lerp", "add", "_foreach_lerp", "_foreach_add"})
 CHANGED = "the weights were changed between two micro-batches of a window"
 AVERAGED = "a running average of the weights was advanced between two micro-batches of a window"
@@ -67,6 +70,7 @@ class Acts:
     """Everything found, in the order of the run. `sighted`: operators were recorded, not only events.
 
     `doubts`: obligations that nothing broke, and that what is known of the gradients does not show; why, and where.
+    `strange`: what was done to gradients and weights that has no meaning here, for one run that nothing is compared to.
     """
 
     acts: list[Act] = field(default_factory=list)
@@ -75,6 +79,7 @@ class Acts:
     lost: dict[Token, Place] = field(default_factory=dict)
     sighted: bool = False
     doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
+    strange: dict[tuple[tuple[str, ...], str], Place] = field(default_factory=dict)
 
 
 NO_PASS: frozenset[int] = frozenset()
@@ -224,7 +229,4 @@ def from_norm(scaling: Scaling) -> bool:
 
 def clips_in(maybe: list[tuple[Act, Scaling]]) -> Iterator[Act]:
     """Of products with a Python number, those whose number was read from the gradients before."""
-    for act, scaling in maybe:
-        same = {s.factor for _, s in maybe if s.place == scaling.place}
-        if len(same) > 1 or from_norm(scaling):
-            yield act
+    yield from (act for act, scaling in maybe if from_norm(scaling))

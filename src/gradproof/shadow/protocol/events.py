@@ -17,9 +17,11 @@ from dataclasses import replace
 from typing import Any
 
 from gradproof.shadow.protocol.event_ops import (
+    ADDED,
     AVERAGED,
     AVERAGES,
     BOUNDS,
+    CARRIED,
     CHANGED,
     EARLIER,
     FACTORS,
@@ -43,6 +45,7 @@ from gradproof.shadow.protocol.event_ops import (
     pairings,
     refs_of,
     rest,
+    simple,
     span,
     zeroes,
 )
@@ -76,6 +79,9 @@ class Flow:
         self.micro, self.begun, self.scope = 0, 0, ""
         self.backward = NOWHERE
         self.hooked: list[tuple[str, Scaling]] = []
+        self.gathered: set[int] = set()
+        self.loss_scaled = False
+        self.odd: set[int] = set()
         self.optimized = {p for e in tape.events("step") for p in e.detail.get("params", ())}
         self._maybe: list[tuple[Act, Scaling]] = []
 
@@ -92,9 +98,24 @@ class Flow:
                 self.outside.add(item.ref.storage)
             elif isinstance(item, Init) and item.content.value.any():
                 self.outside.add(item.storage)
-        self.found.acts.extend(clips_in(self._maybe))
+        self._clips()
         self.found.acts.sort(key=lambda a: a.index)
         return self.found
+
+    def _clips(self) -> None:
+        """Clips that nothing but a number shows, and clips of gradients that no optimizer applies."""
+        self.found.acts.extend(clips_in(self._maybe))
+        for act, scaling in self._maybe:
+            if act not in self.found.acts and len({s.factor for _, s in self._maybe if s.place == scaling.place}) > 1:
+                self._doubt(
+                    "GA-INV-005", "gradients are multiplied by numbers that may come from their norm", act.place
+                )
+        trained = self.optimized.union(*(a.params for a in self.found.acts if a.kind in ("arrive", "step")))
+        clips = [a for a in self.found.acts if a.kind == "clip"]
+        some = {(a.place, a.micro) for a in clips if a.params & trained}
+        for act in clips:
+            if (act.place, act.micro) not in some:
+                self._doubt("GA-INV-005", "a clip is of no gradient that an optimizer applies", act.place)
 
     def act(self, kind: str, params: Iterable[str], place: Place, index: int, **detail: Any) -> Act:
         """Note an act."""
@@ -145,6 +166,8 @@ class Flow:
         for name in params:
             ref = event.refs.get(f"grad/{name}")
             if isinstance(ref, Ref):
+                for scaling in self.scaled.pop(ref.storage, ()):
+                    self._clip(name, scaling)
                 self._bring(ref, name, number)
                 self.passes.add(ref, frozenset({number, EARLIER} if ref.storage in self.outside else {number}))
         for name, scaling in [h for h in self.hooked if h[0] in params]:
@@ -193,15 +216,24 @@ class Flow:
         self.act("touch", event.detail.get("params", ()), event.place, index)
 
     def _on_unscale(self, index: int, event: Event) -> None:
+        self.loss_scaled = False
         self.act("unscale", event.detail.get("params", ()), event.place, index)
 
     def _on_clip(self, index: int, event: Event) -> None:
         limit = event.detail.get("limit")
         if limit is None or float(limit) != float("inf"):
             self.act("clip", event.detail.get("params", ()), event.place, index, limit=limit)
+            if self.loss_scaled:
+                why = "the loss was scaled, and what is clipped was not seen to be unscaled"
+                self._doubt("GA-INV-005", why, event.place)
+
+    def _on_scaled(self, index: int, event: Event) -> None:
+        self.loss_scaled = True
 
     def _on_step(self, index: int, event: Event) -> None:
         self._learn(event)
+        state = [ref for n, ref in event.refs.items() if isinstance(ref, Ref) and n.startswith("state/")]
+        self.gathered = {ref.storage for ref in state if self.passes.of(ref)}  # state that holds gradients by itself
         found = self.act("step", event.detail.get("params", ()), event.place, index, **rest(event))
         for obligation in OF_GRADIENTS if event.detail.get("hooked") else ():
             why = "a hook of the optimizer runs before its step; what it does to the gradients is not judged"
@@ -213,6 +245,7 @@ class Flow:
                     self._doubt("GA-INV-002", f"where the gradient of {name} comes from was not seen", event.place)
                 continue
             self._stale(name, self.passes.of(ref), event.place)
+            self._made_of_arrivals(name, ref, event.place)
             for param, number in self._tokens(ref):
                 found.held[param] = found.held.get(param, frozenset()) | {number}
             flagged = self.narrow.get(ref.storage)
@@ -221,10 +254,22 @@ class Flow:
         self.applied.update(dict.fromkeys((*found.params, *found.held), self.micro))
         self.scope = "step"
 
+    def _made_of_arrivals(self, name: str, ref: Ref, place: Place) -> None:
+        """Note where a step applies something else than all that arrived at a parameter since its last step."""
+        for scaling in self.scaled.pop(ref.storage, ()):
+            self._clip(name, scaling)
+        zeroed = max((a.index for a in self.found.acts if a.kind == "zero" and name in a.params), default=-1)
+        arrived = {
+            a.detail["number"] for a in self.found.acts if a.kind == "arrive" and name in a.params and a.index > zeroed
+        }
+        due = {n for n in arrived if n > self.applied.get(name, 0)}
+        if ref.storage in self.odd or not due <= {k for p, k in self._tokens(ref) if p == name}:
+            self._notice(OF_GRADIENTS, f"how the gradient that is applied to {name} was made is not known", place)
+
     def _on_stepped(self, index: int, event: Event) -> None:
         self.scope = ""
         for ref in event.refs.values():
-            if isinstance(ref, Ref):
+            if isinstance(ref, Ref) and ref.storage not in self.gathered:
                 self.direct.pop(ref.storage, None)
                 self.passes.forget(ref.storage)
 
@@ -232,6 +277,7 @@ class Flow:
         for name, ref in event.refs.items():
             if isinstance(ref, Ref) and name.startswith("param/"):
                 at, place = self.writer.get(ref.storage, (index, event.place))
+                self._by_hand(name.removeprefix("param/"), event.place)
                 self._step_by_hand(name.removeprefix("param/"), ref, at, place, "")
                 self.direct.pop(ref.storage, None)
                 self.passes.forget(ref.storage)
@@ -338,6 +384,7 @@ class Flow:
         self.direct[ref.storage] = frozenset(t for t in kept if t[0] not in touched) if touched else frozenset()
         self.narrow.pop(ref.storage, None)
         self.scaled.pop(ref.storage, None)
+        self.odd.discard(ref.storage)
 
     def _write(
         self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref], tokens: frozenset[Token], newest: int
@@ -374,6 +421,7 @@ class Flow:
         if name in ("zero", "fill", "_foreach_zero") and hit and not entry.backward and zeroes(name, given):
             self.act("zero", hit, entry.place, index, how=entry.op)
         if out.storage in self.params and not entry.backward:
+            self._by_hand(self.params[out.storage], entry.place)
             self._step_by_hand(self.params[out.storage], out, index, entry.place, name, tokens)
         if out.storage in self.states and max((self.latest.get(r.storage, 0) for r in inputs), default=0) > self.begun:
             owner = self.states[out.storage].rsplit("/", 1)[0]
@@ -383,6 +431,8 @@ class Flow:
             return
         self._added_narrow(index, entry, out, inputs, current)
         scaling = self._scaling(index, entry, name, out, given, inputs)
+        if scaling is None and not entry.backward:
+            self._strange(entry, name, out, given, inputs, hit)
         if scaling is not None:
             for param in sorted(hit):
                 self._clip(param, scaling, entry.backward)
@@ -392,6 +442,21 @@ class Flow:
             for source in inputs:
                 for scaling in self.scaled.get(source.storage, ()):
                     self._clip(min(hit), scaling, entry.backward)
+
+    def _strange(self, entry: Entry, name: str, out: Ref, given: list[Any], inputs: list[Ref], hit: set[str]) -> None:
+        """What holds gradients that are neither as they arrived, nor summed, nor multiplied by a constant."""
+        numbers = [abs(float(g)) for g in given if isinstance(g, int | float) and not isinstance(g, bool)]
+        kept = name in CARRIED or (name in ADDED and not hit)
+        kept |= name in FACTORS and (not self.tape.reads or all(map(simple, numbers)))
+        if kept and not any(r.storage in self.odd for r in inputs):
+            self.odd.discard(out.storage)
+        elif hit:
+            self._notice(OF_GRADIENTS, f"what {entry.op} makes of gradients is not judged", entry.place)
+        else:
+            self.odd.add(out.storage)
+
+    def _notice(self, names: tuple[str, ...], why: str, place: Place) -> None:
+        self.found.strange.setdefault((names, why), place)
 
     def _weights(self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> None:
         """A write to a weight, or to a running average of weights, that is no step."""
@@ -446,6 +511,11 @@ class Flow:
             if len(arrivals) > 1 and all(e != arrivals for e in each):
                 why = f"gradients are added in {out.dtype}"
                 self.found.narrowed.append(Narrowed(param, why, hook_line(entry, self.backward), index, self.micro))
+
+    def _by_hand(self, param: str, place: Place) -> None:
+        """A write to a weight outside of a step, after the first gradient."""
+        if self.micro and param in self.optimized:
+            self._notice(("GA-INV-003",), "weights were written outside of the optimizer's step", place)
 
     def _step_by_hand(
         self, param: str, ref: Ref, index: int, place: Place, name: str, tokens: frozenset[Token] | None = None

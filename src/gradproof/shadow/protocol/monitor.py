@@ -140,8 +140,8 @@ class Monitor:
         self._iteration: Iteration | None = None
         self._size: tuple[int | None, str] | None = None
         self._trains = False
-        self._first: Any = None
-        self._calls = 0
+        self._called: dict[int, int] = {}
+        self._inner: set[int] = set()
         self._forwards = 0
         self._scale: Any = None
         self._scaler: Scaled | None = None
@@ -201,8 +201,9 @@ class Monitor:
             return
         if self._inside or not torch.is_grad_enabled():
             return
-        self._first = self._first or weakref.ref(module)
-        self._calls += self._first() is module
+        if id(module) not in self._inner:
+            self._inner.update(id(part) for part in module.modules() if part is not module)
+            self._called[id(module)] = self._called.get(id(module), 0) + 1
         if self._size is None or (module.training and not self._trains):
             self._size, self._trains = (rows_of(args), FORWARD), module.training
 
@@ -247,7 +248,9 @@ class Monitor:
         self._turn()
         size, told_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
-        self._forwards, self._calls, self._first = self._calls, 0, None
+        self._forwards = max(self._called.values(), default=0)
+        self._called.clear()
+        self._inner.clear()
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
             it.late += int(it.ended)

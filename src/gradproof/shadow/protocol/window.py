@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from types import ModuleType
 from typing import Any
@@ -23,7 +23,8 @@ TABLE = "gradproof_window_table"
 class Broken:
     """A broken obligation: the event that broke it, as the table names it, its line, and the parameters concerned.
 
-    `micro` counts the backward passes before it, `index` is its item on the tape.
+    `micro` counts the backward passes before it, `index` is its item on the tape. `last`: the window's events were
+    followed no further, so that nothing is known of what they break after it.
     """
 
     obligation: str
@@ -33,6 +34,7 @@ class Broken:
     micro: int
     params: tuple[str, ...]
     index: int
+    last: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,7 @@ class Windows:
         place = self._last() if event == "end" or act.place == NOWHERE else act.place
         if event == "zero":
             place = self.acts.lost.get((name, act.micro), place)
-        yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index)
+        yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index, event != "end")
 
     def _last(self) -> Place:
         arrivals = (a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params)
@@ -342,6 +344,7 @@ def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgem
 
     `each` gives the windows of a cluster where they differ from `sizes`.
     """
+    acts = _begun(acts)
     found = Judgement(sizes=list(sizes), events=readable(acts.acts), doubts=dict(acts.doubts))
     breaks: list[tuple[Broken, str]] = []
     groups = list(clusters(acts))
@@ -356,6 +359,16 @@ def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgem
         breaks.extend(narrow(acts, groups))
     found.broken = merged(breaks)
     return found
+
+
+def _begun(acts: Acts) -> Acts:
+    """Without what comes before the first gradient: steps of nothing, and schedules, which a resumed run advances."""
+    first = next((a.index for a in acts.acts if a.kind == "arrive"), 0)
+    idle = [
+        a for a in acts.acts
+        if a.index < first and (a.kind == "schedule" or (a.kind == "step" and not a.detail.get("held")))
+    ]  # fmt: skip
+    return replace(acts, acts=[a for a in acts.acts if a not in idle]) if idle else acts
 
 
 def readable(acts: Iterable[Act]) -> list[dict[str, Any]]:
@@ -388,7 +401,7 @@ def merged(breaks: Iterable[tuple[Broken, str]]) -> list[Broken]:
     for rows in groups.values():
         first = min((b for b, _ in rows), key=lambda b: b.index)
         names = tuple(dict.fromkeys(n for _, n in rows if n))
-        out.append(Broken(first.obligation, first.why, first.event, first.place, first.micro, names, first.index))
+        out.append(replace(first, params=names, last=any(b.last for b, _ in rows)))
     return sorted(out, key=lambda b: b.index)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from gradproof.shadow.ops.schema import tensors_in
+from gradproof.shadow.record.names import NAMES
 from gradproof.shadow.record.storages import Held, State, Storages, storage_of
 from gradproof.shadow.tape import Place
 
@@ -75,7 +76,8 @@ class Averages:
     ) -> None:  # fmt: skip
         """One tensor that is no weight was written."""
         held, storage = self._held(target), target.untyped_storage()._cdata
-        made = None if backward or target.requires_grad or storage in gradients else self.made_of(sources)
+        trained = target.requires_grad and (not NAMES.optimized or id(target) in NAMES.optimized)
+        made = None if backward or trained or storage in gradients else self.made_of(sources)
         held.made = made
         apart = [t for t in sources if t is not target]
         kept = made is not None and any(t.shape == target.shape and self.made_of([t]) for t in apart)
@@ -134,6 +136,7 @@ def paired(
 
 
 def weight(held: Held) -> torch.Tensor | None:
-    """A parameter that is trained and lives in a storage."""
+    """A parameter that is trained and lives in a storage: where optimizers were made, one that they were given."""
     owners = (ref() for ref in held.owners)
-    return next((p for p in owners if p is not None and p.requires_grad), None)
+    trained = NAMES.optimized
+    return next((p for p in owners if p is not None and p.requires_grad and (not trained or id(p) in trained)), None)

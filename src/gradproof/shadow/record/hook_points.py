@@ -10,7 +10,11 @@ import torch
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
-from torch.optim.optimizer import Optimizer
+from torch.optim.optimizer import (
+    Optimizer,
+    _global_optimizer_post_hooks as POST_HOOKS,
+    _global_optimizer_pre_hooks as PRE_HOOKS,
+)
 
 from gradproof.shadow.record.names import functional
 from gradproof.shadow.record.patches import Patches, Replacement, all_subclasses
@@ -18,7 +22,9 @@ from gradproof.shadow.record.patches import Patches, Replacement, all_subclasses
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks
 
-CLIPS = ("clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_")
+CLIPS = (
+    "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
+)  # fmt: skip
 
 
 class Flag:
@@ -43,6 +49,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
     patches.function(torch.autograd.backward, hooks.backward)
     patches.function(torch.autograd.grad, hooks.grad)
+    patches.function(torch.utils.swap_tensors, hooks.swapped)
     for name in CLIPS:
         if hasattr(torch.nn.utils.clip_grad, name):
             patches.function(getattr(torch.nn.utils.clip_grad, name), hooks.clip)
@@ -59,6 +66,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "zero_grad", hooks.zero)
     patches.method(torch.nn.Module, "_apply", hooks.moved)
     for cls in all_subclasses(torch.amp.GradScaler):
+        patches.method(cls, "scale", hooks.scaled)
         patches.method(cls, "unscale_", hooks.unscale)
         patches.method(cls, "step", hooks.scaled_step)
     for cls in all_subclasses(DistributedDataParallel):
@@ -148,6 +156,25 @@ def states_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
         for key, held in optimizer.state.get(param, {}).items():
             if isinstance(held, Tensor):
                 yield param, key, held
+
+
+def changes_step(optimizer: Optimizer) -> bool:
+    """Whether something is put around the step of an optimizer of torch.optim: a subclass's own step, or a hook."""
+    kinds = [c for c in type(optimizer).__mro__ if issubclass(c, Optimizer) and c is not Optimizer]
+    steps = [getattr(vars(c)["step"], "__module__", "") for c in kinds if "step" in vars(c)]
+    own = [not s.startswith("torch.optim.") for s in steps]
+    around = bool(own) and own[0] and not all(own)
+    return around or bool(optimizer._optimizer_step_post_hooks) or strange(POST_HOOKS)
+
+
+def prepared(optimizer: Optimizer) -> bool:
+    """Whether hooks of the user's own run before an optimizer's step."""
+    return bool(optimizer._optimizer_step_pre_hooks) or strange(PRE_HOOKS)
+
+
+def strange(hooks: Mapping[int, Any]) -> bool:
+    """Whether one of torch's hooks for every optimizer is not of this package."""
+    return any(not str(getattr(h, "__module__", "")).startswith("gradproof.") for h in hooks.values())
 
 
 def rates(optimizer: Any) -> list[float]:

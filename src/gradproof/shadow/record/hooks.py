@@ -32,14 +32,17 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.places import user_place
-from gradproof.shadow.record.buffers import Buffers, all_zero, found_skip
+from gradproof.shadow.record.arrivals import Arrivals
+from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero, found_skip
 from gradproof.shadow.record.hook_points import (
     Flag,
+    changes_step,
     cover,
     inner,
     install,
     leaves_of,
     params_of,
+    prepared,
     rates,
     states_of,
     tensors_of,
@@ -64,8 +67,8 @@ class Sink(Protocol):
 class Reporter:
     """Reports to a sink what happens to the gradient buffers."""
 
-    def __init__(self, sink: Sink, clean: str = "") -> None:
-        self.sink = sink
+    def __init__(self, sink: Sink, clean: str = "", arrivals: Arrivals | None = None) -> None:
+        self.sink, self.arrivals = sink, arrivals
         self.clean, self._fresh = clean, True
         self.module_buffers: dict[str, Any] = {}
         self.thorough = bool(getattr(sink, "tensors", True))
@@ -81,10 +84,10 @@ class Reporter:
         self._inside: list[str] = []
         self._steps = 0
         self._backwards = 0
+        self._begun = 0
         self._synced = False
         self._kept = False
         self._ranks = 1
-        self._odd: tuple[tuple[int, int], dict[str, str]] = ((-1, -1), {})
         self._place: Place | None = None
 
     def _event(
@@ -179,17 +182,25 @@ class Reporter:
 
     def rebound(self, setter: Call, tensor: Tensor, value: Any) -> None:
         """`p.data = value` of a known parameter: its numbers are those of another tensor from here on."""
+        made = not isinstance(tensor, UNMADE)
         setter(tensor, value)
-        if self.names.knows(tensor) and not self._inside:
+        if made and self.names.knows(tensor) and not self._inside:
             self._event("rebind", self._params([tensor]), params=self._named([tensor]))
 
+    def swapped(self, original: Call, one: Tensor, other: Tensor) -> None:
+        """torch.utils.swap_tensors refuses tensors with weak references: the known ones are forgotten meanwhile."""
+        known = [(t, self.names.claim(t)) for t in (one, other) if self.names.knows(t)]
+        for tensor, _ in known:
+            self.names.forget(tensor)
+            self.buffers.forget(tensor)
+        original(one, other)
+        for tensor, name in known:
+            self.names.name(tensor, name)
+
     def _dtypes(self, params: list[Tensor]) -> dict[str, str]:
-        """The buffers' dtypes, but for float32; without tensors they are looked at once for a set of parameters."""
-        key = (self.names.edition, len(params))
-        if self.thorough or self._odd[0] != key:
-            odd = ((p, p.grad.dtype) for p in params if p.grad is not None and p.grad.dtype is not torch.float32)
-            self._odd = key, {self.names.claim(p): str(dtype).removeprefix("torch.") for p, dtype in odd}
-        return self._odd[1]
+        """The buffers' dtypes, but for float32."""
+        odd = ((p, p.grad.dtype) for p in params if p.grad is not None and p.grad.dtype is not torch.float32)
+        return {self.names.claim(p): str(dtype).removeprefix("torch.") for p, dtype in odd}
 
     def _rated(self, optimizer: Any, at: str) -> None:
         """Report a learning rate that no scheduler set; `at` is the call before which it was seen."""
@@ -212,10 +223,18 @@ class Reporter:
                 params=self._named(changed),
                 number=self._backwards,
                 dtypes=self._dtypes(changed),
-                hooked=any(p._backward_hooks or p._post_accumulate_grad_hooks for p in changed),
-                kept=self._kept,
-                written=not self._synced and self.buffers.several_writes(changed),
+                kept=self._kept or (self.arrivals is not None and self.arrivals.again),
+                **self._interfered(changed),
             )
+
+    def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
+        """Whether something besides the derivative made what is in these buffers."""
+        if self.arrivals is None:
+            return {"hooked": any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params), "written": False}
+        hooked, trained = self.arrivals.hooked(params), self.names.optimized
+        written = not self._synced and self.arrivals.written(params)
+        free = bool(trained and self.arrivals.leaves - trained - self.names.housed)
+        return {"hooked": hooked, "written": written, "free": free}
 
 
 class Hooks(Reporter):
@@ -246,6 +265,8 @@ class Hooks(Reporter):
 
     def _remove(self) -> None:
         self._patches.restore()
+        if self.arrivals is not None:
+            self.arrivals.end()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -254,6 +275,9 @@ class Hooks(Reporter):
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
+            nn.modules.module.register_module_parameter_registration_hook(self.names.built),
+            nn.modules.module.register_module_module_registration_hook(self.names.built),
+            nn.modules.module.register_module_buffer_registration_hook(self.names.built),
             nn.modules.module.register_module_forward_pre_hook(self._forward),
         ]
         install(self, self._patches)
@@ -263,14 +287,22 @@ class Hooks(Reporter):
 
     def backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.backward."""
-        if "backward" in self._inside:
-            return original(*args, **kwargs)
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
+        if "backward" in self._inside:
+            if self.arrivals is not None:
+                self.arrivals.begin(roots, inner=True)
+            return original(*args, **kwargs)
         inputs = tensors_of(kwargs.get("inputs"))
         self._before_backward(roots, inputs)
         self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
-        result = self.within("backward", lambda: original(*args, **kwargs))
-        self._arrived()
+        if self.arrivals is not None:
+            self.arrivals.begin(roots)
+        try:
+            result = self.within("backward", lambda: original(*args, **kwargs))
+            self._arrived()
+        finally:
+            if self.arrivals is not None:
+                self.arrivals.end()
         if self._synced:
             world = torch.distributed.get_world_size()
             params = self._named(self._trainable())
@@ -360,20 +392,30 @@ class Hooks(Reporter):
     # Optimizers
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if self._nested(optimizer):
+            self._stack.append(self._stack[-1])
+            return None
         if "backward" in self._inside:
             self._arrived()
         self._poll()
+        if not self._handles:  # what just arrived was the first of a window that is not recorded
+            return None
         if not self.thorough:
             self._handles[-1].remove()
         self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
+        self._begun = self._backwards
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             self._step_event(optimizer, self._stack[-1], 0)
             return None
         wrapped = self._closure(optimizer, closure)
         return ((args[0], wrapped, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": wrapped})
+
+    def _nested(self, optimizer: Optimizer) -> bool:
+        """Whether this is the step of a base class, called by the step that is under way: one step."""
+        return bool(self._stack) and self._stack[-1][0] == self.number(optimizer) and self._begun == self._backwards
 
     def _closure(self, optimizer: Optimizer, closure: Call) -> Call:
         this, calls = self._stack[-1], [0]
@@ -418,7 +460,8 @@ class Hooks(Reporter):
             "type": type(optimizer).__name__,
             "foreign": not type(optimizer).__module__.startswith("torch.optim."),
             "call": this[1],
-            "hooked": bool(getattr(optimizer, "_optimizer_step_pre_hooks", None)),
+            "hooked": prepared(optimizer),
+            "changed": changes_step(optimizer),
         }
 
     def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
@@ -427,17 +470,21 @@ class Hooks(Reporter):
         return {f"state/{self.names.claim(p)}/{key}": held for p, key, held in states_of(optimizer)}
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if not self._handles:
+            return
         while self._stack and self._stack[-1][0] != self.number(optimizer):
             self._stack.pop()
         this = self._stack.pop() if self._stack else (self.number(optimizer), self._steps)
+        if this in self._stack:
+            return
         params = params_of(optimizer)
         self._fresh = True
         if self.thorough:
             self._keep_buffers()
         self._rates[optimizer] = rates(optimizer)
-        if not self.thorough:
-            self.buffers.rewritten()
-        self._event("stepped", self._params(params) | self._state(optimizer), **self._about(optimizer, this))
+        moved = None if self.thorough else bool(self.buffers.rewritten())
+        about = self._about(optimizer, this)
+        self._event("stepped", self._params(params) | self._state(optimizer), moved=moved, **about)
 
     def scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
@@ -454,6 +501,12 @@ class Hooks(Reporter):
             )  # fmt: skip
             self.buffers.applied(params)
         return result
+
+    def scaled(self, original: Call, scaler: Any, outputs: Any) -> Any:
+        """GradScaler.scale, of a loss."""
+        if scaler.is_enabled():
+            self._event("scaled")
+        return original(scaler, outputs)
 
     def unscale(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
@@ -492,6 +545,7 @@ class Hooks(Reporter):
             "schedule",
             scheduler=self.number(scheduler),
             type=type(scheduler).__name__,
+            last=getattr(scheduler, "last_epoch", 0),
             optimizer=None if optimizer is None else self.number(optimizer),
             before=before,
             after=rates(optimizer),
@@ -511,6 +565,7 @@ class Hooks(Reporter):
         self._made.add(optimizer)
         self._rates[optimizer] = rates(optimizer)
         group = optimizer.param_groups[-1]
+        self.names.optimized.update(map(id, group["params"]))
         for param, name in zip(group["params"], group.get("param_names", [None] * len(group["params"])), strict=False):
             if name is None:
                 self.names.know(param)

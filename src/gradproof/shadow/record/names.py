@@ -31,6 +31,9 @@ class Names:
         self._taken: dict[str, int] = {}
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._outer: list[weakref.ref[nn.Module]] = []
+        self._built: list[weakref.ref[nn.Module]] = []
+        self.optimized: set[int] = set()  # ids of the parameters that optimizers were given
+        self.housed: set[int] = set()  # ids of the parameters of modules that ran
         self.edition = 0
 
     def clear(self) -> None:
@@ -41,6 +44,9 @@ class Names:
         self._taken.clear()
         self._modules.clear()
         self._outer.clear()
+        self._built.clear()
+        self.optimized.clear()
+        self.housed.clear()
 
     def know(self, tensor: Tensor) -> None:
         """A parameter that has no name yet."""
@@ -53,6 +59,10 @@ class Names:
         self.edition += 1
         self._held.pop(key, None)
         self._names.pop(key, None)
+
+    def forget(self, tensor: Tensor) -> None:
+        """Know nothing of a parameter any more, and hold no reference to it."""
+        self._gone(id(tensor), None)
 
     def name(self, tensor: Tensor, name: str) -> None:
         """Name a parameter, once. A name that another live parameter has gets a number."""
@@ -72,16 +82,38 @@ class Names:
         self._modules.update(module.modules())
         self._outer.append(weakref.ref(module))
         for name, tensor in module.named_parameters():
+            self.housed.add(id(tensor))
             below = self.behind(tensor)
             if below is not None:
                 self.name(below, name)
 
+    def built(self, module: nn.Module, name: str, part: Any) -> None:
+        """A module is given a parameter, a buffer or a module: it may hold state although it never runs itself."""
+        if not self._built or self._built[-1]() is not module:
+            self._built.append(weakref.ref(module))
+
     def buffers(self) -> Iterator[tuple[str, Tensor]]:
-        """Every buffer of the modules that ran, by its name in the outermost one and the number of that module."""
+        """Every buffer of the modules that ran, by its name in the outermost one and the number of that module.
+
+        Then those of modules that were made and did not run, with the weights in them that nothing trains.
+        """
+        seen: set[int] = set()
         for number, held in enumerate(self._outer):
             module = held()
             for name, buffer in module.named_buffers() if module is not None else ():
+                seen.add(id(buffer))
                 yield (f"{name}#{number + 1}" if number else name), buffer
+        for number, held in enumerate(self._built):
+            module = held()
+            own = (
+                ()
+                if module is None or module in self._modules
+                else (*module.named_buffers(), *module.named_parameters())
+            )
+            for name, part in own:
+                if id(part) not in seen and not self.knows(part):
+                    seen.add(id(part))
+                    yield f"{type(module).__name__}.{name}#{number + 1}", part
 
     def moved(self, module: nn.Module) -> None:
         """Name the parameters of a module before something is done to all of them, where one of them is known."""

@@ -291,6 +291,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         tensors = tensors_in((args, kwargs))
         if any(type(t).__name__ == "AsyncCollectiveTensor" for t in tensors):
             return NotImplemented
+        if any(type(t).__name__ == "FakeTensor" for t in tensors):
+            return func(*args, **kwargs)
         if spec.base == "_c10d_functional._wrap_tensor_autograd":
             return func(*args, **kwargs)
         if any(storage_of(t) is None or t.is_complex() for t in tensors):

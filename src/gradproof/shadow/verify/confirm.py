@@ -20,7 +20,7 @@ from gradproof.shadow.record.run import Recording
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.verify.numbers import contents, distance, kind, largest
-from gradproof.shadow.verify.obligations import granted
+from gradproof.shadow.verify.obligations import foreign, granted
 from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorded, stepped, values_of
 
 ASIDE = ("buffer", "printed")
@@ -32,6 +32,8 @@ FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
 MEANT = {
     "zero": ("an accumulator of the loop's own", "keep the window's sum in .grad until the step, and zero it after"),
     "step": ("a loop of several epochs", "train run.windows windows of run.accum_steps micro-batches, once"),
+    "rate": ("a rate that is a function of the samples seen", "set the learning rate once a window, before its step"),
+    "schedule": ("a schedule of the samples seen", "advance the schedule once a window, after its step"),
     "weights": ("a step that moves the weights and moves them back, as SAM does", "change weights in the step only"),
 }
 """By the event: what in a right loop looks the same, and how to write the loop so that it can be decided."""
@@ -51,6 +53,8 @@ def _agree(ours: Tape, full: Tape) -> bool:
     """Equal but for roundings of the largest number of the same kind: a gradient may be nothing but rounding."""
     unit = max(UNIT[narrowest(ours)], UNIT[narrowest(full)])
     mine, theirs = ({n: v for n, v in contents(tape).items() if kind(n) not in ASIDE} for tape in (ours, full))
+    if len(stepped(ours)) != len(stepped(full)) and foreign(ours):
+        mine, theirs = ({n: v for n, v in side.items() if n[0] < 0} for side in (mine, theirs))
     if not mine or mine.keys() != theirs.keys():
         return False
     for group in {kind(n) for n in mine}:
@@ -91,13 +95,23 @@ def borne_out(session: Session, broken: Sequence[Broken]) -> tuple[list[Broken],
     """Offences against the window protocol that stand, and those that no number bears out."""
     tape = session.ours[0].tape
     doubted = [b for b in broken if _doubtful(b, tape)]
+    if _schedules(tape) != _schedules(session.full[0].tape):
+        doubted = [b for b in doubted if b.event not in ("rate", "schedule")]
     if not doubted or not everywhere_alike(session):
         return list(broken), []
     return [b for b in broken if b not in doubted], doubted
 
 
+def _schedules(tape: Tape) -> tuple[list[list[float]], dict[int, float]]:
+    """The learning rates of every step, and how far each scheduler has come at the end."""
+    rates = [event.detail.get("lr", []) for event in tape.events("step")]
+    return rates, {e.detail["scheduler"]: round(float(e.detail["last"]), 9) for e in tape.events("schedule")}
+
+
 def _doubtful(broken: Broken, tape: Tape) -> bool:
     """Whether a right loop can look so: its gradients reach the step all the same, and each step has new ones."""
+    if broken.event in ("rate", "schedule"):
+        return True
     rules, state, event = table().RULES, table().State, table().Event
     if broken.why == rules[state.OPEN, event.ZERO].why:
         return _handed(broken, tape)
@@ -148,8 +162,10 @@ def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[
         details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
         yield Result(broken.obligation, Outcome.UNKNOWN, words, broken.place, mend, "events", RECORDED, details)
     known = {b.obligation for b in (*doubted, *refuted)}
-    for name in FOLLOWED if doubted else ():
-        if name not in known:
-            words = f"not decided: the events were followed up to an act that seems to break {doubted[0].obligation}"
-            mend = MEANT.get(doubted[0].event, MEANT["step"])[1]
-            yield Result(name, Outcome.UNKNOWN, words, doubted[0].place, mend, "events", RECORDED)
+    first = next((b for b in (*doubted, *(b for b in refuted if b.last))), None)
+    for name in FOLLOWED if first else ():
+        if first is not None and name not in known:
+            seems = "seems to break" if first in doubted else "breaks"
+            words = f"not decided: the events were followed up to an act that {seems} {first.obligation}"
+            mend = MEANT.get(first.event, MEANT["step"])[1] if first in doubted else "repair what breaks the rule first"
+            yield Result(name, Outcome.UNKNOWN, words, first.place, mend, "events", RECORDED)

@@ -111,6 +111,11 @@ class Settled:
             self.broken = [*self.broken, moved]
             tape = self.session.ours[0].tape
             yield replace(offence(moved, tape), domain=decision.domain, reach=decision.reach)
+        apart = next((text for text in decision.missing if "windows were stepped" in text), "")
+        if apart and not self.broken:
+            for name in ("GA-EQ-001", "GA-INV-001"):
+                yield Result(name, Outcome.OPAQUE, apart, self._step(), "", decision.domain, decision.reach)
+            return
         yield from self._gradients(decision)
         yield from self._losses(decision)
         if self.session.ranks > 1:

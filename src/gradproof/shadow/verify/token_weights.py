@@ -17,6 +17,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
+
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Interpreter, Observation
 from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
@@ -277,7 +279,7 @@ def moves(base: Sequence[Observation], other: Sequence[Observation]) -> list[Mov
     made = []
     for a, b in zip(base, other, strict=True):
         pairs = ((n, a.values[n], b.values[n]) for n in a.values if isinstance(a.values[n], Value))
-        made.append({n: [int(v) % PRIME for v in (y.parts[0] - x.parts[0]).ravel()] for n, x, y in pairs})
+        made.append({n: [int(v) % PRIME for v in np.ravel(y.parts[0] - x.parts[0])] for n, x, y in pairs})
     return made
 
 

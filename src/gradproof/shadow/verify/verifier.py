@@ -321,13 +321,18 @@ class Judge:
 
     def _moves(self) -> None:
         tape = self.session.ours[0].tape
-        for place, words in (
-            (obligations.unmoved(tape), "the step was called and no weight moved"),
-            (obligations.undone(tape), "the weights that the step gave were put back before they were used"),
-        ):
-            if place is not None:
-                self.add(Result("GA-INV-003", Outcome.REFUTED, words, place, "leave the weights to the optimizer"))
-                return
+        place, mend = obligations.unmoved(tape), "leave the weights to the optimizer"
+        if place is not None:
+            words = "the step was called and no weight moved"
+            self.add(Result("GA-INV-003", Outcome.REFUTED, words, place, mend))
+            return
+        place = obligations.undone(tape)
+        if place is not None:
+            words = "the weights that the step gave were put back before they were used"
+            if (bounded := obligations.bounded(tape)) is not None:
+                words, place = f"not decided: {words}, as it seems; weights at a bound look the same", bounded
+            known = Outcome.REFUTED if bounded is None else Outcome.UNKNOWN
+            self.add(Result("GA-INV-003", known, words, place, mend))
 
     # What makes numbers worthless
 
