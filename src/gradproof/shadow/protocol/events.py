@@ -323,6 +323,8 @@ class Flow:
         for out, given, inputs, tokens in told:
             if not self.scope:
                 self._look(index, entry, name, out, given, inputs, tokens)
+            elif self.scope != "step" and out.storage in self.params and not entry.backward:
+                self._by_hand(self.params[out.storage], entry.place)
             self._write(index, entry, name, out, inputs, tokens, newest)
 
     def _passes(self, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> frozenset[int]:

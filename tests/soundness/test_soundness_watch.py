@@ -1,0 +1,106 @@
+"""`watch` on scripts that were written against it: what is wrong never holds, what is right is never refuted.
+
+Each script runs in a forked process of its own, in both modes, as `gradproof watch --accum-steps 4` would run it. None
+may end otherwise than it does alone.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch._dynamo
+import torch.utils.data
+
+from gradproof.shadow.process.watch import BLIND, Watch, run_script
+from tests.soundness.watched_clips import CLIPS
+from tests.soundness.watched_narrow import NARROW
+from tests.soundness.watched_right import RIGHT
+from tests.soundness.watched_stale import STALE
+from tests.soundness.watched_steps import STEPS
+
+HEAD = """\
+import torch, torch.nn as nn
+from torch.nn.functional import mse_loss
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2))
+X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+N, W = 4, 5
+def mb(i): return mse_loss(model(X[i]), Y[i]) / N
+"""
+WRONG = {**CLIPS, **STEPS, **STALE, **NARROW}
+MODES = ("events", "full")
+BEFORE_IT_ARRIVES = {"custom fn persistent buffer"}
+"""Wrong in what a custom autograd function returns: events mode says that it does not cover that."""
+Answers = dict[str, str]
+
+
+def answered(script: str, mode: str, end: Any) -> None:
+    """In a process of its own: watch, and send the outcomes; the text of an exception where there is one."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    with open(os.devnull, "w") as nowhere:
+        os.dup2(nowhere.fileno(), 1)
+        os.dup2(nowhere.fileno(), 2)
+    watch, found = Watch(4, 3, mode), {}
+    try:
+        with watch:
+            run_script([script])
+    except Exception as error:
+        found["raised"] = f"{type(error).__name__}: {error}"
+    found |= {r.obligation: str(r.outcome) for r in watch.verification().results}
+    end.send(json.dumps(found))
+    end.close()
+    os._exit(0)
+
+
+def watched(folder: Path, body: str, mode: str) -> Answers:
+    """The outcomes of a script by obligation."""
+    script = folder / "train.py"
+    script.write_text(HEAD + body)
+    here = multiprocessing.get_context("fork")
+    mine, theirs = here.Pipe(duplex=False)
+    process = here.Process(target=answered, args=(str(script), mode, theirs))
+    process.start()
+    theirs.close()
+    try:
+        said = mine.recv()
+    except EOFError:
+        said = json.dumps({"raised": "the process ended"})
+    process.join()
+    return dict(json.loads(said))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_does_not_hold(tmp_path: Path, name: str, mode: str) -> None:
+    body, wrong = WRONG[name]
+    found = watched(tmp_path, body, mode)
+    assert "raised" not in found, found
+    if mode == "events" and name in BEFORE_IT_ARRIVES:
+        assert any("custom autograd functions" in text for text in BLIND)
+        return
+    assert [o for o in wrong if found[o] == "HOLDS"] == [], found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> None:
+    found = watched(tmp_path, RIGHT[name], mode)
+    assert "raised" not in found, found
+    assert [o for o, outcome in found.items() if outcome == "REFUTED"] == [], found
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_plain_script_holds(tmp_path: Path, mode: str) -> None:
+    """The same answers are no answers where nothing ever holds."""
+    body = "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n    opt.step(); opt.zero_grad()\n"
+    found = watched(tmp_path, body, mode)
+    assert {o for o, outcome in found.items() if outcome == "HOLDS"} == {f"GA-INV-00{i}" for i in (2, 3, 4, 5)}
