@@ -68,10 +68,11 @@ compiled: $(READY)
 gpu: $(READY)
 	$(BIN)/gradproof run --device cuda
 
-# Whatever imports a module compiles it: to compile all of torch takes longer than to install it.
+# Packages are compiled once, by two processes: many tests start Python, and torch takes three times as long uncompiled.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[test,loops]'
+	-$(BIN)/python -m compileall -q -j 2 $(VENV)/lib >/dev/null
 	touch $(READY)
 
 clean:

@@ -60,6 +60,8 @@ def install(home: Path) -> Path:
     pip = [str(home / "env/bin/python"), "-m", "pip", "install", "--quiet", "--no-compile"]
     pip += ["--constraint", str(REPOSITORY / "constraints.txt"), str(wheel)]
     subprocess.run(pip, cwd=home, env=environ(home / "env/bin"), timeout=LIMIT, check=True)
+    compiled = [str(home / "env/bin/python"), "-m", "compileall", "-q", "-j", "2", str(home / "env/lib")]
+    subprocess.run(compiled, stdout=subprocess.DEVNULL, timeout=LIMIT, check=False)  # some files are for other Pythons
     return home / "env/bin"
 
 

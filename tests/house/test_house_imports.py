@@ -148,3 +148,8 @@ def test_judging_needs_neither() -> None:
     blocked = {*SOLVERS, "torch", "hypothesis", "numpy"}
     found = loaded_by(BLOCK.format(names=blocked) + importing([*names, "gradproof.session", *RENDERERS]))
     assert found & blocked == set()
+
+
+def test_what_check_prints_needs_no_torch() -> None:
+    """The command that waits for the verification does not import torch a second time to print it."""
+    assert "torch" not in loaded_by(importing(["gradproof.report.formats.step", "gradproof.cli.check"]))

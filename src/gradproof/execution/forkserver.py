@@ -33,7 +33,7 @@ from typing import IO, NoReturn
 from gradproof.core.outcome import Kind
 from gradproof.core.processes import PREFIX, SERVE, end_strays
 from gradproof.core.workspace import Locator, installed
-from gradproof.evidence.environment import environment
+from gradproof.evidence.environment import environment, taken
 
 # -- Workers that are forked from one process with the solvers and PyTorch imported, which saves seconds for each.
 LOST = 256  # no exit code of a process: the fork server ended before it could tell
@@ -268,6 +268,7 @@ def serve(descriptor: int, before: Iterable[str], work: Callable[[], None]) -> N
     sys.meta_path.insert(0, stash)
     stash.hide()
     environment()
+    taken("")  # reads what every worker asks for: which distribution owns what, and which of them gradproof needs
     _Server(socket.socket(fileno=descriptor), stash, work).run()
 
 

@@ -24,7 +24,6 @@ from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
-from gradproof.shadow.protocol import monitor_report
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Place
 
@@ -166,8 +165,17 @@ def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
         yield "Recorded", ["nothing"]
 
 
+def _monitoring(monitoring: Any) -> list[str]:
+    """What was counted of a watched run; only then is there anything to import for it."""
+    if not monitoring:
+        return []
+    from gradproof.shadow.protocol import monitor_report
+
+    return monitor_report.monitoring_lines(monitoring)
+
+
 def _facts(v: Verification) -> Iterator[tuple[str, list[str]]]:
-    yield "Monitoring", monitor_report.monitoring_lines(v.monitoring)
+    yield "Monitoring", _monitoring(v.monitoring)
     domains = sorted({r.domain for r in v.results if r.domain})
     yield "Domains", domains
     yield "Shapes", [f"{name} {shape}" for name, shape in v.shapes.items()]
