@@ -218,15 +218,26 @@ def parts(returned: Any) -> Iterable[Any]:
     return [] if isinstance(returned, torch.nn.Module | torch.optim.Optimizer) else own.values()
 
 
+def inside(returned: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
+    """What a returned value holds that holds nothing itself, in order. What holds itself is gone through once."""
+    held = () if id(returned) in above else parts(returned)
+    if not isinstance(returned, Mapping | list | tuple | set | frozenset):
+        yield returned
+    for part in held:
+        yield from inside(part, (*above, id(returned)))
+
+
 def tensors(returned: Any) -> list[torch.Tensor]:
     """Every floating-point tensor in what a function returned, in order."""
-    if isinstance(returned, torch.Tensor):
-        return [returned] if returned.is_floating_point() else []
-    return [t for part in parts(returned) for t in tensors(part)]
+    return [x for x in inside(returned) if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
 def numbers(returned: Any) -> list[float]:
     """Every number in what a function returned that is no floating-point tensor, in order; of a text, those in it."""
+    return [x for one in inside(returned) for x in _numbers(one)]
+
+
+def _numbers(returned: Any) -> list[float]:
     if isinstance(returned, bool | np.bool_ | complex | bytes | type(None)):
         return []
     if isinstance(returned, int | float | np.integer | np.floating):
@@ -234,8 +245,8 @@ def numbers(returned: Any) -> list[float]:
     if isinstance(returned, str):
         return [float(text) for text in TEXT_NUMBER.findall(returned)]
     if isinstance(returned, np.ndarray):
-        return [x for one in returned.ravel().tolist() for x in numbers(one)]
+        return [x for one in returned.ravel().tolist() for x in _numbers(one)]
     if isinstance(returned, torch.Tensor):
         plain = not returned.is_floating_point() and not returned.is_complex() and returned.dtype is not torch.bool
         return [float(x) for x in returned.detach().flatten().tolist()] if plain else []
-    return [x for part in parts(returned) for x in numbers(part)]
+    return []

@@ -110,11 +110,11 @@ def _schedules(tape: Tape) -> tuple[list[list[float]], dict[int, float]]:
 
 def _doubtful(broken: Broken, tape: Tape) -> bool:
     """Whether a right loop can look so: its gradients reach the step all the same, and each step has new ones."""
-    if broken.event in ("rate", "schedule"):
+    if broken.event in ("rate", "schedule", "state"):
         return True
     rules, state, event = table().RULES, table().State, table().Event
     if broken.why == rules[state.OPEN, event.ZERO].why:
-        return _handed(broken, tape)
+        return foreign(tape) or _handed(broken, tape)
     early = {rules[state.OPEN, event.STEP].why, rules[state.FULL, event.ACCUMULATE].why, table().EXTRA.why}
     return (broken.why in early and _new_at_every_step(tape)) or broken.why in (CHANGED, AVERAGED)
 

@@ -7,7 +7,7 @@ constants that are not the numbers that they stand for, or by a learning rate th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,13 +19,15 @@ from gradproof.shadow.protocol.event_ops import BOUNDS, base
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.tape import Const, Event, Place, Tape
 from gradproof.shadow.verify.compare import Quantity, windows
 from gradproof.shadow.verify.diagnosis import Scale, mend, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.match import same
 from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorded, stepped, values_of
 
 ROUNDINGS = 64
+LOOSEST = 1 / 16
+TINY = 1e-12
 WHOLE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
 GROUPS = {
     "grad": "GA-EQ-001",
@@ -204,8 +206,8 @@ def granted(unit: float, *sizes: float, least: float = 1e-12) -> float:
 
 
 def close(a: float, b: float, unit: float) -> bool:
-    """Equal within rounding, as losses are."""
-    return abs(a - b) <= granted(unit, abs(a), abs(b)) or a == b
+    """Equal within rounding, as losses are: means of a few numbers, which 16 bits do not move by a fifth."""
+    return abs(a - b) <= min(granted(unit, abs(a), abs(b)), LOOSEST * max(abs(a), abs(b), TINY)) or a == b
 
 
 def _steady(session: Session, unit: float) -> bool:
@@ -229,9 +231,19 @@ def integers_of(tape: Tape) -> list[str]:
     said = []
     if tape.integers:
         said.append(f"token ids, targets and masks are those of the recorded run ({len(tape.integers)} sites)")
-    if any(r.dtype in WHOLE and r.count > 1 for e in tape.entries() for r in e.writes):
+    made = (c for e in tape.entries() for c in consts_of((*e.args, *e.kwargs.values())))
+    if any(c.dtype in WHOLE and np.size(c.value) > 1 for c in made):
         said.append("integers and truth values that the function makes are those of the recorded run")
     return said
+
+
+def consts_of(arg: Any) -> Iterator[Const]:
+    """Every constant tensor in an argument."""
+    if isinstance(arg, Const):
+        yield arg
+    elif isinstance(arg, list | tuple):
+        for part in arg:
+            yield from consts_of(part)
 
 
 def _roots(session: Session) -> list[float]:
