@@ -28,6 +28,8 @@ from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorde
 ROUNDINGS = 64
 LOOSEST = 1 / 16
 TINY = 1e-12
+LIKE = 1e-2
+"""How far numbers may be from one multiple of the losses and still be taken for them."""
 WHOLE = frozenset({"bool", "uint8", "int8", "int16", "int32", "int64"})
 GROUPS = {
     "grad": "GA-EQ-001",
@@ -271,8 +273,11 @@ def _holds_the_mean(session: Session, full: list[float], unit: float) -> bool:
 
 
 def _is_the_mean(roots: list[float], numbers: list[float], unit: float) -> bool:
-    """Whether numbers are one multiple of the losses of their windows."""
-    return all(close(x * roots[0], r * numbers[0], unit) for x, r in zip(numbers, roots, strict=True))
+    """Whether numbers are one multiple of the losses of their windows, but for the places that they are rounded to."""
+    whole = all(x.is_integer() for x in numbers)
+    first = numbers[0]
+    allowed = [max(LIKE, ROUNDINGS * unit) * abs(r * first) + whole * (abs(r) + abs(roots[0])) for r in roots]
+    return all(abs(x * roots[0] - r * first) <= a for x, r, a in zip(numbers, roots, allowed, strict=True))
 
 
 def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
