@@ -234,6 +234,24 @@ def optimizer_that_steps_every_nth_time(run: Run) -> None:
     end(*model.parameters())
 
 
+class Renamed(torch.optim.SGD):
+    """Its step calls the step of its base class: one step."""
+
+    def step(self, closure: Any = None) -> Any:
+        return super().step(closure)
+
+
+def step_that_calls_its_base(run: Run) -> None:
+    model, _ = start(run)
+    optimizer = Renamed(model.parameters(), lr=RATE)
+    for window in windows(run):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    end(*model.parameters())
+
+
 def rate_by_the_samples_seen(run: Run) -> None:
     model, optimizer = start(run)
     seen = 0
@@ -346,5 +364,5 @@ CLEAN = ("stale, from state", "stale, in state")
 RIGHT: tuple[Step, ...] = (
     sums_in_state, optimizer_with_sums_of_its_own, optimizer_that_steps_every_nth_time, rate_by_the_samples_seen,
     rate_too_small_to_move_a_weight, weights_at_their_bound, largest_loss_beside_the_mean, parameter_without_dimensions,
-    sparse_embedding, returns_what_holds_itself,
+    sparse_embedding, returns_what_holds_itself, step_that_calls_its_base,
 )  # fmt: skip

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.hook_points import params_of
@@ -126,18 +126,24 @@ def called(step: Step, run: Run, watched: bool) -> Seen:
     seed(run.seed)
     steps: list[Tensors] = []
     seen = Seen(steps if watched else None)
+    inside: list[Optimizer] = []  # a step that calls the step of its base class is one step
+
+    def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        inside.append(optimizer)
 
     def after(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        steps.append([_flat([_plain(p)]) for p in params_of(optimizer)])
+        inside.remove(optimizer)
+        if optimizer not in inside:
+            steps.append([_flat([_plain(p)]) for p in params_of(optimizer)])
 
-    handle = register_optimizer_step_post_hook(after) if watched else None
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)] if watched else []
     try:
         returned = step(run)
         seen.returned = _flat([*map(_plain, tensors(returned)), np.asarray(numbers(returned))])
     except Exception as error:
         seen.error = told(error)
     finally:
-        if handle is not None:
+        for handle in handles:
             handle.remove()
     return seen
 
