@@ -39,6 +39,9 @@ HEAD = (
     "later window's gradient when the samples of the first window change and no weight moves. A blind step reads none",
     "of run's numbers, so that a comparison with itself says nothing about it.",
     "",
+    "`watch` has scripts of its own, `tests/soundness/watched_*.py`: each wrong one names the obligations that do not",
+    "hold of it, and none may be refuted that is right. `tests/unit/shadow_reading.py` has further steps for `check`.",
+    "",
 )
 
 
