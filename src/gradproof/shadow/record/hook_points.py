@@ -159,17 +159,20 @@ def states_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
 
 
 def changes_step(optimizer: Optimizer) -> bool:
-    """Whether something is put around the step of an optimizer of torch.optim: a subclass's own step, or a hook."""
+    """Whether something is put around the step of an optimizer of torch.optim: a subclass's own step, or a hook.
+
+    A wrapper need not have called Optimizer's constructor, which makes the tables of hooks.
+    """
     kinds = [c for c in type(optimizer).__mro__ if issubclass(c, Optimizer) and c is not Optimizer]
     steps = [getattr(vars(c)["step"], "__module__", "") for c in kinds if "step" in vars(c)]
     own = [not s.startswith("torch.optim.") for s in steps]
     around = bool(own) and own[0] and not all(own)
-    return around or bool(optimizer._optimizer_step_post_hooks) or strange(POST_HOOKS)
+    return around or bool(getattr(optimizer, "_optimizer_step_post_hooks", None)) or strange(POST_HOOKS)
 
 
 def prepared(optimizer: Optimizer) -> bool:
     """Whether hooks of the user's own run before an optimizer's step."""
-    return bool(optimizer._optimizer_step_pre_hooks) or strange(PRE_HOOKS)
+    return bool(getattr(optimizer, "_optimizer_step_pre_hooks", None)) or strange(PRE_HOOKS)
 
 
 def strange(hooks: Mapping[int, Any]) -> bool:
