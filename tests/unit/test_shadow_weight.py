@@ -21,9 +21,8 @@ from gradproof.shadow.tape import Source, Tape
 from gradproof.shadow.verify.token_weights import (
     RULES,
     Counts,
+    Weighing,
     alike,
-    closest,
-    count_vectors,
     shown,
     weigh,
     weighing,
@@ -223,6 +222,37 @@ def test_ranks(rule: str) -> None:
 
 
 # Counts that tell the rules apart.
+
+
+def count_vectors(n: int, ranks: int = 1, length: int = 4, samples: int = 2) -> list[Counts]:
+    """Windows of `n` micro-batches of up to `samples` sequences, padded to `length` tokens or up to two more.
+
+    They tell all rules apart for two ranks and n > 1; with one rank, rules about devices agree with others, and with
+    n = 1 most do. The counts are small and differ between neighbouring micro-batches; the last window is one
+    micro-batch short when n > 1. Raises ValueError for n or ranks below 1, or fewer than three tokens a sequence.
+    """
+    if n < 1 or ranks < 1 or length < 3:
+        raise ValueError("at least one micro-batch, one rank and three tokens a sequence")
+    whole = [_expected_window(n, n, ranks, length, samples, shift) for shift in range(2)]
+    return whole + ([_expected_window(n - 1, n, ranks, length, samples, 1)] if n > 1 else [])
+
+
+def _expected_window(n: int, planned: int, ranks: int, length: int, samples: int, shift: int) -> Counts:
+    most = samples * (length - 1)
+    rows: list[tuple[tuple[int, ...], ...]] = [(), (), (), ()]
+    for r in range(ranks):
+        valid = tuple(1 + (2 * k + 3 * r + shift + (k * k) % 3) % most for k in range(n))
+        held = tuple(max(1, samples - (k + r + shift) % 2) for k in range(n))
+        padded = tuple(h * (length + (k + r + shift) % 3) for k, h in enumerate(held))
+        fitting = tuple(min(v, h * (length - 1)) for v, h in zip(valid, held, strict=True))
+        columns = (fitting, padded, held, tuple(min(h, v) for v, h in zip(fitting, held, strict=True)))
+        rows = [(*row, column) for row, column in zip(rows, columns, strict=True)]
+    return Counts(rows[0], rows[1], rows[2], rows[3], planned)
+
+
+def closest(found: Sequence[tuple[Counts, Weighing]]) -> list[str]:
+    """Rules that explain weights which were found at some counts: the names of all that agree everywhere."""
+    return [name for name in RULES if found and all(weighing(name, counts) == weights for counts, weights in found)]
 
 
 @pytest.mark.parametrize("n", range(2, 9))

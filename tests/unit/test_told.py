@@ -15,7 +15,6 @@ from gradproof.core.timeline import (
     Tick,
     as_lines,
     as_svg,
-    as_text,
     from_json,
     shortened,
 )
@@ -93,7 +92,7 @@ def test_the_reference_is_blamed_for_nothing() -> None:
 def test_both_forms_of_the_drawing_mark_the_event() -> None:
     ours, right = window(MUTANTS["missing_scale"].subject), window(Accumulation)
     line = from_json(traced("GA-EQ-001", ours, right, "GA-EQ-001 breaks", CUT)["trace"])
-    assert "X 2 accumulate: the reference has [1/8, -1/4] here" in as_text(line)
+    assert "X 2 accumulate: the reference has [1/8, -1/4] here" in "\n".join(as_lines(line))
     assert as_lines(line)[1].split() == ["X", "2", "accumulate", "[1/4,", "-1/2]"]
     drawing = str(as_svg(line))
     assert drawing.count('stroke="#c62828"') == 1
@@ -215,7 +214,7 @@ def test_crosshair_tells_its_numbers_too() -> None:
     line = from_json(example["trace"])
     [(number, tick)] = [(i, t) for i, t in line.faults if t.refused]
     assert (number, tick.event) == (2, "accumulate")
-    assert "Ratio" not in as_text(line)
+    assert "Ratio" not in "\n".join(as_lines(line))
 
 
 @pytest.mark.parametrize(
@@ -233,6 +232,6 @@ def test_a_torch_step_is_told_by_its_hooks(clause: str, name: str, number: int, 
     assert control.counterexample is not None
     line = from_json(control.counterexample["trace"])
     [(found, tick)] = [(i, t) for i, t in line.faults if t.refused]
-    assert (found, tick.refused.startswith(why)) == (number, True), as_text(line)
+    assert (found, tick.refused.startswith(why)) == (number, True), as_lines(line)
     assert line.ticks[-1].harm == f"{clause} breaks"
     assert set(control.counterexample) == {"clause", "values", "found_by", "trace"}

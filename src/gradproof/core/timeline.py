@@ -134,24 +134,6 @@ def _faults(line: Timeline) -> list[str]:
     return [f"{tick.mark} {i} {tick.event}: {tick.words}" for i, tick in line.faults]
 
 
-def as_text(line: Timeline) -> str:
-    """The timeline as lines of text, without a trailing newline."""
-    notes = [t.note for t in line.ticks]
-    lanes = [(lane, [t.mark if t.event == lane else "" for t in line.ticks]) for lane in line.lanes]
-    head = [("", [str(i) for i in range(1, len(line.ticks) + 1)])]
-    rows = head + ([("", notes)] if any(notes) else []) + lanes
-    states = ("state", [t.after for t in line.ticks])
-    gutter = max(len(name) for name, _ in [*rows, states]) + 2
-    start = max(len(line.start), 1) + 2
-    widths = [max(len(cells[i]) for _, cells in [*rows, states]) + 2 for i in range(len(line.ticks))]
-    out = [line.title]
-    for name, cells in [*rows, states]:
-        first = line.start if name == "state" else ""
-        body = "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
-        out.append(f"{name.ljust(gutter)}{first.ljust(start)}{body}".rstrip())
-    return "\n".join(out + _faults(line))
-
-
 def as_svg(line: Timeline) -> Markup:
     """The timeline as one `svg` element for a page of HTML; every text in it is escaped."""
     column = max(COLUMN, min(WIDEST, round(LETTER * max(len(_head(i, t)) for i, t in enumerate(line.ticks, 1)) + 8)))
@@ -214,9 +196,3 @@ def _text(x: float, y: float, text: str, anchor: str, colour: str) -> Markup:
     said = Markup("") if anchor == "middle" else Markup(' text-anchor="{}"').format(anchor)
     said += Markup("") if colour == "currentColor" else Markup(' fill="{}"').format(colour)
     return Markup('<text x="{:.0f}" y="{:.0f}"{}>{}</text>').format(x, y, said, text)
-
-
-def as_page(lines: Sequence[Timeline]) -> str:
-    """A page of HTML with one figure a timeline, for reading without a report."""
-    figures = Markup("").join(Markup("<figure>{}</figure>").format(as_svg(line)) for line in lines)
-    return str(Markup('<!doctype html><html lang="en"><meta charset="utf-8"><title>Timelines</title>') + figures)

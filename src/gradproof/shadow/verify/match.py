@@ -231,12 +231,6 @@ def contents_apart(accumulated: Tape, full: Tape) -> list[str]:
     return wrong
 
 
-def values_apart(one: Tape, other: Tape) -> list[str]:
-    """Sources with the same amount of numbers but other values in the two runs."""
-    a, b = streams(one), streams(other)
-    return [described(k) for k in sorted(a.keys() & b.keys()) if a[k].size == b[k].size and not same(a[k], b[k])]
-
-
 def same(a: Any, b: Any) -> bool:
     """Equal bit for bit as numbers, NaN included."""
     x, y = np.asarray(a), np.asarray(b)
