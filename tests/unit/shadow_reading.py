@@ -292,6 +292,31 @@ def weights_at_their_bound(run: Run) -> None:
     end(*model.parameters())
 
 
+def weights_that_are_bound_anew(run: Run) -> None:
+    model, _ = start(run)
+    for window in windows(run):
+        sums = [torch.zeros_like(p) for p in model.parameters()]
+        for a, b in window:
+            grads = torch.autograd.grad(F.mse_loss(model(a), b) / len(window), list(model.parameters()))
+            sums = [s + g for s, g in zip(sums, grads, strict=True)]
+        for s, p in zip(sums, model.parameters(), strict=True):
+            p.data = p.data - RATE * s
+    end(*model.parameters())
+
+
+def weights_that_are_new_tensors(run: Run) -> None:
+    model, _ = start(run)
+    held = {k: v.detach().clone().requires_grad_() for k, v in model.named_parameters()}
+    for window in windows(run):
+        sums: dict[str, Any] = dict.fromkeys(held, 0.0)
+        for a, b in window:
+            loss = F.mse_loss(torch.func.functional_call(model, held, (a,)), b) / len(window)
+            for k, g in zip(held, torch.autograd.grad(loss, list(held.values())), strict=True):
+                sums[k] = sums[k] + g
+        held = {k: (v.detach() - RATE * sums[k]).requires_grad_() for k, v in held.items()}
+    end(*held.values())
+
+
 def largest_loss_beside_the_mean(run: Run) -> list[dict[str, float]]:
     model, optimizer = start(run)
     out = []
@@ -364,5 +389,6 @@ CLEAN = ("stale, from state", "stale, in state")
 RIGHT: tuple[Step, ...] = (
     sums_in_state, optimizer_with_sums_of_its_own, optimizer_that_steps_every_nth_time, rate_by_the_samples_seen,
     rate_too_small_to_move_a_weight, weights_at_their_bound, largest_loss_beside_the_mean, parameter_without_dimensions,
-    sparse_embedding, returns_what_holds_itself, step_that_calls_its_base,
+    sparse_embedding, returns_what_holds_itself, step_that_calls_its_base, weights_that_are_bound_anew,
+    weights_that_are_new_tensors,
 )  # fmt: skip

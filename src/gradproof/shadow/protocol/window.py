@@ -235,12 +235,12 @@ class Windows:
         """Accumulators of the user's own, of which a step applies what an earlier step has applied."""
         if not self.taken and not self.cluster.masters:
             return
-        why, last = "accumulated onto a gradient that was already applied", 0
+        why, last = "accumulated onto a gradient that was already applied", dict[str, int]()
         for step in self.steps:
             for name in sorted(self.cluster.params):
-                if any(k <= last for k in step.held.get(name, ())):
+                if any(k <= last.get(name, 0) for k in step.held.get(name, ())):
                     yield Broken("GA-INV-002", why, "accumulate", step.place, step.micro, (), step.index), name
-            last = step.micro
+            last |= dict.fromkeys(step.params | step.held.keys(), step.micro)
 
     def _flat(self, act: Act) -> bool:
         """A sum of more than a number: where no operator was recorded it may be the gradients, flattened."""

@@ -20,7 +20,7 @@ from gradproof.shadow.record.run import Recording
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.verify.numbers import contents, distance, kind, largest
-from gradproof.shadow.verify.obligations import foreign, granted
+from gradproof.shadow.verify.obligations import foreign, granted, returned_only
 from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorded, stepped, values_of
 
 ASIDE = ("buffer", "printed")
@@ -32,6 +32,10 @@ FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
 MEANT = {
     "zero": ("an accumulator of the loop's own", "keep the window's sum in .grad until the step, and zero it after"),
     "step": ("a loop of several epochs", "train run.windows windows of run.accum_steps micro-batches, once"),
+    "end": (
+        "a gradient that autograd.grad returns and that makes new weights",
+        "write the new weights into the old ones",
+    ),
     "rate": ("a rate that is a function of the samples seen", "set the learning rate once a window, before its step"),
     "schedule": ("a schedule of the samples seen", "advance the schedule once a window, after its step"),
     "weights": ("a step that moves the weights and moves them back, as SAM does", "change weights in the step only"),
@@ -94,6 +98,8 @@ def matched(session: Session) -> bool:
 def borne_out(session: Session, broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
     """Offences against the window protocol that stand, and those that no number bears out."""
     tape = session.ours[0].tape
+    if returned_only(tape) and (unapplied := [b for b in broken if b.event == "end"]):
+        return [b for b in broken if b not in unapplied], unapplied
     doubted = [b for b in broken if _doubtful(b, tape)]
     if _schedules(tape) != _schedules(session.full[0].tape):
         doubted = [b for b in doubted if b.event not in ("rate", "schedule")]
@@ -158,7 +164,8 @@ def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[
     """Results of offences that no number bears out, and of what was not followed any further."""
     for broken in doubted:
         alike, mend = MEANT.get(broken.event, MEANT["step"])
-        words = f"not decided: {broken.why}, as it seems, but {EQUAL}; {alike} looks the same"
+        known = "" if broken.event == "end" else f", but {EQUAL}"
+        words = f"not decided: {broken.why}, as it seems{known}; {alike} looks the same"
         details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
         yield Result(broken.obligation, Outcome.UNKNOWN, words, broken.place, mend, "events", RECORDED, details)
     known = {b.obligation for b in (*doubted, *refuted)}

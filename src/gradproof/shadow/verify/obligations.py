@@ -404,6 +404,11 @@ def foreign(tape: Tape) -> bool:
     return any(event.detail.get("foreign") for event in tape.events("step"))
 
 
+def returned_only(tape: Tape) -> bool:
+    """Whether gradients were returned and no step was seen: with torch.func they make new tensors."""
+    return any(True for _ in tape.events("gradients")) and not any(True for _ in tape.events("step"))
+
+
 def bounded(tape: Tape) -> Place | None:
     """Where weights are written by an operator that holds them within bounds."""
     weights = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "param"}
