@@ -164,8 +164,8 @@ def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[
     """Results of offences that no number bears out, and of what was not followed any further."""
     for broken in doubted:
         alike, mend = MEANT.get(broken.event, MEANT["step"])
-        known = "" if broken.event == "end" else f", but {EQUAL}"
-        words = f"not decided: {broken.why}, as it seems{known}; {alike} looks the same"
+        but = "" if broken.event == "end" else f", but {EQUAL}"
+        words = f"not decided: {broken.why}, as it seems{but}; {alike} looks the same"
         details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
         yield Result(broken.obligation, Outcome.UNKNOWN, words, broken.place, mend, "events", RECORDED, details)
     known = {b.obligation for b in (*doubted, *refuted)}

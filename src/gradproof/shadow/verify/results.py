@@ -143,11 +143,9 @@ class Settled:
         known = _known(decision)
         groups = ("grad",) if decision.of("grad", known) else ("weights",)
         if groups == ("weights",) and decision.of("weights", known) and obligations.frozen(self.session.ours[0].tape):
-            known = obligations.returned_only(self.session.ours[0].tape)
-            words = (
-                "no gradient was handed to a step, and no weight moved" + ", but new weights may have been made" * known
-            )
-            found = Outcome.OPAQUE if known else Outcome.VACUOUS
+            anew = obligations.returned_only(self.session.ours[0].tape)
+            words = "no gradient was handed to a step, and no weight moved" + "; new weights may have been made" * anew
+            found = Outcome.OPAQUE if anew else Outcome.VACUOUS
             yield Result("GA-EQ-001", found, words, self._step(), "", decision.domain, decision.reach)
             return
         for text in decision.missing[:1]:
