@@ -407,6 +407,12 @@ def mutant_words(mutant: Mapping[str, Any]) -> str:
     return "KILLED" if mutant["killed_by"] else "NOT TRIED"
 
 
+def mutant_effect(mutant: Mapping[str, Any]) -> Effect:
+    """The tone of a mutant's row; the templates ask for it."""
+    words = mutant_words(mutant)
+    return {"KILLED": Effect.DISCHARGED, "SURVIVED": Effect.BROKEN}.get(words, Effect.OPEN)
+
+
 def covers_words(check: Mapping[str, Any]) -> str:
     """2 of 3 covers reached."""
     covers = check.get("covers") or []
