@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,6 +86,21 @@ class Const:
 
 Arg = Any
 """Ref, Const, int, float, bool, str (dtypes, devices and layouts too), None, or a list or tuple of these."""
+
+
+T = TypeVar("T")
+
+
+def held_in(arg: Arg, kind: type[T]) -> Iterator[T]:
+    """Everything of a kind in an argument, or in several by name: tracked tensors (Ref) or constants (Const)."""
+    if isinstance(arg, kind):
+        yield arg
+    elif isinstance(arg, list | tuple):
+        for part in arg:
+            yield from held_in(part, kind)
+    elif isinstance(arg, Mapping):
+        for part in arg.values():
+            yield from held_in(part, kind)
 
 
 @dataclass(slots=True, eq=False)

@@ -7,7 +7,7 @@ evaluated: a backward pass over the tape finds it first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -19,7 +19,7 @@ from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.table import Ops, Path, Row
 from gradproof.shadow.streams import in_order, sample_axis
-from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape
+from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape, held_in
 
 
 @dataclass(slots=True)
@@ -127,18 +127,6 @@ def contiguous(ref: Ref) -> bool:
     return True
 
 
-def refs_in(arg: Any) -> Iterable[Ref]:
-    """Every tracked tensor in an argument."""
-    if isinstance(arg, Ref):
-        yield arg
-    elif isinstance(arg, list | tuple):
-        for a in arg:
-            yield from refs_in(a)
-    elif isinstance(arg, Mapping):
-        for a in arg.values():
-            yield from refs_in(a)
-
-
 def needed(tape: Tape, wanted: Callable[[Event], bool]) -> set[int]:
     """Indices of the items on which the wanted events depend."""
     live: set[int] = set()
@@ -148,12 +136,12 @@ def needed(tape: Tape, wanted: Callable[[Event], bool]) -> set[int]:
         if isinstance(item, Event):
             if wanted(item):
                 keep.add(index)
-                live.update(ref.storage for ref in refs_in(item.refs))
+                live.update(ref.storage for ref in held_in(item.refs, Ref))
         elif isinstance(item, Entry):
             if collective(item) or any(ref.storage in live for ref in item.writes):
                 keep.add(index)
                 live.difference_update(ref.storage for ref in item.writes if contiguous(ref))
-                live.update(ref.storage for ref in refs_in((item.args, item.kwargs)))
+                live.update(ref.storage for ref in held_in((item.args, item.kwargs), Ref))
         elif (item.storage if isinstance(item, Init) else item.ref.storage) in live:
             keep.add(index)
             if isinstance(item, Init) or contiguous(item.ref):
@@ -279,7 +267,7 @@ class Interpreter:
         known = all(isinstance(o, Ref) and not o.floating and i in entry.seen for i, o in enumerate(entry.outs))
         if not known or not entry.outs:
             return False
-        held = [self.memory.flat.get(ref.storage) for ref in refs_in((entry.args, entry.kwargs))]
+        held = [self.memory.flat.get(ref.storage) for ref in held_in((entry.args, entry.kwargs), Ref)]
         return all(isinstance(h, np.ndarray) for h in held)
 
     def store(self, entry: Entry, result: Any) -> None:

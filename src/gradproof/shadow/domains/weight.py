@@ -278,6 +278,6 @@ def rational(x: int, limit: int = LIMIT) -> Fraction | None:
     while below > limit >= abs(t):
         quotient = above // below
         above, below, s, t = below, above - quotient * below, t, s - quotient * t
-    if t == 0 or below > limit or abs(t) > limit:
+    if t == 0 or abs(t) > limit:
         return None
     return Fraction(below if t > 0 else -below, abs(t))

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.places import user_place
-from gradproof.shadow.protocol.event_ops import OF_GRADIENTS, Act, Acts
+from gradproof.shadow.protocol.event_ops import FOLLOWED, OF_GRADIENTS, Act, Acts
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
@@ -42,6 +42,7 @@ from gradproof.shadow.result import RECORDED, Result, Verification
 from gradproof.shadow.tape import Event, Place, Tape
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+SUMS = ("GA-INV-002", "GA-INV-004")
 BLIND = (
     "the values of losses and gradients, but for checksums: what was written into a gradient, and why",
     "accumulators, optimizers and schedules of the user's own, and what happens inside `torch.func`",
@@ -63,6 +64,7 @@ UNSHOWN = {
     "hooked": HOOKED,
     "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
 }
+"""Detail of an arrival, and why nothing holds after it of the gradients."""
 FREE = "a tensor that is in no optimizer and no module collects gradients; what is done with them is not shown"
 SHARED = "two optimizers were given the same weights"
 GREW = "the weights of an optimizer are not the same at each of its steps"
@@ -74,8 +76,6 @@ SEVERAL = "a window has more backward passes than batches of its data loader: wh
 BROKEN = "the events were followed up to an act that breaks {}"
 PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
 DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
-"""Detail of an arrival, and why nothing holds after it of the gradients."""
 LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
 """Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
 KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
@@ -193,6 +193,7 @@ class Ruling:
         self.given = watch.accum_steps
         self.n = watch.accum_steps or self._inferred()
         self.steps = [a for a in self.acts.acts if a.kind == "step"]
+        self.taken = [a for a in self.steps if not a.detail.get("by_hand")]
 
     def _inferred(self) -> int:
         seen = Counter(w.count for counts in self.counts.values() for w in counts)
@@ -290,7 +291,7 @@ class Ruling:
             return REPLACED
         if lost and (why := self._dropped(broken)):
             return why
-        if self.acts.sighted or broken.obligation != "GA-INV-002" or broken.event != "zero":
+        if self.acts.sighted or not lost:
             return ""
         for act in self.acts.acts:
             if act.kind == "rewrite":
@@ -337,7 +338,6 @@ class Ruling:
 
     def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Place | None]]:
         """What was seen that leaves obligations undecided: which, why, and where."""
-        sums = ("GA-INV-002", "GA-INV-004")
         for words in found.unseen:
             yield PROTOCOL, words, None
         ends = next((b for b in found.broken if b.last), None)
@@ -353,7 +353,7 @@ class Ruling:
         yield from self._of_windows()
         for act in [a for a in self.acts.acts if a.kind == "arrive"]:
             if act.detail.get("kept"):
-                yield sums, KEPT, act.place
+                yield SUMS, KEPT, act.place
             yield from ((OF_GRADIENTS, UNSHOWN[name], act.place) for name in UNSHOWN if act.detail.get(name))
         if not self.acts.sighted:
             yield from self._unseen()
@@ -363,7 +363,7 @@ class Ruling:
         for counts in self.counts.values():
             for w in counts:
                 if w.forwards > 1:
-                    yield ("GA-INV-002", "GA-INV-004") if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
+                    yield SUMS if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
                 if 1 < w.batches < w.count and w.count % w.batches == 0:
                     yield ("GA-INV-003",), SEVERAL, w.place
                 if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
@@ -373,15 +373,14 @@ class Ruling:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
         seen: set[str] = set()
         for group in self.groups:
-            steps = [a for a in self.steps if a.detail.get("optimizer", -1) == group.optimizer]
+            steps = [a for a in self.taken if a.detail.get("optimizer", -1) == group.optimizer]
             if group.own & seen:
                 yield PROTOCOL, SHARED, None
-            if len({a.params for a in steps if not a.detail.get("by_hand")}) > 1:
+            if len({a.params for a in steps}) > 1:
                 yield PROTOCOL, GREW, steps[-1].place
             seen |= group.own
-        taken = [a for a in self.steps if not a.detail.get("by_hand")]
-        yield from ((PROTOCOL, CHANGED, step.place) for step in taken if step.detail.get("changed"))
-        if taken and len(taken) < len(self.steps):
+        yield from ((PROTOCOL, CHANGED, step.place) for step in self.taken if step.detail.get("changed"))
+        if self.taken and len(self.taken) < len(self.steps):
             yield PROTOCOL, FREE, self.steps[-1].place
         free = (a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("free"))
         yield from ((PROTOCOL, FREE, a.place) for a in free)
@@ -389,9 +388,8 @@ class Ruling:
     def _idle(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
         """Steps that change nothing, and clips by a norm of which nothing is known."""
         yield from ((("GA-INV-005",), NORMED, e.place) for e in self.watch.tape.events("clip") if normed(e))
-        taken = [a for a in self.steps if not a.detail.get("by_hand")]
-        if taken and all(bool(a.detail.get("skipped")) for a in taken):
-            yield ("GA-INV-003",), SKIPPED, taken[-1].place
+        if self.taken and all(bool(a.detail.get("skipped")) for a in self.taken):
+            yield ("GA-INV-003",), SKIPPED, self.taken[-1].place
         begun = False
         for event in self.watch.tape.events():
             begun = begun or event.kind == "accumulate"

@@ -11,6 +11,8 @@ from gradproof.shadow.tape import Const, Entry, Event, Place, Ref, Tape
 NARROW = frozenset({"float16", "bfloat16", "complex32"})
 OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
 """Obligations of the window protocol that are about what gradients hold."""
+FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
+"""Obligations that are read from the order of events, which is followed up to the first that does not fit."""
 FACTORS = frozenset({"mul", "div", "true_divide", "_foreach_mul", "_foreach_div"})
 BOUNDS = frozenset(
     {
@@ -166,15 +168,6 @@ def hook_line(entry: Entry, backward: Place) -> Place:
 def rest(event: Event) -> dict[str, Any]:
     """The detail of an event, but for the parameters."""
     return {k: v for k, v in event.detail.items() if k not in ("params", "place", "index")}
-
-
-def refs_of(arg: Any) -> Iterator[Ref]:
-    """Every tracked tensor in an argument."""
-    if isinstance(arg, Ref):
-        yield arg
-    elif isinstance(arg, list | tuple):
-        for a in arg:
-            yield from refs_of(a)
 
 
 def base(op: str) -> str:

@@ -43,13 +43,12 @@ from gradproof.shadow.protocol.event_ops import (
     hook_line,
     narrow,
     pairings,
-    refs_of,
     rest,
     simple,
     span,
     zeroes,
 )
-from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Place, Ref, Tape, held_in
 
 STATE = frozenset({"_amp_update_scale"})
 """Operators whose results are state that lives on from window to window by design."""
@@ -309,11 +308,11 @@ class Flow:
     def entry(self, index: int, entry: Entry) -> None:
         """One operator."""
         name = base(entry.op)
-        reads = list(refs_of((*entry.args, *entry.kwargs.values())))
+        reads = list(held_in((*entry.args, *entry.kwargs.values()), Ref))
         newest = max((self.latest.get(r.storage, 0) for r in reads), default=0)
         told, numbers = [], []
         for out, given in pairings(entry):
-            inputs = list(refs_of(given))
+            inputs = list(held_in(given, Ref))
             if name in OVERWRITES:
                 inputs = [r for r in inputs if r.storage != out.storage]
             told.append((out, given, inputs, self._carried(name, out, inputs)))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.nn.modules import module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
@@ -22,6 +23,11 @@ from gradproof.shadow.record.patches import Patches, Replacement, all_subclasses
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks
 
+BUILT = (
+    module.register_module_parameter_registration_hook,
+    module.register_module_module_registration_hook,
+    module.register_module_buffer_registration_hook,
+)
 CLIPS = (
     "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
 )  # fmt: skip

@@ -35,6 +35,7 @@ from gradproof.shadow.places import user_place
 from gradproof.shadow.record.arrivals import Arrivals
 from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero, found_skip
 from gradproof.shadow.record.hook_points import (
+    BUILT,
     Flag,
     changes_step,
     cover,
@@ -275,9 +276,7 @@ class Hooks(Reporter):
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
-            nn.modules.module.register_module_parameter_registration_hook(self.names.built),
-            nn.modules.module.register_module_module_registration_hook(self.names.built),
-            nn.modules.module.register_module_buffer_registration_hook(self.names.built),
+            *(register(self.names.built) for register in BUILT if self.thorough),
             nn.modules.module.register_module_forward_pre_hook(self._forward),
         ]
         install(self, self._patches)

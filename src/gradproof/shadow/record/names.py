@@ -105,12 +105,9 @@ class Names:
                 yield (f"{name}#{number + 1}" if number else name), buffer
         for number, held in enumerate(self._built):
             module = held()
-            own = (
-                ()
-                if module is None or module in self._modules
-                else (*module.named_buffers(), *module.named_parameters())
-            )
-            for name, part in own:
+            if module is None or module in self._modules:
+                continue
+            for name, part in (*module.named_buffers(), *module.named_parameters()):
                 if id(part) not in seen and not self.knows(part):
                     seen.add(id(part))
                     yield f"{type(module).__name__}.{name}#{number + 1}", part

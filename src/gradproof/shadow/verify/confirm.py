@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.event_ops import AVERAGED, CHANGED
+from gradproof.shadow.protocol.event_ops import AVERAGED, CHANGED, FOLLOWED
 from gradproof.shadow.protocol.window import Broken, table
 from gradproof.shadow.record.run import Recording
 from gradproof.shadow.result import RECORDED, Result
@@ -27,8 +27,6 @@ ASIDE = ("buffer", "printed")
 """Numbers that are no part of the training step."""
 
 EQUAL = "every gradient, weight and optimizer state of the recorded run is the full batch's"
-FOLLOWED = ("GA-INV-002", "GA-INV-003", "GA-INV-005")
-"""Obligations that are read from the order of events, which is followed up to the first that does not fit."""
 MEANT = {
     "zero": ("an accumulator of the loop's own", "keep the window's sum in .grad until the step, and zero it after"),
     "step": ("a loop of several epochs", "train run.windows windows of run.accum_steps micro-batches, once"),

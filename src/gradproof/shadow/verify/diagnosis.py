@@ -15,13 +15,12 @@ from typing import Any, cast
 import numpy as np
 
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
-from gradproof.shadow.domains.interpreter import refs_in
 from gradproof.shadow.places import USER, owner
 from gradproof.shadow.protocol.event_ops import Act
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.window import Broken
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape, held_in
 from gradproof.shadow.verify.compare import Quantity
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
@@ -145,7 +144,7 @@ def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
         entry = producer(tape, ref, before)
         if entry is None or entry.backward:
             return None
-        operator, added = entry.op.split(".")[1], list(refs_in(entry.args[1:]))
+        operator, added = entry.op.split(".")[1], list(held_in(entry.args[1:], Ref))
         before = entry
         if operator == "add_" and added and "alpha" not in entry.kwargs:
             ref = added[0]
@@ -187,7 +186,7 @@ def place_of_root(tape: Tape, backward: Event) -> Place:
     if entry is None:
         return backward.place
     factors = [a for a in entry.args if isinstance(a, Const)]
-    tracked = list(refs_in(entry.args))
+    tracked = list(held_in(entry.args, Ref))
     if entry.op.startswith("aten.mul") and factors and len(tracked) == 1:
         inner = producer(tape, tracked[0], entry)
         return inner.place if inner is not None else entry.place
@@ -210,7 +209,7 @@ def place_of_loss(tape: Tape, name: str) -> Place:
             continue
         if entry.op.split(".")[1] not in LOOKED_THROUGH:
             break
-        sources = [r for r in refs_in(entry.args) if r.storage != ref.storage]
+        sources = [r for r in held_in(entry.args, Ref) if r.storage != ref.storage]
         ref, before = (sources[0] if sources else None), entry
     return found
 
@@ -227,7 +226,7 @@ def place_of_number(tape: Tape) -> Place | None:
             break
         if (entry.place.file, entry.place.function) != (event.place.file, event.place.function):
             return entry.place
-        ref, before = next((r for r in refs_in(entry.args) if r.storage != ref.storage), ref), entry
+        ref, before = next((r for r in held_in(entry.args, Ref) if r.storage != ref.storage), ref), entry
     return event.place
 
 
@@ -237,7 +236,7 @@ def place_of_data(tape: Tape) -> Place:
     weights = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "param"}
     first = NOWHERE
     for entry in tape.entries():
-        read = {ref.storage for ref in refs_in((entry.args, entry.kwargs))}
+        read = {ref.storage for ref in held_in((entry.args, entry.kwargs), Ref)}
         indexed = any(isinstance(a, Const) and a.value.dtype.kind in "iu" and a.value.ndim for a in entry.args)
         if read & data or indexed:
             if read & weights:

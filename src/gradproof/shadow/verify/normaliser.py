@@ -24,14 +24,14 @@ import numpy as np
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.algebra import Array, Beyond, Value
-from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation, refs_in
+from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
 from gradproof.shadow.domains.marks import Count, Ledger, Marks, Unknown, counted
 from gradproof.shadow.domains.symbolic_weight import POISON, Rest, Symbolic, expression, validity
 from gradproof.shadow.domains.weight import PRIME, inverse, rational
 from gradproof.shadow.ops.rows.losses import MEAN, NONE, rows_of
 from gradproof.shadow.ops.table import Ops, Row
 from gradproof.shadow.result import Result
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Place, Ref, Source, Tape
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Place, Ref, Source, Tape, held_in
 from gradproof.shadow.verify.compare import windows
 from gradproof.shadow.verify.decide import MOST_OPERATIONS, size_of
 from gradproof.shadow.verify.recordings import Session
@@ -110,7 +110,7 @@ class Everywhere(Interpreter):
 
     def _depends(self, entry: Entry) -> bool:
         whole = all(isinstance(o, Ref) and o.dtype == "bool" for o in entry.outs) and not self.recorded(entry)
-        held = [self.memory.flat.get(ref.storage) for ref in refs_in((entry.args, entry.kwargs))]
+        held = [self.memory.flat.get(ref.storage) for ref in held_in((entry.args, entry.kwargs), Ref)]
         counts = any(c.marks is not None for c in constants((entry.args, entry.kwargs)))
         return not whole and (counts or any(isinstance(h, Value) and h.parts[1].any() for h in held))
 
@@ -237,7 +237,7 @@ def _written(item: Any) -> Sequence[Ref]:
 
 def _used(item: Any) -> list[Ref]:
     args = (item.args, item.kwargs, list(item.writes)) if isinstance(item, Entry) else (item.refs,)
-    return list(refs_in(args))
+    return list(held_in(args, Ref))
 
 
 def _run(tape: Tape, rows: Mapping[str, Row], markers: Mapping[int, int]) -> tuple[list[Observation], Symbolic]:

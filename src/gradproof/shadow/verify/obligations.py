@@ -7,7 +7,7 @@ constants that are not the numbers that they stand for, or by a learning rate th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from gradproof.shadow.protocol.event_ops import BOUNDS, base
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import Const, Event, Place, Tape
+from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
 from gradproof.shadow.verify.compare import Quantity, windows
 from gradproof.shadow.verify.diagnosis import Scale, mend, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.match import same
@@ -233,19 +233,10 @@ def integers_of(tape: Tape) -> list[str]:
     said = []
     if tape.integers:
         said.append(f"token ids, targets and masks are those of the recorded run ({len(tape.integers)} sites)")
-    made = (c for e in tape.entries() for c in consts_of((*e.args, *e.kwargs.values())))
+    made = (c for e in tape.entries() for c in held_in((*e.args, *e.kwargs.values()), Const))
     if any(c.dtype in WHOLE and np.size(c.value) > 1 for c in made):
         said.append("integers and truth values that the function makes are those of the recorded run")
     return said
-
-
-def consts_of(arg: Any) -> Iterator[Const]:
-    """Every constant tensor in an argument."""
-    if isinstance(arg, Const):
-        yield arg
-    elif isinstance(arg, list | tuple):
-        for part in arg:
-            yield from consts_of(part)
 
 
 def _roots(session: Session) -> list[float]:
@@ -406,7 +397,7 @@ def foreign(tape: Tape) -> bool:
 
 def returned_only(tape: Tape) -> bool:
     """Whether gradients were returned and no step was seen: with torch.func they make new tensors."""
-    return any(True for _ in tape.events("gradients")) and not any(True for _ in tape.events("step"))
+    return next(tape.events("gradients"), None) is not None and next(tape.events("step"), None) is None
 
 
 def bounded(tape: Tape) -> Place | None:
