@@ -81,6 +81,17 @@ for w in range(W):
     [t.start() for t in ts]; [t.join() for t in ts]
     opt.step(); opt.zero_grad()
 """,
+    "threads backward at once": """
+import threading
+for w in range(W):
+    def others(g):
+        ts = [threading.Thread(target=lambda i=i: mb(w*N+i).backward()) for i in range(1, N)]
+        for t in ts: t.start(); t.join()
+    loss = mb(w*N)
+    loss.register_hook(others)
+    loss.backward()
+    opt.step(); opt.zero_grad()
+""",
     "summed with normalizer": """
 norm = nn.LayerNorm(4, elementwise_affine=False)
 for w in range(W):

@@ -69,6 +69,7 @@ FREE = "a tensor that is in no optimizer and no module collects gradients; what 
 SHARED = "two optimizers were given the same weights"
 GREW = "the weights of an optimizer are not the same at each of its steps"
 CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
+THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
 UNMOVED = "a step moved no weight"
 SKIPPED = "the loss scaler skipped every step"
 NORMED = "a clip takes a norm that was measured elsewhere"
@@ -379,6 +380,7 @@ class Ruling:
             if len({a.params for a in steps}) > 1:
                 yield PROTOCOL, GREW, steps[-1].place
             seen |= group.own
+        yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.tape.events("threads"))
         yield from ((PROTOCOL, CHANGED, step.place) for step in self.taken if step.detail.get("changed"))
         if self.taken and len(self.taken) < len(self.steps):
             yield PROTOCOL, FREE, self.steps[-1].place

@@ -34,9 +34,13 @@ class Arrived:
 
 
 class Arrivals:
-    """The arrivals of one backward pass at a time. `again`: its graph shares a node with that of an earlier pass."""
+    """The arrivals of one backward pass at a time. `again`: its graph shares a node with that of an earlier pass.
 
-    def __init__(self) -> None:
+    Where not `active`, nothing is hooked.
+    """
+
+    def __init__(self, active: bool = True) -> None:
+        self.active = active
         self.again = False
         self._ran: set[int] = set()
         self._found: dict[int, Arrived] = {}
@@ -50,6 +54,8 @@ class Arrivals:
 
     def begin(self, roots: Iterable[Tensor], inner: bool = False) -> None:
         """Hook what a backward pass from these tensors reaches. `inner`: a pass inside a pass belongs to it."""
+        if not self.active:
+            return
         if not inner:
             self.end()
             self._found.clear()

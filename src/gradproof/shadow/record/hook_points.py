@@ -16,7 +16,9 @@ from torch.optim.optimizer import (
     _global_optimizer_post_hooks as POST_HOOKS,
     _global_optimizer_pre_hooks as PRE_HOOKS,
 )
+from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.record.buffers import found_skip
 from gradproof.shadow.record.names import functional
 from gradproof.shadow.record.patches import Patches, Replacement, all_subclasses
 
@@ -44,6 +46,15 @@ class Flag:
 
     def __repr__(self) -> str:
         return str(bool(self))
+
+
+def skips(optimizer: Any, now: bool) -> bool | Flag:
+    """Whether a fused optimizer skips its update on an infinite gradient. `now`: read the device at once."""
+    found = found_skip(optimizer)
+    if found is None or not now:
+        return found is not None and Flag(found)
+    with _disable_current_modes():
+        return bool(found.item())
 
 
 def install(hooks: Hooks, patches: Patches) -> None:
@@ -201,4 +212,4 @@ def rate(value: Any) -> float:
         return float(value.detach()) if value.device.type == "cpu" else float("nan")
 
 
-__all__ = ["CLIPS", "Flag", "Replacement", "cover", "install", "leaves_of", "params_of", "rates", "tensors_of"]
+__all__ = ["CLIPS", "Flag", "Replacement", "cover", "install", "leaves_of", "params_of", "rates", "skips", "tensors_of"]

@@ -3,6 +3,7 @@
 | event | seen by |
 |---|---|
 | `backward`, `accumulate` | torch.autograd.backward (Tensor.backward calls it), and the buffers that it changed |
+| `threads` | a backward pass that begins while that of another thread runs |
 | `backward`, `gradients` | torch.autograd.grad with respect to parameters; `derivative` for any other use of it |
 | `step`, `stepped` | the global step hooks of torch.optim; with a closure, when the closure has returned |
 | `zero`, `assign`, `touch` | zero_grad, the setter of `Tensor.grad`, else the identity and version of each buffer |
@@ -23,6 +24,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from math import isnan
+from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -33,10 +35,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.places import user_place
 from gradproof.shadow.record.arrivals import Arrivals
-from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero, found_skip
+from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero
 from gradproof.shadow.record.hook_points import (
     BUILT,
-    Flag,
     changes_step,
     cover,
     inner,
@@ -45,6 +46,7 @@ from gradproof.shadow.record.hook_points import (
     params_of,
     prepared,
     rates,
+    skips,
     states_of,
     tensors_of,
     unwrapped,
@@ -69,7 +71,7 @@ class Reporter:
     """Reports to a sink what happens to the gradient buffers."""
 
     def __init__(self, sink: Sink, clean: str = "", arrivals: Arrivals | None = None) -> None:
-        self.sink, self.arrivals = sink, arrivals
+        self.sink, self.arrivals = sink, arrivals or Arrivals(active=False)
         self.clean, self._fresh = clean, True
         self.module_buffers: dict[str, Any] = {}
         self.thorough = bool(getattr(sink, "tensors", True))
@@ -83,6 +85,7 @@ class Reporter:
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         self._stack: list[tuple[int, int]] = []
         self._inside: list[str] = []
+        self._callers: list[int] = []
         self._steps = 0
         self._backwards = 0
         self._begun = 0
@@ -224,13 +227,13 @@ class Reporter:
                 params=self._named(changed),
                 number=self._backwards,
                 dtypes=self._dtypes(changed),
-                kept=self._kept or (self.arrivals is not None and self.arrivals.again),
+                kept=self._kept or self.arrivals.again,
                 **self._interfered(changed),
             )
 
     def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
         """Whether something besides the derivative made what is in these buffers."""
-        if self.arrivals is None:
+        if not self.arrivals.active:
             return {"hooked": any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params), "written": False}
         hooked, trained = self.arrivals.hooked(params), self.names.optimized
         written = not self._synced and self.arrivals.written(params)
@@ -266,8 +269,7 @@ class Hooks(Reporter):
 
     def _remove(self) -> None:
         self._patches.restore()
-        if self.arrivals is not None:
-            self.arrivals.end()
+        self.arrivals.end()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -285,23 +287,29 @@ class Hooks(Reporter):
     # Backward passes
 
     def backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
-        """torch.autograd.backward."""
+        """torch.autograd.backward: one at a time, or the event `threads` says so."""
+        self._callers.append(get_ident())
+        try:
+            if len(set(self._callers)) > 1:
+                self._event("threads")
+            return self._backward(original, *args, **kwargs)
+        finally:
+            self._callers.remove(get_ident())
+
+    def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
         if "backward" in self._inside:
-            if self.arrivals is not None:
-                self.arrivals.begin(roots, inner=True)
+            self.arrivals.begin(roots, inner=True)
             return original(*args, **kwargs)
         inputs = tensors_of(kwargs.get("inputs"))
         self._before_backward(roots, inputs)
         self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
-        if self.arrivals is not None:
-            self.arrivals.begin(roots)
+        self.arrivals.begin(roots)
         try:
             result = self.within("backward", lambda: original(*args, **kwargs))
             self._arrived()
         finally:
-            if self.arrivals is not None:
-                self.arrivals.end()
+            self.arrivals.end()
         if self._synced:
             world = torch.distributed.get_world_size()
             params = self._named(self._trainable())
@@ -431,7 +439,6 @@ class Hooks(Reporter):
     def _step_event(self, optimizer: Optimizer, this: tuple[int, int], evaluation: int) -> None:
         params = params_of(optimizer)
         place = self._stack.index(this) if this in self._stack else 0
-        skip = found_skip(optimizer)
         tensors = self._grads(params) | self._params(params) | self._state(optimizer)
         self._event(
             "step",
@@ -441,15 +448,9 @@ class Hooks(Reporter):
             evaluation=evaluation,
             held=self._named(p for p in params if p.grad is not None),
             scaled=getattr(optimizer, "grad_scale", None) is not None,
-            skipped=skip is not None and self._flag(skip),
+            skipped=skips(optimizer, self.thorough),
         )
         self.buffers.applied(params)
-
-    def _flag(self, found: Tensor) -> bool | Flag:
-        if not self.thorough:
-            return Flag(found)
-        with _disable_current_modes():
-            return bool(Flag(found))
 
     def _about(self, optimizer: Optimizer, this: tuple[int, int]) -> dict[str, Any]:
         return {
