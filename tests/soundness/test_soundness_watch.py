@@ -10,6 +10,7 @@ import json
 import multiprocessing
 import os
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.watch import BLIND, Watch, run_script
+from gradproof.shadow.process.watch import Watch, run_script
+from gradproof.shadow.protocol.ruling import BLIND
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
+from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
 from tests.soundness.watched_right import RIGHT
 from tests.soundness.watched_stale import STALE
 from tests.soundness.watched_steps import STEPS
@@ -35,12 +38,22 @@ opt = torch.optim.SGD(model.parameters(), lr=0.05)
 N, W = 4, 5
 def mb(i): return mse_loss(model(X[i]), Y[i]) / N
 """
-WRONG = {**CLIPS, **STEPS, **STALE, **NARROW}
+RANKS = """
+import os, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+rank = int(os.environ["RANK"])
+dist.init_process_group("gloo", store=dist.FileStore(os.environ["STORE"], 2), rank=rank, world_size=2)
+torch.manual_seed(rank + 1)
+X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
+"""
+WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES}
+RIGHTS = {**RIGHT, **PASSES_RIGHT}
 MODES = ("events", "full")
 LIMIT = 300
 BEFORE_IT_ARRIVES = {"custom fn persistent buffer"}
 """Wrong in what a custom autograd function returns: events mode says that it does not cover that."""
 Answers = dict[str, str]
+Run = tuple[Any, Any]
 
 
 def answered(script: str, mode: str, end: Any) -> None:
@@ -64,13 +77,24 @@ def answered(script: str, mode: str, end: Any) -> None:
 
 def watched(folder: Path, body: str, mode: str) -> Answers:
     """The outcomes of a script by obligation."""
-    script = folder / "train.py"
+    return ended(started(folder, body, mode))
+
+
+def started(folder: Path, body: str, mode: str) -> Run:
+    """A script that is watched in a process of its own."""
+    script = folder / f"train{os.environ.get('RANK', '')}.py"
     script.write_text(HEAD + body)
     here = multiprocessing.get_context("fork")
     mine, theirs = here.Pipe(duplex=False)
     process = here.Process(target=answered, args=(str(script), mode, theirs))
     process.start()
     theirs.close()
+    return process, mine
+
+
+def ended(run: Run) -> Answers:
+    """What it answered."""
+    process, mine = run
     try:
         said = mine.recv() if mine.poll(LIMIT) else json.dumps({"raised": f"no answer in {LIMIT} s"})
     except EOFError:
@@ -93,9 +117,9 @@ def test_what_is_wrong_does_not_hold(tmp_path: Path, name: str, mode: str) -> No
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", RIGHT)
+@pytest.mark.parametrize("name", RIGHTS)
 def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> None:
-    found = watched(tmp_path, RIGHT[name], mode)
+    found = watched(tmp_path, RIGHTS[name], mode)
     assert "raised" not in found, found
     assert [o for o, outcome in found.items() if outcome == "REFUTED"] == [], found
 
@@ -106,3 +130,30 @@ def test_a_plain_script_holds(tmp_path: Path, mode: str) -> None:
     body = "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n    opt.step(); opt.zero_grad()\n"
     found = watched(tmp_path, body, mode)
     assert {o for o, outcome in found.items() if outcome == "HOLDS"} == {f"GA-INV-00{i}" for i in (2, 3, 4, 5)}
+
+
+def of_two_ranks(folder: Path, body: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
+    """What is answered on each of two ranks."""
+    monkeypatch.setenv("STORE", str(folder / "store"))
+    with ThreadPoolExecutor(2) as pool:
+        answers = []
+        for rank in (0, 1):
+            monkeypatch.setenv("RANK", str(rank))
+            answers.append(started(folder, RANKS + body, mode))
+        return list(pool.map(ended, answers))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", RANKS_WRONG)
+def test_ranks_that_differ_do_not_hold(tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_WRONG[name], mode, monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] != "HOLDS", found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", RANKS_RIGHT)
+def test_ranks_that_agree_hold(tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_RIGHT[name], mode, monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] == "HOLDS", found

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 from gradproof.core.outcome import Outcome
 from gradproof.monitoring import Tally, report_loss
 from gradproof.report.formats import step
-from gradproof.shadow.process.watch import PROTOCOL, watch
+from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol import monitor_report as monitoring
 from gradproof.shadow.protocol.monitor import Monitor
 from gradproof.shadow.protocol.monitor_report import (
@@ -31,6 +31,7 @@ from gradproof.shadow.protocol.monitor_report import (
     monitored,
     reported,
 )
+from gradproof.shadow.protocol.ruling import PROTOCOL
 from gradproof.shadow.result import Verification, from_json, to_json
 from models.monitors import MUTANTS
 from symbolic.monitor_runs import world_of

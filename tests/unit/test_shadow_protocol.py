@@ -210,7 +210,9 @@ def test_ranks_are_summed_after_the_last_micro_batch(synced: tuple[int, ...], ra
     """A sum after an earlier one leaves the rest of the window on its own rank."""
     tape, place = Tape(), Place("train.py", 3)
     for number in (1, 2):
-        tape.items.append(Event("accumulate", place, 0, {"params": ["w"], "number": number, "ranks": ranks}))
+        tape.items.append(
+            Event("accumulate", place, 0, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)})
+        )
         if number in synced:
             tape.items.append(Event("sync", place, 0, {"params": ["w"], "world": ranks}))
     tape.items.append(Event("sync", place, 0, {"params": [], "world": ranks, "elements": 1}))

@@ -10,7 +10,8 @@ import torch
 from shadow_protocol_bench import names, program, run, source
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.watch import BLIND, ONE_RUN, PROTOCOL, watch
+from gradproof.shadow.process.watch import watch
+from gradproof.shadow.protocol.ruling import BLIND, ONE_RUN, PROTOCOL
 from gradproof.shadow.result import OBLIGATIONS, Verification
 
 ALONE = [name for name in OBLIGATIONS if name not in (*PROTOCOL, "GA-SYNC-001")]

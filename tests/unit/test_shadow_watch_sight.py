@@ -10,7 +10,8 @@ from torch import nn
 
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step
-from gradproof.shadow.process.watch import PROTOCOL, watch
+from gradproof.shadow.process.watch import watch
+from gradproof.shadow.protocol.ruling import PROTOCOL
 from gradproof.shadow.result import Verification
 
 HEAD = """
@@ -219,7 +220,7 @@ RIGHT = {
         ),
         UNKNOWN,
     ),
-    "losses summed": (WRITTEN["losses summed"], UNKNOWN),
+    "losses summed": (WRITTEN["losses summed"], OPAQUE),
     "sam": (
         windows(
             """one()

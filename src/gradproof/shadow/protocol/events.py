@@ -52,6 +52,7 @@ from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Place, Ref,
 
 STATE = frozenset({"_amp_update_scale"})
 """Operators whose results are state that lives on from window to window by design."""
+SCALED = "the loss was scaled, and what is clipped was not seen to be unscaled"
 
 
 class Flow:
@@ -80,6 +81,8 @@ class Flow:
         self.hooked: list[tuple[str, Scaling]] = []
         self.gathered: set[int] = set()
         self.loss_scaled = False
+        self.still_scaled: set[str] = set()
+        self.clipped: set[str] = set()
         self.odd: set[int] = set()
         self.optimized = {p for e in tape.events("step") for p in e.detail.get("params", ())}
         self._maybe: list[tuple[Act, Scaling]] = []
@@ -120,7 +123,18 @@ class Flow:
         """Note an act."""
         found = Act(kind, frozenset(params), place, index, self.micro, detail)
         self.found.acts.append(found)
+        if kind in ("unscale", "zero", "step"):
+            self.still_scaled -= found.params
+        if kind in ("zero", "step"):
+            self.clipped -= found.params
+        if kind == "clip":
+            self._clipping(found.params, place)
         return found
+
+    def _clipping(self, params: frozenset[str], place: Place) -> None:
+        self.clipped |= params
+        if params & self.still_scaled:
+            self._doubt("GA-INV-005", SCALED, place)
 
     # Events
 
@@ -161,6 +175,7 @@ class Flow:
         self.micro = max(self.micro, number)
         self.arrived[number] = index
         params = event.detail.get("params", ())
+        self.still_scaled |= set(params) if self.loss_scaled else set()
         self.act("arrive", params, event.place, index, **{"number": number, "dtypes": {}, **rest(event)})
         for name in params:
             ref = event.refs.get(f"grad/{name}")
@@ -215,16 +230,12 @@ class Flow:
         self.act("touch", event.detail.get("params", ()), event.place, index)
 
     def _on_unscale(self, index: int, event: Event) -> None:
-        self.loss_scaled = False
         self.act("unscale", event.detail.get("params", ()), event.place, index)
 
     def _on_clip(self, index: int, event: Event) -> None:
         limit = event.detail.get("limit")
         if limit is None or float(limit) != float("inf"):
             self.act("clip", event.detail.get("params", ()), event.place, index, limit=limit)
-            if self.loss_scaled:
-                why = "the loss was scaled, and what is clipped was not seen to be unscaled"
-                self._doubt("GA-INV-005", why, event.place)
 
     def _on_scaled(self, index: int, event: Event) -> None:
         self.loss_scaled = True
@@ -293,7 +304,9 @@ class Flow:
     def _on_sync(self, index: int, event: Event) -> None:
         ref = event.refs.get("tensor")
         held = {p for p, _ in self._tokens(ref)} if isinstance(ref, Ref) else set()
-        self.act("sync", {*event.detail.get("params", ()), *held}, event.place, index, **rest(event))
+        own = event.detail.get("params", ())
+        flat = not own and int(event.detail.get("elements", 1)) > 1
+        self.act("sync", {*own, *held}, event.place, index, flat=flat, **rest(event))
 
     def _on_end(self, index: int, event: Event) -> None:
         self.act("end", (), event.place, index, optimizers=event.detail.get("optimizers", {}))
@@ -449,6 +462,8 @@ class Flow:
         numbers = [abs(float(g)) for g in given if isinstance(g, int | float) and not isinstance(g, bool)]
         kept = name in CARRIED or (name in ADDED and not hit)
         kept |= name in FACTORS and (not self.tape.reads or all(map(simple, numbers)))
+        if name in FACTORS and hit & self.clipped:
+            self._notice(("GA-INV-005",), "a gradient is multiplied after it was clipped", entry.place)
         if kept and not any(r.storage in self.odd for r in inputs):
             self.odd.discard(out.storage)
         elif hit:
@@ -500,6 +515,7 @@ class Flow:
         act = Act("clip", frozenset({param}), scaling.place, scaling.index, scaling.micro, {"by hand": True})
         if scaling.factor is None:
             self.found.acts.append(act)
+            self._clipping(act.params, act.place)
         else:
             self._maybe.append((act, scaling))
 

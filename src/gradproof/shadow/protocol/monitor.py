@@ -75,13 +75,15 @@ class Arrival:
     """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
 
     `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
-    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at. `rows`
+    are those of the micro-batch, where they are known.
     """
 
     iteration: Iteration | None
     trained: bool
     read: int
     forwards: int
+    rows: int | None = None
 
 
 @dataclass
@@ -143,6 +145,7 @@ class Monitor:
         self._called: dict[int, int] = {}
         self._inner: set[int] = set()
         self._forwards = 0
+        self._rows: int | None = None
         self._scale: Any = None
         self._scaler: Scaled | None = None
         self._attempts = 0
@@ -257,7 +260,7 @@ class Monitor:
             it.most = it.most if it.ended else max(it.most, it.since)
             if size is None:
                 size, told_by = it.size, LOADER
-        self.epoch.passes += 1
+        self.epoch.passes, self._rows = self.epoch.passes + 1, size
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
             self.epoch.counts[number] = self.tally.micro_batch(counts, size or 0)
@@ -270,7 +273,7 @@ class Monitor:
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
         it = self._iteration
-        return Arrival(it, it is not None and it.trained, 0 if it is None else it.read, self._forwards)
+        return Arrival(it, it is not None and it.trained, 0 if it is None else it.read, self._forwards, self._rows)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""

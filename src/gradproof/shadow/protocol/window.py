@@ -199,13 +199,8 @@ class Windows:
 
     def _within(self) -> Iterator[tuple[Broken, str]]:
         """Weights, or an average of them, that changed between two arrivals of one window."""
-        mine = [a for a in self.acts.acts if a in self.steps or (a.kind == "arrive" and a.params & self.cluster.params)]
-        for act in self.acts.acts:
-            if act.kind != "weights" or not act.params & self.cluster.own:
-                continue
-            before = [a for a in mine if a.index < act.index]
-            after = next((a for a in mine if a.index > act.index), None)
-            if before and before[-1].kind == "arrive" and after is not None and after.kind == "arrive":
+        for act, zeroed in written_between(self.acts, self.cluster, self.steps):
+            if not zeroed:
                 broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
                 yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
 
@@ -247,18 +242,36 @@ class Windows:
         return not self.sighted and not act.params and int(act.detail.get("elements", 1)) > 1
 
     def _ranks(self) -> Iterator[tuple[Broken, str]]:
-        """With several ranks, the gradient that a step applies was summed after its last arrival."""
-        state, synced = None, False
+        """With several ranks, each gradient that a step applies was summed after its last arrival.
+
+        Judged are the weights that a DistributedDataParallel answers for. Who sums others need not be seen.
+        """
+        due: set[str] = set()
         for act in self.acts.acts:
-            if act.kind == "arrive" and act.params & self.cluster.params:
-                state, synced = act, False
-            elif act.kind == "sync" and (act.params & self.cluster.params or self._flat(act)):
-                synced = True
-            elif act in self.steps and state is not None and int(state.detail.get("ranks", 1)) > 1 and not synced:
+            if act.kind == "arrive":
+                due |= self.cluster.params & act.params & set(act.detail.get("shared", ()))
+            elif act.kind == "zero":
+                due -= act.params
+            elif act.kind == "sync":
+                due -= set(due) if self._flat(act) else act.params
+            elif act in self.steps and due:
                 why = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
                 broken = Broken("GA-SYNC-001", why, "step", act.place, act.micro, (), act.index)
-                yield from ((broken, name) for name in sorted(self.cluster.params))
+                yield from ((broken, name) for name in sorted(due))
                 return
+
+
+def written_between(acts: Acts, cluster: Cluster, steps: Sequence[Act]) -> Iterator[tuple[Act, bool]]:
+    """Writes to the weights of a cluster between two arrivals, and whether its gradients were zeroed between these."""
+    mine = [a for a in acts.acts if a in steps or (a.kind == "arrive" and a.params & cluster.params)]
+    for act in acts.acts:
+        if act.kind != "weights" or not act.params & cluster.own:
+            continue
+        before = next((a for a in reversed(mine) if a.index < act.index), None)
+        after = next((a for a in mine if a.index > act.index), None)
+        if before is not None and after is not None and before.kind == after.kind == "arrive":
+            between = [a for a in acts.acts if before.index < a.index < after.index]
+            yield act, any(a.kind == "zero" and a.params & cluster.params for a in between)
 
 
 def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:

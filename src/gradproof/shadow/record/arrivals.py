@@ -8,7 +8,7 @@ is part of the graph and is not judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,7 +30,8 @@ class Arrived:
     came: Sum = None
     ran: bool = False
     hooked: list[tuple[Sum, Sum]] = field(default_factory=list)
-    written: list[tuple[Sum, Sum]] = field(default_factory=list)
+    entered: list[tuple[Sum, Sum]] = field(default_factory=list)
+    left: list[tuple[Sum, Sum]] = field(default_factory=list)
 
 
 class Arrivals:
@@ -90,12 +91,12 @@ class Arrivals:
         def before(grads: Any) -> None:
             with torch.no_grad(), _disable_current_modes():
                 found.hooked.append((found.came, checksum(grads[0])))
-                found.written.append((found.held, _held(leaf)))
+                found.entered.append((found.held, _held(leaf)))
                 found.held = checksum(grads[0] if leaf.grad is None else leaf.grad + grads[0])
                 found.ran = True
 
         def after(*_: Any) -> None:
-            found.written.append((found.held, _held(leaf)))
+            found.left.append((found.held, _held(leaf)))
 
         own = leaf.register_hook(came)  # type: ignore[no-untyped-call]
         self._own.add(own.id)
@@ -118,13 +119,19 @@ class Arrivals:
                 return True
         return False
 
-    def written(self, params: Iterable[Tensor]) -> bool:
-        """Whether the `.grad` of one of these, which the pass changed, is more than what arrived added to it."""
+    def written(self, params: Iterable[Tensor], summed: Container[int] = ()) -> bool:
+        """Whether the `.grad` of one of these, which the pass changed, is more than what arrived added to it.
+
+        `summed`: ids of parameters whose gradients the pass replaces, once they are there, by a sum over the ranks. A
+        gradient that has no checksum counts as written.
+        """
         for param in params:
             found = self._found.get(id(param))
             if found is None or not found.ran:
                 return True
-            if not all(same(*pair) for pair in (*found.written, (found.held, _held(param)))):
+            now = _held(param)
+            pairs = found.entered if id(param) in summed else (*found.entered, *found.left, (found.held, now))
+            if (now is None and param.grad is not None) or not all(same(*pair) for pair in pairs):
                 return True
         return False
 

@@ -43,6 +43,12 @@ def all_zero(grad: Tensor) -> bool:
         return not bool(values.any())
 
 
+def other_dtypes(params: Iterable[Tensor]) -> list[tuple[Tensor, str]]:
+    """The parameters whose gradient is not float32, and its dtype."""
+    held = [(p, p.grad.dtype) for p in params if p.grad is not None]
+    return [(p, str(dtype).removeprefix("torch.")) for p, dtype in held if dtype is not torch.float32]
+
+
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 WIDTH = 512
 UNMADE = (UninitializedBuffer, UninitializedParameter)
@@ -52,10 +58,12 @@ PLAIN = torch.Tensor.__torch_dispatch__
 def checksum(tensor: Tensor) -> Tensor | None:
     """A sum of the elements' bits with odd factors that differ by position, modulo 2^64, on the device.
 
-    None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested tensor, a
-    CUDA graph that is being captured.
+    None for what has no numbers to read: the meta device, a subclass that dispatches by itself, a nested or quantised
+    tensor, a storage that was freed, a CUDA graph that is being captured.
     """
-    if tensor.is_meta or tensor.is_nested or isinstance(tensor, UNMADE):
+    if tensor.is_meta or tensor.is_nested or tensor.is_quantized or isinstance(tensor, UNMADE):
+        return None
+    if tensor.layout is torch.strided and type(tensor) in (Tensor, torch.nn.Parameter) and _freed(tensor):
         return None
     if type(tensor).__torch_dispatch__ is not PLAIN:
         return None
@@ -69,6 +77,14 @@ def checksum(tensor: Tensor) -> Tensor | None:
             flat = torch.view_as_real(flat).flatten() if flat.is_complex() else flat
             total = 5 * total + _summed(flat.view(BITS[flat.element_size()]))
         return total
+
+
+def _freed(tensor: Tensor) -> bool:
+    """Whether the storage is too small for the tensor, as where a parameter was offloaded."""
+    if not tensor.numel():
+        return False
+    last = sum((n - 1) * step for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.untyped_storage().nbytes() < (tensor.storage_offset() + last + 1) * tensor.element_size()
 
 
 def _summed(bits: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from torch.optim.optimizer import (
     _global_optimizer_post_hooks as POST_HOOKS,
     _global_optimizer_pre_hooks as PRE_HOOKS,
 )
+from torch.optim.swa_utils import AveragedModel
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.buffers import found_skip
@@ -91,6 +92,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
     for cls in all_subclasses(LRScheduler):
         patches.method(cls, "step", hooks.schedule)
         patches.method(cls, "__init__", hooks.scheduler_made)
+    patches.method(AveragedModel, "update_parameters", hooks.averaged)
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
 
 

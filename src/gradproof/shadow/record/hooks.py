@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from math import isnan
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol
@@ -35,7 +34,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.places import user_place
 from gradproof.shadow.record.arrivals import Arrivals
-from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero
+from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero, other_dtypes
 from gradproof.shadow.record.hook_points import (
     BUILT,
     changes_step,
@@ -53,6 +52,7 @@ from gradproof.shadow.record.hook_points import (
 )
 from gradproof.shadow.record.names import NAMES, functional
 from gradproof.shadow.record.patches import Patches
+from gradproof.shadow.record.ranks import Ranks, is_gradient
 from gradproof.shadow.record.storages import array
 from gradproof.shadow.tape import Place
 
@@ -86,12 +86,9 @@ class Reporter:
         self._stack: list[tuple[int, int]] = []
         self._inside: list[str] = []
         self._callers: list[int] = []
-        self._steps = 0
-        self._backwards = 0
-        self._begun = 0
-        self._synced = False
+        self._steps = self._backwards = self._begun = 0
         self._kept = False
-        self._ranks = 1
+        self._ddp = Ranks()
         self._place: Place | None = None
 
     def _event(
@@ -201,21 +198,15 @@ class Reporter:
         for tensor, name in known:
             self.names.name(tensor, name)
 
-    def _dtypes(self, params: list[Tensor]) -> dict[str, str]:
-        """The buffers' dtypes, but for float32."""
-        odd = ((p, p.grad.dtype) for p in params if p.grad is not None and p.grad.dtype is not torch.float32)
-        return {self.names.claim(p): str(dtype).removeprefix("torch.") for p, dtype in odd}
-
     def _rated(self, optimizer: Any, at: str) -> None:
         """Report a learning rate that no scheduler set; `at` is the call before which it was seen."""
         now = rates(optimizer)
         before = self._rates.setdefault(optimizer, now)
         self._rates[optimizer] = now
-        moved = any(a != b and not isnan(a) and not isnan(b) for a, b in zip(now, before, strict=False))
-        if len(now) == len(before) and moved:
+        if len(now) == len(before) and any(a < b or b < a for a, b in zip(now, before, strict=True)):
             self._event("rate", optimizer=self.number(optimizer), before=before, after=now, at=at)
 
-    def _arrived(self, only: list[Tensor] | None = None) -> None:
+    def _arrived(self, only: list[Tensor] | None = None) -> list[Tensor]:
         """Buffers that the backward pass changed."""
         changed = [p for p, how in self.buffers.changes(only) if how != "gone" and p.is_leaf]
         if changed:
@@ -223,20 +214,21 @@ class Reporter:
                 "accumulate",
                 self._grads(self.names.params() if only is None else only),
                 self._place,
-                ranks=self._ranks,
+                shared=self._named(self._ddp.shared(changed)),
                 params=self._named(changed),
                 number=self._backwards,
-                dtypes=self._dtypes(changed),
+                dtypes={self.names.claim(p): dtype for p, dtype in other_dtypes(changed)},
                 kept=self._kept or self.arrivals.again,
                 **self._interfered(changed),
             )
+        return changed
 
     def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
         """Whether something besides the derivative made what is in these buffers."""
         if not self.arrivals.active:
             return {"hooked": any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params), "written": False}
         hooked, trained = self.arrivals.hooked(params), self.names.optimized
-        written = not self._synced and self.arrivals.written(params)
+        written = self.arrivals.written(params, self._ddp.changing())
         free = bool(trained and self.arrivals.leaves - trained - self.names.housed)
         return {"hooked": hooked, "written": written, "free": free}
 
@@ -260,11 +252,14 @@ class Hooks(Reporter):
     def end(self) -> None:
         """The run is over: the event `end`, with every parameter."""
         self._poll()
-        made = {self.number(o): self._named(params_of(o)) for o in list(self._made)}
-        self._event("end", self._params(self.names.params()), optimizers=made)
+        self._event("end", self._params(self.names.params()), optimizers=self._optimizers())
+
+    def _optimizers(self) -> dict[int, list[str]]:
+        return {self.number(o): self._named(params_of(o)) for o in list(self._made)}
 
     def stop(self) -> None:
         """Nothing more is wanted: torch is as it was from here on."""
+        self._event("made", optimizers=self._optimizers())
         self._remove()
 
     def _remove(self) -> None:
@@ -307,12 +302,15 @@ class Hooks(Reporter):
         self.arrivals.begin(roots)
         try:
             result = self.within("backward", lambda: original(*args, **kwargs))
-            self._arrived()
+            summed = self._ddp.summed(self._arrived())
+        except BaseException:
+            self._event("aborted", place=self._place)
+            raise
         finally:
             self.arrivals.end()
-        if self._synced:
+        if summed:
             world = torch.distributed.get_world_size()
-            params = self._named(self._trainable())
+            params = self._named(summed)
             self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world)
         return result
 
@@ -350,9 +348,6 @@ class Hooks(Reporter):
                 if grad is not None and grad.layout is torch.strided:
                     grad.zero_()
         self.buffers.changes()
-
-    def _trainable(self) -> list[Tensor]:
-        return [p for p in self.names.params() if p.requires_grad]
 
     def grad(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.grad."""
@@ -409,6 +404,8 @@ class Hooks(Reporter):
             return None
         if not self.thorough:
             self._handles[-1].remove()
+        if self.thorough and self.arrivals.active:
+            self.buffers.rewritten()
         self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
@@ -482,7 +479,7 @@ class Hooks(Reporter):
         if self.thorough:
             self._keep_buffers()
         self._rates[optimizer] = rates(optimizer)
-        moved = None if self.thorough else bool(self.buffers.rewritten())
+        moved = None if self.thorough and not self.arrivals.active else bool(self.buffers.rewritten())
         about = self._about(optimizer, this)
         self._event("stepped", self._params(params) | self._state(optimizer), moved=moved, **about)
 
@@ -532,6 +529,11 @@ class Hooks(Reporter):
         self._event("clip", tensors, params=self._named(params), limit=limit, how=original.__name__)
         return norm
 
+    def averaged(self, original: Call, average: Any, *args: Any, **kwargs: Any) -> Any:
+        """AveragedModel.update_parameters."""
+        self._event("averaged")
+        return original(average, *args, **kwargs)
+
     # Schedules, modules, ranks
 
     def schedule(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> Any:
@@ -573,17 +575,15 @@ class Hooks(Reporter):
                 self.names.name(param, name)
 
     def ranks(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> Any:
-        """DistributedDataParallel.forward decides whether the next backward pass sums over the ranks."""
-        self._synced = bool(module.require_backward_grad_sync) and torch.is_grad_enabled()
-        self._ranks = torch.distributed.get_world_size()
+        """DistributedDataParallel.forward."""
+        self._ddp.forward(module)
         return original(module, *args, **kwargs)
 
     def all_reduce(self, original: Call, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         """torch.distributed.all_reduce, of gradients or of something else."""
         self._poll()
         result = self.within("sync", lambda: original(tensor, *args, **kwargs))
-        address = torch._C.TensorBase.data_ptr
-        own = [p for p in self.names.params() if p.grad is not None and address(p.grad) == address(tensor)]
+        own = [p for p in self.names.params() if is_gradient(tensor, p)]
         self.buffers.changes(own)
         tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
         world = torch.distributed.get_world_size()

@@ -213,7 +213,7 @@ class Patches:
         An installed package is looked through once, and again when it has more or fewer names.
         """
         found, ids = [], frozenset(wanted)
-        scanned = _SCANNED.setdefault(frozenset(self._functions), {})
+        scanned = _SCANNED.setdefault(frozenset(_label(f) for f, _ in self._functions.values()), {})
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", None)
             if not isinstance(names, dict):
@@ -230,8 +230,15 @@ class Patches:
         return found
 
 
-_SCANNED: dict[frozenset[int], dict[int, tuple[dict[str, Any], int, tuple[str, ...]]]] = {}
-"""By the functions that are looked for: the globals of installed packages, how many they were, and who held one."""
+_SCANNED: dict[frozenset[str], dict[int, tuple[dict[str, Any], int, tuple[str, ...]]]] = {}
+"""By the functions that are looked for: the globals of installed packages, how many they were, and who held one.
+
+A function and its wrappers have one label, for they stand in the same places.
+"""
+
+
+def _label(function: Any) -> str:
+    return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
 def _places(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:

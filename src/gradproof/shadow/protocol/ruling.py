@@ -1,0 +1,540 @@
+"""What one watched run decides: the rules of the window protocol, and what leaves an obligation undecided.
+
+A rule that is broken refutes only where nothing odd was seen (`_excuse`), and one that is kept holds only where nothing
+was seen that the events do not explain (`unsure`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.protocol.event_ops import FOLLOWED, OF_GRADIENTS, Act, Acts
+from gradproof.shadow.protocol.events import acts_of
+from gradproof.shadow.protocol.monitor import Arrival, Monitor
+from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
+from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge, written_between
+from gradproof.shadow.request import complete, expected_obligations
+from gradproof.shadow.result import RECORDED, Result, Verification
+from gradproof.shadow.tape import Event, Place, Tape
+
+PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
+SUMS = ("GA-INV-002", "GA-INV-004")
+BLIND = (
+    "the values of losses and gradients, but for checksums: what was written into a gradient, and why",
+    "accumulators, optimizers, schedules and averages of the user's own, and what happens inside `torch.func`",
+    "what hooks, custom autograd functions and communication hooks do to a gradient before it arrives in `.grad`",
+)
+ONE_RUN = {
+    "GA-EQ-001": "one run of a script does not show it",
+    "GA-DATA-001": "one run has no full batch whose samples could be compared",
+    "GA-INV-001": "one run has no full batch whose loss could be compared, and no mean of each window was reported",
+    "GA-SYNC-001": "no sum over the ranks was seen",
+}
+FUNCTION = "put the training step into a function of a Run, for gradproof check"
+FURTHER = {"GA-INV-001": "report the mean of each window with gradproof.monitoring.report_loss"}
+WRITTEN = "gradients were written by something whose meaning the events do not show"
+REPLACED = "gradients were replaced by something whose meaning the events do not show"
+TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
+HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
+UNSHOWN = {
+    "hooked": HOOKED,
+    "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
+}
+"""Detail of an arrival, and why nothing holds after it of the gradients."""
+FREE = "a tensor that is in no optimizer and no module collects gradients; what is done with them is not shown"
+SHARED = "two optimizers were given the same weights"
+GREW = "the weights of an optimizer are not the same at each of its steps"
+CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
+NEVER = "an optimizer whose weights have gradients made no step while the run was watched"
+REACHED = "weights of the optimizer have no gradient, and weights that are in no optimizer have one"
+MANY = "no data loader shows that each backward pass is a micro-batch: one may be for a penalty, or for a part of one"
+LAST = "no data loader shows that the last backward passes are micro-batches"
+PREPARED = "a hook of the optimizer did it, as a part of the step"
+ITSELF = "the optimizer is none of torch.optim: it may accumulate by itself"
+ABORTED = "a backward pass ended with an exception; what arrived of it is not shown"
+AVERAGED = "an average of the weights was updated more often than the optimizer stepped"
+PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
+UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
+FLAT = "gradients may have been summed as one flat tensor; whether the sums came back is not shown"
+THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
+UNMOVED = "a step moved no weight"
+SKIPPED = "the loss scaler skipped every step"
+NORMED = "a clip takes a norm that was measured elsewhere"
+SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
+BROKEN = "the events were followed up to an act that breaks {}"
+PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
+DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
+LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
+"""Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
+KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
+SUMMED = "a window has one backward pass after several forward passes: losses were summed, not gradients in `.grad`"
+REWRITTEN = "weights were written outside of the optimizer's step"
+LONGER = "a window has more backward passes than another: it may hold a gradient from before its first micro-batch"
+NOTHING_ADDED = "each window has one backward pass: no gradient was accumulated"
+IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
+MORE = 1000
+MENDS = {
+    "GA-EQ-001": "unscale once, after the last micro-batch",
+    "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
+    "GA-INV-003": "step the optimizer, and the schedule, once a window, after its last micro-batch",
+    "GA-INV-004": "accumulate in float32",
+    "GA-INV-005": "clip once a window, after the last micro-batch, the unscaling and the sum over the ranks",
+    "GA-SYNC-001": "let the last micro-batch of every window synchronise",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """A run that was watched. `arrivals`: what was known at each backward pass. `mode`: events or full."""
+
+    tape: Tape
+    monitor: Monitor
+    windows: int
+    mode: str
+    accum_steps: int | None
+    arrivals: Mapping[int, Arrival]
+
+
+class Ruling:
+    """What the events of one watched run decide."""
+
+    def __init__(self, watch: Watched) -> None:
+        self.watch = watch
+        self.acts = acts_of(watch.tape)
+        self.groups = list(clusters(self.acts))
+        self.counts = {c.optimizer: lengths(self.acts, c, watch) for c in self.groups}
+        self.given = watch.accum_steps
+        self.n = watch.accum_steps or self._inferred()
+        self.steps = [a for a in self.acts.acts if a.kind == "step"]
+        self.taken = [a for a in self.steps if not a.detail.get("by_hand")]
+
+    def _inferred(self) -> int:
+        seen = Counter(w.count for counts in self.counts.values() for w in counts)
+        return max(seen, key=lambda n: (seen[n], n)) if seen else 1
+
+    def sizes(self, acts: Acts, cluster: Cluster) -> list[int]:
+        """The windows that a cluster is held to: a short one is none that could be the tail of an epoch."""
+        counts = self.counts[cluster.optimizer]
+        if self.given is None or self._multiple(counts):
+            return [w.count for w in counts] + [self.n] * MORE
+        early = {i for i in range(len(counts)) if self._early(counts, i)}
+        sizes = [w.count if w.count < self.n and i not in early else self.n for i, w in enumerate(counts)]
+        return sizes + [self.n] * MORE
+
+    def _early(self, counts: list[Window], i: int) -> bool:
+        """Whether a short window is no tail: it stands beside another one, and nothing lies between them.
+
+        That is so where the batches went on in one pass over a data loader, and where both have one micro-batch: an
+        epoch of one micro-batch has nothing to accumulate. A micro-batch is then one forward pass.
+        """
+        mine = counts[i]
+        if mine.read >= self.n:
+            return False
+        for j, (first, second) in ((i - 1, (i - 1, i)), (i + 1, (i, i + 1))):
+            if not 0 <= j < len(counts):
+                continue
+            both = (mine, counts[j])
+            if all(w.count < self.n and not w.ended and set(w.forwards) == {1} for w in both) and (
+                all(w.count == 1 for w in both) or goes_on(counts[first].last, counts[second].first)
+            ):
+                return True
+        return False
+
+    def _multiple(self, counts: list[Window]) -> bool:
+        """Several backward passes a micro-batch, with tails; which they are is not known."""
+        most = max((w.count for w in counts), default=0)
+        short = [w.count < most for w in counts]
+        apart = not any(a and b for a, b in pairwise(short))
+        return most > self.n and most % self.n == 0 and not short[0] and apart
+
+    def verification(self) -> Verification:
+        """Judge."""
+        watch = self.watch
+        config = {"accum_steps": self.n, "inferred": self.given is None, "windows": watch.windows, "mode": watch.mode}
+        made = Verification("", config)
+        made.uncovered = list(BLIND) if watch.mode != "full" else list(BLIND[-1:])
+        made.versions = {"torch": torch.__version__}
+        made.monitoring = monitored(watch.monitor)
+        names = expected_obligations(watch.monitor.world)
+        if not self.steps or not self.groups:
+            why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
+            made.results = [Result(n, Outcome.OPAQUE, why, mend=self._further(), domain="events") for n in names]
+            return made
+        found = judge(self.acts, [self.n] * 2 if self.n > 1 else [1], self.sizes)
+        made.events = found.events
+        made.results = [self._refuted(b, found) for b in found.broken]
+        made.results += [self._kept(name, found) for name in PROTOCOL if not self._broken(name, found)]
+        if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
+            made.results += self._synced(found)
+        told, made.notes = reported(watch.monitor), heard(watch.monitor)
+        made.results += [] if told is None else [told]
+        decided = {r.obligation for r in made.results}
+        made.results += [self._one_run(name) for name in names if name not in decided]
+        return complete(made, watch.monitor.world)
+
+    def _synced(self, found: Judgement) -> list[Result]:
+        """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was."""
+        due: set[str] = set()
+        own = frozenset().union(*(c.own for c in self.groups))
+        for act in self.acts.acts:
+            if act.kind == "arrive":
+                due |= act.params & own
+            elif act.kind in ("zero", "sync"):
+                due -= act.params
+            why = FLAT if act.kind == "sync" and act.detail.get("flat") else ""
+            why = UNSUMMED if act.kind == "step" and act.params & due else why
+            if why and not self._broken("GA-SYNC-001", found):
+                return [Result("GA-SYNC-001", Outcome.OPAQUE, why, act.place, FUNCTION, "events", RECORDED)]
+        return self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step", found)
+
+    def _one_run(self, name: str) -> Result:
+        """What a single run does not show, whatever is seen of it."""
+        why = ONE_RUN[name] + (f"; {divided(self.watch.monitor)}" if name == "GA-EQ-001" else "")
+        return Result(name, Outcome.UNKNOWN, why, None, FURTHER.get(name, FUNCTION), "events", RECORDED)
+
+    def _further(self) -> str:
+        return "watch it with --mode full" if self.watch.mode != "full" else ""
+
+    def _broken(self, name: str, found: Judgement) -> bool:
+        return any(b.obligation == name for b in found.broken)
+
+    def _refuted(self, broken: Broken, found: Judgement) -> Result:
+        details = {"event": broken.event, "micro": broken.micro, "params": list(broken.params)}
+        excuse = self._excuse(broken)
+        if excuse:
+            why = f"{broken.why}, and {excuse}"
+            return Result(
+                broken.obligation, Outcome.OPAQUE, why, broken.place, self._further(), "events", RECORDED, details
+            )
+        mend = MENDS.get(broken.obligation, "")
+        return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, mend, "events", RECORDED, details)
+
+    def _excuse(self, broken: Broken) -> str:
+        """Why a broken rule is no offence for certain; empty where it is one."""
+        if len({frozenset(a.micro for a in self.steps if a.params & c.own) for c in self.groups}) > 1:
+            return IN_TURN
+        for names, why, _ in self.odd():
+            if broken.obligation in names:
+                return why
+        return self._innocent(broken) or self._not_lost(broken)
+
+    def _innocent(self, broken: Broken) -> str:
+        if broken.obligation == "GA-INV-003" and (why := self._uncounted(broken)):
+            return why
+        return PREPARED if any(first < broken.index <= last for first, last in self._prepared()) else ""
+
+    def _not_lost(self, broken: Broken) -> str:
+        lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
+        if (lost or (broken.last and not self.acts.sighted)) and any(a.kind == "assign" for a in self.acts.acts):
+            return REPLACED
+        if lost and (why := self._dropped(broken)):
+            return why
+        if self.acts.sighted or not lost:
+            return ""
+        for act in self.acts.acts:
+            if act.kind == "rewrite":
+                return REWRITTEN
+            if act.kind == "arrive" and act.detail.get("hooked"):
+                return HOOKED
+            if act.kind == "step" and act.detail.get("foreign"):
+                return ITSELF
+        return ""
+
+    def _uncounted(self, broken: Broken) -> str:
+        """Why a wrong number of backward passes need not be a wrong number of micro-batches."""
+        if broken.event == "accumulate" and not self._long():
+            return MANY
+        if broken.event == "end" and not self._training():
+            return LAST
+        return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.taken) else ""
+
+    def _long(self) -> bool:
+        """Whether a window received more than N micro-batches: batches of a loader, or passes that are all alike."""
+        windows = [w for each in self.counts.values() for w in each if w.count > self.n]
+        return any(w.batches > self.n or (w.batches < 2 and w.alike) for w in windows)
+
+    def _training(self) -> bool:
+        """Whether the last backward pass was of the data loader's pass that the windows were of."""
+        last = self.watch.arrivals.get(max(self.watch.arrivals, default=0))
+        ends = [w.last for each in self.counts.values() for w in each if w.last is not None]
+        return last is not None and last.iteration is not None and any(e.iteration is last.iteration for e in ends)
+
+    def _prepared(self) -> Iterator[tuple[int, int]]:
+        """From where to where on the tape a step went that hooks of its optimizer prepared."""
+        ends = [i for i, e in enumerate(self.watch.tape.items) if isinstance(e, Event) and e.kind == "stepped"]
+        for step in self.taken:
+            if step.detail.get("hooked"):
+                yield step.index, next((i for i in ends if i > step.index), step.index)
+
+    def _unmoved(self) -> list[Event]:
+        """Steps that moved no weight, but for those that the loss scaler skipped."""
+        skipped = {a.detail.get("call") for a in self.taken if a.detail.get("skipped")}
+        ended = [e for e in self.watch.tape.events("stepped") if e.detail["call"] not in skipped]
+        return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
+
+    def _held(self, name: str, why: str, found: Judgement) -> list[Result]:
+        if self._broken(name, found):
+            return []
+        details = {"accum_steps": self.n, "inferred": self.given is None}
+        return [Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)]
+
+    def _kept(self, name: str, found: Judgement) -> Result:
+        """An obligation that nothing broke: it holds, or the events do not show it."""
+        for names, why, place in self.unsure(found):
+            if name in names:
+                return Result(name, Outcome.OPAQUE, why, place, self._further(), "events", RECORDED)
+        if name == "GA-INV-003":
+            return self._counted(found)
+        windows = max((len(counts) for counts in self.counts.values()), default=0)
+        if name == "GA-INV-002" and found.arrivals <= sum(w.count for w in next(iter(self.counts.values()), [])):
+            windows -= 1
+        if windows < 1:
+            why = "no window was followed by another: what becomes of its gradients is not shown"
+            return Result(name, Outcome.UNKNOWN, why, None, "train for more windows", "events", RECORDED)
+        if self._alone() and (name != "GA-INV-005" or self.given is None):
+            mend = "watch a run that accumulates, with --accum-steps above 1"
+            return Result(name, Outcome.UNKNOWN, NOTHING_ADDED, None, mend, "events", RECORDED)
+        clips = sum(a.kind == "clip" for a in self.acts.acts)
+        words = {
+            "GA-INV-002": f"each gradient was zeroed between its step and the next window, {windows} times",
+            "GA-INV-004": "every .grad was accumulated in fp32 or wider, or held one micro-batch",
+            "GA-INV-005": f"{clips} clips, each of a whole window" if clips else "nothing was clipped after it arrived",
+        }
+        return self._held(name, words[name], found)[0]
+
+    def _alone(self) -> bool:
+        """Whether no window has more than one backward pass."""
+        return all(w.count < 2 for counts in self.counts.values() for w in counts)
+
+    def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """What was seen that leaves obligations undecided: which, why, and where."""
+        for words in found.unseen:
+            yield PROTOCOL, words, None
+        ends = next((b for b in found.broken if b.last), None)
+        if ends is not None:
+            yield FOLLOWED, BROKEN.format(ends.obligation), ends.place
+        yield from self.odd()
+        yield from self._idle()
+        for (names, words), place in self.acts.strange.items():
+            yield names, words, place
+        for name, (words, place) in found.doubts.items():
+            yield (name,), words, place
+        yield from ((PROTOCOL, b.what, b.place) for b in self.watch.tape.blind if b.code in LOST)
+        yield from self._of_windows()
+        for act in [a for a in self.acts.acts if a.kind == "arrive"]:
+            if act.detail.get("kept"):
+                yield FOLLOWED, KEPT, act.place
+                yield SUMS, KEPT, act.place
+            yield from ((OF_GRADIENTS, UNSHOWN[name], act.place) for name in UNSHOWN if act.detail.get(name))
+        if not self.acts.sighted:
+            yield from self._unseen()
+
+    def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Windows whose passes are not what they seem."""
+        for counts in self.counts.values():
+            for w in counts:
+                if all(n > 1 for n in w.forwards):
+                    yield SUMS if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
+                if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
+                    yield ("GA-INV-003",), PASSED, w.place
+                if 1 < w.batches != w.count and not (w.ended and w.batches == w.count - 1):
+                    yield ("GA-INV-003",), SEVERAL, w.place
+                if w.count < self.n and not w.ended and not all(w.forwards):
+                    yield ("GA-INV-004",), SUMMED, w.place
+                if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
+                    yield ("GA-INV-002",), LONGER, w.place
+
+    def odd(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """What is unusual enough that neither a rule that holds nor one that is broken says much."""
+        seen: set[str] = set()
+        for group in self.groups:
+            steps = [a for a in self.taken if a.detail.get("optimizer", -1) == group.optimizer]
+            if group.own & seen:
+                yield PROTOCOL, SHARED, None
+            if len({a.params for a in steps}) > 1:
+                yield PROTOCOL, GREW, steps[-1].place
+            seen |= group.own
+        yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.tape.events("threads"))
+        yield from ((PROTOCOL, CHANGED, step.place) for step in self.taken if step.detail.get("changed"))
+        if self.taken and len(self.taken) < len(self.steps):
+            yield PROTOCOL, FREE, self.steps[-1].place
+        free = (a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("free"))
+        yield from ((PROTOCOL, FREE, a.place) for a in free)
+        yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.tape.events("aborted"))
+
+    def _idle(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Steps that change nothing, and clips by a norm of which nothing is known."""
+        yield from ((("GA-INV-005",), NORMED, e.place) for e in self.watch.tape.events("clip") if normed(e))
+        if self.taken and all(bool(a.detail.get("skipped")) for a in self.taken):
+            yield ("GA-INV-003",), SKIPPED, self.taken[-1].place
+        applied = {a.detail.get("call") for a in self.taken if a.detail.get("held")}
+        for event in self._unmoved():
+            if self._after_a_gradient(event):
+                yield ("GA-INV-003",) if event.detail["call"] in applied else PROTOCOL, UNMOVED, event.place
+        updates = list(self.watch.tape.events("averaged"))
+        if len(updates) > len(self.steps) + 1:
+            yield ("GA-INV-003",), AVERAGED, updates[-1].place
+        for group in self.groups:
+            between = written_between(self.acts, group, self.steps)
+            yield from ((("GA-INV-003",), REWRITTEN, act.place) for act, zeroed in between if zeroed)
+        yield from self._apart()
+
+    def _after_a_gradient(self, event: Event) -> bool:
+        first = next(self.watch.tape.events("accumulate"), None)
+        items = self.watch.tape.items
+        return first is not None and items.index(first) < items.index(event)
+
+    def _apart(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Weights with gradients whose optimizer makes no step, or does not know them."""
+        reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
+        own = frozenset().union(*(g.own for g in self.groups))
+        known = {a.detail.get("optimizer") for a in self.steps} | {a.detail.get("outer") for a in self.steps}
+        for event in self.watch.tape.events("made"):
+            made = event.detail["optimizers"].items()
+            if any(key not in known and (set(names) & reached) - own for key, names in made):
+                yield ("GA-INV-002", "GA-INV-003"), NEVER, None
+        if own - reached and reached - own:
+            yield ("GA-INV-002", "GA-INV-003"), REACHED, None
+
+    def _dropped(self, broken: Broken) -> str:
+        """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
+        for names, why in self.acts.strange:
+            if broken.obligation in names:
+                return why
+        whole = next((c.params for c in self.groups if c.own & set(broken.params)), frozenset())
+        if whole - set(broken.params):
+            return PARTLY
+        arrived = set[int]()
+        for act in self.acts.acts:
+            if act.index <= broken.index or not act.params & whole:
+                continue
+            if act.kind == "arrive":
+                arrived.add(act.detail["number"])
+            elif act.kind == "zero":
+                arrived.clear()
+            elif act.kind == "step":
+                return DROPPED if len(arrived) >= self.n > 1 else ""
+        return DROPPED
+
+    def _unseen(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Acts of which the events say no more than that they happened."""
+        for act in self.acts.acts:
+            if act.kind == "touch" and not self._erased(act):
+                yield OF_GRADIENTS, WRITTEN, act.place
+            elif act.kind == "assign":
+                yield OF_GRADIENTS, REPLACED, act.place
+            elif act.kind == "rewrite":
+                yield ("GA-INV-003",), REWRITTEN, act.place
+            elif act.kind == "arrive" and act.detail.get("taken"):
+                yield PROTOCOL, TAKEN, act.place
+
+    def _erased(self, touch: Act) -> bool:
+        """Whether what was written into applied gradients was zeroed before anything else happened to them."""
+        acts = [a for a in self.acts.acts if a.params & touch.params]
+        at = acts.index(touch)
+        gone: frozenset[str] = frozenset()
+        for act in acts[at + 1 :]:
+            if act.kind != "zero":
+                break
+            gone |= act.params
+        before = next((a.kind for a in reversed(acts[:at]) if a.kind != "rewrite"), "")
+        return before == "step" and touch.params <= gone
+
+    def _counted(self, found: Judgement) -> Result:
+        counts = [w for each in self.counts.values() for w in each]
+        shown = ", ".join(str(w.count) for w in counts)
+        even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
+        even = even and any(w.count == self.n for w in counts)
+        if not counts:
+            why = "no window was complete"
+        elif self.given is None and self.n == 1 and even:
+            why = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
+        elif not even:
+            why = (
+                f"the windows have {shown} backward passes, and no data loader ended in a short one: "
+                "tails, or several passes a micro-batch, or losses summed before one pass, or a wrong boundary"
+            )
+        else:
+            tails = " or its tail" * any(w.count < self.n for w in counts)
+            words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
+            return self._held("GA-INV-003", words, found)[0]
+        mend = "give --accum-steps" if self.given is None else "give --epoch-batches where epochs have a tail"
+        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, mend, "events", RECORDED)
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A complete window: its backward passes, the first and the last of them, and whether an epoch ended with it.
+
+    `forwards` are the forward passes before each backward pass; 0 where none was seen. `batches` of a data loader were
+    read from the first to the last, where one iteration gave them all, and `read` since the window before; else 0.
+    `alike`: each backward pass follows one forward pass, and all of as many rows.
+    """
+
+    count: int
+    first: Arrival | None
+    last: Arrival | None
+    ended: bool
+    forwards: tuple[int, ...]
+    batches: int
+    read: int
+    place: Place
+    alike: bool
+
+
+def normed(clip: Event) -> bool:
+    """Whether a clip takes its norm from somewhere else."""
+    return str(clip.detail.get("how", "")).endswith("clip_grads_with_norm_")
+
+
+def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
+    """Whether one pass over a data loader yielded more batches between two backward passes."""
+    if last is None or following is None or last.iteration is None:
+        return False
+    return last.iteration is following.iteration and following.read > last.read
+
+
+def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[Window]:
+    """Each complete window of a cluster."""
+    run = Windows(acts, cluster, [])
+    numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
+    places: list[Place] = []
+    for act in acts.acts:
+        number = act.detail.get("number")
+        if act.kind == "arrive" and number in numbers and number not in passes:
+            passes.append(number)
+        elif act in run.steps and passes:
+            windows.append(passes)
+            places.append(act.place)
+            passes = []
+    starts = [*(w[0] for w in windows), *(passes or [0])]
+    ends = [0, *(w[-1] for w in windows)]
+    return [_window(w, watch, ends[i], starts[i + 1], places[i]) for i, w in enumerate(windows)]
+
+
+def _window(passes: list[int], watch: Watched, before: int, following: int, place: Place) -> Window:
+    """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
+    seen = [watch.arrivals.get(number) for number in passes]
+    last, after = seen[-1], watch.arrivals.get(following)
+    ended = last is not None and last.trained and (after is None or after.iteration is not last.iteration)
+    ended |= watch.monitor.epoch_batches is not None and passes[-1] % watch.monitor.epoch_batches == 0
+    forwards = tuple(a.forwards if a is not None else 0 for a in seen)
+    read = batches(watch.arrivals.get(before), last) - 1
+    if read < 0 and last is not None and last.iteration is not None:
+        read = last.read
+    rows = {a.rows if a is not None else None for a in seen}
+    alike = set(forwards) == {1} and len(rows) == 1 and None not in rows
+    return Window(len(passes), seen[0], last, ended, forwards, batches(seen[0], last), max(read, 0), place, alike)
+
+
+def batches(first: Arrival | None, last: Arrival | None) -> int:
+    """How many batches one iteration over a data loader gave from one backward pass to another; 0: not known."""
+    if first is None or last is None or first.iteration is None or first.iteration is not last.iteration:
+        return 0
+    return last.read - first.read + 1
