@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -49,6 +50,42 @@ def reference(run: Run) -> None:
 
 
 # Wrong
+
+
+class Idle(torch.optim.Optimizer):
+    """SGD that changes a copy of each weight."""
+
+    def __init__(self, params: Any, lr: float) -> None:
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.clone().sub_(group["lr"] * p.grad)
+
+
+def own_optimizer_that_moves_nothing(run: Run) -> None:
+    model, _ = start(run)
+    optimizer = Idle(model.parameters(), RATE)
+    for window in windows(run):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    end(*model.parameters())
+
+
+def own_optimizer_that_moves_nothing_exported(run: Run) -> None:
+    model, _ = start(run)
+    optimizer = Idle(model.parameters(), RATE)
+    for window in windows(run):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        optimizer.step()
+        np.abs(model.weight.detach().numpy()).max()
+        optimizer.zero_grad()
+    end(*model.parameters())
 
 
 def last_window_added_from_state(run: Run) -> None:
@@ -378,13 +415,18 @@ def returns_what_holds_itself(run: Run) -> Trainer:
 
 
 WRONG: dict[str, tuple[Step, str]] = {
+    "own optimizer that moves nothing": (own_optimizer_that_moves_nothing, "GA-INV-003"),
+    "own optimizer that moves nothing, exported": (own_optimizer_that_moves_nothing_exported, "GA-INV-003"),
     "stale, from state": (last_window_added_from_state, "GA-INV-002"),
     "stale, in state": (sum_in_state_that_is_never_reset, "GA-INV-002"),
     "teacher": (teacher_for_each_micro_batch, "GA-INV-003"),
     "buffer": (buffer_of_a_module_that_is_not_called, "GA-INV-003"),
 }
 REPORTS: dict[str, Step] = {"last sample": report_of_the_last_sample, "a fifth": report_a_fifth_too_small}
-CLEAN = ("stale, from state", "stale, in state")
+CLEAN = (
+    "stale, from state", "stale, in state", "own optimizer that moves nothing",
+    "own optimizer that moves nothing, exported",
+)  # fmt: skip
 """Both runs are wrong alike: the oracle compares these with the reference."""
 RIGHT: tuple[Step, ...] = (
     sums_in_state, optimizer_with_sums_of_its_own, optimizer_that_steps_every_nth_time, rate_by_the_samples_seen,

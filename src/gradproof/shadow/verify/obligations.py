@@ -23,7 +23,7 @@ from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
 from gradproof.shadow.verify.compare import Quantity, windows
 from gradproof.shadow.verify.diagnosis import Scale, mend, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.match import same
-from gradproof.shadow.verify.recordings import UNIT, Session, narrowest, recorded, stepped, values_of
+from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, Session, narrowest, recorded, stepped, values_of
 
 ROUNDINGS = 64
 LOOSEST = 1 / 16
@@ -409,7 +409,7 @@ def bounded(tape: Tape) -> Place | None:
 
 def unmoved(tape: Tape) -> Place | None:
     """A step after which no weight had moved, although a gradient times the learning rate is more than rounding."""
-    if tape.blind or foreign(tape):
+    if any(blind.code not in NOT_FATAL for blind in tape.blind):
         return None
     before: Event | None = None
     arrived = graded_once = False

@@ -17,6 +17,7 @@ from gradproof.shadow.verify.diagnosis import (
     last_write,
     of_offence,
     place_of_gradient,
+    place_of_loss,
     place_of_number,
     place_of_weights,
 )
@@ -163,7 +164,7 @@ class Settled:
             return
         said = obligations.reported(self.session)
         if said is not None and not (tensors and said.outcome is Outcome.HOLDS):
-            yield self._reported(said)
+            yield self._reported(said, decision)
         if obligations.returns_nothing(self.session):
             yield from self._unreported(decision)
             return
@@ -177,9 +178,12 @@ class Settled:
             return
         yield from compared if tensors else self._group(decision, ("loss",), "GA-INV-001")
 
-    def _reported(self, said: obligations.Reported) -> Result:
+    def _reported(self, said: obligations.Reported, decision: Decision) -> Result:
         tape = self.session.ours[0].tape
-        where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or place_of_gradient(tape, 0)
+        known = (*decision.apart, *(u[0] for u in decision.unknown if u[0]), *decision.equal)
+        named = next((q.name for q in known if q.group == q.event == "loss"), None)
+        there = place_of_gradient(tape, 0) if named is None else place_of_loss(tape, named)
+        where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or there
         words = f"the losses that the function returns: {said.words}"
         mend = "" if where is None else "report the window's mean: the sum of the micro-batches' shares"
         return Result("GA-INV-001", said.outcome, words, where, mend, "floats", RECORDED)

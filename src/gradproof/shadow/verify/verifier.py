@@ -323,8 +323,10 @@ class Judge:
         tape = self.session.ours[0].tape
         place, mend = obligations.unmoved(tape), "leave the weights to the optimizer"
         if place is not None:
-            words = "the step was called and no weight moved"
-            self.add(Result("GA-INV-003", Outcome.REFUTED, words, place, mend))
+            words, known = "the step was called and no weight moved", Outcome.REFUTED
+            if obligations.foreign(tape) and not obligations.frozen(tape):
+                words, known = f"not decided: {words}; the optimizer may accumulate by itself", Outcome.UNKNOWN
+            self.add(Result("GA-INV-003", known, words, place, mend))
             return
         place = obligations.undone(tape)
         if place is not None:
