@@ -14,6 +14,24 @@ pytestmark = pytest.mark.slow
 
 ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
 RAISES = 'def train(run):\n    raise ValueError("né \\U0001f600 → no")\n'
+RIGHT = """
+import torch
+def train(run):
+    torch.manual_seed(run.seed)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    inputs = torch.randn(run.samples, 2).split(run.micro_batch_size)
+    losses = []
+    for first in range(0, len(inputs), run.accum_steps):
+        losses.append(torch.zeros(()))
+        for x in inputs[first : first + run.accum_steps]:
+            loss = model(x).square().mean() / run.accum_steps
+            loss.backward()
+            losses[-1] += loss.detach()
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+"""
 COMMANDS = ("list", "list --format json", "gate", "report", "doctor --quick", "config --json", "explain GA-EQ-001")
 
 
@@ -52,6 +70,12 @@ def test_what_check_prints_is_json_in_every_locale(odd: Path, variables: dict[st
     assert code == 3
     assert "né \U0001f600 → no" in json.dumps(data, ensure_ascii=False)
     assert "UnicodeEncodeError" not in json.dumps(data)
+
+
+def test_a_right_loop_holds_where_the_path_is_no_utf8(odd: Path) -> None:
+    (odd / "right.py").write_text(RIGHT, encoding="utf-8")
+    code, printed = ran(odd, "check", "right.py:train", **ASCII)
+    assert code == 0, printed.decode("ascii", "replace")
 
 
 @pytest.mark.parametrize("words", ["check raises.py:train", "check raises.py:none", "doctor --quick"])

@@ -98,7 +98,7 @@ def exceeded(process: Started, limit: float) -> str | None:
 
 def strays(scratch: str) -> list[int]:
     """Ids of the other processes that were started with `scratch` as TMPDIR. Empty where there is no /proc."""
-    mark, found = f"TMPDIR={scratch}".encode(), []
+    mark, found = os.fsencode(f"TMPDIR={scratch}"), []
     if not Path(scratch).name.startswith(PREFIX):
         return []
     for place in Path("/proc").glob("[0-9]*"):

@@ -342,7 +342,7 @@ def _at_home(old: str, new: str) -> bool:
 
     That is how a process that leaves its group is found again: see `gradproof.core.processes`.
     """
-    was, now = (f"TMPDIR={folder}\0".encode() for folder in (old, new))
+    was, now = (os.fsencode(f"TMPDIR={folder}\0") for folder in (old, new))
     if len(was) != len(now):
         return False
     try:

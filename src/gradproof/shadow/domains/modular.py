@@ -266,7 +266,7 @@ class Field:
 
     def seed(self, *names: str) -> int:
         """A 64-bit number of the key and some names."""
-        text = "\0".join((str(self.key), *names)).encode()
+        text = "\0".join((str(self.key), *names)).encode(errors="surrogateescape")
         return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")
 
     def hash(self, name: str, args: Sequence[Words]) -> Words:
@@ -285,7 +285,7 @@ class Field:
         for name in sorted(self.hashed):
             states = np.concatenate(self.hashed[name])
             _, first, place = np.unique(states, return_index=True, return_inverse=True)
-            digest.update(name.encode() + first[place].astype(np.int64).tobytes())
+            digest.update(name.encode(errors="surrogateescape") + first[place].astype(np.int64).tobytes())
         return digest.hexdigest()
 
     def leaf(self, source: Source, shape: tuple[int, ...], value: Array) -> Parts:
