@@ -93,6 +93,13 @@ def title(verification: Verification) -> str:
     return words[effect] if effect is not Effect.OPEN else f"{words[effect]} ({verification.outcome})"
 
 
+OF_STEPS = {
+    Outcome.UNKNOWN: "some obligations were not decided; each of them says why",
+    Outcome.NOT_RUN: "these settings do not show some obligations; each of them says why",
+}
+"""What an outcome means of a step, where it means something else of a check of a contract."""
+
+
 def summary(verification: Verification) -> str:
     """How many hold, what was not decided, and the exit code in words."""
     v = verification
@@ -113,7 +120,7 @@ def _meaning(v: Verification) -> str:
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
     if refuted and not any(numbers(r) for r in refuted):
         return "the run breaks an obligation, at the line that is shown with it"
-    return MEANING[v.outcome]
+    return OF_STEPS.get(v.outcome, MEANING[v.outcome])
 
 
 def _open(v: Verification) -> Iterator[str]:
