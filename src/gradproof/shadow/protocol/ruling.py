@@ -252,7 +252,14 @@ class Ruling:
             return MANY
         if broken.event == "end" and not self._training():
             return LAST
+        if broken.event == "weights" and self._zeroed_between(broken):
+            return REWRITTEN
         return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.taken) else ""
+
+    def _zeroed_between(self, broken: Broken) -> bool:
+        """Whether the gradients were zeroed between this write to the weights and the arrivals around it, as in SAM."""
+        between = [found for group in self.groups for found in written_between(self.acts, group, self.steps)]
+        return any(act.index == broken.index and zeroed for act, zeroed in between)
 
     def _long(self) -> bool:
         """Whether a window received more than N micro-batches: batches of a loader, or passes that are all alike."""
@@ -380,9 +387,6 @@ class Ruling:
         updates = list(self.watch.tape.events("averaged"))
         if len(updates) > len(self.steps) + 1:
             yield ("GA-INV-003",), AVERAGED, updates[-1].place
-        for group in self.groups:
-            between = written_between(self.acts, group, self.steps)
-            yield from ((("GA-INV-003",), REWRITTEN, act.place) for act, zeroed in between if zeroed)
         yield from self._apart()
 
     def _after_a_gradient(self, event: Event) -> bool:

@@ -199,10 +199,9 @@ class Windows:
 
     def _within(self) -> Iterator[tuple[Broken, str]]:
         """Weights, or an average of them, that changed between two arrivals of one window."""
-        for act, zeroed in written_between(self.acts, self.cluster, self.steps):
-            if not zeroed:
-                broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
-                yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
+        for act, _ in written_between(self.acts, self.cluster, self.steps):
+            broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
+            yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
 
     def _rates(self) -> Iterator[tuple[Broken, str]]:
         """A learning rate that is set by hand more than once a window, and there between two of its backward passes.
