@@ -3,8 +3,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+SAMPLE ?= $(shell git rev-parse --short HEAD 2>/dev/null || echo none)
+SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 
-.PHONY: verify test suite check installed matrix bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check installed matrix bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(BIN)/gradproof verify
@@ -23,8 +25,13 @@ installed: $(READY)
 matrix: $(READY)
 	$(BIN)/python -m tests.matrix --out docs/support.md
 
+# Of slow tests, the rows that the commit draws. The same rows again: make suite SAMPLE=<what it printed>.
 suite: $(READY)
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --sample=$(SAMPLE)
+
+# Every row of every test, which takes most of an hour; before a release. Writes what each took, for the samples.
+exhaustive: $(READY)
+	$(BIN)/python -m pytest $(SIDE_BY_SIDE) --write-durations
 
 check: $(READY)
 	$(BIN)/ruff check .

@@ -10,6 +10,13 @@ import pytest
 from hypothesis import settings
 
 from gradproof.core.workspace import CI
+from tests.sampling import (
+    pytest_addoption as pytest_addoption,
+    pytest_collection_modifyitems as pytest_collection_modifyitems,
+    pytest_report_header as pytest_report_header,
+    pytest_runtest_logreport as pytest_runtest_logreport,
+    pytest_sessionfinish as pytest_sessionfinish,
+)
 
 # Tests run side by side: threads of OpenMP that spin for each other cost half of the time. A worker has one, too.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
