@@ -12,7 +12,7 @@ from count_steps import SUM, Batches, Rule, entropy, recorded, whole
 from torch import nn
 from torch.nn import functional as F
 
-from gradproof.shadow.record import count_ops as count_rules
+from gradproof.shadow.record import counts as count_rules
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Const
 from gradproof.shadow.verify import normaliser as all_counts

@@ -10,9 +10,9 @@ from shadow_rows_bench import Case, difference, run
 
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.decompose import Decomposer, decompose
-from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
 from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.domains.rounding import Rounding
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.table import TABLE, Bool, Example, Row, T

@@ -15,8 +15,8 @@ from torch.nn.utils import clip_grad_norm_
 from torch.optim.optimizer import _global_optimizer_pre_hooks
 from torch.utils.checkpoint import checkpoint
 
+from gradproof.shadow.record.hook_points import Patches
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.record.patches import Patches
 
 FIRST_OPTIMIZER = """
 import torch

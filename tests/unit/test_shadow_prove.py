@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from gradproof.shadow.algebra import Domain, Value, function, lift, where
-from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.domains.real import Reals
 from gradproof.shadow.tape import Source
-from gradproof.shadow.verify.equality import (
+from gradproof.shadow.verify.decide import (
     Answer,
     Kind,
     Pair,

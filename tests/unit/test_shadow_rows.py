@@ -16,10 +16,9 @@ from shadow_rows_bench import TOLERANCE, Case, difference, read, run
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Beyond, Value
 from gradproof.shadow.domains import modular as residues
-from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
 from gradproof.shadow.domains.modular import Field
-from gradproof.shadow.domains.programs import Compiler, Doubtful, Program, near
+from gradproof.shadow.domains.programs import Compiler, Doubtful, Floats, Program, near
 from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.rounding import Rounding
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table

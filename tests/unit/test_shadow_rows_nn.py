@@ -15,8 +15,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.algebra import Beyond, Value, lift
-from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.domains.real import Reals
 from gradproof.shadow.ops.rows import (
     activation as softmax,

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import OBLIGATIONS, Verification
-from gradproof.shadow.verify import determinism as unrecorded, verifier as verify
+from gradproof.shadow.verify import paths as unrecorded, verifier as verify
 from tests.loops import plain_attention
 
 Asked = Callable[[], bool]

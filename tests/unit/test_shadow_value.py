@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gradproof.shadow.algebra import FUNCTIONS, Beyond, Value, function, lift, where
-from gradproof.shadow.domains.floats import COMPUTED, Floats, inverse_erf
+from gradproof.shadow.domains.programs import COMPUTED, Floats, inverse_erf
 from gradproof.shadow.tape import Source
 
 

@@ -4,12 +4,22 @@ A tape holds plain data. The recorder writes it (and needs torch); `interpret` g
 needs neither torch nor a solver). Tensors are geometry over storages, as in torch: a view is another `Ref` of the same
 storage, so that aliasing needs no rule. Only storages that hold a tracked value (one that depends on a leaf) are on
 the tape; every other tensor enters an operator by value, as a `Const`, with the numbers that the machine had.
+
+Whose code a line is, and where in the user's code a run is. A frame belongs to torch, to gradproof, to a library (the
+standard library or an installed package) or to the user.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import islice
+from types import FrameType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -242,3 +252,93 @@ class Tape:
     def leaves(self) -> Iterator[Leaf]:
         """The leaves."""
         return (item for item in self.items if isinstance(item, Leaf))
+
+
+USER, LIBRARY, TORCH, OWN = "user", "library", "torch", "own"
+FETCH = os.path.join("utils", "data", "_utils", "fetch.py")
+COLLATE = os.path.join("utils", "data", "_utils", "collate.py")
+INITIALISERS = os.path.join("torch", "nn", "init.py")
+CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
+PARALLEL = os.path.join("torch", "nn", "parallel", "distributed.py")
+MODULE = os.path.join("torch", "nn", "modules", "module.py")
+WRAPPERS = (os.path.join("torch", "_dynamo", "eval_frame.py"), os.path.join("torch", "_compile.py"))
+
+
+@lru_cache(maxsize=1)
+def _torch_folder() -> str:
+    spec = importlib.util.find_spec("torch")
+    return os.path.dirname(spec.origin) + os.sep if spec and spec.origin else "\0"
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    paths = sysconfig.get_paths()
+    found = {paths[key] for key in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return tuple(os.path.abspath(p) + os.sep for p in found)
+
+
+@lru_cache(maxsize=8192)
+def owner(file: str) -> str:
+    """Whose code a file holds: `user`, `library`, `torch` or `own` (gradproof's)."""
+    if file.startswith("<"):
+        return USER if file.startswith("<stdin") else LIBRARY
+    full = os.path.abspath(file)
+    here = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+    if full.startswith(here):
+        return USER if full.startswith(os.path.join(here, "_reference") + os.sep) else OWN
+    if full.startswith(_torch_folder()):
+        return TORCH
+    inside = any(part in full for part in (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}"))
+    return LIBRARY if inside or full.startswith(_library_folders()) else USER
+
+
+def frames() -> Iterator[FrameType]:
+    """The caller's stack, innermost first, without gradproof's frames and the wrappers that hide them from Dynamo."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if owner(file) != OWN and not file.endswith(WRAPPERS):
+            yield frame
+        frame = frame.f_back
+
+
+def user_place() -> Place:
+    """The innermost line of the user's code on the stack.
+
+    Where there is none, the innermost line of a library outside torch and the standard library; else `NOWHERE`.
+    """
+    library: FrameType | None = None
+    for frame in frames():
+        kind = owner(frame.f_code.co_filename)
+        if kind == USER:
+            return place_of(frame, library)
+        if kind == LIBRARY and library is None and "-packages" in frame.f_code.co_filename:
+            library = frame
+    return NOWHERE if library is None else place_of(library, library)
+
+
+def by_torch() -> bool:
+    """Whether torch's own Python code made the call."""
+    return any(owner(frame.f_code.co_filename) == TORCH for frame in islice(frames(), 1))
+
+
+def initialising() -> bool:
+    """Whether the run initialises, moves to another dtype or device, or wraps for data parallelism, a module."""
+    return any(
+        file.endswith(INITIALISERS)
+        or (frame.f_code.co_name == "_apply" and file.endswith(MODULE))
+        or (frame.f_code.co_name == "__init__" and file.endswith(PARALLEL))
+        for frame in frames()
+        if owner(file := frame.f_code.co_filename) == TORCH
+    )
+
+
+def recomputing() -> bool:
+    """Whether activation checkpointing runs a forward pass again."""
+    return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
+
+
+def place_of(frame: FrameType, library: FrameType | None = None) -> Place:
+    """The line that a frame is at; `library` is named as the way that led there."""
+    via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
+    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)

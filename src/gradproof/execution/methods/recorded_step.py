@@ -25,7 +25,6 @@ import torch
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.execution.methods.controls import disown, remaining
-from gradproof.shadow.places import USER, owner
 from gradproof.shadow.result import (
     ALL_INPUTS,
     OBLIGATIONS,
@@ -39,7 +38,7 @@ from gradproof.shadow.result import (
     Verification,
     worst,
 )
-from gradproof.shadow.tape import NOWHERE, Place
+from gradproof.shadow.tape import NOWHERE, USER, Place, owner
 from gradproof.shadow.verify import verifier
 
 if TYPE_CHECKING:

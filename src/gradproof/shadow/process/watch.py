@@ -23,14 +23,13 @@ from typing import Any
 
 from torch import Tensor
 
-from gradproof.shadow.places import user_place
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import Ruling, Watched
-from gradproof.shadow.record.arrivals import Arrivals
+from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.result import Verification
-from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.tape import Event, Place, Tape, user_place
 
 
 class Events:

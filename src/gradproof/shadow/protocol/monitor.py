@@ -23,12 +23,11 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import LISTENERS, Counts, Tally
-from gradproof.shadow.places import user_place
 from gradproof.shadow.protocol.monitor_loss import Handed, Reported, handed
 from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.hook_points import tensors_of
+from gradproof.shadow.record.hook_points import Patches, all_subclasses, tensors_of
 from gradproof.shadow.record.hooks import Call
-from gradproof.shadow.record.patches import Patches, all_subclasses
+from gradproof.shadow.tape import user_place
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"

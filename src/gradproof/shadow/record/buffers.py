@@ -1,19 +1,28 @@
-"""The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
+"""The gradient buffers of the known parameters, and what a backward pass leaves in them.
+
+The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
 
 A look costs about half a microsecond a parameter, and there are a few looks a micro-batch. Tensors of inference mode
 have no version counter: of these only the identity is watched. Where no operator is recorded checksums are compared
 too, of the weights as well: a write through `.data` or NumPy moves no version counter. That reads every element once.
+
+Whether a backward pass leaves in `.grad` what it held before plus what arrived, and nothing else. For one backward
+pass each parameter that its graph reaches has three hooks: one on the tensor, behind the user's own, and one on its
+AccumulateGrad node before and after the node runs. They compare checksums, so that nothing needs to be known of who
+writes: a hook of the node, a custom function, NumPy. What happens to a gradient before the first of them is part of
+the graph and is not judged.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -226,3 +235,169 @@ def found_skip(optimizer: Any) -> Tensor | None:
     """The flag by which a fused optimizer skips its update on an infinite gradient, or None."""
     flag = getattr(optimizer, "found_inf", None)
     return flag.detach().clone() if isinstance(flag, Tensor) else None
+
+
+Sum = Tensor | None
+
+
+@dataclass(slots=True)
+class Arrived:
+    """What the hooks of one parameter saw. `pairs`: checksums that are equal where nobody interfered."""
+
+    held: Sum
+    came: Sum = None
+    ran: bool = False
+    hooked: list[tuple[Sum, Sum]] = field(default_factory=list)
+    entered: list[tuple[Sum, Sum]] = field(default_factory=list)
+    left: list[tuple[Sum, Sum]] = field(default_factory=list)
+
+
+class Arrivals:
+    """The arrivals of one backward pass at a time. `again`: its graph shares a node with that of an earlier pass.
+
+    Where not `active`, nothing is hooked.
+    """
+
+    def __init__(self, active: bool = True) -> None:
+        self.active = active
+        self.again = False
+        self._ran: set[int] = set()
+        self._found: dict[int, Arrived] = {}
+        self._handles: list[Any] = []
+        self._own: set[int] = set()
+
+    @property
+    def leaves(self) -> set[int]:
+        """The ids of the tensors that the pass reaches."""
+        return set(self._found)
+
+    def begin(self, roots: Iterable[Tensor], inner: bool = False) -> None:
+        """Hook what a backward pass from these tensors reaches. `inner`: a pass inside a pass belongs to it."""
+        if not self.active:
+            return
+        if not inner:
+            self.end()
+            self._found.clear()
+            self.again = False
+        stack = [root.grad_fn for root in roots if root.grad_fn is not None]
+        met = set(stack)
+        while stack:
+            node: Any = stack.pop()
+            leaf = getattr(node, "variable", None)
+            if isinstance(leaf, Tensor):
+                self._hook(leaf, node)
+            else:
+                self._note(node, inner)
+            for following, _ in node.next_functions:
+                if following is not None and following not in met:
+                    met.add(following)
+                    stack.append(following)
+
+    def _note(self, node: Any, inner: bool) -> None:
+        number = node._sequence_nr()
+        self.again = self.again or (number in self._ran and not inner)
+        self._ran.add(number)
+
+    def _hook(self, leaf: Tensor, node: Any) -> None:
+        if id(leaf) in self._found:
+            return
+        found = self._found[id(leaf)] = Arrived(_held(leaf))
+
+        def came(grad: Tensor) -> None:
+            found.came = checksum(grad)
+
+        def before(grads: Any) -> None:
+            with torch.no_grad(), _disable_current_modes():
+                found.hooked.append((found.came, checksum(grads[0])))
+                found.entered.append((found.held, _held(leaf)))
+                found.held = checksum(grads[0] if leaf.grad is None else leaf.grad + grads[0])
+                found.ran = True
+
+        def after(*_: Any) -> None:
+            found.left.append((found.held, _held(leaf)))
+
+        own = leaf.register_hook(came)  # type: ignore[no-untyped-call]
+        self._own.add(own.id)
+        self._handles += [own, node.register_prehook(before), node.register_hook(after)]
+
+    def end(self) -> None:
+        """The pass is over: take the hooks away."""
+        for handle in self._handles:
+            with suppress(KeyError):
+                handle.remove()
+        self._handles.clear()
+        self._own.clear()
+
+    def hooked(self, params: Iterable[Tensor]) -> bool:
+        """Whether a hook ran, or may have run, on what arrived at one of these parameters."""
+        for param in params:
+            users = set(param._backward_hooks or ()) - self._own
+            found = self._found.get(id(param))
+            if users or param._post_accumulate_grad_hooks or (found and not all(same(*pair) for pair in found.hooked)):
+                return True
+        return False
+
+    def written(self, params: Iterable[Tensor], summed: Container[int] = ()) -> bool:
+        """Whether the `.grad` of one of these, which the pass changed, is more than what arrived added to it.
+
+        `summed`: ids of parameters whose gradients the pass replaces, once they are there, by a sum over the ranks. A
+        gradient that has no checksum counts as written.
+        """
+        for param in params:
+            found = self._found.get(id(param))
+            if found is None or not found.ran:
+                return True
+            now = _held(param)
+            pairs = found.entered if id(param) in summed else (*found.entered, *found.left, (found.held, now))
+            if (now is None and param.grad is not None) or not all(same(*pair) for pair in pairs):
+                return True
+        return False
+
+
+def _held(param: Tensor) -> Sum:
+    return None if param.grad is None else checksum(param.grad)
+
+
+def is_gradient(tensor: Tensor, param: Tensor) -> bool:
+    """Whether a tensor is the gradient of a parameter: the same numbers, at the same place."""
+    address = torch._C.TensorBase.data_ptr
+    return param.grad is not None and address(param.grad) == address(tensor) and param.grad.numel() == tensor.numel()
+
+
+class Ranks:
+    """The DistributedDataParallel modules whose forward pass was seen.
+
+    A forward pass that records for a derivative decides whether the next backward pass sums: then it is `due`.
+    """
+
+    def __init__(self) -> None:
+        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+        self._due: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+
+    def forward(self, module: nn.Module) -> None:
+        """A forward pass of a DistributedDataParallel."""
+        self._modules.add(module)
+        if torch.is_grad_enabled():
+            self._due[module] = bool(module.require_backward_grad_sync)
+
+    def shared(self, params: Iterable[Tensor]) -> list[Tensor]:
+        """Those of these parameters that a DistributedDataParallel of several ranks answers for."""
+        if not self._modules or torch.distributed.get_world_size() < 2:
+            return []
+        owned = {id(p) for module in self._modules for p in module.parameters()}
+        return [p for p in params if id(p) in owned]
+
+    def changing(self) -> set[int]:
+        """The ids of the parameters whose gradients the backward pass that runs replaces by a sum over the ranks."""
+        if not self._due or torch.distributed.get_world_size() < 2:
+            return set()
+        return {id(p) for module, due in self._due.items() if due for p in module.parameters()}
+
+    def summed(self, changed: Iterable[Tensor]) -> list[Tensor]:
+        """The parameters that a backward pass summed, which changed these. A forward pass is for one backward pass."""
+        arrived, found = {id(p) for p in changed}, list[Tensor]()
+        for module in list(self._due):
+            own = [p for p in module.parameters() if p.requires_grad]
+            if arrived & {id(p) for p in own}:
+                found += own if self._due.pop(module) else []
+        return found

@@ -7,11 +7,16 @@ What is not followed here becomes a fresh unknown: whatever is shown for every v
 numbers of every run. An element without a mark depends on no integer data.
 
 A number that leaves for Python has no marks any more. `Ledger.reads` says when that happened.
+
+What operators make of marks (see `counts`). A rule is given a `Call` and returns the marks of the result, or None
+where it does not follow. Every expression need only be right where the truth values in it are 0 or 1: `a and b` is the
+product.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -24,26 +29,308 @@ from gradproof.shadow.domains.interpreter import places
 from gradproof.shadow.domains.marks import (
     EXACT,
     Call,
+    Count,
     Given,
     Ledger,
+    Mark,
     Marks,
     Unknown,
     blank,
+    counted,
+    elements,
+    equals,
     objects,
+    plus,
     some,
+    times,
 )
+from gradproof.shadow.domains.weight import PRIME, inverse
 from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, tensors_in
-from gradproof.shadow.record.count_ops import GATHERS, RULES, WIDENED, Rule, by_element
-from gradproof.shadow.record.patches import Exports
-from gradproof.shadow.record.storages import (
-    Held,
-    Storages,
-    array,
-    dtype_name,
-    fingerprint,
-    storage_of,
-)
+from gradproof.shadow.record.hook_points import Exports
+from gradproof.shadow.record.storages import Held, Storages, array, dtype_name, fingerprint, storage_of
 from gradproof.shadow.tape import Const
+
+# Copies and movement.
+
+
+def copied(call: Call) -> Array | None:
+    """The same elements, in another type perhaps."""
+    given = call.get(1 if call.name == "copy" else 0)
+    return converted(given, call.out.dtype) if isinstance(given, Given) else blank(())
+
+
+def converted(given: Given, dtype: torch.dtype) -> Array | None:
+    """Marks in another type; None where a number would be cut off."""
+    if dtype is given.dtype or (given.dtype in EXACT and dtype.is_floating_point):
+        return given.marks
+    if dtype is torch.bool:
+        return elements(truth_of, given.marks)
+    if given.dtype is torch.bool or (given.dtype in (torch.int32, torch.int64) and not dtype.is_floating_point):
+        return given.marks
+    return given.marks if all(m is None or (isinstance(m, Unknown) and m.truth) for m in given.marks.ravel()) else None
+
+
+def truth_of(mark: Mark) -> Mark:
+    """Whether an element differs from zero."""
+    if mark is None or (isinstance(mark, Unknown) and mark.truth):
+        return mark
+    return equals(mark, 0, negated=True)
+
+
+def moved(call: Call) -> Array | None:
+    """What only moves elements is done once more, with their numbers in the place of the elements."""
+    flat: list[Mark] = [None]
+    seen: dict[int, torch.Tensor] = {}
+
+    def numbered(arg: Any) -> Any:
+        if isinstance(arg, torch.Tensor):
+            given = call.given[id(arg)]
+            if id(arg) not in seen:
+                seen[id(arg)] = torch.arange(len(flat), len(flat) + arg.numel()).reshape(arg.shape)
+                flat.extend(given.marks.ravel())
+            return seen[id(arg)]
+        return [numbered(a) for a in arg] if isinstance(arg, list | tuple) else arg
+
+    if len({given.dtype for given in call.given.values()}) > 1 or call.kwargs:
+        return None
+    args = [numbered(a) for a in call.args]
+    if call.name == "constant_pad_nd":
+        args[2:] = [0]
+    places = call.func(*args)
+    return objects([flat[i] for i in places.ravel().tolist()], tuple(places.shape))
+
+
+# Comparisons and logic.
+
+
+def compared(call: Call) -> Array | None:
+    """A comparison of elements with a number that has no mark."""
+    left, right = call.get(0), call.get(1)
+    if not isinstance(left, Given) or left.dtype not in EXACT or left.dtype.is_floating_point:
+        return None
+    if isinstance(right, Given):
+        if right.value.ndim or some(right.marks):
+            return None
+        right = right.value.item()
+    if isinstance(right, float) and not right.is_integer():
+        return None
+    number, name = int(right), call.name
+    if name in ("eq", "ne"):
+        return elements(lambda m: equals(m, number, name == "ne"), left.marks)
+    at, negated = {"ge": (number, False), "lt": (number, True), "gt": (number + 1, False), "le": (number + 1, True)}[
+        name
+    ]
+
+    def least(mark: Mark) -> Mark:
+        if mark is None:
+            return None
+        if isinstance(mark, Count):
+            return Unknown(("ge", mark.residue, at), False, True, negated)
+        return Unknown(("ge", mark.key, mark.negated, at), mark.plain, True, negated)
+
+    return elements(least, left.marks)
+
+
+def opposite(call: Call) -> Array | None:
+    """1 less a truth value."""
+    given = call.get(0)
+    if given.dtype is not torch.bool:
+        return None
+    return elements(complement, given.marks)
+
+
+def complement(mark: Mark) -> Mark:
+    """1 less it."""
+    if isinstance(mark, Unknown):
+        return Unknown(mark.key, mark.plain, mark.truth, not mark.negated)
+    return None if mark is None else Count((1 - mark.residue) % PRIME, mark.degree)
+
+
+def both(call: Call) -> Array | None:
+    """Of truth values."""
+    if not _truths(call):
+        return None
+    return times(call.expression(0), call.expression(1))
+
+
+def either(call: Call) -> Array | None:
+    """Of truth values."""
+    if not _truths(call):
+        return None
+    a, b = call.expression(0), call.expression(1)
+    return plus(a, b, times(a, b, MINUS))
+
+
+def _truths(call: Call) -> bool:
+    return call.out.dtype is torch.bool and all(g.dtype is torch.bool for g in call.given.values())
+
+
+# Arithmetic.
+
+
+def added(call: Call) -> Array | None:
+    """`x + alpha y`, `x - alpha y`, `y - alpha x`."""
+    if call.out.dtype is torch.bool:
+        return None
+    x, y = call.expression(0), call.expression(1)
+    alpha = counted(None, call.kwargs.get("alpha", call.args[2] if len(call.args) > 2 else 1))
+    x, y = (y, x) if call.name == "rsub" else (x, y)
+    if call.name != "add":
+        alpha = alpha.times(Count(PRIME - 1, 0))
+    return plus(x, times(y, objects([alpha], ())))
+
+
+def multiplied(call: Call) -> Array | None:
+    """A product."""
+    return times(call.expression(0), call.expression(1))
+
+
+def divided(call: Call) -> Array | None:
+    """A quotient that is not rounded."""
+    if call.kwargs.get("rounding_mode") is not None or not call.out.is_floating_point():
+        return None
+    return times(call.expression(0), elements(lambda c: reciprocal(call.ledger, c), call.expression(1)))
+
+
+def inverted(call: Call) -> Array | None:
+    """1 over it."""
+    return elements(lambda c: reciprocal(call.ledger, c), call.expression(0))
+
+
+def reciprocal(ledger: Ledger, one: Count) -> Count:
+    """A variable of degree one, whose own degree is kept. Raises Beyond at zero."""
+    if not one.residue:
+        raise Beyond("a division by zero")
+    if one.degree:
+        known, _ = ledger.inverted.get(one.residue, (0, 0))
+        ledger.inverted[one.residue] = (max(one.degree, known), ledger.now)
+    return Count(inverse(one.residue), min(one.degree, 1))
+
+
+def negative(call: Call) -> Array | None:
+    """Minus."""
+    return times(call.expression(0), MINUS)
+
+
+def summed(call: Call) -> Array | None:
+    """A sum, or a mean, over all or some axes."""
+    if call.kwargs.get("dtype") not in (None, torch.int64, torch.float32, torch.float64):
+        return None
+    values = call.expression(0)
+    axes = call.get(1, "dim") if call.spec.name.endswith(("dim_IntList", ".dim")) else None
+    if call.name == "count_nonzero" and call.get(0).dtype is not torch.bool:
+        return None
+    chosen = range(values.ndim) if axes is None or not list(axes) else [a % values.ndim for a in axes if values.ndim]
+    keep = bool(call.get(2, "keepdim", False)) if axes is not None and call.name != "count_nonzero" else False
+    total = _total(values, tuple(chosen), keep)
+    if call.name == "mean":
+        size = int(np.prod([values.shape[a] for a in chosen], dtype=np.int64))
+        total = elements(lambda c: c.times(reciprocal(call.ledger, Count(size % PRIME, 0))), total)
+    return total
+
+
+def _total(values: Array, axes: tuple[int, ...], keep: bool) -> Array:
+    moved = np.moveaxis(values, axes, tuple(range(len(axes)))).reshape(-1, *others(values.shape, axes))
+    total = blank(moved.shape[1:])
+    total[...] = objects([Count(0, 0)], ())
+    for row in moved:
+        total = plus(total, row)
+    return total.reshape([1 if a in axes else n for a, n in enumerate(values.shape)]) if keep else total
+
+
+def others(shape: Sequence[int], axes: Sequence[int]) -> list[int]:
+    """The lengths of the axes that are left."""
+    return [n for a, n in enumerate(shape) if a not in axes]
+
+
+def clamped(call: Call) -> Array | None:
+    """A lower bound that does not bind, of a count: that it does not is an assumption."""
+    given: Given = call.get(0)
+    low, high = call.get(1, "min"), call.get(2, "max")
+    if high is not None or not isinstance(low, int | float) or call.out.dtype is not given.dtype:
+        return None
+    if not all(isinstance(m, Count) for m in given.marks.ravel()) or not (given.value >= low).all():
+        return None
+    note = f"a value that clamp(min={low}) takes is at least {low}"
+    if note not in call.ledger.notes:
+        call.ledger.notes.append(note)
+    return given.marks
+
+
+def chosen(call: Call) -> Array | None:
+    """A choice between floats by truth values."""
+    if not call.out.is_floating_point():
+        return None
+    if call.name == "where":
+        c, a, b = call.expression(0), call.expression(1), call.expression(2)
+    else:
+        c, a, b = call.expression(1), call.expression(2), call.expression(0)
+    return plus(times(c, a), times(elements(complement, c), b))
+
+
+def filled(call: Call) -> Array | None:
+    """One element everywhere."""
+    value = call.get(1) if call.name == "fill" else 0
+    return converted(value, call.out.dtype) if isinstance(value, Given) else blank(())
+
+
+def by_element(call: Call) -> Array | None:
+    """A function of the elements at one place: a variable that is named by them, the same for the same ones."""
+    if any(isinstance(a, list | tuple) for a in call.args):
+        return None
+    truth, fixed = call.out.dtype is torch.bool, []
+    given = []
+    for at, arg in [*enumerate(call.args), *sorted(call.kwargs.items())]:
+        if isinstance(arg, torch.Tensor):
+            given.append(call.given[id(arg)])
+        else:
+            fixed.append((at, dtype_name(arg) if isinstance(arg, torch.dtype) else arg))
+    name = (call.name, repr(fixed), str(call.out.dtype))
+    plain = call.plain()
+
+    def one(*tokens: Any) -> Mark:
+        if all(not isinstance(t, Unknown | Count) for t in tokens):
+            return None
+        return Unknown((short(name, [token(t) for t in tokens]),), plain, truth)
+
+    return elements(one, *(elements(lambda m, v: v if m is None else m, g.marks, g.value) for g in given))
+
+
+def token(one: Any) -> Any:
+    """What tells an element from others."""
+    return one.residue if isinstance(one, Count) else (one.key, one.negated) if isinstance(one, Unknown) else one
+
+
+def short(*parts: Any) -> str:
+    """A digest."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+Rule = Callable[[Call], Array | None]
+MINUS = objects([Count(PRIME - 1, 0)], ())
+GATHERS = frozenset(
+    ("index", "index_select", "gather", "take", "index_put", "_index_put_impl", "scatter", "slice_scatter")
+)
+"""Operators that choose among elements, or write some: what they make of plain data is plain."""
+
+WIDENED = frozenset({"copy", "fill", "zero"})
+"""Operators whose source is spread over what they write."""
+
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("clone", "_to_copy", "copy", "lift", "lift_fresh_copy", "expand_copy"), copied),
+    **dict.fromkeys(("stack", "cat", "flip", "roll", "repeat", "constant_pad_nd"), moved),
+    **dict.fromkeys(("eq", "ne", "ge", "gt", "le", "lt"), compared),
+    **dict.fromkeys(("logical_not", "bitwise_not"), opposite),
+    **dict.fromkeys(("logical_and", "bitwise_and"), both),
+    **dict.fromkeys(("logical_or", "bitwise_or"), either),
+    **dict.fromkeys(("add", "sub", "rsub"), added),
+    **dict.fromkeys(("sum", "mean", "count_nonzero"), summed),
+    **dict.fromkeys(("clamp", "clamp_min"), clamped),
+    **dict.fromkeys(("where", "masked_fill"), chosen),
+    **dict.fromkeys(("fill", "zero"), filled),
+    "mul": multiplied, "div": divided, "reciprocal": inverted, "neg": negative,
+}  # fmt: skip
+"""Rules of functional forms; the others follow."""
 
 MOST = 1 << 16
 """Elements of a storage up to which it is followed."""

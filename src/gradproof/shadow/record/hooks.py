@@ -32,11 +32,10 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.places import user_place
-from gradproof.shadow.record.arrivals import Arrivals
-from gradproof.shadow.record.buffers import UNMADE, Buffers, all_zero, other_dtypes
+from gradproof.shadow.record.buffers import UNMADE, Arrivals, Buffers, Ranks, all_zero, is_gradient, other_dtypes
 from gradproof.shadow.record.hook_points import (
     BUILT,
+    Patches,
     changes_step,
     cover,
     inner,
@@ -51,10 +50,8 @@ from gradproof.shadow.record.hook_points import (
     unwrapped,
 )
 from gradproof.shadow.record.names import NAMES, functional
-from gradproof.shadow.record.patches import Patches
-from gradproof.shadow.record.ranks import Ranks, is_gradient
 from gradproof.shadow.record.storages import array
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Place, user_place
 
 # -- What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls.
 Call = Callable[..., Any]

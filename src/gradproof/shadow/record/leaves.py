@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradproof.shadow.places import initialising, recomputing, user_place
 from gradproof.shadow.record.counts import Counts
 from gradproof.shadow.record.names import Sites, shape_of
 from gradproof.shadow.record.storages import (
@@ -33,7 +32,7 @@ from gradproof.shadow.record.storages import (
     window,
     writable,
 )  # fmt: skip
-from gradproof.shadow.tape import Blind, Init, Leaf, Place, Source, Tape
+from gradproof.shadow.tape import Blind, Init, Leaf, Place, Source, Tape, initialising, recomputing, user_place
 
 Inject = Callable[[Source, tuple[int, ...], str, NDArray[Any]], NDArray[Any] | None]
 

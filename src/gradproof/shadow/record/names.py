@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gradproof.shadow.places import COLLATE, FETCH, TORCH, USER, frames, owner
+from gradproof.shadow.tape import COLLATE, FETCH, TORCH, USER, frames, owner
 
 
 def functional(tensor: Tensor) -> bool:

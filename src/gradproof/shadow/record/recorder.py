@@ -26,7 +26,6 @@ from gradproof.shadow.ops.schema import (
     spec_of,
     tensors_in,
 )
-from gradproof.shadow.places import by_torch, user_place
 from gradproof.shadow.record.averages import Averages
 from gradproof.shadow.record.counts import Leaving
 from gradproof.shadow.record.leaves import Inject, Leaves
@@ -43,7 +42,20 @@ from gradproof.shadow.record.storages import (
     storage_of,
     trainable,
 )
-from gradproof.shadow.tape import NOWHERE, Blind, Const, Entry, Event, Init, Mark, Place, Ref, Tape
+from gradproof.shadow.tape import (
+    NOWHERE,
+    Blind,
+    Const,
+    Entry,
+    Event,
+    Init,
+    Mark,
+    Place,
+    Ref,
+    Tape,
+    by_torch,
+    user_place,
+)
 
 
 # -- The outputs of a tracked operator: what it wrote, what it made, and what becomes tracked by it.

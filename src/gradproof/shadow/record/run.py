@@ -16,11 +16,10 @@ import numpy as np
 import torch
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.places import OWN, USER, owner
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.leaves import Inject
 from gradproof.shadow.record.recorder import Recorder
-from gradproof.shadow.tape import NOWHERE, Place, Tape
+from gradproof.shadow.tape import NOWHERE, OWN, USER, Place, Tape, owner
 
 Step = Callable[["Run"], Any]
 

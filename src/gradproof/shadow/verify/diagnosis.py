@@ -15,12 +15,11 @@ from typing import Any, cast
 import numpy as np
 
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
-from gradproof.shadow.places import USER, owner
 from gradproof.shadow.protocol.event_ops import Act
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.window import Broken
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Place, Ref, Tape, held_in
+from gradproof.shadow.tape import NOWHERE, USER, Const, Entry, Event, Item, Place, Ref, Tape, held_in, owner
 from gradproof.shadow.verify.compare import Quantity
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})

@@ -25,8 +25,18 @@ import numpy as np
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
-from gradproof.shadow.domains.marks import Count, Ledger, Marks, Unknown, counted
-from gradproof.shadow.domains.symbolic_weight import POISON, Rest, Symbolic, expression, validity
+from gradproof.shadow.domains.marks import (
+    POISON,
+    Count,
+    Ledger,
+    Marks,
+    Rest,
+    Symbolic,
+    Unknown,
+    counted,
+    expression,
+    validity,
+)
 from gradproof.shadow.domains.weight import PRIME, inverse, rational
 from gradproof.shadow.ops.rows.losses import MEAN, NONE, rows_of
 from gradproof.shadow.ops.table import Ops, Row

@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Observation, Reading
+from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.record.run import Recording, Run, Step, record, seed
 from gradproof.shadow.streams import Array, Injection, Key
 from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape

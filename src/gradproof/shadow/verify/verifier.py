@@ -28,17 +28,7 @@ from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.verify import obligations
-from gradproof.shadow.verify.confirm import (
-    ALIKE,
-    CONSTANTS,
-    EQUAL,
-    borne_out,
-    everywhere_alike,
-    matched,
-    undecided,
-)
 from gradproof.shadow.verify.decide import DOMAINS, MOST_OPERATIONS
-from gradproof.shadow.verify.determinism import unrecorded
 from gradproof.shadow.verify.diagnosis import Wrong, of_wrong, place_of_data
 from gradproof.shadow.verify.interaction import AGAIN, data_differ
 from gradproof.shadow.verify.match import DRAWN, FRESH, OTHERS, REPEATED, RESHAPED, SHUFFLED
@@ -51,8 +41,17 @@ from gradproof.shadow.verify.normaliser import (
     verdicts,
     weighed,
 )
-from gradproof.shadow.verify.numbers import Numbers
-from gradproof.shadow.verify.paths import constants, integers_differ, narrow, numbers_read, others
+from gradproof.shadow.verify.numbers import (
+    ALIKE,
+    CONSTANTS,
+    EQUAL,
+    Numbers,
+    borne_out,
+    everywhere_alike,
+    matched,
+    undecided,
+)
+from gradproof.shadow.verify.paths import constants, integers_differ, narrow, numbers_read, others, unrecorded
 from gradproof.shadow.verify.recordings import (
     Session,
     Trouble,
