@@ -10,18 +10,14 @@ from gradproof.shadow.ops.table import TABLE, Row, names
 
 MODULES: tuple[str, ...] = (
     "pointwise",
-    "fill",
     "activation",
     "reduce",
-    "linalg",
-    "foreach",
     "optim",
     "movement",
     "index",
     "losses",
     "norm",
     "conv",
-    "embedding",
     "attention",
 )
 
