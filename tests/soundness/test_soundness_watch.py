@@ -25,6 +25,7 @@ from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
 from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
 from tests.soundness.watched_right import RIGHT
+from tests.soundness.watched_shown import SHOWN, SHOWN_RIGHT, SUMS_RIGHT, SUMS_WRONG
 from tests.soundness.watched_stale import STALE
 from tests.soundness.watched_steps import STEPS
 
@@ -46,8 +47,12 @@ dist.init_process_group("gloo", store=dist.FileStore(os.environ["STORE"], 2), ra
 torch.manual_seed(rank + 1)
 X, Y = torch.randn(200, 2, 4), torch.randn(200, 2, 2) * 5
 """
-WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES}
-RIGHTS = {**RIGHT, **PASSES_RIGHT}
+OF_SUMS = """
+from contextlib import nullcontext
+r = rank
+"""
+WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES, **SHOWN}
+RIGHTS = {**RIGHT, **PASSES_RIGHT, **SHOWN_RIGHT}
 MODES = ("events", "full")
 LIMIT = 300
 BEFORE_IT_ARRIVES = {"custom fn persistent buffer"}
@@ -124,12 +129,38 @@ def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> N
     assert [o for o, outcome in found.items() if outcome == "REFUTED"] == [], found
 
 
+LOADED = """
+from torch.utils.data import DataLoader, TensorDataset
+for k, (x, y) in enumerate(DataLoader(TensorDataset(X[:40], Y[:40]), batch_size=2)):
+    (mse_loss(model(x), y) / N).backward()
+    if k % N == N - 1: opt.step(); opt.zero_grad()
+"""
+UNLOADED = """
+for w in range(W):
+    for i in range(N): mb(w * N + i).backward()
+    opt.step(); opt.zero_grad()
+"""
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_a_plain_script_holds(tmp_path: Path, mode: str) -> None:
-    """The same answers are no answers where nothing ever holds."""
-    body = "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n    opt.step(); opt.zero_grad()\n"
+@pytest.mark.parametrize(("body", "which"), [(LOADED, (2, 3, 4, 5)), (UNLOADED, (2, 4, 5))], ids=["loader", "none"])
+def test_a_plain_script_holds(tmp_path: Path, body: str, which: tuple[int, ...], mode: str) -> None:
+    """The same answers are no answers where nothing ever holds. Only a loader shows what a micro-batch is."""
     found = watched(tmp_path, body, mode)
-    assert {o for o, outcome in found.items() if outcome == "HOLDS"} == {f"GA-INV-00{i}" for i in (2, 3, 4, 5)}
+    assert {o for o, outcome in found.items() if outcome == "HOLDS"} == {f"GA-INV-00{i}" for i in which}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_generator_of_tensors_is_read_once(tmp_path: Path, mode: str) -> None:
+    """The watched script trains as it does alone: its weights move."""
+    body = """
+before = [p.detach().clone() for p in model.parameters()]
+for w in range(W):
+    for i in range(N): torch.autograd.backward(loss for loss in [mb(w * N + i)])
+    opt.step(); opt.zero_grad()
+assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
+"""
+    assert "raised" not in watched(tmp_path, body, mode)
 
 
 def of_two_ranks(folder: Path, body: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
@@ -157,3 +188,23 @@ def test_ranks_that_agree_hold(tmp_path: Path, name: str, mode: str, monkeypatch
     for found in of_two_ranks(tmp_path, RANKS_RIGHT[name], mode, monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] == "HOLDS", found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SUMS_WRONG)
+def test_sums_of_something_else_do_not_hold(
+    tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_WRONG[name], mode, monkeypatch):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] != "HOLDS", found
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", SUMS_RIGHT)
+def test_sums_made_otherwise_are_not_refuted(
+    tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_RIGHT[name], mode, monkeypatch):
+        assert "raised" not in found, found
+        assert "REFUTED" not in found.values(), found

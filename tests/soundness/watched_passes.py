@@ -470,12 +470,6 @@ for w in range(W):
 """,
 }
 RANKS_RIGHT: dict[str, str] = {
-    "manual right": """
-for w in range(W):
-    for i in range(N): mb(w*N+i).backward()
-    for p in model.parameters(): dist.all_reduce(p.grad); p.grad /= 2
-    opt.step(); opt.zero_grad()
-""",
     "ddp no grad target": """
 net = DDP(model); import contextlib
 for w in range(W):

@@ -11,7 +11,7 @@ from shadow_protocol_bench import names, program, run, source
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import watch
-from gradproof.shadow.protocol.ruling import BLIND, ONE_RUN, PROTOCOL
+from gradproof.shadow.protocol.ruling import BLIND, MANY, ONE_RUN, PROTOCOL
 from gradproof.shadow.result import OBLIGATIONS, Verification
 
 ALONE = [name for name in OBLIGATIONS if name not in (*PROTOCOL, "GA-SYNC-001")]
@@ -70,14 +70,16 @@ def test_a_bug_is_refuted_at_its_line(name: str) -> None:
 def test_a_correct_loop_is_held_and_the_rest_undecided(mode: str, accum_steps: int | None) -> None:
     """What needs a second run has a result of its own, which says so; only the user can let it stand."""
     made = seen({}, accum_steps, mode=mode)
-    assert outcomes(made) == dict.fromkeys(PROTOCOL, Outcome.HOLDS) | dict.fromkeys(ALONE, Outcome.UNKNOWN)
+    undecided = dict.fromkeys((*ALONE, "GA-INV-003"), Outcome.UNKNOWN)
+    assert outcomes(made) == dict.fromkeys(PROTOCOL, Outcome.HOLDS) | undecided
+    assert made.result("GA-INV-003").reason == MANY
     assert all(made.result(name).reason.startswith(ONE_RUN[name]) for name in ALONE)
     assert "divided by 4 where a window has 4 micro-batches" in made.result("GA-EQ-001").reason
     assert made.config["inferred"] is (accum_steps is None)
     assert made.config["accum_steps"] == 4
     assert made.uncovered == (list(BLIND) if mode == "events" else list(BLIND[-1:]))
     codes = []
-    for allowed in ([], ["GA-EQ-001"], ALONE):
+    for allowed in ([], ["GA-EQ-001"], [*ALONE, "GA-INV-003"]):
         made.allow_undecided = allowed
         codes.append(made.code)
     assert codes == [4, 4, 0]
@@ -122,7 +124,7 @@ def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
     script.write_text("import torch\nfrom torch import nn\nN, W, SCALED = 4, 4, False\n" + text, encoding="utf-8")
     before = list(sys.argv), torch.autograd.backward
     made = watch([str(script), "--epochs", "1"], 4)
-    assert held(made)
+    assert made.result("GA-INV-002").outcome is Outcome.HOLDS
     assert (list(sys.argv), torch.autograd.backward) == before
     assert {e["place"].rsplit(":", 1)[0] for e in made.events if e["event"] == "step"} == {str(script)}
 

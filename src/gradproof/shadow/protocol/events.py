@@ -306,7 +306,8 @@ class Flow:
         held = {p for p, _ in self._tokens(ref)} if isinstance(ref, Ref) else set()
         own = event.detail.get("params", ())
         flat = not own and int(event.detail.get("elements", 1)) > 1
-        self.act("sync", {*own, *held}, event.place, index, flat=flat, **rest(event))
+        summed = frozenset(own if event.detail.get("whole", True) else ())
+        self.act("sync", {*own, *held}, event.place, index, flat=flat, own=summed, **rest(event))
 
     def _on_end(self, index: int, event: Event) -> None:
         self.act("end", (), event.place, index, optimizers=event.detail.get("optimizers", {}))

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.monitoring import LISTENERS, Counts, Tally
 from gradproof.shadow.protocol.monitor_loss import Handed, Reported, handed
 from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.hook_points import Patches, all_subclasses, tensors_of
+from gradproof.shadow.record.hook_points import Patches, all_subclasses, listed, tensors_of
 from gradproof.shadow.record.hooks import Call
 from gradproof.shadow.tape import user_place
 
@@ -74,15 +74,17 @@ class Arrival:
     """What was known when a backward pass had ended: the batches that it follows, and the forward passes before it.
 
     `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
-    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at. `rows`
-    are those of the micro-batch, where they are known.
+    calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
+    `ahead`: it is the last of as many as there were batches, which were read before; so it follows no batch of its own.
+    `again`: one of its parts was called more than once, as where a module sums the losses of several micro-batches.
     """
 
     iteration: Iteration | None
     trained: bool
     read: int
     forwards: int
-    rows: int | None = None
+    ahead: bool = False
+    again: bool = False
 
 
 @dataclass
@@ -144,7 +146,8 @@ class Monitor:
         self._called: dict[int, int] = {}
         self._inner: set[int] = set()
         self._forwards = 0
-        self._rows: int | None = None
+        self._each: dict[int, int] = {}
+        self._again = False
         self._scale: Any = None
         self._scaler: Scaled | None = None
         self._attempts = 0
@@ -203,6 +206,7 @@ class Monitor:
             return
         if self._inside or not torch.is_grad_enabled():
             return
+        self._each[id(module)] = self._each.get(id(module), 0) + 1
         if id(module) not in self._inner:
             self._inner.update(id(part) for part in module.modules() if part is not module)
             self._called[id(module)] = self._called.get(id(module), 0) + 1
@@ -238,6 +242,7 @@ class Monitor:
     def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.backward, but for one inside another."""
         if not self._inside:
+            args, kwargs = listed(args, kwargs)
             self._arriving(tensors_of(args[0] if args else kwargs.get("tensors")))
         self._inside += 1
         try:
@@ -251,7 +256,9 @@ class Monitor:
         size, told_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
         self._forwards = max(self._called.values(), default=0)
+        self._again = max(self._each.values(), default=0) > 1
         self._called.clear()
+        self._each.clear()
         self._inner.clear()
         if it is not None:
             it.passes, it.since = it.passes + 1, it.since + 1
@@ -259,7 +266,7 @@ class Monitor:
             it.most = it.most if it.ended else max(it.most, it.since)
             if size is None:
                 size, told_by = it.size, LOADER
-        self.epoch.passes, self._rows = self.epoch.passes + 1, size
+        self.epoch.passes += 1
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
             self.epoch.counts[number] = self.tally.micro_batch(counts, size or 0)
@@ -272,7 +279,10 @@ class Monitor:
     def arrival(self) -> Arrival:
         """The backward pass that was last begun."""
         it = self._iteration
-        return Arrival(it, it is not None and it.trained, 0 if it is None else it.read, self._forwards, self._rows)
+        if it is None:
+            return Arrival(None, False, 0, self._forwards, again=self._again)
+        ahead = it.trained and it.passes == it.read and it.since > 1
+        return Arrival(it, it.trained, it.read, self._forwards, ahead, self._again)
 
     def _turn(self) -> None:
         """Begin another epoch where this backward pass is the first of one."""
@@ -385,16 +395,19 @@ def number_of(value: Any) -> Tensor | float | None:
 
 def length_of(loader: Any) -> int | None:
     """The batches of a DataLoader; None where it does not know."""
+    told = getattr(loader, "_IterableDataset_len_called", None)
     try:
         return len(loader)
-    except TypeError:
+    except Exception:  # a dataset may raise what it likes
         return None
+    finally:
+        loader._IterableDataset_len_called = told
 
 
 def rows_of(given: Any, depth: int = 0) -> int | None:
     """The size of the first dimension of the first tensor in nested lists, tuples and mappings; None without one."""
     if isinstance(given, Tensor):
-        return int(given.shape[0]) if given.ndim else None
+        return int(given.shape[0]) if given.ndim and not given.is_nested else None
     if depth > 4 or not isinstance(given, list | tuple | dict):
         return None
     items = given.values() if isinstance(given, dict) else given

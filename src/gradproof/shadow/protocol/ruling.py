@@ -18,7 +18,7 @@ from gradproof.shadow.protocol.event_ops import FOLLOWED, OF_GRADIENTS, Act, Act
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
-from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge, written_between
+from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
 from gradproof.shadow.tape import Event, Place, Tape
@@ -28,7 +28,8 @@ SUMS = ("GA-INV-002", "GA-INV-004")
 BLIND = (
     "the values of losses and gradients, but for checksums: what was written into a gradient, and why",
     "accumulators, optimizers, schedules and averages of the user's own, and what happens inside `torch.func`",
-    "what hooks, custom autograd functions and communication hooks do to a gradient before it arrives in `.grad`",
+    "what hooks, custom autograd functions, communication hooks and callbacks of the engine do to a gradient while it "
+    "arrives in `.grad`",
 )
 ONE_RUN = {
     "GA-EQ-001": "one run of a script does not show it",
@@ -61,7 +62,11 @@ ABORTED = "a backward pass ended with an exception; what arrived of it is not sh
 AVERAGED = "an average of the weights was updated more often than the optimizer stepped"
 PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
 UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
-FLAT = "gradients may have been summed as one flat tensor; whether the sums came back is not shown"
+BY_HAND = "gradients were written, or tensors exchanged between the ranks, in a way that is not followed"
+COUNTED = "a clip counts the gradients of weights that no optimizer has"
+ELSEWHERE = "a clip is of other gradients than those that the optimizer was given"
+AFTERWARDS = "gradients were written after they were clipped"
+SCHEDULED = "the schedule may follow epochs, or be given its position"
 THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
 UNMOVED = "a step moved no weight"
 SKIPPED = "the loss scaler skipped every step"
@@ -74,6 +79,7 @@ LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "la
 """Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
 KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
 SUMMED = "a window has one backward pass after several forward passes: losses were summed, not gradients in `.grad`"
+UNCOUNTED = "no forward pass of a module and no data loader shows how many losses a backward pass sums"
 REWRITTEN = "weights were written outside of the optimizer's step"
 LONGER = "a window has more backward passes than another: it may hold a gradient from before its first micro-batch"
 NOTHING_ADDED = "each window has one backward pass: no gradient was accumulated"
@@ -140,7 +146,7 @@ class Ruling:
             if not 0 <= j < len(counts):
                 continue
             both = (mine, counts[j])
-            if all(w.count < self.n and not w.ended and set(w.forwards) == {1} for w in both) and (
+            if all(w.count < self.n and not w.ended and w.simple for w in both) and (
                 all(w.count == 1 for w in both) or goes_on(counts[first].last, counts[second].first)
             ):
                 return True
@@ -179,18 +185,16 @@ class Ruling:
         return complete(made, watch.monitor.world)
 
     def _synced(self, found: Judgement) -> list[Result]:
-        """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was."""
+        """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was, and stayed so."""
         due: set[str] = set()
         own = frozenset().union(*(c.own for c in self.groups))
         for act in self.acts.acts:
-            if act.kind == "arrive":
+            if act.kind in ("arrive", "touch", "assign"):
                 due |= act.params & own
             elif act.kind in ("zero", "sync"):
-                due -= act.params
-            why = FLAT if act.kind == "sync" and act.detail.get("flat") else ""
-            why = UNSUMMED if act.kind == "step" and act.params & due else why
-            if why and not self._broken("GA-SYNC-001", found):
-                return [Result("GA-SYNC-001", Outcome.OPAQUE, why, act.place, FUNCTION, "events", RECORDED)]
+                due -= act.params if act.kind == "zero" else act.detail["own"]
+            elif act.kind == "step" and act.params & due and not self._broken("GA-SYNC-001", found):
+                return [Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, act.place, FUNCTION, "events", RECORDED)]
         return self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step", found)
 
     def _one_run(self, name: str) -> Result:
@@ -225,9 +229,20 @@ class Ruling:
         return self._innocent(broken) or self._not_lost(broken)
 
     def _innocent(self, broken: Broken) -> str:
+        if broken.obligation == "GA-SYNC-001" and self._exchanged():
+            return BY_HAND
+        arrivals = [a for a in self.acts.acts if a.kind == "arrive" and a.params & set(broken.params)]
+        unshown = [why for name, why in UNSHOWN.items() if any(a.detail.get(name) for a in arrivals)]
+        if broken.obligation in SUMS and unshown:
+            return unshown[0]
         if broken.obligation == "GA-INV-003" and (why := self._uncounted(broken)):
             return why
         return PREPARED if any(first < broken.index <= last for first, last in self._prepared()) else ""
+
+    def _exchanged(self) -> bool:
+        """Whether gradients may have been summed over the ranks by hand."""
+        written = any(a.kind in ("touch", "assign", "sync") for a in self.acts.acts)
+        return written or any(self.watch.tape.events("collective"))
 
     def _not_lost(self, broken: Broken) -> str:
         lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
@@ -252,19 +267,28 @@ class Ruling:
             return MANY
         if broken.event == "end" and not self._training():
             return LAST
-        if broken.event == "weights" and self._zeroed_between(broken):
+        if broken.event == "weights":
             return REWRITTEN
+        if broken.event == "schedule" and not self._often():
+            return SCHEDULED
         return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.taken) else ""
 
-    def _zeroed_between(self, broken: Broken) -> bool:
-        """Whether the gradients were zeroed between this write to the weights and the arrivals around it, as in SAM."""
-        between = [found for group in self.groups for found in written_between(self.acts, group, self.steps)]
-        return any(act.index == broken.index and zeroed for act, zeroed in between)
+    def _often(self) -> bool:
+        """Whether a schedule advanced twice between two steps, by itself."""
+        seen = set[int]()
+        for act in self.acts.acts:
+            if act.kind == "step":
+                seen.clear()
+            elif act.kind == "schedule" and not act.detail.get("placed"):
+                if act.detail["scheduler"] in seen:
+                    return True
+                seen.add(act.detail["scheduler"])
+        return False
 
     def _long(self) -> bool:
-        """Whether a window received more than N micro-batches: batches of a loader, or passes that are all alike."""
+        """Whether each window that received more than N passes is shown to have as many micro-batches."""
         windows = [w for each in self.counts.values() for w in each if w.count > self.n]
-        return any(w.batches > self.n or (w.batches < 2 and w.alike) for w in windows)
+        return bool(windows) and all(w.shown for w in windows)
 
     def _training(self) -> bool:
         """Whether the last backward pass was of the data loader's pass that the windows were of."""
@@ -333,6 +357,7 @@ class Ruling:
         for name, (words, place) in found.doubts.items():
             yield (name,), words, place
         yield from ((PROTOCOL, b.what, b.place) for b in self.watch.tape.blind if b.code in LOST)
+        yield from self._of_clips()
         yield from self._of_windows()
         for act in [a for a in self.acts.acts if a.kind == "arrive"]:
             if act.detail.get("kept"):
@@ -342,6 +367,23 @@ class Ruling:
         if not self.acts.sighted:
             yield from self._unseen()
 
+    def _of_clips(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+        """Clips of which the events do not show that their gradients are the ones that a step applies."""
+        own = frozenset().union(*(g.own for g in self.groups))
+        reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
+        clipped: frozenset[str] = frozenset()
+        for act in self.acts.acts:
+            if act.kind == "step":
+                clipped -= act.params
+            elif act.kind in ("touch", "assign") and act.params & clipped:
+                yield ("GA-INV-005",), AFTERWARDS, act.place
+            elif act.kind == "clip":
+                clipped |= act.params
+                if act.params & reached - own:
+                    yield ("GA-INV-002", "GA-INV-005"), COUNTED, act.place
+                if any(g.masters and not act.params & (g.own - g.params) for g in self.groups):
+                    yield ("GA-INV-005",), ELSEWHERE, act.place
+
     def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
         """Windows whose passes are not what they seem."""
         for counts in self.counts.values():
@@ -350,10 +392,10 @@ class Ruling:
                     yield SUMS if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
                 if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
                     yield ("GA-INV-003",), PASSED, w.place
-                if 1 < w.batches != w.count and not (w.ended and w.batches == w.count - 1):
+                if w.batches > 1 and not w.shown:
                     yield ("GA-INV-003",), SEVERAL, w.place
-                if w.count < self.n and not w.ended and not all(w.forwards):
-                    yield ("GA-INV-004",), SUMMED, w.place
+                if not w.shown and not all(w.forwards):
+                    yield ("GA-INV-004",), UNCOUNTED, w.place
                 if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
                     yield ("GA-INV-002",), LONGER, w.place
 
@@ -464,11 +506,13 @@ class Ruling:
                 f"the windows have {shown} backward passes, and no data loader ended in a short one: "
                 "tails, or several passes a micro-batch, or losses summed before one pass, or a wrong boundary"
             )
+        elif not all(w.shown for w in counts):
+            why = MANY
         else:
             tails = " or its tail" * any(w.count < self.n for w in counts)
             words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
             return self._held("GA-INV-003", words, found)[0]
-        mend = "give --accum-steps" if self.given is None else "give --epoch-batches where epochs have a tail"
+        mend = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
         return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, mend, "events", RECORDED)
 
 
@@ -478,7 +522,8 @@ class Window:
 
     `forwards` are the forward passes before each backward pass; 0 where none was seen. `batches` of a data loader were
     read from the first to the last, where one iteration gave them all, and `read` since the window before; else 0.
-    `alike`: each backward pass follows one forward pass, and all of as many rows.
+    `shown`: each backward pass follows the next batch of one iteration, or the caller gave the passes of an epoch.
+    `simple`: each backward pass follows one forward pass, which calls no module twice.
     """
 
     count: int
@@ -489,7 +534,8 @@ class Window:
     batches: int
     read: int
     place: Place
-    alike: bool
+    shown: bool
+    simple: bool
 
 
 def normed(clip: Event) -> bool:
@@ -532,9 +578,12 @@ def _window(passes: list[int], watch: Watched, before: int, following: int, plac
     read = batches(watch.arrivals.get(before), last) - 1
     if read < 0 and last is not None and last.iteration is not None:
         read = last.read
-    rows = {a.rows if a is not None else None for a in seen}
-    alike = set(forwards) == {1} and len(rows) == 1 and None not in rows
-    return Window(len(passes), seen[0], last, ended, forwards, batches(seen[0], last), max(read, 0), place, alike)
+    known = [a for a in seen if a is not None]
+    shown = len(known) == len(seen) and all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(known))
+    shown = (shown and known[0].iteration is not None) or watch.monitor.epoch_batches is not None
+    simple = set(forwards) == {1} and not any(a.again for a in known)
+    read = max(read, 0)
+    return Window(len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, place, shown, simple)
 
 
 def batches(first: Arrival | None, last: Arrival | None) -> int:

@@ -16,7 +16,7 @@ the graph and is not judged.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.names import Names
+from gradproof.shadow.record.storages import array
 
 
 @dataclass(slots=True)
@@ -219,6 +220,24 @@ class Buffers:
             if held is not None:
                 held.due = False
 
+    def clean(self) -> None:
+        """Zero what the gradients hold before a window begins, unrecorded."""
+        with torch.no_grad(), torch._C._DisableTorchDispatch():
+            for grad in (p.grad for p in self.names.params() if p.is_leaf):
+                if grad is not None and grad.layout is torch.strided:
+                    grad.zero_()
+        self.changes()
+
+    def swapped(self, original: Callable[..., Any], one: Tensor, other: Tensor) -> None:
+        """torch.utils.swap_tensors refuses tensors with weak references: the known ones are forgotten meanwhile."""
+        known = [(t, self.names.claim(t)) for t in (one, other) if self.names.knows(t)]
+        for tensor, _ in known:
+            self.names.forget(tensor)
+            self.forget(tensor)
+        original(one, other)
+        for tensor, name in known:
+            self.names.name(tensor, name)
+
     def unseen_zeros(self) -> list[Tensor]:
         """Applied and never seen to be zeroed, yet zero: written past the version counter (`p.grad.data.zero_()`)."""
         found = []
@@ -229,6 +248,13 @@ class Buffers:
                 if all_zero(param.grad):
                     found.append(param)
         return found
+
+
+def contents(names: Names) -> dict[str, Any]:
+    """Copies of what the buffers of the modules hold; the modules may be gone when the function has returned."""
+    with torch.no_grad(), torch._C._DisableTorchDispatch(), _disable_current_modes():
+        plain = ((n, b) for n, b in names.buffers() if b.layout is torch.strided and not b.is_meta)
+        return {name: array(b) for name, b in plain if not b.is_complex()}
 
 
 def found_skip(optimizer: Any) -> Tensor | None:
@@ -303,14 +329,17 @@ class Arrivals:
             return
         found = self._found[id(leaf)] = Arrived(_held(leaf))
 
-        def came(grad: Tensor) -> None:
-            found.came = checksum(grad)
+        def came(grad: Tensor | None) -> None:
+            found.came = None if grad is None else checksum(grad)
 
         def before(grads: Any) -> None:
+            [grad] = grads
+            if grad is None:  # a custom function gave none: nothing arrives
+                return
             with torch.no_grad(), _disable_current_modes():
-                found.hooked.append((found.came, checksum(grads[0])))
+                found.hooked.append((found.came, checksum(grad)))
                 found.entered.append((found.held, _held(leaf)))
-                found.held = checksum(grads[0] if leaf.grad is None else leaf.grad + grads[0])
+                found.held = checksum(grad if leaf.grad is None else _sum(leaf.grad, grad))
                 found.ran = True
 
         def after(*_: Any) -> None:
@@ -354,6 +383,11 @@ class Arrivals:
         return False
 
 
+def _sum(held: Tensor, grad: Tensor) -> Tensor:
+    """As AccumulateGrad adds: what is sparse is added to what is dense."""
+    return grad + held if held.is_sparse and not grad.is_sparse else held + grad
+
+
 def _held(param: Tensor) -> Sum:
     return None if param.grad is None else checksum(param.grad)
 
@@ -364,40 +398,64 @@ def is_gradient(tensor: Tensor, param: Tensor) -> bool:
     return param.grad is not None and address(param.grad) == address(tensor) and param.grad.numel() == tensor.numel()
 
 
-class Ranks:
-    """The DistributedDataParallel modules whose forward pass was seen.
+def world_of(group: Any = None) -> int:
+    """The ranks of a process group, by default of all; 1 where there is none."""
+    if not torch.distributed.is_available() or not torch.distributed.is_initialized():
+        return 1
+    return torch.distributed.get_world_size(group)
 
-    A forward pass that records for a derivative decides whether the next backward pass sums: then it is `due`.
+
+class Ranks:
+    """The DistributedDataParallel modules, with the parameters that each was given when it was made.
+
+    A forward pass that records for a derivative decides whether the next backward pass sums. The sum is complete when
+    every parameter has its gradient; where some may be unused, it is complete with the pass.
     """
 
     def __init__(self) -> None:
-        self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self._due: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._given: weakref.WeakKeyDictionary[nn.Module, list[Tensor]] = weakref.WeakKeyDictionary()
+        self._sums: weakref.WeakKeyDictionary[nn.Module, bool] = weakref.WeakKeyDictionary()
+        self._missing: weakref.WeakKeyDictionary[nn.Module, set[int]] = weakref.WeakKeyDictionary()
 
-    def forward(self, module: nn.Module) -> None:
+    def made(self, module: Any) -> None:
+        """A DistributedDataParallel was made: it sums the gradients of what it was given, and of nothing else."""
+        ignored = module.parameters_to_ignore
+        inner = module.module.named_parameters()
+        self._given[module] = [p for name, p in inner if p.requires_grad and name not in ignored]
+
+    def forward(self, module: Any) -> None:
         """A forward pass of a DistributedDataParallel."""
-        self._modules.add(module)
+        if module not in self._given:
+            self.made(module)
         if torch.is_grad_enabled():
-            self._due[module] = bool(module.require_backward_grad_sync)
+            self._sums[module] = bool(module.require_backward_grad_sync)
+            self._missing[module] = {id(p) for p in self._given[module]}
 
     def shared(self, params: Iterable[Tensor]) -> list[Tensor]:
-        """Those of these parameters that a DistributedDataParallel of several ranks answers for."""
-        if not self._modules or torch.distributed.get_world_size() < 2:
+        """Those of these parameters whose DistributedDataParallel of several ranks does not sum for now."""
+        if world_of() < 2:
             return []
-        owned = {id(p) for module in self._modules for p in module.parameters()}
+        owned = {id(p) for module, sums in self._sums.items() if not sums for p in self._given[module]}
         return [p for p in params if id(p) in owned]
 
     def changing(self) -> set[int]:
         """The ids of the parameters whose gradients the backward pass that runs replaces by a sum over the ranks."""
-        if not self._due or torch.distributed.get_world_size() < 2:
+        if world_of() < 2:
             return set()
-        return {id(p) for module, due in self._due.items() if due for p in module.parameters()}
+        due = (m for m, sums in self._sums.items() if sums and self._missing.get(m))
+        return {id(p) for module in due for p in self._given[module]}
 
     def summed(self, changed: Iterable[Tensor]) -> list[Tensor]:
-        """The parameters that a backward pass summed, which changed these. A forward pass is for one backward pass."""
+        """The parameters whose sums over all ranks a backward pass completed, which changed these."""
         arrived, found = {id(p) for p in changed}, list[Tensor]()
-        for module in list(self._due):
-            own = [p for p in module.parameters() if p.requires_grad]
-            if arrived & {id(p) for p in own}:
-                found += own if self._due.pop(module) else []
+        module: Any
+        for module, sums in list(self._sums.items()):
+            missing = self._missing.get(module, set())
+            if not sums or not arrived & missing:
+                continue
+            missing -= arrived
+            if not missing or module.find_unused_parameters or module.static_graph:
+                self._missing[module] = set()
+                plain = module.process_group.size() == world_of() and not module._comm_hooks
+                found += self._given[module] if plain else []
         return found

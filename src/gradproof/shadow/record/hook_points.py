@@ -291,6 +291,11 @@ def skips(optimizer: Any, now: bool) -> bool | Flag:
         return bool(found.item())
 
 
+COLLECTIVES = (
+    "reduce", "all_gather", "all_gather_into_tensor", "broadcast", "reduce_scatter", "reduce_scatter_tensor",
+)  # fmt: skip
+
+
 def install(hooks: Hooks, patches: Patches) -> None:
     """Put every patch in place, inert until `patches.active`.
 
@@ -300,12 +305,14 @@ def install(hooks: Hooks, patches: Patches) -> None:
 
     patches.function(torch.autograd.backward, hooks.backward)
     patches.function(torch.autograd.grad, hooks.grad)
-    patches.function(torch.utils.swap_tensors, hooks.swapped)
+    patches.function(torch.utils.swap_tensors, hooks.buffers.swapped)
     for name in CLIPS:
         if hasattr(torch.nn.utils.clip_grad, name):
             patches.function(getattr(torch.nn.utils.clip_grad, name), hooks.clip)
     if torch.distributed.is_available():
         patches.function(torch.distributed.all_reduce, hooks.all_reduce)
+        for name in COLLECTIVES:
+            patches.function(getattr(torch.distributed, name), hooks.collective)
     left = getattr(hooks.sink, "left", None)
     if left is not None:
         patches.function(torch.cond, branched)
@@ -322,6 +329,7 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "step", hooks.scaled_step)
     for cls in all_subclasses(DistributedDataParallel):
         patches.method(cls, "forward", hooks.ranks)
+        patches.method(cls, "__init__", hooks.ranks_made)
     for cls in all_subclasses(LRScheduler):
         patches.method(cls, "step", hooks.schedule)
         patches.method(cls, "__init__", hooks.scheduler_made)
@@ -365,6 +373,15 @@ def tensors_of(given: Any) -> list[Tensor]:
         given = given.values()
     items = [given] if isinstance(given, Tensor) or not isinstance(given, Iterable) else given
     return [t for t in items if isinstance(t, Tensor)]
+
+
+def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a backward pass with each iterator read into a tuple: it can be read only once."""
+
+    def read(given: Any) -> Any:
+        return tuple(given) if isinstance(given, Iterator) else given
+
+    return tuple(map(read, args)), {name: read(given) for name, given in kwargs.items()}
 
 
 def unwrapped(tensor: Tensor) -> Tensor | None:

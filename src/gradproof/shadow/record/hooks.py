@@ -30,9 +30,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.record.buffers import UNMADE, Arrivals, Buffers, Ranks, all_zero, is_gradient, other_dtypes
+from gradproof.shadow.record.buffers import (
+    UNMADE,
+    Arrivals,
+    Buffers,
+    Ranks,
+    all_zero,
+    contents,
+    is_gradient,
+    other_dtypes,
+    world_of,
+)
 from gradproof.shadow.record.hook_points import (
     BUILT,
     Patches,
@@ -41,6 +50,7 @@ from gradproof.shadow.record.hook_points import (
     inner,
     install,
     leaves_of,
+    listed,
     params_of,
     prepared,
     rates,
@@ -50,11 +60,11 @@ from gradproof.shadow.record.hook_points import (
     unwrapped,
 )
 from gradproof.shadow.record.names import NAMES, functional
-from gradproof.shadow.record.storages import array
 from gradproof.shadow.tape import Place, user_place
 
 # -- What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls.
 Call = Callable[..., Any]
+SUM = torch.distributed.ReduceOp.SUM if torch.distributed.is_available() else None
 
 
 class Sink(Protocol):
@@ -185,16 +195,6 @@ class Reporter:
         if made and self.names.knows(tensor) and not self._inside:
             self._event("rebind", self._params([tensor]), params=self._named([tensor]))
 
-    def swapped(self, original: Call, one: Tensor, other: Tensor) -> None:
-        """torch.utils.swap_tensors refuses tensors with weak references: the known ones are forgotten meanwhile."""
-        known = [(t, self.names.claim(t)) for t in (one, other) if self.names.knows(t)]
-        for tensor, _ in known:
-            self.names.forget(tensor)
-            self.buffers.forget(tensor)
-        original(one, other)
-        for tensor, name in known:
-            self.names.name(tensor, name)
-
     def _rated(self, optimizer: Any, at: str) -> None:
         """Report a learning rate that no scheduler set; `at` is the call before which it was seen."""
         now = rates(optimizer)
@@ -289,6 +289,7 @@ class Hooks(Reporter):
             self._callers.remove(get_ident())
 
     def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        args, kwargs = listed(args, kwargs)
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
         if "backward" in self._inside:
             self.arrivals.begin(roots, inner=True)
@@ -306,9 +307,8 @@ class Hooks(Reporter):
         finally:
             self.arrivals.end()
         if summed:
-            world = torch.distributed.get_world_size()
             params = self._named(summed)
-            self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world)
+            self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world_of())
         return result
 
     def _before_backward(self, roots: list[Tensor], inputs: list[Tensor], call: str = "backward") -> None:
@@ -320,36 +320,23 @@ class Hooks(Reporter):
         if unseen:
             self._zeroed(unseen, "found zero")
         if self.clean and (self._fresh or self.clean == "pass"):
-            self._cleaned()
+            self.buffers.clean()
         self._fresh = False
         for optimizer in [] if self._inside else list(self._rates):
             self._rated(optimizer, "backward")
         self._backwards += 1
         self._place = user_place()
         if self.thorough:
-            self._keep_buffers()
+            self.module_buffers = contents(self.names)
             tensors = {f"root/{i}": root for i, root in enumerate(roots)}
             known = {"inputs": self._named(inputs) or None, "call": call, "number": self._backwards}
             self._event("backward", tensors, self._place, **known)
-
-    def _keep_buffers(self) -> None:
-        """Copy what the buffers of the modules hold; the modules may be gone when the function has returned."""
-        with torch.no_grad(), torch._C._DisableTorchDispatch(), _disable_current_modes():
-            plain = ((n, b) for n, b in self.names.buffers() if b.layout is torch.strided and not b.is_meta)
-            self.module_buffers = {name: array(b) for name, b in plain if not b.is_complex()}
-
-    def _cleaned(self) -> None:
-        """Zero what the gradients hold before a window begins, unrecorded."""
-        with torch.no_grad(), torch._C._DisableTorchDispatch():
-            for grad in (p.grad for p in self.names.params() if p.is_leaf):
-                if grad is not None and grad.layout is torch.strided:
-                    grad.zero_()
-        self.buffers.changes()
 
     def grad(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.grad."""
         if "backward" in self._inside:
             return original(*args, **kwargs)
+        args, kwargs = listed(args, kwargs)
         inputs = tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
         if inputs and all(map(functional, inputs)):
             return self._functional(original, inputs, *args, **kwargs)
@@ -474,7 +461,7 @@ class Hooks(Reporter):
         params = params_of(optimizer)
         self._fresh = True
         if self.thorough:
-            self._keep_buffers()
+            self.module_buffers = contents(self.names)
         self._rates[optimizer] = rates(optimizer)
         moved = None if self.thorough and not self.arrivals.active else bool(self.buffers.rewritten())
         about = self._about(optimizer, this)
@@ -546,6 +533,7 @@ class Hooks(Reporter):
             type=type(scheduler).__name__,
             last=getattr(scheduler, "last_epoch", 0),
             optimizer=None if optimizer is None else self.number(optimizer),
+            placed=bool(args or kwargs),
             before=before,
             after=rates(optimizer),
         )
@@ -576,16 +564,29 @@ class Hooks(Reporter):
         self._ddp.forward(module)
         return original(module, *args, **kwargs)
 
-    def all_reduce(self, original: Call, tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """torch.distributed.all_reduce, of gradients or of something else."""
+    def ranks_made(self, original: Call, module: Any, *args: Any, **kwargs: Any) -> None:
+        """The constructor of a DistributedDataParallel."""
+        original(module, *args, **kwargs)
+        self._ddp.made(module)
+
+    def all_reduce(
+        self, original: Call, tensor: Tensor, op: Any = SUM, group: Any = None, async_op: bool = False
+    ) -> Any:
+        """torch.distributed.all_reduce, of gradients or of something else. A sum is one over all ranks."""
         self._poll()
-        result = self.within("sync", lambda: original(tensor, *args, **kwargs))
+        result = self.within("sync", lambda: original(tensor, op, group, async_op))
         own = [p for p in self.names.params() if is_gradient(tensor, p)]
         self.buffers.changes(own)
         tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
-        world = torch.distributed.get_world_size()
-        self._event("sync", tensors, params=self._named(own), how="all_reduce", world=world, elements=tensor.numel())
+        world = world_of(group) if op in (SUM, torch.distributed.ReduceOp.AVG) else 1
+        about = {"world": world, "whole": world == world_of() and not async_op, "elements": tensor.numel()}
+        self._event("sync", tensors, None, params=self._named(own), how="all_reduce", **about)
         return result
+
+    def collective(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """Another exchange between ranks: what it does to gradients is not followed."""
+        self._event("collective")
+        return original(*args, **kwargs)
 
     def moved(self, original: Call, module: nn.Module, *args: Any, **kwargs: Any) -> Any:
         """Module._apply, as in `model.to(device)`: it may come before the forward pass that names parameters."""

@@ -295,7 +295,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         spec = spec_of(func)
         if spec is None:
             return self._without_schema(func, args, kwargs)
-        if spec.composite:
+        if spec.composite and not any(t.is_nested for t in tensors_in((args, kwargs))):
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:

@@ -119,7 +119,12 @@ class Storages:
 
 def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
     """A tensor's storage; None for sparse tensors, wrappers of other tensors, and others that have none."""
-    if tensor.layout is not torch.strided or tensor.is_meta or hasattr(type(tensor), "__tensor_flatten__"):
+    if (
+        tensor.layout is not torch.strided
+        or tensor.is_meta
+        or tensor.is_nested
+        or hasattr(type(tensor), "__tensor_flatten__")
+    ):
         return None
     return tensor.untyped_storage()
 
