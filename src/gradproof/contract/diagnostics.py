@@ -8,19 +8,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gradproof.contract.schema import FieldRoot, OursRoot
+from gradproof.contract.schema import FieldHarness, FieldStrategy, Harness, Strategy
 from gradproof.contract.yaml_reader import Exact, Node, Problem
 
-OURS_CHECK = {"obligations", "expect", "subject", "bounds", "stubs", "mutants", "assumptions", "params"}
-OURS_CHECK |= {"time_limit", "reach", "note"}
+OURS_CHECK = set(Harness.model_fields) - set(FieldHarness.model_fields)
 OURS_TEST = OURS_CHECK | {"harness", "obligation"}
-OURS_STRATEGIES = {"bit_precise", "induction", "linear_chain", "bit_exhaustive", "step_contract"}
+OURS_STRATEGIES = set(typing.get_args(Strategy)) - set(typing.get_args(FieldStrategy))
 
 M = TypeVar("M", bound=BaseModel)
 CODES = {
     "extra_forbidden": "GP101",
     "missing": "GP103",
     "literal_error": "GP105",
+    "enum": "GP105",
     "greater_than": "GP107",
     "greater_than_equal": "GP107",
 }
@@ -47,11 +47,6 @@ def uses_ours(root: Node) -> bool:
 
 def _has(node: Node, keys: set[str]) -> bool:
     return isinstance(node.value, dict) and not keys.isdisjoint(node.value)
-
-
-def shape(root: Node, ours: bool, shown: str) -> tuple[OursRoot | FieldRoot | None, list[Problem]]:
-    """The typed contract, or None and every place where its shape is wrong."""
-    return shaped(root, OursRoot, shown) if ours else shaped(root, FieldRoot, shown)
 
 
 def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Problem]]:
@@ -84,7 +79,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if name == "tolerance" and kind == "list_type" and _is_number(value):
         mend = f"write tolerance: [{{dtype: fp32, value: {_text(value)}, metric: linf}}]"
         return Problem("GP111", shown, line, col, found, "a tolerance for each dtype", mend)
-    if kind == "literal_error":
+    if kind in ("literal_error", "enum"):
         expected = str(context.get("expected"))
         near = difflib.get_close_matches(str(value), expected.replace(" or ", ", ").replace("'", "").split(", "), 1)
         mend = f"did you mean {near[0]!r}?" if near else "use one of these"

@@ -96,15 +96,7 @@ def together(parts: Iterable[Demands], now: datetime | None) -> Demands:
 
 
 def demands_of(least: Mapping[str, Any], gpu_max_age_days: int | None, waivers: Sequence[Any]) -> Demands:
-    """Demands from their shapes (contract_gate), in a contract or in a file."""
-    asked = {
-        name: Least(
-            tuple(Layer(x) for x in row.layers), {Layer(k): Reach(v) for k, v in row.reach.items()}, dict(row.bounds)
-        )
-        for name, row in least.items()
-    }
-    excused = tuple(
-        Waiver(w.obligation, Layer(w.layer) if w.layer else None, w.owner, w.reason, date.fromisoformat(w.expires))
-        for w in waivers
-    )
+    """Demands from their shapes (contract.schema), in a contract or in a file."""
+    asked = {n: Least(tuple(row.layers), dict(row.reach), dict(row.bounds)) for n, row in least.items()}
+    excused = tuple(Waiver(**dict(row)) for row in waivers)
     return Demands(asked, timedelta(days=gpu_max_age_days) if gpu_max_age_days else None, excused)

@@ -105,7 +105,7 @@ def _table(path: Path, text: str) -> dict[str, Any] | None:
 def _settings(path: Path, text: str, table: dict[str, Any]) -> Settings:
     from pydantic import ValidationError
 
-    from gradproof.contract.settings_schema import SettingsShape
+    from gradproof.contract.schema import SettingsShape
 
     try:
         shaped = SettingsShape.model_validate(table)
@@ -159,7 +159,7 @@ def _wrong(path: Path, text: str, errors: Sequence[Any]) -> GradproofError:
     """GP491 for the first mistake, with how many more there are."""
     import difflib
 
-    from gradproof.contract.settings_schema import KEYS
+    from gradproof.contract.schema import KEYS
 
     first = errors[0]
     loc = [step for step in first["loc"] if step != "[key]"]

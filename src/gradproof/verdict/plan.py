@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gradproof.core.check import Check
+from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer
 
 if TYPE_CHECKING:
-    from gradproof.contract.model import Contract, FalsificationTest, Gate, Harness, StepProof, Stub
+    from gradproof.contract.model import Contract
+    from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, Stub
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -48,12 +49,12 @@ def _text(contract: Contract, names: Sequence[str], row: Mapping[str, Any]) -> d
     """The clauses that a check speaks about, in full, and the tolerances of the others, which harnesses may use."""
     clauses = []
     for obligation in contract.obligations:
-        rows = [vars_of(t) for t in obligation.tolerances]
+        rows = [vars_of(t) for t in obligation.tolerance]
         if obligation.id in names:
             clauses.append({**obligation.raw, "id": obligation.id, "tolerance": rows})
         elif rows:
             clauses.append({"id": obligation.id, "tolerance": rows})
-    return {"contract": contract.id, "obligations": clauses, "row": dict(row)}
+    return {"contract": contract.id, "obligations": clauses, "row": row}
 
 
 def vars_of(tolerance: Any) -> dict[str, str]:
@@ -61,81 +62,83 @@ def vars_of(tolerance: Any) -> dict[str, str]:
     return {key: getattr(tolerance, key) for key in ("dtype", "value", "metric", "domain", "role")}
 
 
-def _about(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest) -> dict[str, str]:
+def _about(contract: Contract, row: CheckEntry) -> dict[str, str]:
     """The contract's subjects, those of the row's obligations before them, the first obligation's first."""
     about = dict(contract.subjects)
-    for name in reversed(getattr(row, "obligations", ())):
-        about.update(contract.obligation(name).subjects)
+    for name in reversed(_named(row)):
+        about.update(contract.obligation(name).subjects.stated())
     return about
 
 
-def _params(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest, **more: Any) -> dict[str, Any]:
-    return {**row.params, **more, "subjects": _about(contract, row)}
+def _named(row: CheckEntry) -> tuple[str, ...]:
+    return getattr(row, "named", ())
+
+
+def _check(contract: Contract, row: CheckEntry, about: str, raw: Mapping[str, Any], **rest: Any) -> Check:
+    """A check of an entry. `about`: the subject of the contract that it has where the entry names none."""
+    subjects, named = _about(contract, row), _named(row)
+    fields = {"id": row.id, "text": _text(contract, named, raw), **rest}
+    return Check(
+        obligations=named,
+        harness=row.harness,
+        subject=row.subject or subjects.get(about, ""),
+        expect=row.expect,
+        bounds=tuple(Bound(b.name, b.value, b.reason) for b in row.bounds),
+        mutants=tuple(row.mutants),
+        assumptions=tuple(row.assumptions),
+        time_limit=row.time_limit,
+        **fields | {"params": {**rest["params"], "subjects": subjects}},
+    )
 
 
 def _stub(contract: Contract, row: Stub) -> Check:
-    lemmas = {"lemmas": list(row.lemmas)} if row.lemmas else {}
-    return Check(
-        id=row.id,
+    lemmas = {"lemmas": row.lemmas} if row.lemmas else {}
+    found = _check(
+        contract,
+        row,
+        "",
+        row.raw,
         kind=Kind.STUB,
         layer=Layer.SMT,
-        obligations=(),
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or row.stub,
-        expect=row.expect,
         strategy="exhaustive",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row, stub=row.stub, formats=list(row.formats), **lemmas),
-        text={"contract": contract.id, "row": dict(row.raw)},
-        time_limit=row.time_limit,
+        params={**row.params, "stub": row.stub, "formats": row.formats, **lemmas},
+        text={"contract": contract.id, "row": row.raw},
     )
+    return replace(found, subject=row.subject or row.stub)
 
 
 def _harness(contract: Contract, row: Harness) -> Check:
     kind = Kind.CROSSHAIR if row.solver == "crosshair" else Kind.SMT
     more = {} if row.reach is None else {"reach": str(row.reach)}
-    stubs = [dict(s.raw) for name in row.stubs for s in contract.stubs if s.id == name]
-    return Check(
-        id=row.id,
+    stubs = [s.raw for name in row.stubs for s in contract.stubs if s.id == name]
+    return _check(
+        contract,
+        row,
+        "model",
+        row.raw,
         kind=kind,
         layer=Layer.CROSSHAIR if kind is Kind.CROSSHAIR else Layer.SMT,
-        obligations=row.obligations,
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("model", ""),
-        expect=row.expect,
         strategy=row.strategy,
-        bounds=row.bounds,
-        stubs=row.stubs,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row, **more),
-        text={**_text(contract, row.obligations, row.raw), "stubs": stubs},
-        depends=row.stubs,
-        time_limit=row.time_limit,
+        stubs=tuple(row.stubs),
+        params={**row.params, **more},
+        text={**_text(contract, row.named, row.raw), "stubs": stubs},
+        depends=tuple(row.stubs),
     )
 
 
 def _step(contract: Contract, row: StepProof) -> Check:
-    return Check(
-        id=row.id,
+    return _check(
+        contract,
+        row,
+        "torch",
+        row.raw,
         kind=Kind.TRACE,
         layer=Layer.STEP,
-        obligations=row.obligations,
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("torch", ""),
-        expect=row.expect,
         strategy="recorded step",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row),
-        text=_text(contract, row.obligations, row.raw),
-        time_limit=row.time_limit,
+        params=row.params.stated(),
     )
 
 
@@ -148,34 +151,27 @@ def _dtypes(row: FalsificationTest, device: Layer) -> list[str]:
 
 
 def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str) -> Check:
-    params = _params(contract, row, device=str(device), dtype=dtype)
-    params.pop("dtypes", None)
-    raw = {**row.raw, "params": {k: v for k, v in row.params.items() if k != "dtypes"}}
-    return Check(
+    params = {k: v for k, v in row.params.items() if k != "dtypes"}
+    return _check(
+        contract,
+        row,
+        "torch",
+        {**row.raw, "params": params},
         id=f"{row.id}@{device}-{dtype}",
         kind=Kind.TORCH,
         layer=device,
-        obligations=row.obligations,
         title=row.prediction or row.rule,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("torch", ""),
-        expect=row.expect,
         strategy="property test",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=params,
-        text=_text(contract, row.obligations, raw),
-        time_limit=row.time_limit,
+        params={**params, "device": str(device), "dtype": dtype},
     )
 
 
 def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
     """Re-runs, on each seeded bug, every proof and every fp32 run on the CPU that is meant to kill it."""
-    seeded = [_seeded(check, bug) for bug in gate.seeded_bugs for check in checks if _kills(check, bug)]
+    seeded = [_seeded(check, bug) for bug in gate.seeded_bug for check in checks if _kills(check, bug)]
     params = {
-        "seeded_bugs": list(gate.seeded_bugs),
-        "criteria": {name: list(names) for name, names in gate.criteria.items()},
+        "seeded_bugs": gate.seeded_bug,
+        "criteria": gate.criteria,
         "subchecks": [check.to_json() for check in seeded],
     }
     return Check(
@@ -188,7 +184,7 @@ def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
         subject=next((check.subject for check in seeded), ""),
         strategy="seeded bug",
         params=params,
-        text={"contract": contract.id, "row": dict(gate.raw)},
+        text={"contract": contract.id, "row": gate.raw},
         depends=tuple(dict.fromkeys(name for check in seeded for name in check.depends)),
         time_limit=min(LONGEST, sum(check.time_limit for check in seeded) or 60.0),
     )

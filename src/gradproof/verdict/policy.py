@@ -111,7 +111,7 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(Criterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
-    required = Required(**{name: frozenset(strategies) for name, strategies in gate.require.items()})
+    required = Required(**{name: frozenset(strategies) for name, strategies in gate.backing.items()})
     return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
 
 
@@ -121,12 +121,14 @@ def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause
     A least reach needs its layer, but for a GPU's where the profile asks for no GPU at all. A least bound needs a
     layer of proofs: the first that has a check of the obligation, else the solver's.
     """
-    named = {o.id: [*o.layers.get(profile, ()), *demands.least.get(o.id, Least()).layers] for o in contract.obligations}
+    least = demands.least
+    own = {o.id: o.layers.stated().get(profile, ()) for o in contract.obligations}
+    named = {name: [*layers, *least.get(name, Least()).layers] for name, layers in own.items()}
     gpu = any(Layer.CUDA in layers for layers in named.values())
-    for name, least in demands.least.items():
+    for name, asked in least.items():
         layers = named.setdefault(name, [])
-        layers += [layer for layer in least.reach if gpu or layer is not Layer.CUDA]
-        if least.bounds and not set(layers) & set(PROOFS):
+        layers += [layer for layer in asked.reach if gpu or layer is not Layer.CUDA]
+        if asked.bounds and not set(layers) & set(PROOFS):
             held = {check.layer for check in plan(contract) if name in check.obligations}
             layers.append(next((layer for layer in PROOFS if layer in held), Layer.SMT))
-    return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects) for o in contract.obligations)
+    return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects.stated()) for o in contract.obligations)

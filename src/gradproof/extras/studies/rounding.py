@@ -39,7 +39,7 @@ def tolerances() -> dict[str, str]:
     root = reference()
     for path in [] if root is None else Workspace(root, root / "reports").contracts():
         stated = [o for o in load(path).obligations if o.id == CLAUSE]
-        found = {t.dtype: t.value for o in stated for t in o.tolerances if t.dtype in DTYPES}
+        found: dict[str, str] = {t.dtype: t.value for o in stated for t in o.tolerance if t.dtype in DTYPES}
         if len(found) == len(DTYPES):
             return found
     wanted = f"{CLAUSE} with a tolerance for {', '.join(DTYPES)}"
