@@ -15,14 +15,13 @@ from toy_workspace import CONTRACT, answer, check, refutation
 
 from gradproof import cli
 from gradproof.cli.schemas import schemas
-from gradproof.contract.dependencies import Premise, premises
 from gradproof.core.outcome import EXIT_CODE, Exit, Layer, Outcome
 from gradproof.core.schemas.commands import Graph
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import Standing, record
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
-from gradproof.verdict.policy import Clause, Policy
+from gradproof.verdict.plan import Clause, Policy, Premise, premises
 
 IDS = re.compile(r"\b(T-1|STUB-1|K-1|K-2|F-1|GATE-1)\b")
 MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
@@ -83,7 +82,7 @@ def test_only_a_met_premise_lets_the_gate_be_met(state: Exit | None, outcome: Ou
 
 
 def premises_of(name: str, exits: dict[str, Exit]) -> tuple[Premise, ...]:
-    """What `gradproof.contract.dependencies` makes of one `depends_on` entry."""
+    """What `gradproof.verdict.plan` makes of one `depends_on` entry."""
     metadata = SimpleNamespace(depends_on=(name,))
     return premises(cast(Any, SimpleNamespace(metadata=metadata)), exits)
 

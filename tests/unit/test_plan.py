@@ -10,13 +10,12 @@ import pytest
 from toy_workspace import write_workspace
 
 from gradproof.contract.model import Contract, load
-from gradproof.contract.requirements import Demands, Least
 from gradproof.contract.schema import LayersShape, SubjectsShape
+from gradproof.contract.settings import Demands, Least
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer
-from gradproof.verdict.plan import falsification_id, plan
-from gradproof.verdict.policy import policy_of
+from gradproof.verdict.plan import falsification_id, plan, policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = [*sorted(ROOT.glob("proofs/*/contract.yaml")), ROOT / "tests/contracts/field.yaml"]

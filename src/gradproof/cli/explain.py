@@ -151,7 +151,7 @@ def _check(session: Session, name: str) -> Iterator[str]:
 
 def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a proof."""
-    from gradproof.verdict.proof_basis import lemma_lines, words
+    from gradproof.verdict.judge import lemma_lines, words
 
     if told := words(stats):
         yield f"  backed by: {told}"

@@ -21,7 +21,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 from pydantic_core import PydanticCustomError
 
-from gradproof.contract.requirements import Demands, demands_of
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.outcome import Expect, Layer, Reach
 
@@ -240,11 +239,6 @@ class Gate(FieldGate):
     least: dict[Ident, LeastShape] = {}
     gpu_max_age_days: Positive | None = None
     waivers: list[WaiverShape] = []
-
-    @property
-    def demands(self) -> Demands:
-        """What a release asks and excuses."""
-        return demands_of(self.least, self.gpu_max_age_days, self.waivers)
 
     @property
     def backing(self) -> dict[str, list[str]]:
