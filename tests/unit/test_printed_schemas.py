@@ -19,9 +19,16 @@ from gradproof.cli import dispatch
 from gradproof.core.check import digest_of
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.core.schemas.base import Shape
-from gradproof.core.schemas.bound import BoundDocument, Certificate, Thresholds
-from gradproof.core.schemas.commands import Config, Listing, Merge, Selection
-from gradproof.core.schemas.events import Event
+from gradproof.core.schemas.commands import (
+    BoundDocument,
+    Certificate,
+    Config,
+    Event,
+    Listing,
+    Merge,
+    Selection,
+    Thresholds,
+)
 from gradproof.core.workspace import Workspace
 from gradproof.rounding.farkas import check
 

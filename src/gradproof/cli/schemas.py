@@ -13,29 +13,28 @@ from gradproof.core.schemas.base import KERNELS, ROUNDING, Kernels, Rounding
 def schemas() -> dict[str, dict[str, Any]]:
     """The JSON Schemas that are published in `reports/`, by file name."""
     from gradproof.cli.graph import GRAPH_SCHEMA
-    from gradproof.core.schemas.bound import (
+    from gradproof.core.schemas.commands import (
         BOUND,
         CERTIFICATE,
-        THRESHOLDS,
-        BoundDocument,
-        Certificate,
-        Thresholds,
-    )
-    from gradproof.core.schemas.commands import (
         CONFIG,
         DOCTOR,
+        EVENTS,
         LIST,
         MERGE,
         SELECTION,
+        THRESHOLDS,
+        BoundDocument,
+        Certificate,
         Config,
         Doctor,
+        Event,
         Graph,
         Listing,
         Merge,
         Selection,
+        Thresholds,
     )
     from gradproof.core.schemas.deterministic import DETERMINISTIC, Deterministic
-    from gradproof.core.schemas.events import EVENTS, Event
     from gradproof.core.schemas.evidence import Evidence
     from gradproof.core.schemas.studies import SCALING, SPEEDUP, TOKENS, Scaling, Speedup, Tokens
     from gradproof.core.schemas.sweep import SWEEP, Sweep

@@ -1,16 +1,17 @@
-"""What commands print as JSON besides documents of their own: the plan, the settings, the result of a selection.
+"""What commands print as JSON: diagnosis, graph, plan, settings, selections, merges, bounds, certificates, events.
 
-Formats `gradproof-list/1`, `gradproof-config/1` and `gradproof-selection/1`; their JSON Schemas are in `reports/`.
+The format of each is a constant beside its class; their JSON Schemas are in `reports/*.schema.json`.
 """
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, RootModel, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
-from gradproof.core.schemas.base import Shape
+from gradproof.core.schemas.base import Count, Format, Power, Sha256, Shape, Tally
 
 # -- What `gradproof doctor --json` prints: format `gradproof-doctor/3`, published as `reports/doctor.schema.json`.
 DOCTOR = "gradproof-doctor/3"
@@ -105,8 +106,8 @@ class Graph(Shape):
     contracts: list[Part]
 
 
+# -- The plan, the settings, the result of a selection.
 LIST, CONFIG, SELECTION = "gradproof-list/1", "gradproof-config/1", "gradproof-selection/1"
-Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class BoundShape(Shape):
@@ -246,3 +247,200 @@ class Merge(Shape):
         if len(set(counted)) != len(counted) or set(counted) & set(self.missing):
             raise ValueError("a check has one file that counts, or is missing")
         return self
+
+
+# -- What `gradproof bound --json` prints, also with --thresholds, and what `--certificate` writes: version 2 of a
+# certificate, whose checker is `gradproof.rounding.farkas`. Rationals are text: p or p/q.
+BOUND, THRESHOLDS, CERTIFICATE = "gradproof-bound/1", "gradproof-thresholds/1", "gradproof-certificate/2"
+Rational = Annotated[str, Field(pattern=r"^-?[0-9]+(/[1-9][0-9]*)?$")]
+Hex = Annotated[str, Field(pattern=r"^[0-9a-f]+$")]
+RowKind = Literal[
+    "input", "constant", "exact", "round", "shift", "fits", "widen", "quotient", "joint", "pair", "residual", "ordered"
+]
+Terms = list[tuple[Rational, Tally]]
+Value = Annotated[str, Field(pattern=r"^([0-9a-f]{4}|[0-9a-f]{8}|-?[0-9]+(/[1-9][0-9]*)?)$")]
+
+
+class SettingOfBound(Shape):
+    """What was asked: `n` gradients of |g| <= magnitude in a buffer; `inputs` null where they are not rounded first."""
+
+    n: Count
+    buffer: Format
+    inputs: Format | None
+    magnitude: Rational
+    scale: Text
+    order: Text
+    weights: list[Rational]
+
+
+class NormShape(Shape):
+    """The Euclidean norm over so many elements."""
+
+    elements: Count
+    bound: Rational
+    attained: Rational
+
+
+class ReplayShape(Shape):
+    """What torch's kernels made of the input: the exact error, beside that of the model of rounding."""
+
+    device: Literal["cpu", "cuda"]
+    torch: Text
+    error: Rational
+    model: Rational
+
+
+class BoundDocument(Shape):
+    """The error that is proved for every input, and one that an input attains, in units of the gradient.
+
+    `witness`: that input, as bit patterns of the buffer's format where it has any. `certificate`: the sha256 of it,
+    null where there is none. `outcome`: by the tolerance that was given, null without one. `norm` and `replay` are
+    absent where they were not asked for. History: 1, the first.
+    """
+
+    document: Literal["gradproof-bound/1"] = Field(alias="schema")
+    setting: SettingOfBound
+    bound: Rational
+    bound_float: float
+    attained: Rational
+    attained_float: float
+    ratio: float | None
+    witness: list[Value]
+    contracts: list[Text]
+    certificate: Sha256 | None
+    assumes: list[Text]
+    outcome: Literal["HOLDS", "REFUTED", "UNKNOWN"] | None
+    norm: NormShape | None = None
+    replay: ReplayShape | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> BoundDocument:
+        for name, row in (("it", self), ("the norm", self.norm)):
+            if row is not None and Fraction(row.attained) > Fraction(row.bound):
+                raise ValueError(f"{name} is attained above its bound")
+        if len(self.witness) != self.setting.n:
+            raise ValueError(f"the witness has {len(self.witness)} gradients, not {self.setting.n}")
+        return self
+
+
+class Thresholds(Shape):
+    """Over N = 2^k: the largest N within the tolerance, the first that is undecided, the first beyond it.
+
+    Null where there is none up to the largest N that was asked. History: 1, the first.
+    """
+
+    document: Literal["gradproof-thresholds/1"] = Field(alias="schema")
+    true: Power | None = Field(alias="true up to")
+    undecided: Power | None = Field(alias="undecided from")
+    false: Power | None = Field(alias="false from")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Thresholds:
+        below = max(self.true or 0, self.undecided or 0)
+        if self.false is not None and self.false <= below:
+            raise ValueError(f"it is called false from {self.false}, and {below} is larger")
+        return self
+
+
+class Case(Shape):
+    """The bound is for the case that the exact result of this row is at most so many units."""
+
+    row: Tally
+    edge: Hex
+
+
+class Certificate(Shape):
+    """The rows of a program, and the multipliers that prove its bound; what is shaped so may still prove nothing.
+
+    A row is its kind, its format (empty over the reals), its terms (coefficient, earlier row), its reach and its error,
+    both in units of 2^-unit. The last row is the result. `case` is absent where the bound is for every case.
+    History: 2, hexadecimal units.
+    """
+
+    version: Literal[2]
+    unit: Tally
+    bound: Rational
+    rows: Annotated[list[tuple[RowKind, Format | Literal[""], Terms, Hex, Hex]], Field(min_length=1)]
+    multipliers: list[Rational]
+    case: Case | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Certificate:
+        if len(self.multipliers) != len(self.rows):
+            raise ValueError(f"{len(self.multipliers)} multipliers for {len(self.rows)} rows")
+        if any(earlier >= place for place, row in enumerate(self.rows) for _, earlier in row[2]):
+            raise ValueError("a term of a row is not an earlier row")
+        if self.case is not None and self.case.row >= len(self.rows):
+            raise ValueError(f"the case is about row {self.case.row} of {len(self.rows)}")
+        return self
+
+
+# -- A line of `--format ndjson`.
+EVENTS = "gradproof-events/1"
+
+
+class Begin(Shape):
+    """The first line of every stream. `warning` is there where no workspace was: the packaged reference is judged."""
+
+    event: Literal["begin"]
+    document: Literal["gradproof-events/1"] = Field(alias="schema")
+    warning: Text | None = None
+
+
+class Started(Shape):
+    """A check began. `done` of `total` checks were finished before."""
+
+    event: Literal["started"]
+    done: Tally
+    total: Tally
+    check: Text
+    kind: Kind
+    layer: Layer
+
+
+class Finished(Shape):
+    """A check ended, as the audit has it. `seconds`: wall clock of its worker."""
+
+    event: Literal["finished"]
+    done: Tally
+    total: Tally
+    check: Text
+    kind: Kind
+    layer: Layer
+    outcome: Outcome
+    effect: Effect
+    reason: str
+    seconds: Annotated[float, Field(ge=0)]
+
+
+class VerdictEvent(Shape):
+    """The verdict of one contract."""
+
+    event: Literal["verdict"]
+    contract: Text
+    run_state: Literal["complete", "partial", "running"]
+    exit: Exit
+    code: Annotated[int, Field(ge=0, le=5)]
+    met: bool
+    reasons: list[str]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> VerdictEvent:
+        if self.code != EXIT_CODE[self.exit] or self.met is not (self.exit is Exit.MET):
+            raise ValueError(f"exit {self.exit}, code {self.code} and met {self.met} do not agree")
+        return self
+
+
+class End(Shape):
+    """The last line of a stream that is whole."""
+
+    event: Literal["end"]
+
+
+class Event(RootModel[Annotated[Begin | Started | Finished | VerdictEvent | End, Field(discriminator="event")]]):
+    """One line of the stream: begin, then each check as it starts and ends, a verdict for each contract, and end.
+
+    A stream without its last event is not whole. History: 1, the first.
+    """
+
+    model_config = ConfigDict(strict=True, frozen=True)
