@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from gradproof.batches import Divide
     from gradproof.core.check import Bound
     from gradproof.core.errors import GradproofError
-    from gradproof.core.files import replace_whole
+    from gradproof.core.files import replace_whole, writable
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.core.output import writable
     from gradproof.core.schemas.studies import Tokens
     from gradproof.core.timeline import Tick, Timeline
     from gradproof.core.workspace import Workspace
@@ -72,9 +71,8 @@ _NAMES = {
     "gradproof.batches": "Divide",
     "gradproof.core.check": "Bound",
     "gradproof.core.errors": "GradproofError",
-    "gradproof.core.files": "replace_whole",
     "gradproof.core.outcome": "EXIT_CODE Exit",
-    "gradproof.core.output": "writable",
+    "gradproof.core.files": "replace_whole writable",
     "gradproof.core.schemas.studies": "Tokens",
     "gradproof.core.timeline": "Tick Timeline",
     "gradproof.core.workspace": "Workspace",

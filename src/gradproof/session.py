@@ -24,12 +24,11 @@ from gradproof.evidence.record import ANSWERS, Standing
 from gradproof.evidence.store import Store
 from gradproof.report.rendered import rendering, writing
 from gradproof.verdict.judge import Verdict, excused, judge, required
-from gradproof.verdict.plan import plan
-from gradproof.verdict.policy import Policy, policy_of
+from gradproof.verdict.plan import Policy, plan, policy_of, premises
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
-    from gradproof.contract.requirements import Demands
+    from gradproof.contract.settings import Demands
     from gradproof.execution.pool import Listener
 
 INTERRUPTED = 130
@@ -112,8 +111,7 @@ class Session:
 
     def _known(self) -> dict[str, Contract]:
         """The contracts and those that they build on, dependencies first."""
-        from gradproof.contract.dependencies import closure
-        from gradproof.contract.model import load
+        from gradproof.contract.model import closure, load
 
         return closure(self.contracts, load)
 
@@ -249,7 +247,7 @@ class Session:
 
     def verdicts(self, standings: Mapping[str, Standing], *wanted: Contract) -> dict[str, Verdict]:
         """Verdicts on these contracts (all by default) and on what they build on, by id, dependencies first."""
-        from gradproof.contract.dependencies import closure, premises
+        from gradproof.contract.model import closure
 
         made: dict[str, Verdict] = {}
         for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():

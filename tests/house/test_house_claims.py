@@ -26,7 +26,8 @@ from house_rules import (
 )
 
 from gradproof.cli import COMMANDS, cli
-from gradproof.contract.model import Contract, Obligation, load
+from gradproof.contract.model import Contract, load
+from gradproof.contract.schema import Obligation
 from gradproof.core.check import Check
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import Expect, Kind, Layer
@@ -50,7 +51,7 @@ def contract_at(path: Path) -> Contract:
 
 def registries(contract: Contract, name: str) -> list[str]:
     """The registries of mutants of one kind: the contract's, and those of obligations with subjects of their own."""
-    subjects = [contract.subjects, *(o.subjects for o in contract.obligations)]
+    subjects = [contract.subjects, *(o.subjects.stated() for o in contract.obligations)]
     return list(dict.fromkeys(s[name] for s in subjects if name in s))
 
 
@@ -79,7 +80,7 @@ def missing_methods(obligations: Iterable[Obligation], checks: Iterable[Check]) 
         f"{o.id}: no {method}"
         for o in obligations
         for method, kind, layer in METHODS
-        if layer in o.layers["ci"] and (o.id, kind) not in have
+        if layer in o.layers.ci and (o.id, kind) not in have
     ]
 
 
@@ -102,7 +103,7 @@ def poor_mutants(mutants: Mapping[str, Any], obligations: Iterable[str]) -> Iter
 def needed(contract: Contract, name: str) -> list[str]:
     """Obligations that must have mutants in a registry: those that a layer of its checks must discharge."""
     layers = {"mutants": {Layer.SMT, Layer.CROSSHAIR}, "torch_mutants": {Layer.STEP, Layer.CPU, Layer.CUDA}}[name]
-    return [o.id for o in contract.obligations if layers & set(o.layers["ci"])]
+    return [o.id for o in contract.obligations if layers & set(o.layers.ci)]
 
 
 def unclaimed_mutants(mutants: Iterable[str], twins: Iterable[str], checks: Iterable[Check]) -> list[str]:
@@ -163,19 +164,19 @@ def lost_links(page: Path, text: str) -> list[str]:
 def test_every_obligation_has_every_method(path: Path) -> None:
     contract = contract_at(path)
     assert missing_methods(contract.obligations, plan(contract)) == []
-    assert all(o.layers["ci"] for o in contract.obligations)
+    assert all(o.layers.ci for o in contract.obligations)
 
 
 def test_the_kernel_contract_asks_for_every_method() -> None:
     kernel = next(c for c in map(contract_at, CONTRACTS) if c.id == "gradient-accumulation-kernel-v1")
-    assert all({layer for _, _, layer in METHODS} <= set(o.layers["ci"]) for o in kernel.obligations)
+    assert all({layer for _, _, layer in METHODS} <= set(o.layers.ci) for o in kernel.obligations)
 
 
 @each_contract
 def test_a_missing_method_is_seen(path: Path) -> None:
     contract = contract_at(path)
     rows, checks = contract.obligations, plan(contract)
-    asked = {layer: sum(layer in o.layers["ci"] for o in rows) for _, _, layer in METHODS}
+    asked = {layer: sum(layer in o.layers.ci for o in rows) for _, _, layer in METHODS}
     for _, kind, layer in METHODS:
         assert len(missing_methods(rows, [c for c in checks if c.kind is not kind])) == asked[layer]
     refuting = [replace(c, expect=Expect.REFUTED) for c in checks]

@@ -16,10 +16,8 @@ from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
 from gradproof.evidence.record import Standing, record
 from gradproof.report.views import backing_words
 from gradproof.rounding.lemma_store import told
-from gradproof.verdict.judge import Verdict, judge
-from gradproof.verdict.plan import plan
-from gradproof.verdict.policy import Clause, Policy, policy_of
-from gradproof.verdict.proof_basis import Required, families, lemma_lines, shortfall, words
+from gradproof.verdict.judge import Verdict, families, judge, lemma_lines, shortfall, words
+from gradproof.verdict.plan import Clause, Policy, Required, plan, policy_of
 
 ROOT = Path(__file__).parents[2]
 CONTRACT = load(ROOT / "proofs" / "gradient-accumulation-kernel-v1" / "contract.yaml")

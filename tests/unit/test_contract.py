@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from gradproof.contract import model as contract
 from gradproof.contract.model import Contract, load
-from gradproof.contract.schema import exact
+from gradproof.contract.schema import Tolerance, exact
 from gradproof.contract.yaml_reader import ContractErrors, Problem
-from gradproof.core.check import Bound, Tolerance, canonical
+from gradproof.core.check import canonical
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import Expect, Layer
+from gradproof.verdict.plan import vars_of
 
 ROOT = Path(__file__).parents[2]
 HERE = ROOT / "tests" / "contracts"
@@ -77,28 +78,26 @@ def test_main_contract_loads_without_a_warning_now_that_its_dependency_is_there(
     assert loaded.digest == hashlib.sha256(MAIN.read_bytes()).hexdigest()
     assert loaded.warnings == []
     assert loaded.metadata.version == "1.0.0"
-    assert loaded.metadata.depends_on == ("adamw-kernel-v1",)
+    assert loaded.metadata.depends_on == ["adamw-kernel-v1"]
 
 
 def test_main_contract_says_what_the_project_claims() -> None:
     loaded = load(MAIN)
     names = ["GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005"]
     assert [o.id for o in loaded.obligations] == names
-    assert [p.name for p in loaded.phases] == ["zero_gradients", "accumulate", "clip", "step"]
-    assert [e.name for e in loaded.equations] == ["accumulation", "loss_scaling"]
-    required = {t.dtype: t.value for t in loaded.obligation("GA-EQ-001").tolerances if t.role == "required"}
+    required = {t.dtype: t.value for t in loaded.obligation("GA-EQ-001").tolerance if t.role == "required"}
     assert required == {"fp32": "1e-5", "fp16": "1e-3"}
-    assert {t.metric for o in loaded.obligations for t in o.tolerances} == {"linf"}
-    reported = {t.dtype for t in loaded.obligation("GA-EQ-001").tolerances if t.role == "reported"}
+    assert {t.metric for o in loaded.obligations for t in o.tolerance} == {"linf"}
+    reported = {t.dtype for t in loaded.obligation("GA-EQ-001").tolerance if t.role == "reported"}
     assert reported == {"bf16", "fp32-tf32"}
     for obligation in loaded.obligations:
-        assert [t.id for t in loaded.falsification_tests if obligation.id in t.obligations]
-        assert obligation.layers["ci"] == (Layer.SMT, Layer.CROSSHAIR, Layer.STEP, Layer.CPU)
-        assert obligation.layers["release"] == (*obligation.layers["ci"], Layer.CUDA)
+        assert [t.id for t in loaded.falsification_tests if obligation.id in t.named]
+        assert obligation.layers.ci == [Layer.SMT, Layer.CROSSHAIR, Layer.STEP, Layer.CPU]
+        assert obligation.layers.release == [*obligation.layers.ci, Layer.CUDA]
     assert [t.id for t in loaded.falsification_tests] == [f"FALSIFY-GA-{i:03d}" for i in range(1, 7)]
     assert [t.id for t in loaded.step_proofs] == [f"STEP-GA-{i:03d}" for i in range(1, 4)]
     rows = {h.id: h for h in loaded.harnesses}
-    assert rows["KANI-GA-002"].obligations == ("GA-INV-001", "GA-INV-002")
+    assert rows["KANI-GA-002"].named == ("GA-INV-001", "GA-INV-002")
     assert (rows["KANI-GA-001"].bound, rows["KANI-GA-001"].strategy) == (4, "stub_float")
     assert rows["KANI-GA-004"].bound == 8
     assert [h for h in rows if rows[h].expect is Expect.REFUTED] == [
@@ -108,7 +107,7 @@ def test_main_contract_says_what_the_project_claims() -> None:
         "KANI-GA-028",
     ]
     assert loaded.gate is not None
-    assert loaded.gate.seeded_bugs == ("missing_scale",)
+    assert loaded.gate.seeded_bug == ["missing_scale"]
     assert set(loaded.gate.criteria) == set(loaded.gate.checks)
     assert {i for c in loaded.gate.criteria.values() for i in c} == set(names)
 
@@ -122,8 +121,8 @@ def test_main_contract_has_no_bound_without_a_reason_of_some_length() -> None:
 
 def test_every_clause_has_raw_data_that_can_be_digested() -> None:
     loaded = load(MAIN)
-    groups = (loaded.equations, loaded.obligations, loaded.phases, loaded.stubs, loaded.harnesses)
-    for clause in [c for group in groups for c in group] + [*loaded.falsification_tests, loaded.gate, loaded.metadata]:
+    groups = (loaded.obligations, loaded.stubs, loaded.harnesses, loaded.step_proofs)
+    for clause in [c for group in groups for c in group] + [*loaded.falsification_tests, loaded.gate]:
         assert clause is not None
         assert canonical(clause.raw) != "{}"
 
@@ -133,16 +132,16 @@ def test_small_contract_is_normalised(write: Callable[[str], Path]) -> None:
     assert loaded.id == "small-kernel-v1"
     assert loaded.warnings == []
     first, second, third = loaded.harnesses
-    assert first.bounds == (Bound("branches", 9, "enough"), Bound("micro_batches", 4, "small"))
-    assert (first.obligations, second.obligations) == (("S-EQ-001",), ("S-INV-001", "S-EQ-001"))
-    assert (third.expect, third.mutants, third.solver) == (Expect.REFUTED, (), "crosshair")
+    assert [tuple(dict(b).values()) for b in first.bounds] == [("branches", 9, "enough"), ("micro_batches", 4, "small")]
+    assert (first.named, second.named) == (("S-EQ-001",), ("S-INV-001", "S-EQ-001"))
+    assert (third.expect, third.mutants, third.solver) == (Expect.REFUTED, [], "crosshair")
     assert (first.time_limit, second.time_limit) == (1.5, 60.0)
     assert first.params == {"scale": "0.1", "flags": [True, 2]}
     assert first.raw["time_limit"] == "1.5"
-    assert loaded.obligation("S-EQ-001").tolerances == (
-        Tolerance("fp32", "1e-5", "linf"),
-        Tolerance("fp16", "1e-3", "linf", role="reported"),
-    )
+    assert loaded.obligation("S-EQ-001").tolerance == [
+        Tolerance(dtype="fp32", value="1e-5", metric="linf"),
+        Tolerance(dtype="fp16", value="1e-3", metric="linf", role="reported"),
+    ]
     assert loaded.stubs[0].stub == "symbolic.stubs.half"
     assert loaded.subjects["torch"] == "models.steps:Step"
     with pytest.raises(KeyError):
@@ -163,12 +162,14 @@ def test_field_contract_loads_and_lists_its_gaps() -> None:
     assert loaded.dialect == "field"
     assert places(loaded.warnings) == marks(path.read_text(encoding="utf-8"))
     assert [o.id for o in loaded.obligations] == ["FIELD-001", "SM-BND-001", "FIELD-003"]
-    assert loaded.obligations[0].tolerances == (Tolerance("", "1.0e-6", "", "", "reported"),)
-    assert [(h.harness, h.obligations) for h in loaded.harnesses] == [
+    assert [vars_of(t) for t in loaded.obligations[0].tolerance] == [
+        {"dtype": "", "value": "1.0e-6", "metric": "", "domain": "", "role": "reported"}
+    ]
+    assert [(h.harness, h.named) for h in loaded.harnesses] == [
         ("", ()),
         ("symbolic.softmax:positive", ("SM-BND-001",)),
     ]
-    assert loaded.harnesses[0].bounds == (Bound("bound", 8, ""),)
+    assert [tuple(dict(b).values()) for b in loaded.harnesses[0].bounds] == [("bound", 8, "")]
     assert loaded.metadata.created == "2026-03-01"
 
 

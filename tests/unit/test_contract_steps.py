@@ -56,15 +56,15 @@ def broken(tmp_path: Path, text: str) -> list[Problem]:
 def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
     contract = load(written(tmp_path, GOOD))
     (row,) = contract.step_proofs
-    assert (row.obligations, row.params["n"], row.params["max_norm"]) == (("S-EQ-001",), [2, 4], "0.5")
-    assert "loss_scale" not in row.params
+    assert (row.named, row.params.n, row.params.max_norm) == (("S-EQ-001",), [2, 4], "0.5")
+    assert "loss_scale" not in row.params.stated()
     (check,) = [c for c in plan(contract) if c.kind is Kind.TRACE]
     assert (check.id, check.layer, check.subject) == ("S-STEP-001", Layer.STEP, "models.steps:Step")
     assert (check.bound("windows"), check.mutants, check.time_limit) == (2, ("missing_scale",), 90.0)
     assert check.params["optimizers"] == ["sgd", "adamw fused"]
     assert check.params["subjects"]["torch_empty"] == "models.steps:Empty"
     assert [o["id"] for o in check.text["obligations"]] == ["S-EQ-001"]
-    assert contract.obligation("S-EQ-001").layers["ci"] == (Layer.SMT, Layer.STEP, Layer.CPU)
+    assert contract.obligation("S-EQ-001").layers.ci == [Layer.SMT, Layer.STEP, Layer.CPU]
 
 
 def test_the_gate_seeds_its_bug_into_step_proofs_too(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ import pytest
 from test_judge import GATE, POLICY, finding_of, stands, verdict
 from toy_workspace import answer, check
 
-from gradproof.contract.requirements import Demands, Least, Waiver, stricter, together
+from gradproof.contract.settings import Demands, Least, Waiver, stricter, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome, Reach
 from gradproof.evidence.record import Standing
 from gradproof.verdict.judge import Verdict, required
-from gradproof.verdict.policy import Clause, Policy, outdated, shortcoming
+from gradproof.verdict.plan import Clause, Policy, outdated, shortcoming
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 TODAY = NOW.date()

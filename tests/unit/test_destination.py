@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gradproof.core import output as destination
+from gradproof.core import files as destination
 from gradproof.core.errors import GradproofError
-from gradproof.core.output import (
+from gradproof.core.files import (
     allowed,
     cleared,
     descriptor_of,
@@ -51,7 +51,7 @@ def test_an_open_file_goes_on_where_it_stands(log: tuple[int, Path], form: str) 
 
 SAYS = """import sys
 from pathlib import Path
-from gradproof.core.output import written
+from gradproof.core.files import written
 sys.stdout.write("said ")
 written(Path("/dev/stdout"), "written")
 """

@@ -65,12 +65,12 @@ def test_the_contract_is_sound_and_every_obligation_has_a_mutant(home: Path, loo
     named = {name for row in contract.step_proofs for name in row.mutants}
     assert named == set(BUGS) - ({"not_divided"} if loop == "clipped" else set())
     for row in contract.step_proofs:
-        assert {BUGS[name][0] for name in row.mutants} == set(row.obligations)
-        assert (row.params["n"], row.params["tail"]) == ([3], 1)
+        assert {BUGS[name][0] for name in row.mutants} == set(row.named)
+        assert (row.params.n, row.params.tail) == ([3], 1)
         assert [(b.name, b.value) for b in row.bounds] == [("micro_batches", 3), ("windows", 2)]
     assert contract.gate is not None
     assert {o.id for o in contract.obligations} == {n for names in contract.gate.criteria.values() for n in names}
-    assert contract.gate.seeded_bugs == ("first_counts_twice",)
+    assert contract.gate.seeded_bug == ["first_counts_twice"]
     assert [w.code for w in contract.warnings] == []
 
 

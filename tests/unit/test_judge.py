@@ -24,7 +24,7 @@ from gradproof.core.outcome import (
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import Standing, plain, record
 from gradproof.verdict.judge import Verdict, judge, required
-from gradproof.verdict.policy import Clause, Criterion, Policy
+from gradproof.verdict.plan import Clause, Criterion, Policy
 
 GATE = check("GATE-1/falsification", kind=Kind.GATE, obligations=(), harness="", mutants=())
 POLICY = Policy("ci", (Clause("T-1", (Layer.SMT,)),), (Criterion("right", ("T-1",)),), GATE.id)

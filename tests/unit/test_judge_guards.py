@@ -11,12 +11,11 @@ import pytest
 from test_judge import POLICY, finding_of, stands, verdict
 from toy_workspace import answer, check, refutation
 
-from gradproof.contract.dependencies import Premise
-from gradproof.contract.requirements import Demands, Least, Waiver, demands_of
+from gradproof.contract.settings import Demands, Least, Waiver, demands_of
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.verdict.judge import Verdict
-from gradproof.verdict.policy import Clause, Policy, shortcoming
+from gradproof.verdict.plan import Clause, Policy, Premise, shortcoming
 
 NOW = datetime.now(UTC)
 TODAY = NOW.date()

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from toy_workspace import write_workspace
 
 from gradproof.contract.model import Contract, load
-from gradproof.contract.requirements import Demands, Least
+from gradproof.contract.schema import LayersShape, SubjectsShape
+from gradproof.contract.settings import Demands, Least
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer
-from gradproof.verdict.plan import falsification_id, plan
-from gradproof.verdict.policy import policy_of
+from gradproof.verdict.plan import falsification_id, plan, policy_of
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS = [*sorted(ROOT.glob("proofs/*/contract.yaml")), ROOT / "tests/contracts/field.yaml"]
@@ -23,6 +24,11 @@ CONTRACTS = [*sorted(ROOT.glob("proofs/*/contract.yaml")), ROOT / "tests/contrac
 @pytest.fixture
 def toy(tmp_path: Path) -> Contract:
     return load(write_workspace(tmp_path / "toy").contracts()[0])
+
+
+def changed(entry: Any, **values: Any) -> Any:
+    """A clause with other values."""
+    return entry.model_copy(update=values)
 
 
 def by_id(contract: Contract) -> dict[str, Check]:
@@ -60,7 +66,9 @@ def test_another_dtype_leaves_the_evidence_of_the_first_alone(toy: Contract) -> 
     """Adding bf16 must not re-run fp32."""
     test = toy.falsification_tests[0]
     params = {**test.params, "dtypes": {"cpu": ["fp32", "bf16"], "cuda": ["fp32"]}}
-    more = replace(toy, falsification_tests=(replace(test, params=params, raw={**test.raw, "params": params}),))
+    broader = changed(test, params=params)
+    broader._raw = {**test.raw, "params": params}
+    more = replace(toy, falsification_tests=(broader,))
     before, after = by_id(toy), by_id(more)
     assert "F-1@cpu-bf16" in after
     assert after["F-1@cpu-fp32"].digest == before["F-1@cpu-fp32"].digest
@@ -68,16 +76,21 @@ def test_another_dtype_leaves_the_evidence_of_the_first_alone(toy: Contract) -> 
 
 def test_a_changed_clause_changes_the_digest_of_what_speaks_about_it(toy: Contract) -> None:
     clause = toy.obligations[0]
-    tighter = replace(clause, tolerances=(replace(clause.tolerances[0], value="1e-6"),))
+    tighter = changed(clause, tolerance=[changed(clause.tolerance[0], value="1e-6")])
     before, after = by_id(toy), by_id(replace(toy, obligations=(tighter,)))
-    changed = {name for name in before if before[name].digest != after[name].digest}
-    assert changed == {"K-1", "K-2", "F-1@cpu-fp32", "F-1@cuda-fp32", "GATE-1/falsification"}
+    assert {name for name in before if before[name].digest != after[name].digest} == {
+        "K-1",
+        "K-2",
+        "F-1@cpu-fp32",
+        "F-1@cuda-fp32",
+        "GATE-1/falsification",
+    }
 
 
 def test_a_check_carries_the_tolerances_of_other_obligations_and_nothing_else_of_them(toy: Contract) -> None:
     """KANI-GA-004 claims GA-INV-004 and measures it by GA-EQ-001's tolerance."""
-    other = replace(toy.obligations[0], id="T-2")
-    silent = replace(other, id="T-3", tolerances=())
+    other = changed(toy.obligations[0], id="T-2")
+    silent = changed(other, id="T-3", tolerance=[])
     clauses = by_id(replace(toy, obligations=(*toy.obligations, other, silent)))["K-1"].text["obligations"]
     assert [c["id"] for c in clauses] == ["T-1", "T-2"]
     assert set(clauses[1]) == {"id", "tolerance"}
@@ -101,7 +114,7 @@ def test_the_gates_falsification_is_self_contained(toy: Contract) -> None:
 
 def test_expected_refutations_and_gpu_runs_are_no_part_of_the_falsification(toy: Contract) -> None:
     first, second = toy.harnesses
-    named = replace(toy, harnesses=(first, replace(second, mutants=("bug",))))
+    named = replace(toy, harnesses=(first, changed(second, mutants=["bug"])))
     names = [d["id"] for d in by_id(named)["GATE-1/falsification"].params["subchecks"]]
     assert "K-2" not in names
     assert "F-1@cuda-fp32" not in names
@@ -109,7 +122,7 @@ def test_expected_refutations_and_gpu_runs_are_no_part_of_the_falsification(toy:
 
 def test_a_seeded_bug_that_no_check_kills_leaves_nothing_to_run(toy: Contract) -> None:
     assert toy.gate is not None
-    other = replace(toy, gate=replace(toy.gate, seeded_bugs=("unheard_of",)))
+    other = replace(toy, gate=changed(toy.gate, seeded_bug=["unheard_of"]))
     assert by_id(other)["GATE-1/falsification"].params["subchecks"] == []
 
 
@@ -123,7 +136,7 @@ def test_the_policy_follows_the_profile(toy: Contract) -> None:
 
 def test_a_gate_check_without_criteria_is_an_unmet_criterion(toy: Contract) -> None:
     assert toy.gate is not None
-    other = replace(toy, gate=replace(toy.gate, checks=("right", "unheard_of")))
+    other = replace(toy, gate=changed(toy.gate, checks=["right", "unheard_of"]))
     assert [(c.name, c.obligations) for c in policy_of(other, "ci").criteria] == [
         ("right", ("T-1",)),
         ("unheard_of", ()),
@@ -132,7 +145,7 @@ def test_a_gate_check_without_criteria_is_an_unmet_criterion(toy: Contract) -> N
 
 def test_an_id_planned_twice_is_an_error(toy: Contract) -> None:
     with pytest.raises(GradproofError, match="GP210"):
-        plan(replace(toy, harnesses=toy.harnesses * 2))
+        plan(replace(toy, harnesses=[*toy.harnesses, *toy.harnesses]))
 
 
 @pytest.mark.parametrize("path", CONTRACTS, ids=lambda p: p.parent.name)
@@ -160,7 +173,7 @@ def test_the_reference_contract_covers_every_obligation_on_every_layer(name: str
     contract = load(next(path for path in CONTRACTS if path.parent.name == name))
     checks = plan(contract)
     for obligation in contract.obligations:
-        for layer in obligation.layers["release"]:
+        for layer in obligation.layers.release:
             assert any(obligation.id in c.obligations and c.layer is layer for c in checks), (obligation.id, layer)
     gate = checks[-1]
     assert gate.kind is Kind.GATE
@@ -170,7 +183,7 @@ def test_the_reference_contract_covers_every_obligation_on_every_layer(name: str
 def test_an_obligation_brings_subjects_and_controls_of_its_own(toy: Contract) -> None:
     (one,) = toy.obligations
     about = {"model": "models.other:M", "mutants": "models.other:BUGS", "torch": "models.other:T"}
-    other = by_id(replace(toy, obligations=(replace(one, subjects=about),)))
+    other = by_id(replace(toy, obligations=(changed(one, subjects=SubjectsShape(**about)),)))
     assert {other["K-1"].subject, other["F-1@cpu-fp32"].subject} == {"models.other:M", "models.other:T"}
     assert other["K-1"].params["subjects"] == {**toy.subjects, **about}
     seeded = [row["subject"] for row in other["GATE-1/falsification"].params["subchecks"]]
@@ -186,7 +199,8 @@ def test_a_least_bound_asks_for_a_layer_of_proofs(
     toy: Contract, layers: tuple[Layer, ...], solver: str, want: tuple[Layer, ...]
 ) -> None:
     """The one that has a proof of the obligation, where none is required."""
-    harnesses = tuple(replace(h, solver=solver) for h in toy.harnesses) if solver else ()
-    toy = replace(toy, obligations=(replace(toy.obligations[0], layers={"ci": layers}),), harnesses=harnesses)
+    harnesses = tuple(changed(h, solver=solver) for h in toy.harnesses) if solver else ()
+    asked = LayersShape(ci=list(layers), release=list(layers))
+    toy = replace(toy, obligations=(changed(toy.obligations[0], layers=asked),), harnesses=harnesses)
     more = Demands({"T-1": Least(bounds={"micro_batches": 2})})
     assert [c.layers for c in policy_of(toy, "ci", more).clauses] == [want]

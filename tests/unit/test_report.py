@@ -21,8 +21,7 @@ from gradproof.report import build as reports, consistency
 from gradproof.report.formats import html, jsonreport, markdown, terminal
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
-from gradproof.verdict.plan import plan
-from gradproof.verdict.policy import policy_of
+from gradproof.verdict.plan import plan, policy_of
 
 SCHEMA = Path(__file__).resolve().parents[2] / "reports/report.schema.json"
 Maker = Callable[[Check], Finding]

@@ -13,7 +13,7 @@ from training_checks import CONTRACT, ROOT, found
 
 from gradproof.contract.model import load
 from gradproof.core.outcome import Outcome, Reach
-from gradproof.verdict.policy import policy_of
+from gradproof.verdict.plan import policy_of
 from models.token_bias import Bias, HalfAndHalf, OneOutlier
 from models.tokens import FixedConstant, TokenBatch, TokenWindow, WeightedMeans
 from symbolic.token_bias import bias_of, example

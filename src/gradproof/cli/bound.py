@@ -52,14 +52,14 @@ def command(
     The bound holds for every input of the stated size, with a certificate that a checker of its own accepted.
     """
     from gradproof.arith.linear import NonLinear
-    from gradproof.core import output
+    from gradproof.core import files
     from gradproof.rounding.accumulation import Setting
     from gradproof.rounding.bound import answer
     from gradproof.rounding.lemma_store import LemmaRefused
     from gradproof.rounding.scaling import Norm
 
     if certificate is not None:
-        output.allowed(certificate, "--certificate")
+        files.allowed(certificate, "--certificate")
     eps = allowed(tolerance, relative, rational(magnitude, "--magnitude"))
     if thresholds and (eps is None or elements is not None):
         raise GradproofError("GP411", "--thresholds", "a tolerance, for one element", "add --tolerance EPS alone")
@@ -130,7 +130,7 @@ def rational(text: str, option: str) -> Fraction:
 
 def write(path: Path, made: Answer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
-    from gradproof.core.output import written
+    from gradproof.core.files import written
 
     if made.certificate is None:
         raise GradproofError("GP411", "no certificate", "an order of its own", "every order at once has none")

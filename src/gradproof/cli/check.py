@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.options import Seconds, allow_undecided
-from gradproof.core.output import cleared, writable, written
+from gradproof.core.files import cleared, writable, written
 from gradproof.evidence.environment import present
 
 if TYPE_CHECKING:

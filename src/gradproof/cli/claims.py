@@ -52,7 +52,7 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 
 def write(made: Claims, folder: Path) -> None:
     """claims.json, claims.md and claims.html, each whole or not at all. Raises GradproofError GP407."""
-    from gradproof.core.output import written
+    from gradproof.core.files import written
     from gradproof.extras.claims.render import FORMATS
 
     for ending in FILES:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gradproof.cli.options import as_json, baseline, place, running, with_options
-from gradproof.contract.settings import ENVIRONMENT
+from gradproof.contract.settings import ENVIRONMENT, demands_of
 
 if TYPE_CHECKING:
     from gradproof.session import Options, Session
@@ -63,9 +63,11 @@ def _demands(session: Session) -> Iterator[dict[str, Any]]:
     """One row for each demand and each waiver, of the file first, then of the gates."""
     places = session.settings.places
     sources = [(session.settings.demands, places)]
-    sources += [
-        (c.gate.demands, {"*": f"{c.path}:{c.places.get(c.gate.id, (1, 1))[0]}"}) for c in session.contracts if c.gate
-    ]
+    for contract in session.contracts:
+        if (gate := contract.gate) is not None:
+            line = contract.places.get(gate.id, (1, 1))[0]
+            asked = demands_of(gate.least, gate.gpu_max_age_days, gate.waivers)
+            sources.append((asked, {"*": f"{contract.path}:{line}"}))
     for demands, where in sources:
         fallback = where.get("*", str(session.settings.path))
         if demands.gpu_max_age is not None:

@@ -116,9 +116,9 @@ def _obligation(session: Session, name: str) -> Iterator[str]:
                 continue
             yield f"{o.id}, an obligation of {contract.id} ({o.type}): {o.property}"
             yield f"  {o.formal}"
-            yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerances)
+            yield from (f"  tolerance {t.value} in {t.dtype}, {t.metric}, {t.role} {t.domain}" for t in o.tolerance)
             yield from (f"  assumes: {a}" for a in o.assumptions)
-            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.items())
+            yield from (f"  {p} requires: {', '.join(layers)}" for p, layers in o.layers.stated().items())
             yield f"  checks: {', '.join(c.id for c in session.checks if o.id in c.obligations)}"
 
 
@@ -151,7 +151,7 @@ def _check(session: Session, name: str) -> Iterator[str]:
 
 def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a proof."""
-    from gradproof.verdict.proof_basis import lemma_lines, words
+    from gradproof.verdict.judge import lemma_lines, words
 
     if told := words(stats):
         yield f"  backed by: {told}"
@@ -180,9 +180,9 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"{gate.id}, the gate of {contract.id}: {gate.name}. {gate.description}"
             yield f"  pass: {gate.pass_criteria}"
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
-            yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bugs) or 'none'})"
+            yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
             yield from (
-                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.require.items()
+                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.backing.items()
             )
 
 

@@ -22,7 +22,7 @@ import click
 
 from gradproof.cli.show import warned
 from gradproof.core.errors import GradproofError
-from gradproof.core.output import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
+from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace

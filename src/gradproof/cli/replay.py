@@ -20,8 +20,8 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
 
     Exit code 0: the same clause breaks again everywhere. 4: it does not, or not within the check's time limit.
     """
+    from gradproof.core.files import writable, written
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.core.output import writable, written
     from gradproof.core.workspace import find
     from gradproof.evidence.store import Store, open_evidence
     from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of

@@ -38,7 +38,7 @@ def command(
     The lengths of windows are timed in turn; each median has an interval of order statistics. The knee is marked where
     there is one beyond the spread. Speed is reported and never judged.
     """
-    from gradproof.core.output import writable, written
+    from gradproof.core.files import writable, written
     from gradproof.extras.studies.sources import text
     from gradproof.extras.studies.sweep import Asked, made, refused
     from gradproof.extras.studies.sweep_render import throughput_svg, told, variance_svg

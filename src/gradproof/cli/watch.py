@@ -40,8 +40,8 @@ def command(
     epoch, the losses of micro-batches and the loss scaler's steps are monitored to the end of the run.
     """
     from gradproof.cli.check import rendered, show
+    from gradproof.core.files import cleared, writable
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.core.output import cleared, writable
     from gradproof.session import INTERRUPTED
     from gradproof.shadow.process.watch_script import script_of, watch
     from gradproof.shadow.request import allowed

@@ -1,199 +1,63 @@
 """YAML -> Contract. Every mistake has a code and file:line:col, and all of them are reported at once.
 
 `load` is the only entry. The work is done in three steps, each of which goes on after a mistake so that nothing
-stays hidden behind the first: yaml_reader (YAML and duplicate keys), diagnostics (keys and types, from the
-shapes in contract_schema), contract_rules (what clauses say about each other).
+stays hidden behind the first: yaml_reader (YAML and duplicate keys), `shaped` (keys and types, from the clauses of
+contract.schema), contract.rules (what clauses say about each other). A contract of the field is then written in our
+words. `closure` follows `depends_on` through the files and refuses circles.
 """
 
 from __future__ import annotations
 
+import difflib
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from gradproof.contract.diagnostics import shape, uses_ours
-from gradproof.contract.requirements import NONE, Demands, demands_of
+from pydantic import BaseModel, ValidationError
+
 from gradproof.contract.rules import check, tolerate
 from gradproof.contract.schema import (
-    CheckShape,
+    BoundShape,
+    FalsificationTest,
     FieldHarness,
     FieldObligation,
     FieldRoot,
-    FieldTest,
-    OursGate,
-    OursHarness,
-    OursObligation,
+    FieldStrategy,
+    Gate,
+    Harness,
+    LayersShape,
+    Metadata,
+    Obligation,
     OursRoot,
-    OursTest,
-    StepShape,
-    StubShape,
-    exact,
+    StepProof,
+    Strategy,
+    Stub,
+    Tolerance,
 )
-from gradproof.contract.yaml_reader import ContractErrors, Node, Problem, places, read
-from gradproof.core.check import Bound, Tolerance
-from gradproof.core.outcome import Expect, Layer
-
-__all__ = [
-    "Contract", "ContractErrors", "Equation", "FalsificationTest", "Gate", "Harness", "Metadata", "Obligation", "Phase",
-    "Problem", "StepProof", "Stub", "exact", "load",
-]  # fmt: skip
-
-Raw = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Metadata:
-    """Who wrote the contract, and on which contracts it builds."""
-
-    version: str
-    description: str
-    created: str = ""
-    author: str = ""
-    references: tuple[str, ...] = ()
-    depends_on: tuple[str, ...] = ()
-    raw: Raw = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Equation:
-    """A formula with its invariants and assumptions."""
-
-    name: str
-    formula: str
-    domain: str = ""
-    codomain: str = ""
-    invariants: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    raw: Raw = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Obligation:
-    """One clause. `layers` gives, for each gate profile, the layers that must discharge it.
-
-    `subjects` names the model, the PyTorch step and their controls that it is about, where they are not the contract's.
-    """
-
-    id: str
-    type: str
-    property: str
-    formal: str = ""
-    applies_to: str = "all"
-    tolerances: tuple[Tolerance, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    layers: Mapping[str, tuple[Layer, ...]] = field(default_factory=dict)
-    raw: Raw = field(default_factory=dict)
-    subjects: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A phase of the kernel and what holds after it."""
-
-    name: str
-    description: str = ""
-    invariant: str = ""
-    raw: Raw = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class _Row:
-    """What every check of a contract states. `harness` is empty when it names nothing that can be run."""
-
-    id: str
-    harness: str = ""
-    expect: Expect = Expect.HOLDS
-    subject: str = ""
-    bounds: tuple[Bound, ...] = ()
-    mutants: tuple[str, ...] = ()
-    assumptions: tuple[str, ...] = ()
-    params: Mapping[str, Any] = field(default_factory=dict)
-    time_limit: float = 60.0
-    note: str = ""
-    raw: Raw = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Stub(_Row):
-    """A rounding stub, itself a claim. `lemmas` are the step contracts that its promise rests on."""
-
-    stub: str = ""
-    property: str = ""
-    formats: tuple[str, ...] = ()
-    lemmas: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Harness(_Row):
-    """A bounded or unbounded proof. `solver` is z3 or crosshair; `reach` is None when the row does not state it."""
-
-    obligations: tuple[str, ...] = ()
-    property: str = ""
-    bound: int | None = None
-    strategy: str = ""
-    solver: str = ""
-    stubs: tuple[str, ...] = ()
-    reach: str | None = None
-
-
-@dataclass(frozen=True)
-class StepProof(_Row):
-    """A proof about the recorded PyTorch step; `params` says in which configurations it is recorded."""
-
-    obligations: tuple[str, ...] = ()
-    property: str = ""
-
-
-@dataclass(frozen=True)
-class FalsificationTest(_Row):
-    """A measured test with its prediction."""
-
-    obligations: tuple[str, ...] = ()
-    rule: str = ""
-    prediction: str = ""
-    test: str = ""
-    if_fails: str = ""
-
-
-@dataclass(frozen=True)
-class Gate:
-    """The release gate, and the bugs that must turn it red. `require`: strategies, by what must back their proofs."""
-
-    id: str
-    name: str = ""
-    description: str = ""
-    checks: tuple[str, ...] = ()
-    pass_criteria: str = ""
-    falsification: str = ""
-    criteria: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    seeded_bugs: tuple[str, ...] = ()
-    require: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    raw: Raw = field(default_factory=dict)
-    demands: Demands = NONE
+from gradproof.contract.yaml_reader import ContractErrors, Exact, Node, Problem, places, read
 
 
 @dataclass(frozen=True)
 class Contract:
-    """A loaded contract. `digest` is the sha256 of the file; `raw` of a clause is its YAML as plain data."""
+    """A loaded contract. `digest` is the sha256 of the file."""
 
     id: str
     path: Path
     digest: str
     dialect: str
     metadata: Metadata
-    equations: tuple[Equation, ...]
-    obligations: tuple[Obligation, ...]
-    phases: tuple[Phase, ...]
-    stubs: tuple[Stub, ...]
-    harnesses: tuple[Harness, ...]
-    falsification_tests: tuple[FalsificationTest, ...]
+    obligations: Sequence[Obligation]
+    stubs: Sequence[Stub]
+    harnesses: Sequence[Harness]
+    step_proofs: Sequence[StepProof]
+    falsification_tests: Sequence[FalsificationTest]
     gate: Gate | None
     subjects: Mapping[str, str]
     warnings: list[Problem]
-    step_proofs: tuple[StepProof, ...] = ()
-    places: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    places: Mapping[str, tuple[int, int]]
 
     def obligation(self, name: str) -> Obligation:
         """The obligation called `name`. Raises KeyError when there is none."""
@@ -211,13 +75,28 @@ def load(path: Path) -> Contract:
     if root is None or not isinstance(root.value, dict) or not root.value:
         raise ContractErrors(problems or [_no_contract(root, shown)])
     ours = uses_ours(root)
-    typed, wrong = shape(root, ours, shown)
+    name = contract_id(path)
+    made, wrong = _typed(root, ours, name, shown)
     errors, warnings = check(root, ours, path, shown)
     problems += wrong + errors
-    if problems or typed is None:
+    if problems or made is None:
         raise ContractErrors(problems)
-    name = contract_id(path)
-    return _build(typed, root, path, name, hashlib.sha256(data).hexdigest(), warnings)
+    return Contract(
+        id=name,
+        path=path,
+        digest=hashlib.sha256(data).hexdigest(),
+        dialect="gradproof" if ours else "field",
+        metadata=made.metadata,
+        obligations=made.proof_obligations,
+        stubs=made.stubs,
+        harnesses=made.kani_harnesses,
+        step_proofs=made.step_proofs,
+        falsification_tests=made.falsification_tests,
+        gate=made.qa_gate,
+        subjects=made.subjects.stated(),
+        warnings=warnings,
+        places=places(root),
+    )
 
 
 def contract_id(path: Path) -> str:
@@ -235,89 +114,25 @@ def _no_contract(root: Node | None, shown: str) -> Problem:
     return Problem("GP116", shown, root.line, root.col, found, "a mapping at the top", "start with metadata:")
 
 
-def _build(
-    typed: OursRoot | FieldRoot, root: Node, path: Path, name: str, digest: str, warnings: list[Problem]
-) -> Contract:
-    ours = isinstance(typed, OursRoot)
-    meta = typed.metadata
-    obligations = [
-        _obligation(o, n, i, name) for i, (o, n) in enumerate(_with(typed.proof_obligations, root, "proof_obligations"))
-    ]
+def _typed(root: Node, ours: bool, name: str, shown: str) -> tuple[OursRoot | None, list[Problem]]:
+    """The clauses, or None and every place where their shape is wrong."""
+    if ours:
+        return shaped(root, OursRoot, shown)
+    found, wrong = shaped(root, FieldRoot, shown)
+    return None if found is None else _in_our_words(found, name), wrong
+
+
+def _in_our_words(root: FieldRoot, name: str) -> OursRoot:
+    """A contract of the field: each obligation gets an id, and nothing is run but what names an attribute."""
+    obligations = [_obligation(o, o.id or assigned_id(name, i)) for i, o in enumerate(root.proof_obligations)]
     known = {o.id for o in obligations}
-    return Contract(
-        id=name,
-        path=path,
-        digest=digest,
-        dialect="gradproof" if ours else "field",
-        metadata=Metadata(
-            meta.version,
-            meta.description,
-            meta.created,
-            meta.author,
-            tuple(meta.references),
-            tuple(meta.depends_on),
-            _raw(root, "metadata"),
-        ),
-        equations=tuple(
-            _equation(key, e, node)
-            for (key, e), (_, node) in zip(typed.equations.items(), root.pairs("equations"), strict=True)
-        ),
-        obligations=tuple(obligations),
-        phases=tuple(
-            Phase(p.name, p.description, p.invariant, n.plain(floats=False))
-            for p, n in zip(typed.kernel_structure.phases, root.items("kernel_structure", "phases"), strict=True)
-        ),
-        stubs=tuple(_stub(s, n) for s, n in _with(typed.stubs, root, "stubs")) if isinstance(typed, OursRoot) else (),
-        harnesses=tuple(_harness(h, n, known) for h, n in _with(typed.kani_harnesses, root, "kani_harnesses")),
-        falsification_tests=tuple(
-            _test(t, n) for t, n in _with(typed.falsification_tests, root, "falsification_tests")
-        ),
-        gate=_gate(typed, root),
-        subjects=typed.subjects.model_dump(exclude_none=True) if isinstance(typed, OursRoot) else {},
-        warnings=warnings,
-        places=places(root),
-        step_proofs=tuple(_step(s, n) for s, n in _with(typed.step_proofs, root, "step_proofs"))
-        if isinstance(typed, OursRoot)
-        else (),
-    )
-
-
-def _with(rows: Sequence[Any], root: Node, section: str) -> list[tuple[Any, Node]]:
-    return list(zip(rows, root.items(section), strict=True))
-
-
-def _raw(root: Node, key: str) -> Raw:
-    node = root.get(key)
-    return node.plain(floats=False) if node is not None else {}
-
-
-def _equation(key: str, shaped: Any, node: Node) -> Equation:
-    assumptions = tuple(getattr(shaped, "assumptions", ()))
-    invariants = tuple(shaped.invariants)
-    return Equation(
-        key, shaped.formula, shaped.domain, shaped.codomain, invariants, assumptions, node.plain(floats=False)
-    )
-
-
-def _obligation(shaped: OursObligation | FieldObligation, node: Node, index: int, name: str) -> Obligation:
-    raw = node.plain(floats=False)
-    if isinstance(shaped, FieldObligation):
-        given = shaped.id or assigned_id(name, index)
-        loose = () if shaped.tolerance is None else (Tolerance("", shaped.tolerance, "", "", "reported"),)
-        return Obligation(given, shaped.type, shaped.property, shaped.formal, shaped.applies_to, loose, raw=raw)
-    tolerances = tuple(Tolerance(t.dtype, t.value, t.metric, t.domain, t.role) for t in shaped.tolerance)
-    layers = {p: tuple(Layer(x) for x in getattr(shaped.layers, p)) for p in ("ci", "release")}
-    return Obligation(
-        shaped.id,
-        shaped.type,
-        shaped.property,
-        shaped.formal,
-        shaped.applies_to,
-        tolerances,
-        tuple(shaped.assumptions),
-        layers,
-        raw,
-        {k: v for k, v in shaped.subjects.model_dump().items() if v is not None},
+    gate = root.qa_gate
+    return OursRoot.model_construct(
+        metadata=root.metadata,
+        proof_obligations=obligations,
+        kani_harnesses=[_harness(h, known) for h in root.kani_harnesses],
+        falsification_tests=[FalsificationTest.of(t, harness="", bounds=[]) for t in root.falsification_tests],
+        qa_gate=None if gate is None else Gate.of(gate, criteria={}, seeded_bug=[]),
     )
 
 
@@ -326,67 +141,222 @@ def assigned_id(name: str, index: int) -> str:
     return f"{name.upper()}-{index + 1:03d}"
 
 
-def _row(shaped: CheckShape, node: Node) -> dict[str, Any]:
-    return {
-        "id": shaped.id,
-        "harness": shaped.harness,
-        "expect": Expect(shaped.expect),
-        "subject": shaped.subject or "",
-        "bounds": tuple(Bound(b.name, b.value, b.reason) for b in shaped.bounds),
-        "mutants": tuple(shaped.mutants),
-        "assumptions": tuple(shaped.assumptions),
-        "params": shaped.params,
-        "time_limit": shaped.time_limit,
-        "note": shaped.note,
-        "raw": node.plain(floats=False),
-    }
+def _obligation(row: FieldObligation, name: str) -> Obligation:
+    loose = [Tolerance.model_construct(dtype="", value=row.tolerance, metric="", role="reported")]
+    layers = LayersShape.model_construct()
+    return Obligation.of(row, id=name, tolerance=[] if row.tolerance is None else loose, layers=layers)
 
 
-def _stub(shaped: StubShape, node: Node) -> Stub:
-    rest: dict[str, Any] = {"stub": shaped.stub, "property": shaped.property, "formats": tuple(shaped.formats)}
-    return Stub(**_row(shaped, node), **rest, lemmas=tuple(shaped.lemmas))
+def _harness(row: FieldHarness, known: set[str]) -> Harness:
+    bounds = [] if row.bound is None else [BoundShape.model_construct(name="bound", value=row.bound, reason="")]
+    obligation = row.obligation if row.obligation in known else None
+    changes = {"obligation": obligation, "strategy": row.strategy or "", "solver": row.solver or ""}
+    return Harness.of(row, harness=tolerate(row.harness), bounds=bounds, **changes)
 
 
-def _step(shaped: StepShape, node: Node) -> StepProof:
-    row = {**_row(shaped, node), "params": shaped.params.model_dump(exclude_none=True)}
-    return StepProof(**row, obligations=_named(shaped), property=shaped.property)
+def place_of(contract: Contract, name: str) -> Path | None:
+    """The file of the contract called `name` that `contract` builds on, or None: beside it, as GP123 looks for it."""
+    full = contract.path.absolute()
+    home = full.parent.parent if full.stem == "contract" else full.parent
+    places = (home / name / "contract.yaml", home / f"{name}.yaml")
+    return next((p for p in places if p.is_file()), None)
 
 
-def _named(shaped: OursHarness | StepShape | OursTest) -> tuple[str, ...]:
-    single = [shaped.obligation] if shaped.obligation else []
-    return tuple(dict.fromkeys([*single, *shaped.obligations]))
+def closure(contracts: Sequence[Contract], load: Callable[[Path], Contract]) -> dict[str, Contract]:
+    """The contracts and all that they build on, by id, dependencies first.
+
+    Raises ContractErrors: what `load` finds in a dependency, or GP220 for a circle, at its `depends_on` entry.
+    """
+    known = {contract.id: contract for contract in contracts}
+    done: dict[str, Contract] = {}
+    for contract in contracts:
+        _visit(contract, known, done, (), load)
+    return done
 
 
-def _harness(shaped: OursHarness | FieldHarness, node: Node, known: set[str]) -> Harness:
-    if isinstance(shaped, FieldHarness):
-        named = tuple(name for name in (shaped.obligation,) if name in known)
-        bounds = () if shaped.bound is None else (Bound("bound", shaped.bound, ""),)
-        return Harness(
-            shaped.id, tolerate(shaped.harness), bounds=bounds, raw=node.plain(floats=False), obligations=named,
-            property=shaped.property, bound=shaped.bound, strategy=shaped.strategy or "", solver=shaped.solver or "",
-        )  # fmt: skip
-    return Harness(
-        **_row(shaped, node), obligations=_named(shaped), property=shaped.property, bound=shaped.bound,
-        strategy=shaped.strategy, solver=shaped.solver, stubs=tuple(shaped.stubs), reach=shaped.reach,
-    )  # fmt: skip
+def _visit(
+    contract: Contract,
+    known: dict[str, Contract],
+    done: dict[str, Contract],
+    above: tuple[str, ...],
+    load: Callable[[Path], Contract],
+) -> None:
+    if contract.id in done:
+        return
+    trail = (*above, contract.id)
+    for name in contract.metadata.depends_on:
+        if name in trail:
+            raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
+        if name not in known and (path := place_of(contract, name)) is not None:
+            known[name] = load(path)
+        if name in known:
+            _visit(known[name], known, done, trail, load)
+    done[contract.id] = contract
 
 
-def _test(shaped: OursTest | FieldTest, node: Node) -> FalsificationTest:
-    texts: dict[str, Any] = {key: getattr(shaped, key) for key in ("rule", "prediction", "test", "if_fails")}
-    if isinstance(shaped, FieldTest):
-        return FalsificationTest(shaped.id, raw=node.plain(floats=False), **texts)
-    return FalsificationTest(**_row(shaped, node), obligations=_named(shaped), **texts)
+def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
+    node = entry(contract.path, name)
+    line, col = (node.line, node.col) if node is not None else (1, 1)
+    found = f"contracts that build on each other: {' -> '.join(names)}"
+    return Problem("GP220", str(contract.path), line, col, found, "dependencies without a circle", f"remove {name!r}")
 
 
-def _gate(typed: OursRoot | FieldRoot, root: Node) -> Gate | None:
-    shaped = typed.qa_gate
-    if shaped is None:
-        return None
-    criteria = {key: tuple(value) for key, value in getattr(shaped, "criteria", {}).items()}
-    stated = shaped.require if isinstance(shaped, OursGate) else None
-    required = {key: tuple(value) for key, value in stated.model_dump(exclude_none=True).items()} if stated else {}
-    return Gate(
-        shaped.id, shaped.name, shaped.description, tuple(shaped.checks), shaped.pass_criteria, shaped.falsification,
-        criteria, tuple(getattr(shaped, "seeded_bug", ())), required, _raw(root, "qa_gate"),
-        demands_of(shaped.least, shaped.gpu_max_age_days, shaped.waivers) if isinstance(shaped, OursGate) else NONE,
-    )  # fmt: skip
+def entry(path: Path, name: str) -> Node | None:
+    """The node of a `depends_on` entry in a contract's file."""
+    _, root, _ = read(path, str(path))
+    nodes = root.items("metadata", "depends_on") if root is not None else []
+    return next((n for n in nodes if n.value == name), None)
+
+
+OURS_CHECK = set(Harness.model_fields) - set(FieldHarness.model_fields)
+OURS_TEST = OURS_CHECK | {"harness", "obligation"}
+OURS_STRATEGIES = set(typing.get_args(Strategy)) - set(typing.get_args(FieldStrategy))
+
+M = TypeVar("M", bound=BaseModel)
+CODES = {
+    "extra_forbidden": "GP101",
+    "missing": "GP103",
+    "literal_error": "GP105",
+    "enum": "GP105",
+    "greater_than": "GP107",
+    "greater_than_equal": "GP107",
+}
+
+
+def uses_ours(root: Node) -> bool:
+    """Whether the contract uses any key, or any value, of our dialect."""
+    gate = root.get("qa_gate") or Node(None, 1, 1)
+    summary = root.get("verification_summary") or Node(None, 1, 1)
+    marks = [
+        _has(root, {"subjects", "stubs", "step_proofs"}),
+        any(_has(n, {"assumptions"}) for _, n in root.pairs("equations")),
+        any(_has(n, {"assumptions", "layers"}) for n in root.items("proof_obligations")),
+        any(isinstance(t.value, list) for n in root.items("proof_obligations") if (t := n.get("tolerance"))),
+        any(_has(n, OURS_CHECK) for n in root.items("kani_harnesses")),
+        any(n.text("strategy") in OURS_STRATEGIES for n in root.items("kani_harnesses")),
+        any(n.text("solver") == "crosshair" for n in root.items("kani_harnesses")),
+        any(_has(n, OURS_TEST) for n in root.items("falsification_tests")),
+        _has(gate, {"criteria", "seeded_bug", "require"}),
+        _has(summary, {"notes"}),
+    ]
+    return any(marks)
+
+
+def _has(node: Node, keys: set[str]) -> bool:
+    return isinstance(node.value, dict) and not keys.isdisjoint(node.value)
+
+
+def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Problem]]:
+    """The tree as a model, or None and every place where its shape is wrong."""
+    try:
+        return model.model_validate(root.plain()), []
+    except ValidationError as error:
+        details = error.errors(include_url=False)
+        return None, [_problem(root, model, dict(d), shown) for d in details]
+
+
+def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: str) -> Problem:
+    path: tuple[Any, ...] = tuple(step for step in detail["loc"] if step != "[key]")
+    kind, value, context = str(detail["type"]), detail.get("input"), detail.get("ctx") or {}
+    code = CODES.get(kind, kind if kind.startswith("GP") else "GP104")
+    line, col = root.at(path, key=kind == "extra_forbidden")
+    name, inside = str(path[-1]), " in " + _spell(path[:-1]) if path[:-1] else ""
+    if kind == "extra_forbidden":
+        known = keys_at(model, path[:-1])
+        near = difflib.get_close_matches(name, known, 1)
+        mend = f"did you mean {near[0]!r}?" if near else "remove it, or correct its name"
+        return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", mend)
+    if kind == "missing":
+        code = _missing(path)
+        return Problem(code, shown, line, col, f"no {name!r}{inside}", f"the key {name!r}", f"add {name!r}")
+    found = f"{_value(value)} as {_spell(path)}"
+    if name == "reason" and "bounds" in path and isinstance(value, str | None):
+        mend = "say why the bound has this value and what reaching it means"
+        return Problem("GP106", shown, line, col, found, "a reason that is not blank", mend)
+    if name == "tolerance" and kind == "list_type" and _is_number(value):
+        mend = f"write tolerance: [{{dtype: fp32, value: {_text(value)}, metric: linf}}]"
+        return Problem("GP111", shown, line, col, found, "a tolerance for each dtype", mend)
+    if kind in ("literal_error", "enum"):
+        expected = str(context.get("expected"))
+        near = difflib.get_close_matches(str(value), expected.replace(" or ", ", ").replace("'", "").split(", "), 1)
+        mend = f"did you mean {near[0]!r}?" if near else "use one of these"
+        return Problem(code, shown, line, col, found, expected, mend)
+    if code == "GP104":
+        return Problem(code, shown, line, col, found, _expected(detail), _mend_type(kind, value))
+    expected = _expected(detail)
+    return Problem(code, shown, line, col, found, expected, "correct the value")
+
+
+def _missing(path: tuple[Any, ...]) -> str:
+    if path[-1] == "reason" or (path[-1] == "name" and "bounds" in path):
+        return "GP106"
+    return "GP111" if path[-1] == "dtype" and "tolerance" in path else "GP103"
+
+
+def _expected(detail: dict[str, Any]) -> str:
+    context = detail.get("ctx") or {}
+    text = str(context.get("expected") or detail["msg"])
+    for old, new in (
+        ("Input should be ", ""),
+        ("a valid ", "a "),
+        ("a integer", "an integer"),
+        ("dictionary", "mapping"),
+    ):
+        text = text.replace(old, new)
+    return text.split(" or instance of ")[0]
+
+
+def _mend_type(kind: str, value: Any) -> str:
+    if kind == "string_type" and (_is_number(value) or isinstance(value, bool)):
+        return f'put it in quotes: "{_text(value)}"'
+    if kind == "int_type" and isinstance(value, str) and value.strip().isdigit():
+        return f"write it without quotes: {value.strip()}"
+    return "write a value of that type"
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, Exact)) and not isinstance(value, bool)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, Exact):
+        return value.text
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "a mapping"
+    if isinstance(value, list):
+        return f"a list of {len(value)}"
+    if value is None:
+        return "nothing"
+    if isinstance(value, str):
+        return f"the text {value[:60]!r}"
+    return f"the {'truth value' if isinstance(value, bool) else 'number'} {_text(value)}"
+
+
+def _spell(path: tuple[Any, ...]) -> str:
+    """proof_obligations[2].tolerance[0]."""
+    text = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path)
+    return text.lstrip(".")
+
+
+def keys_at(model: type[BaseModel], path: tuple[Any, ...]) -> list[str]:
+    """Keys that the shape allows in the mapping at `path`."""
+    kind: Any = model
+    for step in path:
+        here = _model(kind)
+        kind = here.model_fields[step].annotation if here is not None and step in here.model_fields else _inner(kind)
+    found = _model(kind)
+    return sorted(found.model_fields) if found is not None else []
+
+
+def _model(kind: Any) -> type[BaseModel] | None:
+    options = [kind, *typing.get_args(kind)] if typing.get_origin(kind) not in (list, dict) else []
+    return next((o for o in options if isinstance(o, type) and issubclass(o, BaseModel)), None)
+
+
+def _inner(kind: Any) -> Any:
+    arguments = typing.get_args(kind)
+    return arguments[-1] if arguments else None

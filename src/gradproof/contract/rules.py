@@ -1,7 +1,7 @@
 """What the clauses of a contract say about each other: ids, references, bounds, coverage, the gate.
 
 The rules read the tree and not the typed contract, so that they still speak when a clause elsewhere has the wrong
-shape. A value of the wrong type is passed over here: diagnostics reports it.
+shape. A value of the wrong type is passed over here: its own problem is reported by contract.model.
 
 A rule is hard (an error) or soft: an error in our dialect, a warning in a contract of the field.
 """

@@ -1,8 +1,11 @@
-"""The shape of a contract: which keys stand where, and what a value may be. Strict: nothing is coerced.
+"""The clauses of a contract: which keys stand where, and what a value may be. Strict: nothing is coerced.
 
 Two dialects. `FieldRoot` is the YAML of provable-contracts (schema/types.rs there). `OursRoot` is that plus an id on
 each obligation, tolerances per dtype, bounds with a name, a value and a reason, `expect`, mutants, stubs, step proofs,
-layers, subjects and gate criteria. A contract that uses any key of ours is held to all of ours.
+layers, subjects and gate criteria. A contract that uses any key of ours is held to all of ours. A clause of ours is
+what the rest of gradproof works with; one of the field becomes one of ours when it is loaded.
+
+The shape of `[tool.gradproof]` in a pyproject.toml stands here as well.
 
 A check that pydantic cannot express raises PydanticCustomError with one of gradproof's own codes as its type.
 """
@@ -13,16 +16,18 @@ import re
 import unicodedata
 from datetime import date
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ModelWrapValidatorHandler, model_validator
 from pydantic_core import PydanticCustomError
 
 from gradproof.contract.yaml_reader import Exact
+from gradproof.core.outcome import Expect, Layer, Reach
 
 # -- What a value of a contract may be: the types that its shapes are made of. Strict: nothing is coerced.
-LayerName = Literal["smt", "crosshair", "step", "cpu", "cuda"]
-ReachName = Literal["all inputs", "bounded", "sampled"]
+LayerName = Annotated[Layer, Field(strict=False)]  # a contract holds the word of a vocabulary as text
+ReachName = Annotated[Reach, Field(strict=False)]
+ExpectName = Annotated[Expect, Field(strict=False)]
 Strategy = Literal[
     "exhaustive", "stub_float", "compositional", "bounded_int", "bit_precise", "induction", "linear_chain",
     "bit_exhaustive", "step_contract",
@@ -135,8 +140,8 @@ Certified = Literal["linear_chain"]
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 
-def _day(value: Any) -> str:
-    """A day as it is written, YYYY-MM-DD. A TOML date becomes its text."""
+def _day(value: Any) -> date:
+    """A day that is written as YYYY-MM-DD, or a TOML date."""
     text = value.isoformat() if type(value) is date else value
     if not isinstance(text, str):
         raise wrong("GP104", "a day, such as 2027-01-31")
@@ -146,16 +151,45 @@ def _day(value: Any) -> str:
         day = None
     if day is None:
         raise wrong("GP122", "a day, such as 2027-01-31")
-    return text
+    return day
 
 
-Day = Annotated[str, BeforeValidator(_day)]
+Day = Annotated[date, BeforeValidator(_day)]
 
 
 class Shape(BaseModel):
     """Strict, closed and frozen."""
 
     model_config = STRICT
+
+    def stated(self) -> dict[str, Any]:
+        """The keys that are there with their values, those of null left out."""
+        return self.model_dump(exclude_none=True)
+
+
+class Entry(Shape):
+    """An entry of a contract. `raw` is its YAML as plain data, each number as it was written."""
+
+    _raw: dict[str, Any] = {}
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _kept(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        made = handler(data)
+        made._raw = _shown(data)
+        return made
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """What stands in the file."""
+        return self._raw
+
+    @classmethod
+    def of(cls, other: Entry, **changes: Any) -> Self:
+        """A clause of the field as one of ours, which asks for more: nothing is checked again."""
+        made = cls.model_construct(**{**dict(other), **changes})
+        made._raw = other._raw
+        return made
 
 
 class LeastShape(Shape):
@@ -176,7 +210,7 @@ class WaiverShape(Shape):
     expires: Day
 
 
-class FieldGate(Shape):
+class FieldGate(Entry):
     id: Ident
     name: str = ""
     description: str = ""
@@ -192,7 +226,9 @@ class RequireShape(Shape):
     second_solver: Annotated[list[Strategy], BeforeValidator(some)] | None = None
 
 
-class OursGate(FieldGate):
+class Gate(FieldGate):
+    """The release gate, and the bugs that must turn it red. `require`: what must back the proofs of a strategy."""
+
     name: Text
     checks: Annotated[list[Text], BeforeValidator(some)]
     pass_criteria: Text
@@ -204,6 +240,11 @@ class OursGate(FieldGate):
     gpu_max_age_days: Positive | None = None
     waivers: list[WaiverShape] = []
 
+    @property
+    def backing(self) -> dict[str, list[str]]:
+        """Strategies, by what must back their proofs."""
+        return self.require.stated() if self.require else {}
+
 
 Dtype = Literal["fp64", "fp32", "fp32-tf32", "fp16", "bf16"]
 Format = Literal["fp64", "fp32", "fp16", "bf16"]
@@ -212,7 +253,6 @@ AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
 Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
-ExpectName = Literal["holds", "refuted"]
 Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
 OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused", "own"]
@@ -226,7 +266,9 @@ ObligationType = Literal[
 DEVICES = ("cpu", "cuda")
 
 
-class MetadataShape(Shape):
+class Metadata(Shape):
+    """Who wrote the contract, and on which contracts it builds."""
+
     version: Text
     description: Text
     created: str = ""
@@ -250,7 +292,9 @@ class OursEquation(FieldEquation):
     assumptions: list[Text] = []
 
 
-class ToleranceShape(Shape):
+class Tolerance(Shape):
+    """A tolerance of one dtype. `role` is `required`, or `reported` when nothing is gated on it."""
+
     dtype: Dtype
     value: Number
     metric: Metric
@@ -264,7 +308,7 @@ class LayersShape(Shape):
     release: Annotated[list[LayerName], BeforeValidator(some)]
 
 
-class _Obligation(Shape):
+class _Obligation(Entry):
     type: ObligationType
     property: Text
     formal: str = ""
@@ -291,11 +335,13 @@ class SubjectsShape(Shape):
     torch_mutants: Reference | None = None
 
 
-class OursObligation(_Obligation):
+class Obligation(_Obligation):
+    """One clause. `layers`: what must discharge it, by gate profile. `subjects`: those that are not the contract's."""
+
     id: Ident
     subjects: SubjectsShape = SubjectsShape()
     formal: Text
-    tolerance: list[ToleranceShape] = []
+    tolerance: list[Tolerance] = []
     assumptions: list[Text] = []
     layers: LayersShape
 
@@ -323,7 +369,7 @@ class BoundShape(Shape):
     reason: Text
 
 
-class FieldHarness(Shape):
+class FieldHarness(Entry):
     id: Ident
     obligation: str = ""
     property: str = ""
@@ -333,12 +379,12 @@ class FieldHarness(Shape):
     harness: str = ""
 
 
-class CheckShape(Shape):
+class CheckEntry(Entry):
     """What every check of our dialect may state."""
 
     id: Ident
     harness: Reference
-    expect: ExpectName = "holds"
+    expect: ExpectName = Expect.HOLDS
     subject: Reference | None = None
     bounds: Annotated[list[BoundShape], BeforeValidator(some)]
     mutants: list[Ident] = []
@@ -348,25 +394,39 @@ class CheckShape(Shape):
     note: str = ""
 
 
-class StubShape(CheckShape):
+class ClaimEntry(CheckEntry):
+    """A check of obligations, which are named by either key."""
+
+    obligation: Ident | None = None
+    obligations: list[Ident] = []
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The obligations, each once."""
+        return tuple(dict.fromkeys([*([self.obligation] if self.obligation else []), *self.obligations]))
+
+
+class Stub(CheckEntry):
+    """A rounding stub, itself a claim. `lemmas` are the step contracts that its promise rests on."""
+
     stub: Module
     property: Text
     formats: Annotated[list[Format], BeforeValidator(some)]
     lemmas: Annotated[list[LemmaName], BeforeValidator(some)] = []
 
 
-class OursHarness(CheckShape):
+class Harness(ClaimEntry):
+    """A bounded or unbounded proof. `reach` is None when the row does not state it."""
+
     property: Text
     bound: Positive
     strategy: Strategy
     solver: Solver
-    obligation: Ident | None = None
-    obligations: list[Ident] = []
     stubs: list[Ident] = []
     reach: ReachName | None = None
 
 
-class FieldTest(Shape):
+class FieldTest(Entry):
     id: Ident
     rule: str = ""
     prediction: str = ""
@@ -374,13 +434,13 @@ class FieldTest(Shape):
     if_fails: str = ""
 
 
-class OursTest(CheckShape):
+class FalsificationTest(ClaimEntry):
+    """A measured test with its prediction."""
+
     rule: Text
     prediction: Text
     test: Text
     if_fails: Text
-    obligation: Ident | None = None
-    obligations: list[Ident] = []
 
 
 class StepParams(Shape):
@@ -404,11 +464,11 @@ class StepParams(Shape):
     also: list[Reference] = []
 
 
-class StepShape(CheckShape):
+class StepProof(ClaimEntry):
+    """A proof about the recorded PyTorch step; `params` says in which configurations it is recorded."""
+
     property: Text
     params: StepParams  # type: ignore[assignment]
-    obligation: Ident | None = None
-    obligations: list[Ident] = []
 
 
 class FieldSummary(Shape):
@@ -427,7 +487,7 @@ class OursSummary(Shape):
 
 
 class _Root(Shape):
-    metadata: MetadataShape
+    metadata: Metadata
     kernel_structure: Structure = Structure()
     simd_dispatch: dict[str, Any] = {}
     enforcement: dict[str, Enforcement] = {}
@@ -445,10 +505,33 @@ class FieldRoot(_Root):
 class OursRoot(_Root):
     subjects: SubjectsShape = SubjectsShape()
     equations: dict[str, OursEquation] = {}
-    proof_obligations: list[OursObligation] = []
-    stubs: list[StubShape] = []
-    kani_harnesses: list[OursHarness] = []
-    step_proofs: list[StepShape] = []
-    falsification_tests: list[OursTest] = []
-    qa_gate: OursGate
+    proof_obligations: list[Obligation] = []
+    stubs: list[Stub] = []
+    kani_harnesses: list[Harness] = []
+    step_proofs: list[StepProof] = []
+    falsification_tests: list[FalsificationTest] = []
+    qa_gate: Gate
     verification_summary: OursSummary = OursSummary()
+
+
+# -- The shape of `[tool.gradproof]`.
+def _setting_seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= MAX_TIME_LIMIT:
+        raise wrong("GP107", f"a number of seconds above 0 and up to {MAX_TIME_LIMIT}")
+    return float(value)
+
+
+class SettingsShape(Shape):
+    """Every key of `[tool.gradproof]`, with dashes in the file."""
+
+    profile: Literal["ci", "release"] | None = None
+    jobs: Positive | None = None
+    time_limit: Annotated[float, BeforeValidator(_setting_seconds)] | None = Field(None, alias="time-limit")
+    memory_limit: Annotated[int, Field(ge=64)] | None = Field(None, alias="memory-limit")
+    baseline: Text | None = None
+    gpu_max_age_days: Positive | None = Field(None, alias="gpu-max-age-days")
+    require: dict[Ident, LeastShape] = {}
+    waivers: list[WaiverShape] = []
+
+
+KEYS = [field.alias or name for name, field in SettingsShape.model_fields.items()]

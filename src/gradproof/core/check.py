@@ -25,17 +25,6 @@ class Bound:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """A tolerance of one dtype. `role` is `required`, or `reported` when nothing is gated on it."""
-
-    dtype: str
-    value: str
-    metric: str
-    domain: str = ""
-    role: str = "required"
-
-
 _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 

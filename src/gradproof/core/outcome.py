@@ -63,36 +63,21 @@ class Effect(StrEnum):
     OPEN = "OPEN"
 
 
-DECISION: Mapping[tuple[Expect, Outcome], Effect] = {
-    (Expect.HOLDS, Outcome.HOLDS): Effect.DISCHARGED,
-    (Expect.HOLDS, Outcome.REFUTED): Effect.BROKEN,
-    (Expect.HOLDS, Outcome.SPURIOUS): Effect.OPEN,
-    (Expect.HOLDS, Outcome.WEAK): Effect.BROKEN,
-    (Expect.HOLDS, Outcome.VACUOUS): Effect.BROKEN,
-    (Expect.HOLDS, Outcome.BOUND_HIT): Effect.OPEN,
-    (Expect.HOLDS, Outcome.UNKNOWN): Effect.OPEN,
-    (Expect.HOLDS, Outcome.TIMEOUT): Effect.OPEN,
-    (Expect.HOLDS, Outcome.OPAQUE): Effect.OPEN,
-    (Expect.HOLDS, Outcome.OUTSIDE): Effect.OPEN,
-    (Expect.HOLDS, Outcome.ERROR): Effect.OPEN,
-    (Expect.HOLDS, Outcome.NOT_RUN): Effect.OPEN,
-    (Expect.REFUTED, Outcome.HOLDS): Effect.BROKEN,
-    (Expect.REFUTED, Outcome.REFUTED): Effect.DISCHARGED,
-    (Expect.REFUTED, Outcome.SPURIOUS): Effect.OPEN,
-    (Expect.REFUTED, Outcome.WEAK): Effect.BROKEN,
-    (Expect.REFUTED, Outcome.VACUOUS): Effect.BROKEN,
-    (Expect.REFUTED, Outcome.BOUND_HIT): Effect.OPEN,
-    (Expect.REFUTED, Outcome.UNKNOWN): Effect.OPEN,
-    (Expect.REFUTED, Outcome.TIMEOUT): Effect.OPEN,
-    (Expect.REFUTED, Outcome.OPAQUE): Effect.OPEN,
-    (Expect.REFUTED, Outcome.OUTSIDE): Effect.OPEN,
-    (Expect.REFUTED, Outcome.ERROR): Effect.OPEN,
-    (Expect.REFUTED, Outcome.NOT_RUN): Effect.OPEN,
-}
+_ANSWER = {Expect.HOLDS: Outcome.HOLDS, Expect.REFUTED: Outcome.REFUTED}
+_BREAKING = {*_ANSWER.values(), Outcome.WEAK, Outcome.VACUOUS}
 
-_missing = {(e, o) for e in Expect for o in Outcome} - set(DECISION)
-if _missing or set(MEANING) != set(Outcome):
-    raise ImportError(f"the DECISION or MEANING table is not total: {sorted(_missing)}")
+
+def _effect(expect: Expect, outcome: Outcome) -> Effect:
+    """The expected answer discharges; the other one, and a harness that shows nothing, break; the rest is no answer."""
+    if outcome is _ANSWER[expect]:
+        return Effect.DISCHARGED
+    return Effect.BROKEN if outcome in _BREAKING else Effect.OPEN
+
+
+DECISION: Mapping[tuple[Expect, Outcome], Effect] = {(e, o): _effect(e, o) for e in Expect for o in Outcome}
+
+if set(MEANING) != set(Outcome):
+    raise ImportError("the table of what an outcome means is not total")
 
 
 class Reach(StrEnum):

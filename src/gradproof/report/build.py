@@ -242,13 +242,13 @@ def _waiver(row: WaiverRuling) -> dict[str, Any]:
 
 def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
     source = contract.obligation(row.id)
-    about = {**contract.subjects, **source.subjects}
+    about = {**contract.subjects, **source.subjects.stated()}
     return {
         "id": row.id,
         "type": source.type,
         "property": source.property,
         "formal": source.formal,
-        "tolerances": [vars_of(t) for t in source.tolerances],
+        "tolerances": [vars_of(t) for t in source.tolerance],
         "assumptions": list(source.assumptions),
         "effect": str(row.effect),
         "waived": bool(row.excused),

@@ -16,7 +16,7 @@ from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, 
 from gradproof.report.consistency import Report, effect_of, excused_ids, required_ids, worst
 from gradproof.report.rounding import assumed
 from gradproof.report.text import counted, one_line, plural, value
-from gradproof.verdict import proof_basis
+from gradproof.verdict import judge
 
 
 # -- What a row of a report is to a CI system: passed, failed, an error, or skipped. One table for every format.
@@ -465,7 +465,7 @@ def bounds_words(check: Mapping[str, Any]) -> str:
 
 def backing_words(check: Mapping[str, Any]) -> str:
     """What stands behind a check that holds: certificates, lemmas, enumerations, solvers. Empty for others."""
-    return proof_basis.words(check.get("stats") or {}) if check["outcome"] == Outcome.HOLDS else ""
+    return judge.words(check.get("stats") or {}) if check["outcome"] == Outcome.HOLDS else ""
 
 
 def meaning(check: Mapping[str, Any]) -> str:

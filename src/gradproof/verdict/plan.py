@@ -1,21 +1,29 @@
-"""Contract -> checks. Pure: no file is read and nothing is imported from the workspace.
+"""Contract -> checks, and the policy by which they are judged. Pure: nothing is read, or imported from the workspace.
 
 One check for each stub, each harness, each step proof, each falsification test on each device and dtype, and one that
 executes the gate's own falsification. CUDA checks are planned everywhere; without a GPU they are not run.
+
+A contract whose dependency is not discharged is not discharged. It is OPEN and never BROKEN for that reason, even where
+the dependency is BROKEN: nothing of its own was refuted, only what it rests on, as with a check and its stub. The
+dependency shows its own verdict, and the worst of all is the exit code. A dependency that is not there counts as one
+that is not discharged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from gradproof.core.check import Check
+from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, Least, demands_of, together
+from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import Expect, Kind, Layer
+from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reach
 
 if TYPE_CHECKING:
-    from gradproof.contract.model import Contract, FalsificationTest, Gate, Harness, StepProof, Stub
+    from gradproof.contract.model import Contract
+    from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, Stub
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -48,12 +56,12 @@ def _text(contract: Contract, names: Sequence[str], row: Mapping[str, Any]) -> d
     """The clauses that a check speaks about, in full, and the tolerances of the others, which harnesses may use."""
     clauses = []
     for obligation in contract.obligations:
-        rows = [vars_of(t) for t in obligation.tolerances]
+        rows = [vars_of(t) for t in obligation.tolerance]
         if obligation.id in names:
             clauses.append({**obligation.raw, "id": obligation.id, "tolerance": rows})
         elif rows:
             clauses.append({"id": obligation.id, "tolerance": rows})
-    return {"contract": contract.id, "obligations": clauses, "row": dict(row)}
+    return {"contract": contract.id, "obligations": clauses, "row": row}
 
 
 def vars_of(tolerance: Any) -> dict[str, str]:
@@ -61,81 +69,83 @@ def vars_of(tolerance: Any) -> dict[str, str]:
     return {key: getattr(tolerance, key) for key in ("dtype", "value", "metric", "domain", "role")}
 
 
-def _about(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest) -> dict[str, str]:
+def _about(contract: Contract, row: CheckEntry) -> dict[str, str]:
     """The contract's subjects, those of the row's obligations before them, the first obligation's first."""
     about = dict(contract.subjects)
-    for name in reversed(getattr(row, "obligations", ())):
-        about.update(contract.obligation(name).subjects)
+    for name in reversed(_named(row)):
+        about.update(contract.obligation(name).subjects.stated())
     return about
 
 
-def _params(contract: Contract, row: Stub | Harness | StepProof | FalsificationTest, **more: Any) -> dict[str, Any]:
-    return {**row.params, **more, "subjects": _about(contract, row)}
+def _named(row: CheckEntry) -> tuple[str, ...]:
+    return getattr(row, "named", ())
+
+
+def _check(contract: Contract, row: CheckEntry, about: str, raw: Mapping[str, Any], **rest: Any) -> Check:
+    """A check of an entry. `about`: the subject of the contract that it has where the entry names none."""
+    subjects, named = _about(contract, row), _named(row)
+    fields = {"id": row.id, "text": _text(contract, named, raw), **rest}
+    return Check(
+        obligations=named,
+        harness=row.harness,
+        subject=row.subject or subjects.get(about, ""),
+        expect=row.expect,
+        bounds=tuple(Bound(b.name, b.value, b.reason) for b in row.bounds),
+        mutants=tuple(row.mutants),
+        assumptions=tuple(row.assumptions),
+        time_limit=row.time_limit,
+        **fields | {"params": {**rest["params"], "subjects": subjects}},
+    )
 
 
 def _stub(contract: Contract, row: Stub) -> Check:
-    lemmas = {"lemmas": list(row.lemmas)} if row.lemmas else {}
-    return Check(
-        id=row.id,
+    lemmas = {"lemmas": row.lemmas} if row.lemmas else {}
+    found = _check(
+        contract,
+        row,
+        "",
+        row.raw,
         kind=Kind.STUB,
         layer=Layer.SMT,
-        obligations=(),
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or row.stub,
-        expect=row.expect,
         strategy="exhaustive",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row, stub=row.stub, formats=list(row.formats), **lemmas),
-        text={"contract": contract.id, "row": dict(row.raw)},
-        time_limit=row.time_limit,
+        params={**row.params, "stub": row.stub, "formats": row.formats, **lemmas},
+        text={"contract": contract.id, "row": row.raw},
     )
+    return replace(found, subject=row.subject or row.stub)
 
 
 def _harness(contract: Contract, row: Harness) -> Check:
     kind = Kind.CROSSHAIR if row.solver == "crosshair" else Kind.SMT
     more = {} if row.reach is None else {"reach": str(row.reach)}
-    stubs = [dict(s.raw) for name in row.stubs for s in contract.stubs if s.id == name]
-    return Check(
-        id=row.id,
+    stubs = [s.raw for name in row.stubs for s in contract.stubs if s.id == name]
+    return _check(
+        contract,
+        row,
+        "model",
+        row.raw,
         kind=kind,
         layer=Layer.CROSSHAIR if kind is Kind.CROSSHAIR else Layer.SMT,
-        obligations=row.obligations,
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("model", ""),
-        expect=row.expect,
         strategy=row.strategy,
-        bounds=row.bounds,
-        stubs=row.stubs,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row, **more),
-        text={**_text(contract, row.obligations, row.raw), "stubs": stubs},
-        depends=row.stubs,
-        time_limit=row.time_limit,
+        stubs=tuple(row.stubs),
+        params={**row.params, **more},
+        text={**_text(contract, row.named, row.raw), "stubs": stubs},
+        depends=tuple(row.stubs),
     )
 
 
 def _step(contract: Contract, row: StepProof) -> Check:
-    return Check(
-        id=row.id,
+    return _check(
+        contract,
+        row,
+        "torch",
+        row.raw,
         kind=Kind.TRACE,
         layer=Layer.STEP,
-        obligations=row.obligations,
         title=row.property,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("torch", ""),
-        expect=row.expect,
         strategy="recorded step",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=_params(contract, row),
-        text=_text(contract, row.obligations, row.raw),
-        time_limit=row.time_limit,
+        params=row.params.stated(),
     )
 
 
@@ -148,34 +158,27 @@ def _dtypes(row: FalsificationTest, device: Layer) -> list[str]:
 
 
 def _test(contract: Contract, row: FalsificationTest, device: Layer, dtype: str) -> Check:
-    params = _params(contract, row, device=str(device), dtype=dtype)
-    params.pop("dtypes", None)
-    raw = {**row.raw, "params": {k: v for k, v in row.params.items() if k != "dtypes"}}
-    return Check(
+    params = {k: v for k, v in row.params.items() if k != "dtypes"}
+    return _check(
+        contract,
+        row,
+        "torch",
+        {**row.raw, "params": params},
         id=f"{row.id}@{device}-{dtype}",
         kind=Kind.TORCH,
         layer=device,
-        obligations=row.obligations,
         title=row.prediction or row.rule,
-        harness=row.harness,
-        subject=row.subject or _about(contract, row).get("torch", ""),
-        expect=row.expect,
         strategy="property test",
-        bounds=row.bounds,
-        mutants=row.mutants,
-        assumptions=row.assumptions,
-        params=params,
-        text=_text(contract, row.obligations, raw),
-        time_limit=row.time_limit,
+        params={**params, "device": str(device), "dtype": dtype},
     )
 
 
 def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
     """Re-runs, on each seeded bug, every proof and every fp32 run on the CPU that is meant to kill it."""
-    seeded = [_seeded(check, bug) for bug in gate.seeded_bugs for check in checks if _kills(check, bug)]
+    seeded = [_seeded(check, bug) for bug in gate.seeded_bug for check in checks if _kills(check, bug)]
     params = {
-        "seeded_bugs": list(gate.seeded_bugs),
-        "criteria": {name: list(names) for name, names in gate.criteria.items()},
+        "seeded_bugs": gate.seeded_bug,
+        "criteria": gate.criteria,
         "subchecks": [check.to_json() for check in seeded],
     }
     return Check(
@@ -188,7 +191,7 @@ def _gate(contract: Contract, gate: Gate, checks: Sequence[Check]) -> Check:
         subject=next((check.subject for check in seeded), ""),
         strategy="seeded bug",
         params=params,
-        text={"contract": contract.id, "row": dict(gate.raw)},
+        text={"contract": contract.id, "row": gate.raw},
         depends=tuple(dict.fromkeys(name for check in seeded for name in check.depends)),
         time_limit=min(LONGEST, sum(check.time_limit for check in seeded) or 60.0),
     )
@@ -207,3 +210,146 @@ def _seeded(check: Check, bug: str) -> Check:
     key = "torch_mutants" if check.kind in (Kind.TRACE, Kind.TORCH) else "mutants"
     registry = check.params.get("mutants") or check.params["subjects"].get(key, "")
     return replace(check, subject=f"{registry}[{bug}]", mutants=(), params={**check.params, "controls_off": True})
+
+
+SKEW = timedelta(hours=1)
+
+
+def shortcoming(asked: Least, layer: Layer, proofs: Sequence[tuple[Check, Reach | None]]) -> str:
+    """Why proofs that hold do not reach as far as is asked; an empty text where one of them does.
+
+    Bounds are asked of the layers of proofs, and count where a check states a bound of that name.
+    """
+    wanted = asked.reach.get(layer)
+    far = [(c, r) for c, r in proofs if wanted is None or (r is not None and REACHES.index(r) <= REACHES.index(wanted))]
+    if not far:
+        return f"its reach is {_best(proofs)}, and {wanted} is asked for"
+    for name, least in asked.bounds.items() if layer in PROOFS else ():
+        held = [b.value for c, r in far for b in c.bounds if b.name == name]
+        everything = any(r is Reach.ALL_INPUTS for _, r in far)
+        if not everything and max(held, default=0) < least:
+            return f"its largest bound {name} is {max(held, default=0)}, and {least} is asked for"
+    return ""
+
+
+def _best(proofs: Sequence[tuple[Check, Reach | None]]) -> str:
+    reaches = [r for _, r in proofs if r is not None]
+    return str(min(reaches, key=REACHES.index)) if reaches else "not stated"
+
+
+def outdated(finished_at: str, layer: Layer, demands: Demands) -> str:
+    """Why evidence of that date does not count; an empty text where it does. A date ahead of the clock never counts."""
+    if demands.now is None:
+        return ""
+    try:
+        finished = datetime.fromisoformat(finished_at)
+    except ValueError:
+        return f"its date {finished_at!r} is none"
+    if finished.tzinfo is None:
+        return f"its date {finished_at!r} has no time zone"
+    if finished > demands.now + SKEW:
+        return f"it is dated {finished_at}, ahead of this machine's clock"
+    if layer is Layer.CUDA and demands.gpu_max_age is not None and demands.now - finished > demands.gpu_max_age:
+        return f"it is of {finished_at}, and at most {demands.gpu_max_age.days} days are allowed"
+    return ""
+
+
+@dataclass(frozen=True)
+class Clause:
+    """An obligation, the layers that must discharge it, and the subjects that it is about beside the contract's."""
+
+    id: str
+    layers: tuple[Layer, ...]
+    subjects: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A named part of the gate: met when all its obligations are discharged."""
+
+    name: str
+    obligations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Required:
+    """Strategies whose proofs need a certificate, and strategies that need a second solver behind every first one."""
+
+    certificates: frozenset[str] = frozenset()
+    second_solver: frozenset[str] = frozenset()
+
+
+NOTHING = Required()
+
+
+@dataclass(frozen=True)
+class Premise:
+    """A contract that this one builds on: whether it is discharged, and how it stands."""
+
+    contract: str
+    discharged: bool
+    why: str
+
+
+ABSENT = "it is not there"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`.
+
+    `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
+    one that is not discharged keeps the gate open. `demands`: what is asked and excused beyond the contract.
+    """
+
+    profile: str
+    clauses: tuple[Clause, ...]
+    criteria: tuple[Criterion, ...] = ()
+    gate_check: str | None = None
+    restricted: bool = False
+    demanded: frozenset[Layer] = frozenset(Layer)
+    backing: Required = NOTHING
+    premises: tuple[Premise, ...] = ()
+    demands: Demands = NONE
+
+
+def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
+    """What the contract's gate demands in a profile, `ci` or `release`, with what a release demands beside it.
+
+    The clock of `more` is the one by which evidence and waivers are judged; without one neither is.
+    """
+    gate = contract.gate
+    own = NONE if gate is None else demands_of(gate.least, gate.gpu_max_age_days, gate.waivers)
+    demands = together([own, more], more.now)
+    clauses = _clauses(contract, profile, demands)
+    if gate is None:
+        return Policy(profile, clauses, demands=demands)
+    names = dict.fromkeys([*gate.checks, *gate.criteria])
+    criteria = tuple(Criterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
+    required = Required(**{name: frozenset(strategies) for name, strategies in gate.backing.items()})
+    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
+
+
+def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:
+    """Each obligation with the layers that must discharge it: the contract's own, and those that a demand needs.
+
+    A least reach needs its layer, but for a GPU's where the profile asks for no GPU at all. A least bound needs a
+    layer of proofs: the first that has a check of the obligation, else the solver's.
+    """
+    least = demands.least
+    own = {o.id: o.layers.stated().get(profile, ()) for o in contract.obligations}
+    named = {name: [*layers, *least.get(name, Least()).layers] for name, layers in own.items()}
+    gpu = any(Layer.CUDA in layers for layers in named.values())
+    for name, asked in least.items():
+        layers = named.setdefault(name, [])
+        layers += [layer for layer in asked.reach if gpu or layer is not Layer.CUDA]
+        if asked.bounds and not set(layers) & set(PROOFS):
+            held = {check.layer for check in plan(contract) if name in check.obligations}
+            layers.append(next((layer for layer in PROOFS if layer in held), Layer.SMT))
+    return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects.stated()) for o in contract.obligations)
+
+
+def premises(contract: Contract, exits: Mapping[str, Exit]) -> tuple[Premise, ...]:
+    """What a contract builds on, with how each stands. A name without an exit is a contract that is not there."""
+    found = [(name, exits.get(name)) for name in contract.metadata.depends_on]
+    return tuple(Premise(name, e is Exit.MET, ABSENT if e is None else EXIT_MEANING[e]) for name, e in found)

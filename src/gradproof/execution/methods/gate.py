@@ -17,7 +17,7 @@ from gradproof.evidence.environment import environment
 from gradproof.evidence.record import Standing, now, record
 from gradproof.execution import methods
 from gradproof.verdict.judge import Verdict, judge
-from gradproof.verdict.policy import Clause, Criterion, Policy
+from gradproof.verdict.plan import Clause, Criterion, Policy
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace

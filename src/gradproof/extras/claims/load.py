@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradproof.contract.diagnostics import shaped
+from gradproof.contract.model import shaped
 from gradproof.contract.yaml_reader import ContractErrors, Node, Problem, read
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError

@@ -77,7 +77,7 @@ def told(made: Deterministic) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write, and return the exit code."""
-    from gradproof.core.output import writable
+    from gradproof.core.files import writable
     from gradproof.evidence.environment import present
 
     o = options(sys.argv[1:] if arguments is None else arguments)

@@ -39,7 +39,7 @@ def tolerances() -> dict[str, str]:
     root = reference()
     for path in [] if root is None else Workspace(root, root / "reports").contracts():
         stated = [o for o in load(path).obligations if o.id == CLAUSE]
-        found = {t.dtype: t.value for o in stated for t in o.tolerances if t.dtype in DTYPES}
+        found: dict[str, str] = {t.dtype: t.value for o in stated for t in o.tolerance if t.dtype in DTYPES}
         if len(found) == len(DTYPES):
             return found
     wanted = f"{CLAUSE} with a tolerance for {', '.join(DTYPES)}"
@@ -85,7 +85,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     """Write the document, whole or not at all. Raises GradproofError GP407, and ValueError for a wrong document."""
     import json
 
-    from gradproof.core.output import written
+    from gradproof.core.files import written
     from gradproof.core.schemas.base import Rounding
 
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -95,7 +95,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, write, and return the exit code."""
-    from gradproof.core.output import writable
+    from gradproof.core.files import writable
     from gradproof.rounding.lemma_store import LemmaRefused
 
     o = options(sys.argv[1:] if arguments is None else arguments)

@@ -116,7 +116,7 @@ def told(made: Scaling) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print, write, and return the exit code."""
-    from gradproof.core.output import writable, written
+    from gradproof.core.files import writable, written
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:

@@ -36,6 +36,6 @@ def text(document: Any) -> str:
 
 def write(path: Path, document: Any) -> None:
     """Write a document, whole or not at all. Raises GradproofError GP407."""
-    from gradproof.core.output import written
+    from gradproof.core.files import written
 
     written(path, text(document))

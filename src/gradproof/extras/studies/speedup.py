@@ -97,7 +97,7 @@ def told(made: Speedup) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write, and return the exit code."""
-    from gradproof.core.output import writable
+    from gradproof.core.files import writable
     from gradproof.evidence.environment import present
 
     o = options(sys.argv[1:] if arguments is None else arguments)
