@@ -103,7 +103,7 @@ def test_no_claim_is_stated_twice() -> None:
 
 
 def test_the_documentation_names_every_key_and_verdict() -> None:
-    from gradproof.extras.claims.schema import ClaimShape, FigureShape
+    from gradproof.extras.claims.figures import ClaimShape, FigureShape
 
     text = (REPOSITORY / "docs/claims.md").read_text(encoding="utf-8")
     keys = [*ClaimShape.model_fields, *FigureShape.model_fields]

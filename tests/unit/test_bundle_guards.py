@@ -17,8 +17,8 @@ from bundle_bench import change, change_manifest, evidence_of, load, reseal, rew
 from gradproof.core.errors import GradproofError
 from gradproof.execution.queries import HEAD, Query, script
 from gradproof.extras.attest import manifest as listing, rerun, verify as check
-from gradproof.extras.attest.carried import Carried
 from gradproof.extras.attest.manifest import MANIFEST, Entry, Problem
+from gradproof.extras.attest.statement import Carried
 from gradproof.extras.attest.verify import verify
 
 NO_DIGEST = "0" * 64

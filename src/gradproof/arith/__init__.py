@@ -13,8 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
-from gradproof.arith.soft import Soft, near_sqrt
+from gradproof.arith.soft import Ratio, Soft, near_sqrt
 
 NUMPY_NAME = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 TORCH_NAME = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}

@@ -19,9 +19,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
+from gradproof.arith.bounds import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 from gradproof.arith.context import ManyValued, Refusal, Undecided, noted
 from gradproof.arith.formats import FORMATS, Format, widest
-from gradproof.arith.units import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 
 ONE, MINUS = Fraction(1), Fraction(-1)
 Terms = Sequence[tuple[Fraction, "Linear"]]

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from gradproof.arith.bounds import short
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Linear, times
 from gradproof.arith.soft import Soft
-from gradproof.arith.units import short
 
 # -- Orders of summation, written once: the same text runs on software floats, linear floats and NumPy scalars.
 Numbers = Sequence[Any]

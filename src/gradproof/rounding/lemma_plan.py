@@ -15,8 +15,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gradproof.arith.bounds import MOST_ODD
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.units import MOST_ODD
 from gradproof.core.check import digest_of
 from gradproof.rounding import smtlib
 from gradproof.rounding.step_contracts import (

@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 
+from gradproof.arith.bounds import Rounding
 from gradproof.arith.formats import Format, binade, format_named
-from gradproof.arith.units import Rounding
 from gradproof.rounding.accumulation import Setting
 
 # -- The runs whose last exact sum lies beyond the power of two below its bound, one by one.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,9 @@ from gradproof.evidence.record import ANSWERS
 from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.pool import Evidence, Listener, Pool, Worker
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
-from gradproof.extras.attest.carried import SOURCES, Carried
 from gradproof.extras.attest.manifest import Problem
-from gradproof.extras.attest.second_solver import answers, second, verdict
+from gradproof.extras.attest.statement import SOURCES, Carried
+from gradproof.rounding.solvers import answered, version_of
 
 # -- Checks run once more, so that their queries can be recorded. What they find is compared, and never stored.
 FOLDER = "queries"
@@ -124,6 +125,31 @@ def text_of(check: Check, told: Mapping[str, Any], heard: Heard) -> str:
         f"{told['options']['solver']}, a solver of its own for each, at most {check.time_limit:g} s, no other option",
     ]
     return script(title, heard.queries)
+
+
+EACH = 5.0
+VERDICTS = ("agree", "differ", "unknown", "not_asked")
+
+
+def verdict(status: str, said: str) -> str:
+    """What an answer says of z3's status: agree, differ, or unknown where either of them gave none."""
+    if status not in ("sat", "unsat") or said not in ("sat", "unsat"):
+        return "unknown"
+    return "agree" if status == said else "differ"
+
+
+def second(queries: Sequence[Query], solver: str, seconds: float) -> dict[str, Any]:
+    """Solver, version, and how many queries have each verdict. An absent solver was asked nothing, and says so."""
+    version = version_of(solver)
+    said = answers(queries, solver, seconds) if version and queries else []
+    found = Counter(verdict(q.status, a) for q, a in zip(queries, said, strict=False))
+    found["not_asked"] = len(queries) - len(said)
+    return {"solver": solver, "version": version or "absent", **{name: found[name] for name in VERDICTS}}
+
+
+def answers(queries: Sequence[Query], solver: str, seconds: float, each: float = EACH) -> list[str]:
+    """A solver's answers; fewer than the queries where time ran out or the process crashed."""
+    return answered([HEAD + q.text for q in queries], solver, seconds, each)[0][: len(queries)]
 
 
 def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:

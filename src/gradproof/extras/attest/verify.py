@@ -23,7 +23,8 @@ from gradproof.extras.attest import (
     signing,
     statement,
 )
-from gradproof.extras.attest.carried import (
+from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
+from gradproof.extras.attest.statement import (
     BESIDE,
     DISTRIBUTIONS,
     FILES,
@@ -33,7 +34,6 @@ from gradproof.extras.attest.carried import (
     files_of,
     opened,
 )
-from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
 
 if TYPE_CHECKING:
     from gradproof.extras.attest.signing import PublicKey

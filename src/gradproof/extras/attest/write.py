@@ -18,18 +18,6 @@ from gradproof.core.workspace import CONTENT, sha256_of
 from gradproof.evidence.record import Standing, now
 from gradproof.execution.pool import Listener
 from gradproof.extras.attest import rerun, signing, statement
-from gradproof.extras.attest.carried import (
-    BESIDE,
-    DISTRIBUTIONS,
-    FILES,
-    NOTHING,
-    SOURCES,
-    Carried,
-    claimed,
-    clock,
-    files_text,
-    opened,
-)
 from gradproof.extras.attest.manifest import (
     BUNDLE,
     ENVELOPE,
@@ -41,6 +29,18 @@ from gradproof.extras.attest.manifest import (
     entry_of,
     ran_on,
     wheel_of,
+)
+from gradproof.extras.attest.statement import (
+    BESIDE,
+    DISTRIBUTIONS,
+    FILES,
+    NOTHING,
+    SOURCES,
+    Carried,
+    claimed,
+    clock,
+    files_text,
+    opened,
 )
 from gradproof.session import Session
 

@@ -26,9 +26,8 @@ from gradproof.extras.claims.document import (
     totals,
     verdict,
 )
-from gradproof.extras.claims.figures import STUDIES, document
+from gradproof.extras.claims.figures import STUDIES, ClaimShape, FigureShape, document
 from gradproof.extras.claims.load import Ledger, load
-from gradproof.extras.claims.schema import ClaimShape, FigureShape
 from gradproof.report.studies import FRESH
 
 if TYPE_CHECKING:

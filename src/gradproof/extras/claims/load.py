@@ -19,8 +19,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Part, Verdict
-from gradproof.extras.claims.figures import ComputeError, computed
-from gradproof.extras.claims.schema import ClaimShape, FigureShape, LedgerShape
+from gradproof.extras.claims.figures import ClaimShape, ComputeError, FigureShape, LedgerShape, computed
 
 ORIGINS = ("document", "evidence", "plan", "compute")
 LIMITS = ("equals", "at_least", "at_most", "above", "below")

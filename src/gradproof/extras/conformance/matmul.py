@@ -1,4 +1,4 @@
-"""Matrix products under every flag that changes how they are computed, against a bound that each flag allows.
+"""Matrix products under every flag that changes how they are computed, and scattered sums, against bounds.
 
 Write S = sum |a_i b_i| over the k terms of one element. Without TF32 an fp32 product is any order of fused or unfused
 additions: k u S / (1 - k u), u = 2^-24. Tensor cores multiply 16-bit factors exactly and add with truncation, so u is
@@ -6,11 +6,15 @@ additions: k u S / (1 - k u), u = 2^-24. Tensor cores multiply 16-bit factors ex
 bits of each factor, rounded or cut: 2 * 2^-10 S + 2^-20 S more. Reduced-precision reductions may round each partial
 sum to 16 bits: k u16 S / (1 - k u16), where that is finite. The result is rounded to storage once more. Each element is
 compared in float64, a sample in exact rationals.
+
+Sums that are scattered, by index_add_ and scatter_add_. Each place receives n terms |x| <= b, added in storage in
+whatever order; the bound is `any_order_bound`. Under torch.use_deterministic_algorithms(True) eight runs must give the
+same bits; without it whether they do is a fact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -18,15 +22,28 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from gradproof.arith.bounds import accumulation_witness
 from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance import special
-from gradproof.extras.conformance.deviations import probe
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
-from gradproof.extras.conformance.machine import Bits, Values, decode, encode, exact_dot, known
+from gradproof.extras.conformance.machine import Bits, Values, decode, encode, exact_dot, exact_sum, known, probe
 from gradproof.extras.conformance.reductions import stored
-from gradproof.extras.conformance.report import Result, hexadecimal, not_run
-from gradproof.extras.conformance.trials import Row, Trial, bounded, sample, shown
+from gradproof.extras.conformance.report import (
+    NOT_RUN,
+    Result,
+    Row,
+    Trial,
+    attempted,
+    bounded,
+    hexadecimal,
+    raised,
+    sample,
+    shown,
+    value,
+)
+from gradproof.rounding.bound import any_order_bound
 
 SHAPES = ((5, 2, 7), (33, 257, 17), (64, 4096, 64), (1, 8192, 1))
 QUICK_SHAPES = ((5, 2, 7), (33, 257, 17), (8, 2048, 8))
@@ -173,30 +190,18 @@ def settings(dtype: str) -> list[Flags]:
     return [Flags(reduced=r, deterministic=d) for r in either for d in either]
 
 
-def rows(device: str, full: bool = False, seed: int = 0) -> list[Result]:
+def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
     """The product on a device under default flags, and on CUDA under every flag; NOT_RUN without CUDA."""
-    found = []
     for dtype in DTYPES:
         if device == "cpu":
-            found.append(_row(dtype, "cpu", Flags(), full, seed, {}))
-        found += [_row(dtype, "cuda", flags, full, seed, flags.told(dtype)) for flags in settings(dtype)]
-    return found
+            yield _row(Row("matmul", dtype, "cpu", "bound: any order in fp32, rounded once"), Flags(), full, seed)
+        for flags in settings(dtype):
+            row = Row("matmul", dtype, "cuda", "bound: what these flags allow", flags.told(dtype))
+            yield _row(row, flags, full, seed)
 
 
-def _row(dtype: str, device: str, flags: Flags, full: bool, seed: int, told: dict[str, Any]) -> Result:
-    claim = "bound: any order in fp32, rounded once"
-    if device == "cuda":
-        claim = "bound: what these flags allow"
-    if device == "cuda" and not torch.cuda.is_available():
-        return not_run("matmul", dtype, device, claim, "no CUDA device is at hand", **told)
-    facts: dict[str, Any] = {"dtype": str(TORCH[dtype])}
-    try:
-        names = asked(dtype, device, flags)
-        if device == "cuda":
-            facts |= repeatable(dtype, device, flags, seed)
-    except RuntimeError as e:
-        return not_run("matmul", dtype, device, claim, f"{type(e).__name__}: {e}"[:300], **told)
-    row = Row("matmul", dtype, device, claim, told)
+def _row(row: Row, flags: Flags, full: bool, seed: int) -> Result:
+    dtype, device = row.dtype, row.device
 
     def made() -> Iterator[Trial]:
         yield from trials(dtype, device, flags, full, seed)
@@ -204,4 +209,119 @@ def _row(dtype: str, device: str, flags: Flags, full: bool, seed: int, told: dic
             with applied(flags):
                 yield special.trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
 
-    return bounded(row, made, lambda: names, facts)
+    def judged() -> Result:
+        try:
+            names = asked(dtype, device, flags)
+            facts = repeatable(dtype, device, flags, seed) if device == "cuda" else {}
+        except RuntimeError as e:
+            return row.result(NOT_RUN, reason=raised(e))
+        return bounded(row, made, lambda: names, {"dtype": str(TORCH[dtype]), **facts})
+
+    return attempted(row, judged)
+
+
+# -- Sums that are scattered: within the bound for every order, and repeatable when asked.
+SCATTERED = ("uniform", "positive", "ones", "small")
+LENGTHS = (1, 2, 3, 7, 64, 250, 1000, 4099)
+WITNESSES = (2, 4, 8)
+MANY, PLACES, RUNS = 2**16, 5, 8
+SCATTER_CLAIM = "bound: any order of additions in storage"
+
+Scatter = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def _columns(total: Tensor, index: Tensor, x: Tensor) -> Tensor:
+    """scatter_add_ of scatter_rows, whose index is expanded: another kernel."""
+    wide = total.unsqueeze(1).repeat(1, 3)
+    return wide.scatter_add_(0, index.unsqueeze(1).expand(-1, 3), torch.stack([x, x, x], 1))[:, 1]
+
+
+SCATTERS: tuple[tuple[str, Scatter], ...] = (
+    ("index_add_ (scattered)", lambda total, index, x: total.index_add_(0, index, x)),
+    ("scatter_add_", lambda total, index, x: total.scatter_add_(0, index, x)),
+    ("scatter_add_ (scatter_rows)", _columns),
+)
+
+
+def scattered(scatter: Scatter, x: Bits, index: Any, places: int, dtype: str, device: str) -> Bits:
+    """Bit patterns of `places` sums from zero; `index` (int64, as long as x) says where each term goes."""
+    total = torch.zeros(places, dtype=TORCH[dtype], device=device)
+    return to_bits(scatter(total, torch.from_numpy(index).to(device), to_tensor(x, dtype, device)))
+
+
+def inputs(dtype: str, repeats: int, seed: int) -> Iterator[tuple[Bits, Any, int, str]]:
+    """Terms, their places, the number of places, and a note; no place receives more than 2^p terms."""
+    for kind in SCATTERED:
+        for length in LENGTHS:
+            for again in range(repeats):
+                rng = np.random.default_rng([seed, length, again, SCATTERED.index(kind)])
+                places = PLACES * -(-2 * length // 2 ** known(dtype).p)
+                index = rng.integers(0, places, length)
+                yield (
+                    sample(kind, dtype, length, rng),
+                    index,
+                    places,
+                    f"{kind}, n={length}, repeat={again}, seed={seed}",
+                )
+    for n in WITNESSES:
+        terms = encode(np.array([float(g / n) for g in accumulation_witness(n, dtype)]), dtype)
+        yield terms, np.zeros(n, dtype=np.int64), 1, f"the witness, n={n}"
+
+
+def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+    """The sum in every place against the bound for its terms."""
+    for x, index, places, note in inputs(dtype, repeats, seed):
+        got = scattered(scatter, x, index, places, dtype, device)
+        for place in np.unique(index):
+            own = x[index == place]
+            reach = Fraction(float(np.abs(decode(own, dtype)).max()))
+            bound = any_order_bound(dtype, len(own), reach) if reach else Fraction(0)
+            error = abs(value(got[place : place + 1], dtype) - exact_sum(own, dtype))
+            pattern = hexadecimal(got[place], known(dtype).bits)
+            told = f"{note}, place {place}, {len(own)} terms"
+            yield Trial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", told, len(own))
+
+
+def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
+    """2^16 terms into five places, eight times: the error counts sums whose bits are not those of the first run."""
+    rng = np.random.default_rng([seed, MANY])
+    x, index = sample("uniform", dtype, MANY, rng), rng.integers(0, PLACES, MANY)
+    runs = [scattered(scatter, x, index, PLACES, dtype, device) for _ in range(RUNS)]
+    off = [(r, p) for r in range(RUNS) for p in range(PLACES) if runs[r][p] != runs[0][p]]
+    run, place = off[0] if off else (0, 0)
+    width = known(dtype).bits
+    told = f"{RUNS} runs of {MANY} terms, seed={seed}; run {run}, place {place}"
+    return Trial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], width),
+                 hexadecimal(runs[0][place], width), told, MANY)  # fmt: skip
+
+
+def scatter_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
+    """Every scattered sum of a device, with deterministic algorithms off and on."""
+    for name, scatter in SCATTERS:
+        for dtype in DTYPES:
+            yield from (scatter_row(name, scatter, dtype, device, full, seed, on) for on in (False, True))
+
+
+def scatter_row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: int, on: bool) -> Result:
+    """One row, with deterministic algorithms on or off; the setting that was there before comes back. Never raises."""
+    claim = SCATTER_CLAIM + (", the same bits in 8 runs" if on else "")
+    row = Row(name, dtype, device, claim, {"deterministic": on})
+
+    def one_place(x: Tensor) -> Tensor:
+        index = torch.zeros(len(x), dtype=torch.int64, device=device)
+        return scatter(torch.zeros(1, dtype=x.dtype, device=device), index, x)
+
+    def judged() -> Result:
+        with applied(Flags(deterministic=on)):
+            try:
+                again = repeated(scatter, dtype, device, seed)
+            except RuntimeError as e:
+                return row.result(NOT_RUN, reason=raised(e))
+            return bounded(
+                row,
+                lambda: [*scatter_trials(scatter, dtype, device, 10 if full else 1, seed), *([again] if on else [])],
+                lambda: special.named(one_place, dtype, device),
+                facts={f"same bits in {RUNS} runs": again.error == 0},
+            )
+
+    return attempted(row, judged)

@@ -15,11 +15,21 @@ from torch import Tensor
 from gradproof.arith.bounds import accumulation_bound, scaling_bound
 from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance.accumulation import term_bound
-from gradproof.extras.conformance.deviations import FLUSHES
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
-from gradproof.extras.conformance.machine import Bits, Machine, Values, decode, encode, known
-from gradproof.extras.conformance.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run
-from gradproof.extras.conformance.trials import Trial, shown, value
+from gradproof.extras.conformance.machine import FLUSHES, Bits, Machine, Values, decode, encode, known
+from gradproof.extras.conformance.report import (
+    ERROR,
+    HOLDS,
+    REFUTED,
+    Fact,
+    Result,
+    Row,
+    Trial,
+    attempted,
+    hexadecimal,
+    shown,
+    value,
+)
 from gradproof.rounding.edge_cases import SCALES, WINDOWS, smallest_survivor
 
 # -- Whether a sum flushes: sixteen times the smallest subnormal number of a format, which every order adds up exactly.
@@ -56,18 +66,19 @@ def collect(
     operator: str, dtype: str, device: str, claim: str, facts: Callable[[], Iterator[Fact]], **more: Any
 ) -> Result:
     """A row of facts: REFUTED by the first that differs; never raises."""
-    if device == "cuda" and not torch.cuda.is_available():
-        return not_run(operator, dtype, device, claim, "no CUDA device is at hand")
-    try:
+    row = Row(operator, dtype, device, claim)
+
+    def judged() -> Result:
         made = list(facts())
-    except (RuntimeError, TypeError, ValueError, ArithmeticError) as e:
-        return Result(operator, dtype, device, claim, ERROR, reason=f"{type(e).__name__}: {e}"[:300])
-    off = [f for f in made if f.got != f.want]
-    first = off[0] if off else None
-    told = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
-    outcome = REFUTED if off else HOLDS if made else ERROR
-    return Result(operator, dtype, device, claim, outcome, len(made), len(off), first,
-                  facts={**told, **more}, reason="" if made else "no fact was found")  # fmt: skip
+        off = [f for f in made if f.got != f.want]
+        told = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
+        outcome, reason = (REFUTED if off else HOLDS, "") if made else (ERROR, "no fact was found")
+        return row.result(
+            outcome, cases=len(made), mismatches=len(off), first=off[0] if off else None, facts={**told, **more},
+            reason=reason,
+        )  # fmt: skip
+
+    return attempted(row, judged)
 
 
 def texts(bits: Bits, name: str) -> tuple[str, ...]:
