@@ -18,7 +18,7 @@ from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record
 from gradproof.execution.queries import HEAD, Query, Recorder, parse, script
-from gradproof.extras.attest import rerun as asking
+from gradproof.extras.attest import write as asking
 from gradproof.rounding import solvers
 from gradproof.rounding.solvers import version_of
 from gradproof.verdict.plan import plan
@@ -43,7 +43,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
 
 def indexed(heard: asking.Heard) -> dict[str, Any]:
     finding = {"outcome": "HOLDS", "reason": "", "stats": {"solver": smt.version()}}
-    return asking.row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
+    return asking.index_row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
 
 
 def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:

@@ -13,9 +13,8 @@ import torch
 from gradproof.extras.conformance import (
     elementwise,
     matmul,
+    matmul as flushing,
     reductions,
-    special,
-    special as flushing,
 )
 from gradproof.extras.conformance.elementwise import OPERATORS, Operator
 from gradproof.extras.conformance.machine import FLUSHES
@@ -94,7 +93,7 @@ def test_a_product_names_it(dtype: str, flushes: bool, monkeypatch: pytest.Monke
 
 
 def test_the_edges_name_it(flushes: bool) -> None:
-    found = {(r.operator, r.dtype): r for r in special.edge_rows("cpu")}
+    found = {(r.operator, r.dtype): r for r in matmul.edge_rows("cpu")}
     for dtype in WIDE:
         for edge in ("subnormal", "signed zero"):
             assert agrees(found[f"buf.add_: {edge}", dtype], flushes)

@@ -10,8 +10,7 @@ import pytest
 from gradproof.arith import smt
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.rounding import smtlib, solvers as solve
-from gradproof.rounding.lemma_plan import OWN, SYMFPU, method, routes
-from gradproof.rounding.lemma_store import recheck
+from gradproof.rounding.lemma_store import OWN, SYMFPU, method, recheck, routes
 from gradproof.rounding.step_contracts import LEMMAS, ROUND_FORMS
 
 HALF, SINGLE = FORMATS["fp16"], FORMATS["fp32"]

@@ -31,8 +31,8 @@ from typing import Any, Protocol
 from gradproof.arith import smt
 from gradproof.arith.context import ManyValued, Operators, Refusal, current, refused
 from gradproof.arith.formats import FORMATS, Format, widest
+from gradproof.arith.linear import power_of_two
 
-Interval = tuple[Fraction, Fraction]
 ORDER = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
 OPERATORS = {"+": "add", "-": "add", "*": "multiply", "/": "divide"}
 
@@ -102,6 +102,24 @@ class Sym(Operators, ManyValued):
         least = Fraction(0) if self.lo <= 0 <= self.hi else min(abs(self.lo), abs(self.hi))
         return Sym(term, least, max(abs(self.lo), abs(self.hi)), self.fmt, self.grid)
 
+    def sqrt(self) -> Any:
+        """The square root, by the run in progress."""
+        return current().root(self)
+
+    def exact(self) -> Sym:
+        """The same number without a format: what is done with it from here on is done over the reals."""
+        return Sym(self.term, self.lo, self.hi, None, self.grid)
+
+    def convert(self, name: str) -> Sym:
+        """The number in a format: unchanged in a run over the reals, free when it widens, else rounded."""
+        if not current().rounds:
+            return self
+        to = FORMATS[name]
+        if self.fmt is not None and FORMATS[self.fmt].p <= to.p and FORMATS[self.fmt].emin >= to.emin:
+            return Sym(self.term, self.lo, self.hi, name, self.grid)
+        rounded: Sym = current().rounder().fl(self.exact(), name, False)
+        return rounded
+
     def __mod__(self, other: int) -> Sym:
         return Sym(self.term % _whole(self, other))
 
@@ -152,7 +170,7 @@ def constant_of(x: Sym) -> Fraction | None:
 
 
 def _power_of_two(c: Fraction | None) -> bool:
-    return c is not None and c > 0 and c.numerator & (c.numerator - 1) == 0 and c.denominator & (c.denominator - 1) == 0
+    return c is not None and power_of_two(c)
 
 
 def _binary(op: str, left: Any, right: Any) -> Any:
@@ -233,22 +251,6 @@ def _grid(op: str, a: Sym, b: Sym) -> Fraction | None:
         return a.grid * b.grid
     c = constant_of(b)
     return a.grid / c if c is not None and _power_of_two(c) else None
-
-
-def exact_of(x: Sym) -> Sym:
-    """The same number without a format: what is done with it from here on is done over the reals."""
-    return Sym(x.term, x.lo, x.hi, None, x.grid)
-
-
-def convert(x: Sym, name: str) -> Sym:
-    """x in the format `name`: unchanged in a run over the reals, free when it widens, else rounded."""
-    if not current().rounds:
-        return x
-    to = FORMATS[name]
-    if x.fmt is not None and FORMATS[x.fmt].p <= to.p and FORMATS[x.fmt].emin >= to.emin:
-        return Sym(x.term, x.lo, x.hi, name, x.grid)
-    rounded: Sym = current().rounder().fl(exact_of(x), name, False)
-    return rounded
 
 
 class Ieee(Operators, ManyValued):

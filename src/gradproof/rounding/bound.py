@@ -100,7 +100,7 @@ def answer(setting: Setting) -> Answer:
     """The bound, with its certificate, and the witness. Raises OverflowError and NonLinear as linear floats do."""
     bound, made, contracts = proved(setting)
     found = witness(setting)
-    return Answer(setting, bound, error_of(_replayed(setting), found), tuple(found), made, contracts)
+    return Answer(setting, bound, error_of(replayed(setting), found), tuple(found), made, contracts)
 
 
 def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str, ...]]:
@@ -144,14 +144,14 @@ def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:
     return setting.n * made.bound + trees, rows_of(added)
 
 
-def _replayed(setting: Setting) -> Setting:
-    """Left to right is one of the orders where any is asked for."""
+def replayed(setting: Setting) -> Setting:
+    """The setting with an order that can be replayed: left to right is one of them where any is asked for."""
     return replace(setting, order="sequential") if setting.order == "any" else setting
 
 
 def witness(setting: Setting) -> list[Fraction]:
     """Gradients on which the setting errs far; no claim that nothing errs farther."""
-    one = _replayed(setting)
+    one = replayed(setting)
     if one.inputs:
         tried = [_tied_inputs(one), [one.reach] * one.n]
         if one.scale == "divide" and one.order == "sequential" and one.n & (one.n - 1) == 0 and _narrower(one):
@@ -213,7 +213,7 @@ def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict
         own = replace(setting, n=n)
         if proved(own)[0] <= tolerance:
             found["true up to"] = n
-        elif error_of(_replayed(own), witness(own)) > tolerance:
+        elif error_of(replayed(own), witness(own)) > tolerance:
             found["false from"] = n
             return found
         elif found["undecided from"] is None:

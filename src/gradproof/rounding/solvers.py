@@ -14,9 +14,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module, metadata
-from typing import Any
 
 from gradproof.core.workspace import PACKAGE
 
@@ -36,10 +35,6 @@ class Reply:
     seconds: float
     texts: int
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 def version_of(solver: str) -> str:

@@ -170,13 +170,21 @@ def statement(
     subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else _described("files.sha256", sources)
     passed, warned, failed = sorted_rows(report)
     result = "FAILED" if failed or not report["verdict"]["met"] else "WARNED" if warned else "PASSED"
+    configuration = [_described(name, sha256_of(Path(place))) for name, place in materials]
+    return _stated(subject, result, configuration, passed, warned, failed)
+
+
+def _stated(
+    subject: dict[str, Any], result: str, configuration: list[dict[str, Any]],
+    passed: list[str], warned: list[str], failed: list[str],
+) -> dict[str, Any]:  # fmt: skip
     return {
         "_type": TYPE,
         "subject": [subject],
         "predicateType": PREDICATE,
         "predicate": {
             "result": result,
-            "configuration": [_described(name, sha256_of(Path(place))) for name, place in materials],
+            "configuration": configuration,
             "passedTests": passed,
             "warnedTests": warned,
             "failedTests": failed,
@@ -191,19 +199,9 @@ def of_manifest(digest: str, statements: Mapping[str, tuple[str, str]]) -> dict[
     """
     results = {name: json.loads(text)["predicate"]["result"] for name, (_, text) in statements.items()}
     named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
-    texts = statements.values()
-    return {
-        "_type": TYPE,
-        "subject": [_described(MANIFEST, digest)],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "result": next((word for word in RESULTS if named[word]), "FAILED"),
-            "configuration": [_described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in texts],
-            "passedTests": named["PASSED"],
-            "warnedTests": named["WARNED"],
-            "failedTests": named["FAILED"],
-        },
-    }
+    result = next((word for word in RESULTS if named[word]), "FAILED")
+    texts = [_described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in statements.values()]
+    return _stated(_described(MANIFEST, digest), result, texts, named["PASSED"], named["WARNED"], named["FAILED"])
 
 
 def _described(name: str, digest: str) -> dict[str, Any]:

@@ -20,12 +20,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
 
 from gradproof.batches import planned
+from gradproof.contract.schema import Text, wrong
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
-from gradproof.extras.claims.document import Answer
 from gradproof.report.studies import (
     ABSENT,
     FRESH,
@@ -39,7 +38,6 @@ from gradproof.report.studies import (
     standing_of,
 )
 
-FORMAT = "gradproof-ledger/1"
 DocumentName = Literal["deterministic", "rounding", "scaling", "speedup", "sweep", "tokens"]
 Expected = Literal[
     "PROVED for all inputs", "PROVED within a bound", "REFUTED", "MEASURED true", "MEASURED false", "NOT TESTABLE"
@@ -49,20 +47,10 @@ _POINTER = re.compile(r"(/([^~/]|~[01])*)*")
 _NUMBER = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 
 
-def _wrong(code: str, expected: str) -> PydanticCustomError:
-    return PydanticCustomError(code, "{expected}", {"expected": expected})
-
-
-def _text(value: Any) -> Any:
-    if isinstance(value, str) and not value.strip():
-        raise _wrong("GP103", "a text that is not blank")
-    return value
-
-
 def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
     def check(value: Any) -> Any:
         if isinstance(value, str) and not pattern.fullmatch(value):
-            raise _wrong("GP122", expected)
+            raise wrong("GP122", expected)
         return value
 
     return BeforeValidator(check)
@@ -72,9 +60,9 @@ def _written(value: Any) -> Fraction:
     """A decimal number, exactly as it was written."""
     text = value.text if isinstance(value, Exact) else value
     if isinstance(text, bool) or not isinstance(value, (int, Exact)):
-        raise _wrong("GP104", "a number")
+        raise wrong("GP104", "a number")
     if not _NUMBER.fullmatch(str(text)):
-        raise _wrong("GP107", "a finite decimal number such as 1e-4")
+        raise wrong("GP107", "a finite decimal number such as 1e-4")
     return Fraction(str(text))
 
 
@@ -86,11 +74,10 @@ def _scalar(value: Any) -> Fraction | str | bool:
 
 def _some(value: Any) -> Any:
     if isinstance(value, list) and not value:
-        raise _wrong("GP103", "at least one entry")
+        raise wrong("GP103", "at least one entry")
     return value
 
 
-Text = Annotated[str, BeforeValidator(_text)]
 Pointer = Annotated[str, _shaped(_POINTER, "a JSON pointer such as /compared/train_equal (RFC 6901)")]
 Number = Annotated[Fraction, BeforeValidator(_written)]
 Scalar = Annotated[Any, BeforeValidator(_scalar)]
@@ -204,7 +191,10 @@ def _value(node: ast.expr, text: str) -> Fraction:
 
 
 Value = Fraction | str | bool
-LIMITS = (("at_least", ">="), ("at_most", "<="), ("above", ">"), ("below", "<"))
+LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("at_least", ">=", operator.ge), ("at_most", "<=", operator.le), ("above", ">", operator.gt),
+    ("below", "<", operator.lt),
+)  # fmt: skip
 DIGITS = 12
 LONGEST = 24
 
@@ -213,34 +203,12 @@ class Unread(ValueError):
     """There is no such value, in words."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a figure gave. `origin`: what it was read from; `told` is the value in words, "" where there is none."""
-
-    answer: Answer
-    origin: str
-    told: str
-    said: str
-    reason: str
-    again: str
-
-
 def judged(figure: FigureShape, value: Value) -> bool:
     """Whether the value is what the claim says, exactly."""
     if figure.equals is not None and (type(value) is not type(figure.equals) or value != figure.equals):
         return False
-    limits = [(name, getattr(figure, name)) for name, _ in LIMITS if getattr(figure, name) is not None]
-    if not limits:
-        return True
-    if not isinstance(value, Fraction):
-        return False
-    within = {
-        "at_least": lambda limit: value >= limit,
-        "at_most": lambda limit: value <= limit,
-        "above": lambda limit: value > limit,
-        "below": lambda limit: value < limit,
-    }
-    return all(within[name](limit) for name, limit in limits)
+    limits = [(holds, limit) for name, _, holds in LIMITS if (limit := getattr(figure, name)) is not None]
+    return not limits or (isinstance(value, Fraction) and all(holds(value, limit) for holds, limit in limits))
 
 
 def value_of(figure: FigureShape, document: Any) -> Value:
@@ -258,7 +226,7 @@ def value_of(figure: FigureShape, document: Any) -> Value:
 
 def _numeric(figure: FigureShape) -> bool:
     """Whether the claim speaks of a number, so that a text at the place is read as one."""
-    limits = [getattr(figure, name) for name, _ in LIMITS]
+    limits = [getattr(figure, name) for name, _, _ in LIMITS]
     return isinstance(figure.equals, Fraction) or any(limit is not None for limit in limits)
 
 
@@ -377,7 +345,7 @@ def _decimal(value: Fraction) -> str:
 def said(figure: FigureShape) -> str:
     """What the claim says of the value, in words."""
     words = [f"= {told(figure.equals)}"] if figure.equals is not None else []
-    words += [f"{sign} {told(getattr(figure, name))}" for name, sign in LIMITS if getattr(figure, name) is not None]
+    words += [f"{sign} {told(getattr(figure, name))}" for name, sign, _ in LIMITS if getattr(figure, name) is not None]
     return " and ".join(words)
 
 

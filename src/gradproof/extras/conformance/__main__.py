@@ -38,7 +38,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
     """The rows of every section asked for, in order; each is told as it comes."""
-    from gradproof.extras.conformance import accumulation, elementwise, matmul, reductions, special
+    from gradproof.extras.conformance import accumulation, elementwise, matmul, reductions
 
     full, device, seed = not o.quick, o.device, o.seed
     elements = o.elements or (10**6 if full else 10**4)
@@ -52,7 +52,7 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
         "matmul": lambda: matmul.rows(device, full, seed),
         "full_runs": lambda: accumulation.all_runs(device, counts, elements, seed),
         "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3)),
-        "special": lambda: special.rows(device, full),
+        "special": lambda: matmul.special_rows(device, full),
     }
     found: dict[str, list[Result]] = {name: [] for name in SECTIONS if not o.only or name in o.only}
     for name, rows in found.items():

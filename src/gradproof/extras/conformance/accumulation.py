@@ -42,7 +42,6 @@ from gradproof.extras.conformance.report import (
 )
 
 PAIRS = (("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))
-KINDS = ("uniform", "positive", "near one", "wide")
 CLAIM = "bound: accumulation and scaling, of the recorded g_i"
 SAMPLE, CLOSE, CLOSEST = 48, 0.9, 200
 DECIDED = 500_000  # elements above their bound by the reference's own slack, decided in rationals

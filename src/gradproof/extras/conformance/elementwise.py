@@ -19,7 +19,7 @@ also runs its control, a machine that it is not: a comparison that cannot tell t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,7 +34,6 @@ from gradproof.extras.conformance.machine import (
     Machine,
     Mask,
     Program,
-    Values,
     decode,
     disagree,
     encode,
@@ -169,11 +168,11 @@ def to_bits(tensor: Tensor) -> Bits:
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """An operator: the call, the program that it is claimed to be, and the machine's habits.
+    """An operator: the call, the name of the program that it is claimed to be, and the machine's habits.
 
     `habits` holds what differs from plain rounding, for every device; `by_device` what differs on one. `single`: the
     claim is one correct rounding to storage. `control`: habits of a machine that is not this kernel, and that a run
-    must tell apart from it; "program" there replaces the program. `result`: dtype of the result, where it is another.
+    must tell apart from it; "computes" there replaces the program. `result`: dtype of the result, where it is another.
     `otherwise`: habits of a second machine, by device, that may have computed an element instead. `ulps`: how many
     neighbours away a result may be, by device and dtype; 0 elsewhere.
     """
@@ -181,7 +180,7 @@ class Operator:
     name: str
     arity: int
     kernel: Kernel
-    program: Program
+    computes: str
     control: Mapping[str, Any]
     scalars: tuple[float, ...] = (1.0,)
     single: bool = True
@@ -192,6 +191,11 @@ class Operator:
     result: str = ""
     otherwise: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     ulps: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    @property
+    def program(self) -> Program:
+        """What it is claimed to compute."""
+        return PROGRAMS[self.computes]
 
     def claim(self, dtype: str, device: str) -> str:
         """The claim in words."""
@@ -221,9 +225,9 @@ class Operator:
 
     def wrong(self, dtype: str, device: str) -> tuple[Machine, Program]:
         """The control: a machine and a program that this operator is not."""
-        changes = {k: v for k, v in self.control.items() if k != "program"}
+        changes = {k: v for k, v in self.control.items() if k != "computes"}
         machine = _changed(self.machine(dtype, device), changes, dtype)
-        return machine, self.control.get("program", self.program)
+        return machine, PROGRAMS[self.control.get("computes", self.computes)]
 
 
 def _changed(base: Machine, changes: Mapping[str, Any], dtype: str) -> Machine:
@@ -232,56 +236,22 @@ def _changed(base: Machine, changes: Mapping[str, Any], dtype: str) -> Machine:
     return replace(base, **{k: {"storage": dtype, "other": other}.get(str(v), v) for k, v in changes.items()})
 
 
-def _add(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.add(x[0], x[1])
-
-
-def _sub(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.add(x[0], -x[1])
-
-
-def _mul(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.mul(x[0], x[1])
-
-
-def _div(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.div(x[0], x[1])
-
-
-def _mul_scalar(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.mul(x[0], m.constant(s))
-
-
-def _div_scalar(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.div_scalar(x[0], s)
-
-
-def _add_scalar(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.add(x[0], m.constant(s))
-
-
-def _add_alpha(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.muladd(m.constant(s), x[1], x[0])
-
-
-def _sqrt(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.sqrt(x[0])
-
-
-def _far_sqrt(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.mul(m.sqrt(x[0]), np.array([SLACK]))
-
-
-def _convert(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return x[0]
-
-
-def _addcmul(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.muladd(m.mul(m.constant(s), x[1]), x[2], x[0])
-
-
-def _addcdiv(m: Machine, x: Sequence[Values], s: float) -> Values:
-    return m.add(x[0], m.div(m.mul(m.constant(s), x[1]), x[2]))
+PROGRAMS: Mapping[str, Program] = {
+    "add": lambda m, x, s: m.add(x[0], x[1]),
+    "sub": lambda m, x, s: m.add(x[0], -x[1]),
+    "mul": lambda m, x, s: m.mul(x[0], x[1]),
+    "div": lambda m, x, s: m.div(x[0], x[1]),
+    "mul scalar": lambda m, x, s: m.mul(x[0], m.constant(s)),
+    "div scalar": lambda m, x, s: m.div_scalar(x[0], s),
+    "add scalar": lambda m, x, s: m.add(x[0], m.constant(s)),
+    "add alpha": lambda m, x, s: m.muladd(m.constant(s), x[1], x[0]),
+    "sqrt": lambda m, x, s: m.sqrt(x[0]),
+    "far sqrt": lambda m, x, s: m.mul(m.sqrt(x[0]), np.array([SLACK])),
+    "reciprocal": lambda m, x, s: m.div(np.ones(1), x[0]),
+    "convert": lambda m, x, s: x[0],
+    "addcmul": lambda m, x, s: m.muladd(m.mul(m.constant(s), x[1]), x[2], x[0]),
+    "addcdiv": lambda m, x, s: m.add(x[0], m.div(m.mul(m.constant(s), x[1]), x[2])),
+}
 
 
 def _foreach(name: str) -> Kernel:
@@ -303,47 +273,47 @@ STORED = {"cpu": {"scalar": "storage"}}
 SLACK = 1 + 2.0**-20
 
 OPERATORS: tuple[Operator, ...] = (
-    Operator("add_(tensor)", 2, lambda x, s: x[0].clone().add_(x[1]), _add, NARROW),
-    Operator("sub(tensor)", 2, lambda x, s: x[0] - x[1], _sub, NARROW),
-    Operator("mul(tensor)", 2, lambda x, s: x[0] * x[1], _mul, NARROW),
-    Operator("div(tensor)", 2, lambda x, s: x[0] / x[1], _div, NARROW, single=False),
-    Operator("add(scalar)", 1, lambda x, s: x[0] + s, _add_scalar, COARSE, SCALARS, single=False,
+    Operator("add_(tensor)", 2, lambda x, s: x[0].clone().add_(x[1]), "add", NARROW),
+    Operator("sub(tensor)", 2, lambda x, s: x[0] - x[1], "sub", NARROW),
+    Operator("mul(tensor)", 2, lambda x, s: x[0] * x[1], "mul", NARROW),
+    Operator("div(tensor)", 2, lambda x, s: x[0] / x[1], "div", NARROW, single=False),
+    Operator("add(scalar)", 1, lambda x, s: x[0] + s, "add scalar", COARSE, SCALARS, single=False,
              by_device=STORED),
-    Operator("mul(scalar)", 1, lambda x, s: x[0] * s, _mul_scalar, COARSE, SCALARS, single=False),
+    Operator("mul(scalar)", 1, lambda x, s: x[0] * s, "mul scalar", COARSE, SCALARS, single=False),
     Operator(
-        "div(scalar)", 1, lambda x, s: x[0].clone().div_(s), _div_scalar, COARSE, SCALARS, single=False,
+        "div(scalar)", 1, lambda x, s: x[0].clone().div_(s), "div scalar", COARSE, SCALARS, single=False,
         by_device={"cuda": {"reciprocal": True}},
     ),
     Operator(
-        "add(tensor, alpha)", 2, lambda x, s: torch.add(x[0], x[1], alpha=s), _add_alpha, NARROW, (0.7,),
+        "add(tensor, alpha)", 2, lambda x, s: torch.add(x[0], x[1], alpha=s), "add alpha", NARROW, (0.7,),
         single=False, habits={"contract": True}, dtypes=("fp32",),
     ),
     Operator(
-        "add(tensor, alpha)", 2, lambda x, s: torch.add(x[0], x[1], alpha=s), _add_alpha, NARROW, (0.7,),
+        "add(tensor, alpha)", 2, lambda x, s: torch.add(x[0], x[1], alpha=s), "add alpha", NARROW, (0.7,),
         single=False, habits={"contract": True}, by_device=STORED, dtypes=("fp16", "bf16"),
         otherwise={"cpu": {"contract": False, "work": "storage"}},
     ),
-    Operator("sqrt", 1, lambda x, s: x[0].sqrt(), _sqrt, {"program": _far_sqrt}, dtypes=("fp32",),
+    Operator("sqrt", 1, lambda x, s: x[0].sqrt(), "sqrt", {"computes": "far sqrt"}, dtypes=("fp32",),
              ulps={("cpu", "fp32"): 1}),
-    Operator("sqrt", 1, lambda x, s: x[0].sqrt(), _sqrt, NARROW, dtypes=("fp16", "bf16")),
-    Operator("reciprocal", 1, lambda x, s: x[0].reciprocal(), lambda m, x, s: m.div(np.ones(1), x[0]), NARROW,
+    Operator("sqrt", 1, lambda x, s: x[0].sqrt(), "sqrt", NARROW, dtypes=("fp16", "bf16")),
+    Operator("reciprocal", 1, lambda x, s: x[0].reciprocal(), "reciprocal", NARROW,
              single=False),
-    Operator("to(fp16)", 1, lambda x, s: x[0].to(torch.float16), _convert, NARROW, dtypes=("fp32",), result="fp16"),
-    Operator("to(bf16)", 1, lambda x, s: x[0].to(torch.bfloat16), _convert, NARROW, dtypes=("fp32",), result="bf16"),
-    Operator("_foreach_add_(tensors)", 2, _foreach("_foreach_add_"), _add, NARROW),
-    Operator("_foreach_mul_(tensors)", 2, _foreach("_foreach_mul_"), _mul, NARROW),
-    Operator("_foreach_mul_(scalar)", 1, _foreach("_foreach_mul_"), _mul_scalar, COARSE, SCALARS, single=False,
+    Operator("to(fp16)", 1, lambda x, s: x[0].to(torch.float16), "convert", NARROW, dtypes=("fp32",), result="fp16"),
+    Operator("to(bf16)", 1, lambda x, s: x[0].to(torch.bfloat16), "convert", NARROW, dtypes=("fp32",), result="bf16"),
+    Operator("_foreach_add_(tensors)", 2, _foreach("_foreach_add_"), "add", NARROW),
+    Operator("_foreach_mul_(tensors)", 2, _foreach("_foreach_mul_"), "mul", NARROW),
+    Operator("_foreach_mul_(scalar)", 1, _foreach("_foreach_mul_"), "mul scalar", COARSE, SCALARS, single=False,
              by_device=STORED),
-    Operator("_foreach_mul(scalar)", 1, lambda x, s: torch._foreach_mul([x[0]], s)[0], _mul_scalar, COARSE, SCALARS,
+    Operator("_foreach_mul(scalar)", 1, lambda x, s: torch._foreach_mul([x[0]], s)[0], "mul scalar", COARSE, SCALARS,
              single=False),
-    Operator("_foreach_div_(scalar)", 1, _foreach("_foreach_div_"), _div_scalar, COARSE, SCALARS, single=False),
-    Operator("_foreach_div_(tensors)", 2, _foreach("_foreach_div_"), _div, NARROW, single=False),
+    Operator("_foreach_div_(scalar)", 1, _foreach("_foreach_div_"), "div scalar", COARSE, SCALARS, single=False),
+    Operator("_foreach_div_(tensors)", 2, _foreach("_foreach_div_"), "div", NARROW, single=False),
     Operator(
-        "addcmul", 3, lambda x, s: torch.addcmul(x[0], x[1], x[2], value=s), _addcmul, NARROW,
+        "addcmul", 3, lambda x, s: torch.addcmul(x[0], x[1], x[2], value=s), "addcmul", NARROW,
         (1.0, 0.7), single=False, habits={"contract": True}, devices=("cpu",),
     ),
     Operator(
-        "addcdiv", 3, lambda x, s: torch.addcdiv(x[0], x[1], x[2], value=s), _addcdiv, NARROW, (1.0, -0.001),
+        "addcdiv", 3, lambda x, s: torch.addcdiv(x[0], x[1], x[2], value=s), "addcdiv", NARROW, (1.0, -0.001),
         single=False, devices=("cpu",),
     ),
 )  # fmt: skip

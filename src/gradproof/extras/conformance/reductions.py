@@ -27,7 +27,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +35,7 @@ import torch
 from torch import Tensor
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import special
+from gradproof.extras.conformance import matmul
 from gradproof.extras.conformance.elementwise import DTYPES, TORCH, to_bits, to_tensor
 from gradproof.extras.conformance.machine import (
     Bits,
@@ -58,6 +58,7 @@ from gradproof.extras.conformance.report import (
     hexadecimal,
     sample,
     shown,
+    stored,
     value,
 )
 
@@ -68,11 +69,7 @@ LR, DECAY, EPS = 1e-3, 1e-2, 1e-8
 VALUE = 0.7
 
 Reduce = Callable[[Tensor], Tensor]
-
-
-def stored(name: str, exact: Fraction, error: Fraction) -> Fraction:
-    """Error bound after the rounding of an fp32 result to storage, for an exact value and a bound on its error."""
-    return error if name == "fp32" else error + max(FORMATS[name].u * (abs(exact) + error), FORMATS[name].tiny / 2)
+Checked = tuple[Fraction, Fraction]
 
 
 def sum_bound(x: Bits, name: str) -> tuple[Fraction, Fraction]:
@@ -89,16 +86,14 @@ def mean_bound(x: Bits, name: str) -> tuple[Fraction, Fraction]:
     return exact / n, stored(name, exact / n, error)
 
 
-def check_sum(got: Bits, x: Bits, name: str) -> tuple[Fraction, Fraction]:
+def check_sum(got: Bits, x: Bits, name: str, bound: Callable[..., tuple[Fraction, Fraction]] = sum_bound) -> Checked:
     """Error and bound of a computed sum."""
-    exact, bound = sum_bound(x, name)
-    return abs(value(got, name) - exact), bound
+    exact, most = bound(x, name)
+    return abs(value(got, name) - exact), most
 
 
-def check_mean(got: Bits, x: Bits, name: str) -> tuple[Fraction, Fraction]:
-    """Error and bound of a computed mean."""
-    exact, bound = mean_bound(x, name)
-    return abs(value(got, name) - exact), bound
+check_mean = partial(check_sum, bound=mean_bound)
+"""Error and bound of a computed mean."""
 
 
 def check_norm(got: Bits, x: Bits, name: str, parts: int = 0) -> tuple[Fraction, Fraction]:
@@ -122,7 +117,7 @@ def sum_squares(x: Bits, name: str) -> Fraction:
     return sum((exact_dot(p, p, name) for p in np.array_split(x, len(x) // 2**13 + 1)), Fraction(0))
 
 
-Check = Callable[[Bits, Bits, str], tuple[Fraction, Fraction]]
+Check = Callable[[Bits, Bits, str], Checked]
 
 REDUCTIONS: tuple[tuple[str, Reduce, Check], ...] = (
     ("sum", lambda t: t.sum(), check_sum),
@@ -170,7 +165,7 @@ def asked(reduce: Reduce, check: Check, dtype: str, device: str) -> tuple[str, .
     """What designed inputs say about a reduction; of a norm, whose squares underflow, nothing."""
     if check is check_sum:
         return sum_probe(reduce, dtype, device)
-    return special.named(reduce, dtype, device, want=1) if check is check_mean else ()
+    return matmul.named(reduce, dtype, device, want=1) if check is check_mean else ()
 
 
 def total_norm(dtype: str, device: str, seed: int, sizes: tuple[int, ...]) -> tuple[list[Bits], Bits, list[Tensor]]:

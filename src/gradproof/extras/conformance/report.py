@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from gradproof import __version__
+from gradproof.arith.formats import FORMATS
 from gradproof.core.files import write_whole
 from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
 
@@ -317,3 +318,8 @@ def each_element(
     patterns = tuple(hexadecimal(b[at], width) for b in operands)
     yield Trial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}",
                 f"{note}, every element, in float64", len(got))  # fmt: skip
+
+
+def stored(name: str, exact: Fraction, error: Fraction) -> Fraction:
+    """Error bound after the rounding of an fp32 result to storage, for an exact value and a bound on its error."""
+    return error if name == "fp32" else error + max(FORMATS[name].u * (abs(exact) + error), FORMATS[name].tiny / 2)

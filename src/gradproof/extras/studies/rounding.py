@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from gradproof import __version__
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.rounding.accumulation import Setting, error_of
-from gradproof.rounding.bound import answer, proved, thresholds, witness
+from gradproof.rounding.bound import answer, proved, replayed, thresholds, witness
 from gradproof.rounding.lattice import exhaustive
 
 # -- The command: `python -m gradproof.extras.studies.rounding --out reports/rounding.json [--most N]`.
@@ -189,11 +189,7 @@ def _true(asked: Question, n: int) -> dict[str, Any]:
 
 def _false(asked: Question, n: int) -> dict[str, Any]:
     own = asked.setting(n)
-    return {"n": n, "by": "witness", "error": str(error_of(_one_order(own), witness(own)))}
-
-
-def _one_order(setting: Setting) -> Setting:
-    return replace(setting, order="sequential") if setting.order == "any" else setting
+    return {"n": n, "by": "witness", "error": str(error_of(replayed(own), witness(own)))}
 
 
 Side = dict[str, Any] | None

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from gradproof.core.schemas.sweep import Row, Setup, Sweep, Variance
 
 FUNCTION = "models.throughput:one_rank"
-NETS = ("char", "mlp")
 LEAST_STEPS, MOST_RANKS = 6, 16
 CONFIDENCE = 0.95
 SECONDS_A_RUN = 900.0
