@@ -159,6 +159,7 @@ def rounding(fmt: Format, bits: int = BITS) -> Rounding:
     return Rounding(fmt, bits)
 
 
+# -- Bounds as exact rationals.
 def accumulation_bound(fmt: str, n: int, magnitude: Fraction) -> Fraction:
     """Worst |fl(sum) - sum| of n sequential additions of numbers of `fmt` with |x_i| <= magnitude / n.
 

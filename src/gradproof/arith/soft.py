@@ -23,12 +23,14 @@ magnitude at most 2^p q needs no rounding), which is the first case.
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import total_ordering
 from math import inf, isfinite, isqrt, lcm
 from typing import Any, NoReturn
 
 from gradproof.arith.formats import FORMATS, Format, widest
 
 
+@total_ordering
 class Soft:
     """A finite number of a format. Operations with ints and Fractions round the constant first.
 
@@ -86,15 +88,6 @@ class Soft:
     def __lt__(self, other: Any) -> bool:
         return self.value < _exact(other)
 
-    def __le__(self, other: Any) -> bool:
-        return self.value <= _exact(other)
-
-    def __gt__(self, other: Any) -> bool:
-        return self.value > _exact(other)
-
-    def __ge__(self, other: Any) -> bool:
-        return self.value >= _exact(other)
-
     def __eq__(self, other: object) -> bool:
         return self.value == _exact(other)
 
@@ -134,6 +127,7 @@ def near_sqrt(x: Fraction, bits: int = 240) -> Fraction:
     return Fraction(2 * root + (not exact), 2 * 2**bits)
 
 
+# -- Exact rationals that stay linear under symbolic execution, and their rounding.
 LARGEST_POWER = 8
 
 

@@ -253,6 +253,7 @@ def _grid(op: str, a: Sym, b: Sym) -> Fraction | None:
     return a.grid / c if c is not None and _power_of_two(c) else None
 
 
+# -- Numbers in the solver's theory of floating point.
 class Ieee(Operators, ManyValued):
     """A symbolic number of an IEEE format; every operation rounds to nearest even."""
 
@@ -331,6 +332,7 @@ class Ieee(Operators, ManyValued):
         return SymBool(smt.ieee_finite(self.term))
 
 
+# -- The machine that rounds by a stub.
 class OutOfRange(BaseException):
     """The stub says nothing sound about this operation: no range, possible overflow, or a promise that is not kept."""
 

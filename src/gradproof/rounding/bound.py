@@ -246,6 +246,7 @@ def as_json(found: Answer) -> dict[str, Any]:
     }  # fmt: skip
 
 
+# -- Relative error and norms.
 PLACES = 2**64
 
 
@@ -256,17 +257,17 @@ def power(n: int) -> int:
     return n
 
 
-def root_above(d: int, places: int = PLACES) -> Fraction:
-    """The least multiple of 1 / places that is no less than the square root. Raises ValueError for negative d."""
-    below = root_below(d, places)
-    return below if below * below == d else below + Fraction(1, places)
+def root_above(d: int) -> Fraction:
+    """The least multiple of 1 / PLACES that is no less than the square root. Raises ValueError for negative d."""
+    below = root_below(d)
+    return below if below * below == d else below + Fraction(1, PLACES)
 
 
-def root_below(d: int, places: int = PLACES) -> Fraction:
-    """The largest multiple of 1 / places that is no more than the square root. Raises ValueError for negative d."""
+def root_below(d: int) -> Fraction:
+    """The largest multiple of 1 / PLACES that is no more than the square root. Raises ValueError for negative d."""
     if d < 0:
         raise ValueError("the root of a negative number")
-    return Fraction(isqrt(d * places * places), places)
+    return Fraction(isqrt(d * PLACES * PLACES), PLACES)
 
 
 @dataclass(frozen=True)

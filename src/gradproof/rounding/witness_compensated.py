@@ -230,6 +230,7 @@ def pairwise_witness(n: int, fmt_name: str) -> list[Fraction]:
     return max(found)[1]
 
 
+# -- Compensated and blocked sums: a beam search.
 DOWN, UP = 1, -1
 BEAM, LONG = 6, 256  # partial sums that are kept: more for a few terms, fewer for more than LONG
 Numbers = tuple[int, ...]

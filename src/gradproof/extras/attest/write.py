@@ -268,6 +268,7 @@ def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) ->
         yield f"{row['check']}: {words}" if agree == known else Problem("GP449", row["file"], words)
 
 
+# -- The bundle itself.
 NO_QUERIES = "left out with --no-queries"
 
 

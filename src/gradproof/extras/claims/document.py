@@ -272,6 +272,7 @@ def exit_of(rows: list[Row]) -> Exit:
     return Exit.OPEN if Effect.OPEN in effects else Exit.MET
 
 
+# -- What a ledger looks like.
 HERE = PACKAGE / "report" / "formats"
 STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
 EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}

@@ -12,10 +12,8 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,10 +24,9 @@ from gradproof.contract.schema import Text, wrong
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.report.studies import (
-    ABSENT,
+    DETERMINISTIC,
     FRESH,
-    REJECTED,
-    STALE,
+    TOKENS,
     TRAINING,
     differing,
     makes,
@@ -353,65 +350,41 @@ def said(figure: FigureShape) -> str:
 LARGEST = 1 << 24
 
 
-@dataclass(frozen=True)
-class Study:
-    """A document in `reports/`, the command that makes it, and its strict shape as `module:Class` where it has one."""
-
-    file: str
-    make: str
-    shape: str = ""
-
-
-STUDIES: Mapping[str, Study] = {
-    "deterministic": Study(
-        "deterministic.json",
-        "python -m gradproof.extras.studies.deterministic --out reports/deterministic.json",
-        "gradproof.core.schemas.deterministic:Deterministic",
-    ),
-    "rounding": Study("rounding.json", "python -m gradproof.extras.studies.rounding --out reports/rounding.json"),
-    "scaling": Study("scaling.json", "make throughput"),
-    "speedup": Study("speedup.json", "make throughput"),
-    "sweep": Study("sweep.json", "make throughput"),
-    "tokens": Study("tokens.json", "python -m symbolic.token_study --out reports/tokens.json --plots docs"),
+MAKE: Mapping[str, str] = {
+    "deterministic": DETERMINISTIC.make,
+    "rounding": "python -m gradproof.extras.studies.rounding --out reports/rounding.json",
+    "tokens": TOKENS.make,
+    **dict.fromkeys(("scaling", "speedup", "sweep"), "make throughput"),
 }
+"""The command that makes each document."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A document as it stands; `content` is empty unless it is fresh."""
-
-    standing: str
-    reason: str
-    content: Mapping[str, Any]
-
-
-def document(workspace: Workspace, name: str) -> Found:
-    """One of STUDIES, with its standing."""
+def document(workspace: Workspace, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Why one of the documents is not to be believed, or nothing; and its content where it is fresh."""
     if name == "rounding":
         section = rounding(workspace)
-        fresh = section["standing"] == FRESH
-        return Found(section["standing"], section["reason"], section["document"] if fresh else {})
-    study = STUDIES[name]
-    path = next((f / study.file for f in places(workspace) if (f / study.file).exists()), None)
+        return ("", section["document"]) if section["standing"] == FRESH else (section["reason"], {})
+    file = f"{name}.json"
+    path = next((f / file for f in places(workspace) if (f / file).exists()), None)
     if path is None:
-        return Found(ABSENT, f"there is no reports/{study.file}", {})
+        return f"there is no reports/{file}", {}
     try:
-        content = _read(path, name, study)
+        content = _read(path, name)
     except ValueError as error:
-        return Found(REJECTED, f"reports/{study.file} is rejected: {error}", {})
-    for made in TRAINING:
-        if made.file == study.file and makes(made, workspace):
-            standing, reason = standing_of(made, workspace, path)
-            return Found(standing, reason, content if standing == FRESH else {})
+        return f"reports/{file} is rejected: {error}", {}
+    study = next(s for s in TRAINING if s.file == file)
+    if makes(study, workspace):
+        standing, reason = standing_of(study, workspace, path)
+        return ("", content) if standing == FRESH else (reason, {})
     sources = content.get("sources")
     if not isinstance(sources, dict) or not sources:
-        return Found(STALE, f"reports/{study.file} does not say which sources made it", {})
+        return f"reports/{file} does not say which sources made it", {}
     now = {key: digest for key in sources if (digest := _digest(workspace, key)) is not None}
     changed = differing({key: str(digest) for key, digest in sources.items()}, now)
-    return Found(STALE, f"reports/{study.file}: {changed}", {}) if changed else Found(FRESH, "", content)
+    return (f"reports/{file}: {changed}", {}) if changed else ("", content)
 
 
-def _read(path: Path, name: str, study: Study) -> dict[str, Any]:
+def _read(path: Path, name: str) -> dict[str, Any]:
     """The document as JSON values. Raises ValueError with the reason why it is not to be believed."""
     try:
         with path.open("rb") as stream:
@@ -427,11 +400,11 @@ def _read(path: Path, name: str, study: Study) -> dict[str, Any]:
     head = f"gradproof-{name}/"
     if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(head):
         raise ValueError(f"its schema is not {head}N")
-    if study.shape:
+    if name == "deterministic":
         from gradproof.core.schemas.base import read
+        from gradproof.core.schemas.deterministic import Deterministic
 
-        module, _, attribute = study.shape.partition(":")
-        read(path, getattr(import_module(module), attribute))
+        read(path, Deterministic)
     return content
 
 

@@ -38,7 +38,6 @@ from gradproof.extras.claims.document import (
     totals,
 )
 from gradproof.extras.claims.figures import (
-    STUDIES,
     ClaimShape,
     ComputeError,
     FigureShape,
@@ -46,7 +45,6 @@ from gradproof.extras.claims.figures import (
     computed,
     document,
 )
-from gradproof.report.studies import FRESH
 
 if TYPE_CHECKING:
     from gradproof.evidence.record import Standing
@@ -215,6 +213,7 @@ def _computed(figure: FigureShape, place: _Place) -> Iterator[Problem]:
         yield place.problem("GP505", f"{figure.compute!r}: {error}", "numbers, + - * / and brackets", "compute")
 
 
+# -- Ledger and verdicts on contracts -> the document.
 SHOWN = 4
 LONGEST = 40
 EXPLORATION = ("branches", "paths")
@@ -260,7 +259,7 @@ class _Builder:
         verdicts = session.verdicts(standings)
         self.contract = {name: c for c, v in verdicts.items() for name in v.rulings}
         self.rulings: dict[str, Ruling] = {n: r for v in verdicts.values() for n, r in v.rulings.items()}
-        self.documents: dict[str, Any] = {}
+        self.documents: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
     def row(self, claim: ClaimShape) -> Row:
         """One claim with its verdict."""
@@ -321,7 +320,7 @@ class _Builder:
     def _origin(self, figure: FigureShape) -> tuple[str, str, str]:
         """What a figure is read from, where, and the command that makes it again."""
         if figure.document is not None:
-            return f"study:{figure.document}", _place(figure), STUDIES[figure.document].make
+            return f"study:{figure.document}", _place(figure), figures.MAKE[figure.document]
         if figure.evidence is not None:
             ruling = self._evidence(figure)
             return ruling.check.id, _place(figure), again(ruling.check)
@@ -357,10 +356,10 @@ class _Builder:
             name = figure.document
             if name not in self.documents:
                 self.documents[name] = document(self.session.workspace, name)
-            found = self.documents[name]
-            if found.standing != FRESH:
-                raise figures.Unread(found.reason)
-            return found.content
+            reason, content = self.documents[name]
+            if reason:
+                raise figures.Unread(reason)
+            return content
         if figure.evidence is not None:
             ruling = self._evidence(figure)
             finding = _finding(ruling)

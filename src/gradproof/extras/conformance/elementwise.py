@@ -93,21 +93,19 @@ def close(name: str, rng: np.random.Generator, count: int, arity: int) -> list[B
     found = []
     for _ in range(arity):
         field = np.clip(base + rng.integers(-f.p - 2, f.p + 3, count), 0, top - 1)
-        sign = rng.integers(0, 2, count) << (f.bits - 1)
-        found.append((sign | field << (f.p - 1) | rng.integers(0, 2 ** (f.p - 1), count)).astype(np.uint32))
+        found.append(_signed(name, rng, field))
     if arity == 3:
-        found[1] = _near_one(name, rng, count)
-        found[2] = _near_one(name, rng, count)
+        found[1:] = [_signed(name, rng, f.emax + rng.integers(-3, 3, count)) for _ in range(2)]
         minus = encode(-decode(found[1], name) * decode(found[2], name), name)
         found[0] = (minus.astype(np.int64) + rng.integers(-3, 4, count)).astype(np.uint32)
     return found
 
 
-def _near_one(name: str, rng: np.random.Generator, count: int) -> Bits:
+def _signed(name: str, rng: np.random.Generator, field: npt.NDArray[np.int64]) -> Bits:
+    """Numbers of these exponent fields, with random signs and significands."""
     f = known(name)
-    field = f.emax + rng.integers(-3, 3, count)
-    sign = rng.integers(0, 2, count) << (f.bits - 1)
-    patterns: Bits = (sign | field << (f.p - 1) | rng.integers(0, 2 ** (f.p - 1), count)).astype(np.uint32)
+    sign = rng.integers(0, 2, len(field)) << (f.bits - 1)
+    patterns: Bits = (sign | field << (f.p - 1) | rng.integers(0, 2 ** (f.p - 1), len(field))).astype(np.uint32)
     return patterns
 
 
@@ -140,6 +138,7 @@ def cases(name: str, arity: int, count: int, seed: int) -> Iterator[list[Bits]]:
             yield draw(name, rng, size, arity)
 
 
+# -- The operators, each with what it is claimed to compute.
 TORCH: Mapping[str, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 DTYPES = tuple(TORCH)
 
@@ -327,6 +326,7 @@ def operator_named(name: str, dtype: str = "fp32") -> Operator:
     return found[0]
 
 
+# -- Every output against the machine that the operator is claimed to be.
 FULL, QUICK = 10**7, 10**5
 STRIDED, PIECES = 20_011, 700
 

@@ -259,6 +259,7 @@ def _gather(significands: Any, exponents: Any) -> Fraction:
     return total
 
 
+# -- Names for the ways in which a kernel parts from the model.
 SAMPLE = 2000
 FLUSHES = "FTZ: subnormal inputs or results are flushed to zero"
 UNEXPLAINED = "unexplained: no machine with one or two changed habits returns these outputs"

@@ -305,6 +305,7 @@ def special_rows(device: str, full: bool = False) -> list[Result]:
     return found
 
 
+# -- Matrix products under every flag.
 SHAPES = ((5, 2, 7), (33, 257, 17), (64, 4096, 64), (1, 8192, 1))
 QUICK_SHAPES = ((5, 2, 7), (33, 257, 17), (8, 2048, 8))
 EXACT = 24

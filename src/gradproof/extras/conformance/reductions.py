@@ -341,6 +341,7 @@ def wrong_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Valu
     return clip_coefficient(norm, limit, dtype, device) * (1 - float(FORMATS[dtype].u))
 
 
+# -- One step of AdamW from moments that are not zero.
 FORMS: dict[str, dict[str, bool]] = {
     "fused": {"fused": True},
     "foreach": {"foreach": True},

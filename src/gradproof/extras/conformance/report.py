@@ -160,6 +160,7 @@ def table(results: Sequence[Result]) -> str:
     return "\n".join(lines)
 
 
+# -- Rows whose claim is a bound.
 CONTROL = Fraction(1, 32)
 SHOWN, EXACT = 8, 300
 

@@ -163,6 +163,7 @@ def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
     )  # fmt: skip
 
 
+# -- A sweep in words and drawings.
 BAR = 24
 BUSY = 0.9
 HEAD = f"{'N':>4}{'effective':>11}{'samples/s':>11}{'interval':>19}{'step ms':>9}{'syncs':>7}{'loss':>8}"
