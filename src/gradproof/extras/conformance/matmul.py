@@ -492,7 +492,7 @@ Scatter = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 def _columns(total: Tensor, index: Tensor, x: Tensor) -> Tensor:
-    """scatter_add_ of scatter_rows, whose index is expanded: another kernel."""
+    """scatter_add_ of rows, whose index is expanded: another kernel."""
     wide = total.unsqueeze(1).repeat(1, 3)
     return wide.scatter_add_(0, index.unsqueeze(1).expand(-1, 3), torch.stack([x, x, x], 1))[:, 1]
 
@@ -500,7 +500,7 @@ def _columns(total: Tensor, index: Tensor, x: Tensor) -> Tensor:
 SCATTERS: tuple[tuple[str, Scatter], ...] = (
     ("index_add_ (scattered)", lambda total, index, x: total.index_add_(0, index, x)),
     ("scatter_add_", lambda total, index, x: total.scatter_add_(0, index, x)),
-    ("scatter_add_ (scatter_rows)", _columns),
+    ("scatter_add_ (rows)", _columns),
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 from gradproof import __version__
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.extras.studies.sources import write
 from gradproof.rounding.accumulation import Setting, error_of
 from gradproof.rounding.bound import answer, proved, replayed, thresholds, witness
 from gradproof.rounding.lattice import exhaustive
@@ -81,28 +83,17 @@ def told(row: Mapping[str, Any]) -> str:
     return f"{where}: true up to {sides[0]}, undecided {row['undecided'] or 'none'}, false from {sides[1]}"
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the document, whole or not at all. Raises GradproofError GP407, and ValueError for a wrong document."""
-    import json
-
-    from gradproof.core.output import written
-    from gradproof.core.schemas.base import Rounding
-
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    Rounding.model_validate_json(text)
-    written(path, text)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, write, and return the exit code."""
     from gradproof.core.output import writable
+    from gradproof.core.schemas.base import Rounding
     from gradproof.rounding.lemma_store import LemmaRefused
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:
         writable(o.out)
         data = document(o.most, tolerances(), lambda line: print(line, file=sys.stderr, flush=True))
-        write(o.out, data)
+        write(o.out, Rounding.model_validate_json(json.dumps(data)))
     except GradproofError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE[Exit.USAGE]
