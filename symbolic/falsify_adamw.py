@@ -2,7 +2,7 @@
 
 u and tiny are the unit roundoff and the smallest subnormal of the format that weights and moments are stored in. A
 bound here counts roundings of one step and leaves room; the sharp bounds of a step are in
-`gradproof.extras.conformance.adamw`.
+`gradproof.extras.conformance.reductions`.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from gradproof.arith import constant, exact, round_to, sqrt
     from gradproof.arith.bounds import accumulation_bound, accumulation_witness, clip_factor, scaling_bound
     from gradproof.arith.formats import FORMATS, Format, format_named
-    from gradproof.arith.ratio import Lattice, Ratio
-    from gradproof.arith.stub import Site
+    from gradproof.arith.soft import Lattice, Ratio
+    from gradproof.arith.symbolic import Site
     from gradproof.batches import Divide
     from gradproof.core.check import Bound
     from gradproof.core.errors import GradproofError
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from gradproof.execution.methods.ranks import run_ranks
     from gradproof.execution.methods.recorded_step import Setting as StepSetting
     from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
-    from gradproof.extras.conformance.adamw import root as rounded_root
+    from gradproof.extras.conformance.reductions import root as rounded_root
     from gradproof.report.charts import Curve, Panel
     from gradproof.report.studies import TOKENS as TOKEN_STUDY, settled, sources_of
     from gradproof.rounding.accumulation import Setting, accumulated
@@ -66,8 +66,8 @@ _NAMES = {
     "gradproof.arith": "constant exact round_to sqrt",
     "gradproof.arith.bounds": "accumulation_bound accumulation_witness clip_factor scaling_bound",
     "gradproof.arith.formats": "FORMATS Format format_named",
-    "gradproof.arith.ratio": "Lattice Ratio",
-    "gradproof.arith.stub": "Site",
+    "gradproof.arith.soft": "Lattice Ratio",
+    "gradproof.arith.symbolic": "Site",
     "gradproof.batches": "Divide",
     "gradproof.core.check": "Bound",
     "gradproof.core.errors": "GradproofError",
@@ -88,7 +88,7 @@ _NAMES = {
     "gradproof.execution.methods.ranks": "run_ranks",
     "gradproof.execution.methods.recorded_step": "StepSetting=Setting",
     "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
-    "gradproof.extras.conformance.adamw": "rounded_root=root",
+    "gradproof.extras.conformance.reductions": "rounded_root=root",
     "gradproof.report.charts": "Curve Panel",
     "gradproof.report.studies": "TOKEN_STUDY=TOKENS settled sources_of",
     "gradproof.rounding.accumulation": "Setting accumulated",

@@ -54,7 +54,7 @@ TRACE = """\
 OVER = "not by the engine"
 DECEPTIONS: dict[str, tuple[str, str]] = {
     "it ends the path": ("    from gradproof.execution.methods.explore import PathEnds\n    raise PathEnds", OVER),
-    "it ends the run": ("    from gradproof.arith.stub import OutOfRange\n    raise OutOfRange", OVER),
+    "it ends the run": ("    from gradproof.arith.symbolic import OutOfRange\n    raise OutOfRange", OVER),
     "it is refuted by itself": (
         "    from gradproof.execution.methods.explore import Violated\n    raise Violated('', '', {}, [])", OVER,
     ),
@@ -100,8 +100,7 @@ def test_the_numbers_that_may_be_compared_are_told_from_those_that_say_so() -> N
 
     import numpy as np
 
-    from gradproof.arith.ratio import Ratio
-    from gradproof.arith.soft import Soft
+    from gradproof.arith.soft import Ratio, Soft
 
     good = (1, 1.5, True, Fraction(1, 3), Ratio(1, 3), Soft(Fraction(1), "fp32"), np.float32(1), [1, Fraction(2)])
     assert all(genuine(x) for x in good)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gradproof.arith.ratio import Ratio
+from gradproof.arith.soft import Ratio
 from gradproof.core.check import Bound, Check, Control, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import (

@@ -110,7 +110,7 @@ def test_the_kernels_need_torch_and_numpy_alone() -> None:
     ]
     others = {name for name in (*HEAVY, "click", "bitwuzla") if name not in ("torch", "numpy")}
     found = loaded_by(BLOCK.format(names=others) + importing(names))
-    assert len(names) > 10
+    assert len(names) > 5
     assert "torch" in found
     assert found & others == set()
     plain = loaded_by("pass")

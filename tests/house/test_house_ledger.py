@@ -14,10 +14,9 @@ from house_rules import REPOSITORY
 from gradproof.contract.model import load as contract_at
 from gradproof.core.check import Check
 from gradproof.core.outcome import Expect
-from gradproof.extras.claims.build import built, can_turn_red
 from gradproof.extras.claims.document import Claims, Verdict, totals
 from gradproof.extras.claims.figures import judged, value_of
-from gradproof.extras.claims.load import Ledger, load
+from gradproof.extras.claims.load import Ledger, built, can_turn_red, load
 from gradproof.session import Options, Session
 from gradproof.verdict.plan import plan
 
@@ -103,7 +102,7 @@ def test_no_claim_is_stated_twice() -> None:
 
 
 def test_the_documentation_names_every_key_and_verdict() -> None:
-    from gradproof.extras.claims.schema import ClaimShape, FigureShape
+    from gradproof.extras.claims.figures import ClaimShape, FigureShape
 
     text = (REPOSITORY / "docs/claims.md").read_text(encoding="utf-8")
     keys = [*ClaimShape.model_fields, *FigureShape.model_fields]

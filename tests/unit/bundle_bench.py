@@ -12,8 +12,8 @@ from typing import Any
 from gradproof.core.check import digest_of
 from gradproof.evidence.store import parse
 from gradproof.extras.attest import statement as derived, verify as check
-from gradproof.extras.attest.carried import FILES, claimed, files_of, files_text, opened
 from gradproof.extras.attest.manifest import MANIFEST, entries, open_manifest
+from gradproof.extras.attest.statement import FILES, claimed, files_of, files_text, opened
 
 EPOCH = "1700000000"
 Json = Any

@@ -16,8 +16,8 @@ from gradproof.evidence.environment import environment
 from gradproof.evidence.record import record
 from gradproof.evidence.store import Store
 from gradproof.extras.claims import FILE
-from gradproof.extras.claims.build import built
 from gradproof.extras.claims.document import Claims, Row
+from gradproof.extras.claims.load import built
 from gradproof.session import Options, Session
 
 HEAD = "format: gradproof-ledger/1\nsources: {S: a document}\nclaims:\n"

@@ -21,7 +21,7 @@ from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.execution.methods import measure as torch_run, smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits, _root_range
-from gradproof.extras.conformance.adamw import exact_step
+from gradproof.extras.conformance.reductions import exact_step
 from gradproof.verdict.plan import plan
 from models import torch_adamw
 from models.adamw import AdamW, Hyper, State, fresh
@@ -81,7 +81,7 @@ def test_torch_runs_the_model(form: str) -> None:
 
 def test_the_model_agrees_with_the_step_that_the_kernels_are_held_to() -> None:
     hyper = Hyper(*(Fraction(x) for x in (1e-2, 0.9, 0.999, 1e-8, 1e-1)))
-    from gradproof.extras.conformance import adamw as moments
+    from gradproof.extras.conformance import reductions as moments
 
     hyper = replace(hyper, rate=Fraction(moments.LR), eps=Fraction(moments.EPS), decay=Fraction(moments.DECAY))
     p, g, m, v, t = Fraction(3, 4), Fraction(-5, 2), Fraction(1, 8), Fraction(1, 3), 7

@@ -20,7 +20,7 @@ from gradproof.execution.methods import smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.property import Case, Place, Refutation
-from gradproof.extras.conformance.adamw import root
+from gradproof.extras.conformance.reductions import root
 from gradproof.verdict.plan import plan
 from models.adamw_kernel import EpsInsideRoot, Kernel
 from models.torch_adamw import MUTANTS, REFERENCE, Settings

@@ -11,13 +11,13 @@ from hypothesis import given, strategies as st
 
 from gradproof.arith.bounds import (
     accumulation_bound,
-    accumulation_error,
     accumulation_witness,
     clip_factor,
     closed_form,
     scaling_bound,
 )
 from gradproof.arith.formats import FORMATS, Format
+from gradproof.rounding.accumulation import Setting, error_of
 
 ATTAINED = [*(("fp32", 2**k) for k in range(1, 11)), *(("fp16", 2**k) for k in range(1, 7))]
 ATTAINED += [("bf16", 2**k) for k in range(1, 5)]
@@ -26,7 +26,7 @@ ATTAINED += [("bf16", 2**k) for k in range(1, 5)]
 @pytest.mark.parametrize(("fmt", "n"), ATTAINED)
 def test_the_witness_attains_the_bound_exactly(fmt: str, n: int) -> None:
     bound = accumulation_bound(fmt, n, Fraction(1))
-    assert bound == closed_form(fmt, n) == accumulation_error(accumulation_witness(n, fmt), fmt)
+    assert bound == closed_form(fmt, n) == error_of(Setting(n, fmt), accumulation_witness(n, fmt))
 
 
 @pytest.mark.parametrize(("fmt", "n"), [("fp32", 4), ("fp32", 256), ("fp16", 8), ("bf16", 8)])

@@ -29,9 +29,9 @@ from gradproof.execution.pool import Pool
 from gradproof.execution.queries import parse
 from gradproof.extras.attest import (
     manifest as inventory,
-    rerun,
-    rerun as asking,
     statement as derived,
+    write,
+    write as asking,
 )
 from gradproof.extras.attest.manifest import MANIFEST, Problem
 from gradproof.extras.attest.verify import verify
@@ -258,13 +258,13 @@ def test_a_check_that_cannot_be_run_again_is_refused(verified: Workspace, monkey
     assert attested() == 0
     carried = verify(verified.root / "out").carried
     assert carried is not None
-    assert rerun.chosen(carried, "K-1").id == "K-1"
+    assert write.chosen(carried, "K-1").id == "K-1"
     for name in ("K-9", "F-1@cuda-fp32"):
         with pytest.raises(GradproofError, match="GP441"):
-            rerun.chosen(carried, name)
-    monkeypatch.setattr(rerun, "sha256_of", lambda path: "0" * 64)
+            write.chosen(carried, name)
+    monkeypatch.setattr(write, "sha256_of", lambda path: "0" * 64)
     with pytest.raises(GradproofError, match=r"GP441[\s\S]*files of the installed gradproof"):
-        rerun.chosen(carried, "K-1")
+        write.chosen(carried, "K-1")
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +292,7 @@ def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, Made]) -> 
     assert row["second"]["differ"] == 0
     queries = parse((root / row["file"]).read_text(encoding="utf-8"))
     assert len(queries) == row["included"] > 5
-    assert list(rerun.ask(root, "z3", 60.0, {PROOF: 60.0})) == [
+    assert list(write.ask(root, "z3", 60.0, {PROOF: 60.0})) == [
         f"{PROOF}: {row['included']} of {row['included']} answers are the same, 0 differ (z3)"
     ]
 
@@ -301,7 +301,7 @@ def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, Made]
     root, _ = proved
     carried = verify(root).carried
     assert carried is not None
-    told, problem = rerun.rerun(root, carried, rerun.chosen(carried, PROOF))
+    told, problem = write.rerun(root, carried, write.chosen(carried, PROOF))
     assert problem is None
     assert told.startswith(f"{PROOF} is HOLDS again")
 
@@ -334,7 +334,7 @@ def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[
     change(root / asking.INDEX, lambda d: d[0].update(expected=expected))
     reseal(root)
     assert codes(root) == []
-    (found,) = rerun.ask(root, "z3", 60.0, {PROOF: 60.0})
+    (found,) = write.ask(root, "z3", 60.0, {PROOF: 60.0})
     assert isinstance(found, Problem)
     assert "1 differ" in found.found
 

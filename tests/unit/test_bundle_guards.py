@@ -16,9 +16,9 @@ from bundle_bench import change, change_manifest, evidence_of, load, reseal, rew
 
 from gradproof.core.errors import GradproofError
 from gradproof.execution.queries import HEAD, Query, script
-from gradproof.extras.attest import manifest as listing, rerun, verify as check
-from gradproof.extras.attest.carried import Carried
+from gradproof.extras.attest import manifest as listing, verify as check, write
 from gradproof.extras.attest.manifest import MANIFEST, Entry, Problem
+from gradproof.extras.attest.statement import Carried
 from gradproof.extras.attest.verify import verify
 
 NO_DIGEST = "0" * 64
@@ -269,23 +269,23 @@ def reworded(carried: Carried, name: str, edit: Callable[[Any], object]) -> Carr
 
 def test_a_check_is_run_again_only_where_there_is_evidence(bundle: Path) -> None:
     carried = carried_by(bundle)
-    assert rerun.chosen(carried, "K-1").id == "K-1"
+    assert write.chosen(carried, "K-1").id == "K-1"
     none = replace(carried.standings["K-1"], evidence=None)
     for one, name in ((carried, "K-9"), (replace(carried, standings={**carried.standings, "K-1": none}), "K-1")):
         with pytest.raises(GradproofError, match=rf"GP441[\s\S]*there is no evidence of {name}"):
-            rerun.chosen(one, name)
+            write.chosen(one, name)
 
 
 def test_a_check_of_a_gpu_is_run_again_only_where_there_is_one(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     carried = carried_by(bundle)
     gpu, cpu = "F-1@cuda-fp32", "F-1@cpu-fp32"
     carried = replace(carried, standings={**carried.standings, gpu: carried.standings[cpu]})
-    monkeypatch.setattr(rerun, "cuda_absent", lambda: "no driver")
-    assert rerun.chosen(carried, cpu).id == cpu
+    monkeypatch.setattr(write, "cuda_absent", lambda: "no driver")
+    assert write.chosen(carried, cpu).id == cpu
     with pytest.raises(GradproofError, match=r"GP441[\s\S]*needs a GPU: no driver"):
-        rerun.chosen(carried, gpu)
-    monkeypatch.setattr(rerun, "cuda_absent", lambda: None)
-    assert rerun.chosen(carried, gpu).id == gpu
+        write.chosen(carried, gpu)
+    monkeypatch.setattr(write, "cuda_absent", lambda: None)
+    assert write.chosen(carried, gpu).id == gpu
 
 
 def test_a_file_of_the_engine_that_is_not_installed_here_is_another_engine(bundle: Path) -> None:
@@ -293,7 +293,7 @@ def test_a_file_of_the_engine_that_is_not_installed_here_is_another_engine(bundl
     carried.store.files = {**carried.store.files, "gp:nothing.py": NO_DIGEST}
     other = reworded(carried, "K-1", lambda d: d["claim"]["files"].update({"gp:nothing.py": NO_DIGEST}))
     with pytest.raises(GradproofError, match=r"GP441[\s\S]*1 files of the installed gradproof[\s\S]*gp:nothing.py"):
-        rerun.chosen(other, "K-1")
+        write.chosen(other, "K-1")
 
 
 @pytest.mark.parametrize(
@@ -322,8 +322,8 @@ def test_a_repeated_run_agrees_by_outcome_and_by_clauses(
         def run(self) -> dict[str, Any]:
             return {"finding": finding}
 
-    monkeypatch.setattr(rerun, "Worker", Ended)
-    words, problem = rerun.rerun(bundle, carried, rerun.chosen(carried, "K-1"))
+    monkeypatch.setattr(write, "Worker", Ended)
+    words, problem = write.rerun(bundle, carried, write.chosen(carried, "K-1"))
     assert (problem is None) is same
     assert ("is HOLDS again" in words) is same
     assert problem is None or (problem.code, problem.path) == ("GP449", "K-1")
@@ -355,6 +355,6 @@ def test_a_query_without_the_same_answer_is_a_problem(
     (tmp_path / "queries/index.json").write_text(json.dumps(rows))
     (tmp_path / "queries/K-1.smt2").write_text(script(["K-1"], queries))
     assert HEAD in (tmp_path / "queries/K-1.smt2").read_text()
-    monkeypatch.setattr(rerun, "answers", lambda queries, solver, seconds, each: said if each == 7.5 else [])
-    (found,) = rerun.ask(tmp_path, "z3", 1.0, {"K-1": 7.5})
+    monkeypatch.setattr(write, "answers", lambda queries, solver, seconds, each: said if each == 7.5 else [])
+    (found,) = write.ask(tmp_path, "z3", 1.0, {"K-1": 7.5})
     assert str(found).startswith(words)

@@ -18,7 +18,8 @@ from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record
 from gradproof.execution.queries import HEAD, Query, Recorder, parse, script
-from gradproof.extras.attest import rerun as asking, second_solver as second
+from gradproof.extras.attest import write as asking
+from gradproof.rounding import solvers
 from gradproof.rounding.solvers import version_of
 from gradproof.verdict.plan import plan
 
@@ -42,7 +43,7 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
 
 def indexed(heard: asking.Heard) -> dict[str, Any]:
     finding = {"outcome": "HOLDS", "reason": "", "stats": {"solver": smt.version()}}
-    return asking.row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
+    return asking.index_row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
 
 
 def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:
@@ -63,7 +64,7 @@ def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking
     assert tuple(queries) == heard.queries
     statuses = [q.status for q in queries]
     assert {"sat", "unsat"} <= set(statuses)
-    assert second.answers(queries, "z3", 600.0) == statuses
+    assert asking.answers(queries, "z3", 600.0) == statuses
 
 
 def test_the_whole_script_has_one_answer_a_query(heard: asking.Heard) -> None:
@@ -98,7 +99,7 @@ def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> 
 def test_a_status_that_was_turned_is_seen(heard: asking.Heard) -> None:
     queries = list(heard.queries)
     queries[0] = Query(queries[0].text, "sat" if queries[0].status == "unsat" else "unsat")
-    found = second.second(queries, "z3", 600.0)
+    found = asking.second(queries, "z3", 600.0)
     assert (found["differ"], found["agree"]) == (1, len(queries) - 1)
 
 
@@ -108,12 +109,12 @@ def test_a_status_that_was_turned_is_seen(heard: asking.Heard) -> None:
      ("unsat", "unknown", "unknown"), ("unsat", "error: no", "unknown"), ("unsat", "", "unknown")],
 )  # fmt: skip
 def test_only_two_equal_answers_agree(status: str, said: str, word: str) -> None:
-    assert second.verdict(status, said) == word
+    assert asking.verdict(status, said) == word
 
 
 def test_a_solver_that_is_not_installed_was_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(second, "version_of", lambda solver: "")
-    found = second.second([Query(FALSE, "unsat")], "cvc5", 5.0)
+    monkeypatch.setattr(asking, "version_of", lambda solver: "")
+    found = asking.second([Query(FALSE, "unsat")], "cvc5", 5.0)
     assert found == {"solver": "cvc5", "version": "absent", "agree": 0, "differ": 0, "unknown": 0, "not_asked": 1}
 
 
@@ -128,9 +129,9 @@ DEAD = {
 
 @pytest.mark.parametrize("name", DEAD)
 def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    real, (program, limit, said) = second.subprocess.run, DEAD[name]
-    monkeypatch.setattr(second.subprocess, "run", lambda command, **k: real([sys.executable, "-c", program], **k))
-    found = second.second([Query(FALSE, "unsat")] * 2, "z3", limit)
+    real, (program, limit, said) = solvers.subprocess.run, DEAD[name]
+    monkeypatch.setattr(solvers.subprocess, "run", lambda command, **k: real([sys.executable, "-c", program], **k))
+    found = asking.second([Query(FALSE, "unsat")] * 2, "z3", limit)
     assert (found["agree"], found["unknown"], found["not_asked"]) == (said, 0, 2 - said)
     assert found["version"] == version_of("z3") != ""
 

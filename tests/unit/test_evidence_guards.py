@@ -27,7 +27,7 @@ from gradproof.evidence.record import (
     when,
 )
 from gradproof.evidence.store import Store, fresh, read
-from gradproof.extras.attest.carried import CarriedStore, claimed, clock, files_of, files_text
+from gradproof.extras.attest.statement import CarriedStore, claimed, clock, files_of, files_text
 
 NONE, DIGEST, OTHER = "", "a" * 64, "b" * 64
 

@@ -8,18 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.extras.conformance.cases import cases
-from gradproof.extras.conformance.deviations import UNEXPLAINED, Dot, explain, probe
-from gradproof.extras.conformance.elementwise import operator_named, to_bits, to_tensor
+from gradproof.extras.conformance.elementwise import cases, operator_named, to_bits, to_tensor
 from gradproof.extras.conformance.machine import (
+    UNEXPLAINED,
     Bits,
+    Dot,
     Machine,
     Program,
     Values,
     decode,
     encode,
+    explain,
     flush,
     odd_sum,
+    probe,
     round_to,
 )
 

@@ -11,15 +11,13 @@ import pytest
 import torch
 
 from gradproof.extras.conformance import (
+    elementwise,
     matmul,
+    matmul as flushing,
     reductions,
-    rows,
-    scatter,
-    special,
-    special as flushing,
 )
-from gradproof.extras.conformance.deviations import FLUSHES
 from gradproof.extras.conformance.elementwise import OPERATORS, Operator
+from gradproof.extras.conformance.machine import FLUSHES
 from gradproof.extras.conformance.report import HOLDS, REFUTED, Result
 
 COUNT = 2000
@@ -57,13 +55,13 @@ def test_this_thread_flushes_or_says_that_it_cannot(flushes: bool) -> None:
 
 @pytest.mark.parametrize(("op", "dtype"), AFFECTED, ids=lambda v: getattr(v, "name", v))
 def test_an_elementwise_row_names_it(op: Operator, dtype: str, flushes: bool) -> None:
-    assert agrees(rows.conform(op, dtype, "cpu", COUNT), flushes)
+    assert agrees(elementwise.conform(op, dtype, "cpu", COUNT), flushes)
 
 
 @pytest.mark.parametrize("op", [op for op in OPERATORS if op.name in BLIND], ids=lambda op: f"{op.name}-{op.dtypes}")
 def test_a_row_that_holds_names_nothing(op: Operator, flushes: bool) -> None:
     for dtype in op.dtypes:
-        result = rows.conform(op, dtype, "cpu", COUNT)
+        result = elementwise.conform(op, dtype, "cpu", COUNT)
         assert (result.outcome == HOLDS) is (result.names == ())
 
 
@@ -77,10 +75,10 @@ def test_a_sum_names_it(dtype: str, name: str, flushes: bool, monkeypatch: pytes
     assert agrees(result, flushes)
 
 
-@pytest.mark.parametrize(("name", "kernel"), scatter.OPERATORS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("name", "kernel"), matmul.SCATTERS, ids=lambda v: v if isinstance(v, str) else "")
 @pytest.mark.parametrize("dtype", WIDE)
-def test_a_scattered_sum_names_it(dtype: str, name: str, kernel: scatter.Scatter, flushes: bool) -> None:
-    assert agrees(scatter.row(name, kernel, dtype, "cpu", False, 0, False), flushes)
+def test_a_scattered_sum_names_it(dtype: str, name: str, kernel: matmul.Scatter, flushes: bool) -> None:
+    assert agrees(matmul.scatter_row(name, kernel, dtype, "cpu", False, 0, False), flushes)
 
 
 @pytest.mark.parametrize("dtype", WIDE)
@@ -95,7 +93,7 @@ def test_a_product_names_it(dtype: str, flushes: bool, monkeypatch: pytest.Monke
 
 
 def test_the_edges_name_it(flushes: bool) -> None:
-    found = {(r.operator, r.dtype): r for r in special.edge_rows("cpu")}
+    found = {(r.operator, r.dtype): r for r in matmul.edge_rows("cpu")}
     for dtype in WIDE:
         for edge in ("subnormal", "signed zero"):
             assert agrees(found[f"buf.add_: {edge}", dtype], flushes)

@@ -20,7 +20,7 @@ from gradproof.extras.conformance.accumulation import (
     term_bound,
 )
 from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED
-from gradproof.rounding.reciprocal import MULTIPLY, worst
+from gradproof.rounding.edge_cases import MULTIPLY, worst
 from models.torch_nets import NETS
 
 SMALL = 1501

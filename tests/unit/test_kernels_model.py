@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.extras.conformance.cases import all_patterns, cases, structured
-from gradproof.extras.conformance.elementwise import to_bits, to_tensor
+from gradproof.extras.conformance.elementwise import all_patterns, cases, structured, to_bits, to_tensor
 from gradproof.extras.conformance.machine import (
     KNOWN,
     Machine,

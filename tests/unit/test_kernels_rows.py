@@ -11,20 +11,32 @@ import numpy as np
 import pytest
 import torch
 
-from gradproof.extras.conformance import matmul, reductions, rows
-from gradproof.extras.conformance.deviations import UNEXPLAINED
+from gradproof.extras.conformance import elementwise, matmul, reductions
 from gradproof.extras.conformance.elementwise import (
     DTYPES,
     OPERATORS,
     Operator,
+    compare,
+    conform,
+    distance,
     operator_named,
+    outputs,
     to_bits,
     to_tensor,
 )
-from gradproof.extras.conformance.machine import Machine, encode
-from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED
-from gradproof.extras.conformance.rows import compare, conform, distance, outputs
-from gradproof.extras.conformance.trials import Row, Trial, bounded, exactly, judge, sample
+from gradproof.extras.conformance.machine import UNEXPLAINED, Machine, encode
+from gradproof.extras.conformance.report import (
+    ERROR,
+    HOLDS,
+    NOT_RUN,
+    REFUTED,
+    Row,
+    Trial,
+    bounded,
+    exactly,
+    judge,
+    sample,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,7 +104,7 @@ def test_a_kernel_that_crashes_is_an_error() -> None:
 
 def test_without_cuda_nothing_is_invented(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = [*rows.all_rows("cuda", COUNT), *reductions.rows("cuda"), *matmul.rows("cuda")]
+    found = [*elementwise.all_rows("cuda", COUNT), *reductions.rows("cuda"), *matmul.rows("cuda")]
     assert len(found) > 80
     assert {r.outcome for r in found} == {NOT_RUN}
     assert all(r.reason and not r.cases for r in found)

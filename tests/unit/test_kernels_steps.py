@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from gradproof.arith.formats import FORMATS
-from gradproof.extras.conformance import adamw as moments, reductions, scatter
+from gradproof.extras.conformance import matmul, reductions, reductions as moments
 from gradproof.extras.conformance.__main__ import SECTIONS, options, sections
 from gradproof.extras.conformance.elementwise import DTYPES
 from gradproof.extras.conformance.machine import Values, decode
-from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED, Result
-from gradproof.extras.conformance.trials import CONTROL, Row, bounded, judge
+from gradproof.extras.conformance.report import CONTROL, ERROR, HOLDS, NOT_RUN, REFUTED, Result, Row, bounded, judge
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,7 +61,7 @@ def test_an_eighth_of_the_operands_cancel(dtype: str, divide: bool) -> None:
 @pytest.mark.parametrize("form", moments.FORMS)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_step_from_moments_holds_and_a_smaller_bound_does_not(dtype: str, form: str) -> None:
-    made = list(moments.trials(form, dtype, "cpu", COUNT, 0))
+    made = list(moments.adamw_trials(form, dtype, "cpu", COUNT, 0))
     assert bounded(ROW, lambda: made).outcome == HOLDS
     for output in moments.OUTPUTS:
         own = [t for t in made if t.note.startswith(f"{output} after")]
@@ -89,7 +88,7 @@ def test_a_wrong_step_from_moments_is_refuted(
         return right(params, **{**given, **change})
 
     monkeypatch.setattr(torch.optim, "AdamW", other)
-    result = bounded(ROW, lambda: moments.trials(form, "fp32", "cpu", COUNT, 0))
+    result = bounded(ROW, lambda: moments.adamw_trials(form, "fp32", "cpu", COUNT, 0))
     assert result.outcome == REFUTED
     assert result.first is not None
     assert len(result.first.inputs) == 4
@@ -99,7 +98,7 @@ def test_the_number_of_the_step_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bias corrections of the step before."""
     plain = moments.corrections
     monkeypatch.setattr(moments, "corrections", lambda t: plain(t + 1))
-    assert bounded(ROW, lambda: moments.trials("fused", "fp32", "cpu", COUNT, 0)).outcome == REFUTED
+    assert bounded(ROW, lambda: moments.adamw_trials("fused", "fp32", "cpu", COUNT, 0)).outcome == REFUTED
 
 
 def test_roots_and_corrections_are_as_exact_as_they_say() -> None:
@@ -111,11 +110,11 @@ def test_roots_and_corrections_are_as_exact_as_they_say() -> None:
             assert 0 <= 1 - Fraction(beta) ** t - cut <= Fraction(1, 2**200)
 
 
-@pytest.mark.parametrize(("name", "kernel"), scatter.OPERATORS, ids=lambda v: v if isinstance(v, str) else "")
+@pytest.mark.parametrize(("name", "kernel"), matmul.SCATTERS, ids=lambda v: v if isinstance(v, str) else "")
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_scattered_sums_hold_and_repeat(dtype: str, name: str, kernel: scatter.Scatter) -> None:
+def test_scattered_sums_hold_and_repeat(dtype: str, name: str, kernel: matmul.Scatter) -> None:
     """The witness attains the bound: no smaller one is true of these kernels."""
-    result = scatter.row(name, kernel, dtype, "cpu", False, 0, True)
+    result = matmul.scatter_row(name, kernel, dtype, "cpu", False, 0, True)
     assert (result.outcome, result.ratio) == (HOLDS, 1.0)
     assert result.facts == {"same bits in 8 runs": True}
     assert result.flags == {"deterministic": True}
@@ -129,9 +128,9 @@ def test_a_kernel_that_does_not_repeat_is_refuted_only_where_it_must_repeat() ->
         order = torch.randperm(len(x), generator=rng)
         return total.index_add_(0, index[order], x[order])
 
-    free = scatter.row("shuffled", shuffled, "fp32", "cpu", False, 0, False)
+    free = matmul.scatter_row("shuffled", shuffled, "fp32", "cpu", False, 0, False)
     assert (free.outcome, free.facts) == (HOLDS, {"same bits in 8 runs": False})
-    asked = scatter.row("shuffled", shuffled, "fp32", "cpu", False, 0, True)
+    asked = matmul.scatter_row("shuffled", shuffled, "fp32", "cpu", False, 0, True)
     assert asked.outcome == REFUTED
     assert asked.first is not None
     assert "8 runs of 65536 terms" in asked.first.note
@@ -142,7 +141,7 @@ def test_a_kernel_that_loses_more_than_an_order_can_is_refuted() -> None:
         return total.index_add_(0, index, x.bfloat16().to(x.dtype))
 
     for dtype in ("fp32", "fp16"):
-        result = scatter.row("coarse", coarse, dtype, "cpu", False, 0, False)
+        result = matmul.scatter_row("coarse", coarse, dtype, "cpu", False, 0, False)
         assert result.outcome == REFUTED
         assert result.first is not None
 
@@ -153,8 +152,8 @@ def test_a_kernel_without_a_deterministic_form_is_not_run() -> None:
             raise RuntimeError("does not have a deterministic implementation")
         return total.index_add_(0, index, x)
 
-    assert scatter.row("refusing", refusing, "fp32", "cpu", False, 0, False).outcome == HOLDS
-    result = scatter.row("refusing", refusing, "fp32", "cpu", False, 0, True)
+    assert matmul.scatter_row("refusing", refusing, "fp32", "cpu", False, 0, False).outcome == HOLDS
+    result = matmul.scatter_row("refusing", refusing, "fp32", "cpu", False, 0, True)
     assert result.outcome == NOT_RUN
     assert "deterministic implementation" in result.reason
     assert not torch.are_deterministic_algorithms_enabled()
@@ -162,23 +161,23 @@ def test_a_kernel_without_a_deterministic_form_is_not_run() -> None:
 
 def test_no_place_receives_more_terms_than_the_bound_is_for() -> None:
     for dtype in DTYPES:
-        most = max(np.bincount(index).max() for _, index, _, _ in scatter.inputs(dtype, 2, 0))
+        most = max(np.bincount(index).max() for _, index, _, _ in matmul.inputs(dtype, 2, 0))
         assert 8 <= most <= 2 ** FORMATS[dtype].p
 
 
 def test_without_cuda_the_new_rows_are_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    found = [*scatter.rows("cuda"), *moments.rows("cuda")]
+    found = [*matmul.scatter_rows("cuda"), *moments.adamw_rows("cuda")]
     assert len(found) == 27
     assert {r.outcome for r in found} == {NOT_RUN}
 
 
 def test_both_are_sections_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"scatter", "moments"} <= set(SECTIONS)
-    for module in (scatter, moments):
-        rows = [Result("x", "fp32", "cpu", "claim", ERROR, reason=module.__name__)]
-        monkeypatch.setattr(module, "rows", lambda *_, rows=rows: rows)
+    for module, name in ((matmul, "scatter_rows"), (moments, "adamw_rows")):
+        rows = [Result("x", "fp32", "cpu", "claim", ERROR, reason=name)]
+        monkeypatch.setattr(module, name, lambda *_, rows=rows: rows)
     said: list[Result] = []
     found = sections(options(["--quick", "--only", "scatter", "--only", "moments"]), said.append)
-    assert [r.reason for r in said] == [scatter.__name__, moments.__name__]
+    assert [r.reason for r in said] == ["scatter_rows", "adamw_rows"]
     assert list(found) == ["scatter", "moments"]

@@ -24,9 +24,8 @@ from gradproof.core.outcome import EXIT_CODE, Exit, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.execution.pool import Worker
 from gradproof.extras.claims import FILE
-from gradproof.extras.claims.build import again, can_turn_red
-from gradproof.extras.claims.document import Claims
-from gradproof.extras.claims.render import as_json, html, markdown
+from gradproof.extras.claims.document import Claims, as_json, html, markdown
+from gradproof.extras.claims.load import again, can_turn_red
 
 MET, BROKEN, USAGE, OPEN, NOTHING = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.USAGE, Exit.OPEN, Exit.NOTHING))
 STATED, REFUTING = "checks: [K-1]", "refuted_by: [K-2]"

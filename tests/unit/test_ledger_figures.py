@@ -8,8 +8,17 @@ from typing import Any
 import pytest
 from ledger_toy import EXACT
 
-from gradproof.extras.claims.figures import ComputeError, Unread, at, computed, judged, said, told, value_of
-from gradproof.extras.claims.schema import FigureShape
+from gradproof.extras.claims.figures import (
+    ComputeError,
+    FigureShape,
+    Unread,
+    at,
+    computed,
+    judged,
+    said,
+    told,
+    value_of,
+)
 
 ROWS = {"rows": [{"n": 1, "of": "x", "v": 2}, {"n": 2, "of": "x", "v": 8}, {"n": 2, "of": "y", "v": 4}]}
 

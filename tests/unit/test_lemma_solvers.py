@@ -10,8 +10,7 @@ import pytest
 from gradproof.arith import smt
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.rounding import smtlib, solvers as solve
-from gradproof.rounding.lemma_plan import OWN, SYMFPU, method, routes
-from gradproof.rounding.lemma_store import recheck
+from gradproof.rounding.lemma_store import OWN, SYMFPU, method, recheck, routes
 from gradproof.rounding.step_contracts import LEMMAS, ROUND_FORMS
 
 HALF, SINGLE = FORMATS["fp16"], FORMATS["fp32"]
@@ -114,20 +113,20 @@ def test_a_solver_that_is_missing_is_no_answer(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize(
     ("printed", "answer"),
     [
-        (b'["unsat", "unsat"]', "unsat"),
-        (b'["unsat"]', "error"),
-        (b'["unsat", "unsat", "unsat"]', "error"),
-        (b"[]", "error"),
-        (b'["unsat", "sat"]', "sat"),
-        (b'["unknown"]', "unknown"),
-        (b'["unsat", "UNSAT"]', "error"),
-        (b'"unsat"', "error"),
-        (b"unsat", "error"),
-        (b"", "error"),
+        (["unsat", "unsat"], "unsat"),
+        (["unsat"], "error"),
+        (["unsat", "unsat", "unsat"], "error"),
+        ([], "error"),
+        (["unsat", "sat"], "sat"),
+        (["unknown"], "unknown"),
+        (["unsat", "UNSAT"], "error"),
+        (['"unsat"'], "error"),
+        ([""], "error"),
     ],
 )
-def test_only_an_answer_to_every_text_is_an_answer(printed: bytes, answer: str) -> None:
-    assert solve._read(printed, 2)[0] == answer
+def test_only_an_answer_to_every_text_is_an_answer(printed: list[str], answer: str) -> None:
+    assert solve.agreed(printed, 2, "")[0] == answer
+    assert solve.agreed(printed, 2, "it crashed") == ("error", "it crashed")
 
 
 def test_nothing_asked_is_an_error() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from gradproof.arith import formats
 from gradproof.core.check import digest_of
-from gradproof.rounding import lemma_plan as lemma_jobs, lemma_store as lemmas
+from gradproof.rounding import lemma_store as lemma_jobs, lemma_store as lemmas
 from gradproof.rounding.lemma_store import LemmaRefused, judge, load, rebuild, recheck, require
 from gradproof.rounding.step_contracts import LEMMAS, premises
 

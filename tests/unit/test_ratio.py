@@ -13,8 +13,7 @@ from hypothesis import given, strategies as st
 
 from gradproof.arith import constant, round_to, sqrt
 from gradproof.arith.formats import FORMATS
-from gradproof.arith.ratio import Lattice, Ratio, nearest
-from gradproof.arith.soft import Soft
+from gradproof.arith.soft import Lattice, Ratio, Soft, nearest
 
 NUMS = st.integers(-(10**6), 10**6)
 DENS = st.integers(1, 10**4)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from gradproof.arith.bounds import rational
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Linear
-from gradproof.arith.units import rational
 from gradproof.rounding import witness_sequential as edges
 from gradproof.rounding.accumulation import Setting, difference, error_of
 from gradproof.rounding.bound import answer, bounded

@@ -15,7 +15,7 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import smt as smt_run
 from gradproof.rounding.accumulation import Setting, error_of
-from gradproof.rounding.scaling import relative_bound
+from gradproof.rounding.bound import relative_bound
 from models.rounding_steps import LAYOUTS, MEANS
 from symbolic import rounding_norm, rounding_relative
 

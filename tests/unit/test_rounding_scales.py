@@ -14,13 +14,13 @@ from gradproof.arith.formats import FORMATS, Format
 from gradproof.cli import dispatch
 from gradproof.core.outcome import Outcome
 from gradproof.rounding import (
+    bound as scales,
     edge_cases as edges,
+    edge_cases as reciprocals,
     edge_cases as survival,
-    reciprocal as reciprocals,
-    scaling as scales,
 )
 from gradproof.rounding.accumulation import Setting, error_of
-from gradproof.rounding.bound import answer
+from gradproof.rounding.bound import answer, proved, thresholds, witness
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "edges.md"
 EPS = Fraction(1, 10**5)
@@ -57,27 +57,28 @@ def test_the_command_prints_the_tables(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_a_tolerance_at_three_sizes() -> None:
-    small, one, large = scales.sizes(Setting(1), EPS, most=512)
-    assert (small.true_up_to, small.open_ended, small.false_from) == (512, True, None)
-    assert (one.true_up_to, one.false_from, one.open_ended) == (256, 512, False)
-    assert (large.true_up_to, large.false_from) == (1, 2)
-    assert [s.relative for s in (small, one, large)] == [EPS * 10**4, EPS, EPS / 10**4]
-    assert large.roundings < 1 < one.roundings
+    small, one, large = (thresholds(Setting(1, magnitude=x), EPS, 512) for x in edges.SIZES)
+    assert (small["true up to"], small["false from"]) == (512, None)
+    assert (one["true up to"], one["false from"]) == (256, 512)
+    assert (large["true up to"], large["false from"]) == (1, 2)
+    assert [edges._ladder(found).partition(",")[0] for found in (small, one, large)] == [
+        "true up to 512", "true up to 256", "true up to 1"
+    ]  # fmt: skip
+    assert edges._ladder({"true up to": None, "undecided from": 1, "false from": 2}) == (
+        "true up to never, undecided from 1, false from 2"
+    )
+    assert edges._ladder({"true up to": edges.MOST, "undecided from": None, "false from": None}) == (
+        f"true up to {edges.MOST} or more"
+    )
 
 
 @pytest.mark.parametrize("magnitude", [Fraction(1), Fraction(10**4)])
 def test_what_is_false_has_an_input(magnitude: Fraction) -> None:
-    (found,) = scales.sizes(Setting(1), EPS, [magnitude], 512)
-    assert found.false_from is not None
-    error = error_of(Setting(found.false_from, magnitude=magnitude), found.witness)
-    assert error == found.false_at
-    assert error > EPS
-
-
-def test_an_input_that_does_not_exceed_the_tolerance_is_no_refutation(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scales, "thresholds", lambda *_: {"true up to": 1, "undecided from": None, "false from": 4})
-    with pytest.raises(ArithmeticError, match="does not exceed"):
-        scales.sizes(Setting(1), EPS, [Fraction(1)], 8)
+    first = thresholds(Setting(1, magnitude=magnitude), EPS, 512)["false from"]
+    assert first is not None
+    own = Setting(first, magnitude=magnitude)
+    assert error_of(own, witness(own)) > EPS
+    assert EPS / FORMATS["fp32"].half_ulp(Fraction(10**4)) < 1 < EPS / FORMATS["fp32"].half_ulp(Fraction(1))
 
 
 @pytest.mark.parametrize("k", [-30, -3, 7, 40])
@@ -94,11 +95,12 @@ def test_another_size_is_no_multiple_of_the_sharp_bound() -> None:
     n, u = 64, FORMATS["fp32"].u
     sharp, third = Fraction(n * n - 1, 3 * n) * u, Fraction(4, 3)
     assert sharp * third < answer(Setting(n, magnitude=third)).attained < 2 * third * sharp
-    bound, attained = scales.any_size(Setting(n), 6)
+    ends = [1 + Fraction(k, 6) for k in range(7)]  # a bound for each piece of a binade, against its lower end
+    made = [Setting(n, magnitude=x) for x in ends[1:]]
+    bound = max(proved(s)[0] / low for s, low in zip(made, ends, strict=False))
+    attained = max(answer(s).attained / s.magnitude for s in made)
     assert sharp < attained <= bound < 2 * sharp
     assert abs(attained / (n * u) - Fraction(3, 8)) < Fraction(1, 100)
-    with pytest.raises(ValueError, match="piece"):
-        scales.any_size(Setting(n), 0)
 
 
 # Norms
@@ -201,14 +203,25 @@ def test_what_makes_no_sense_is_said(capsys: pytest.CaptureFixture[str], wrong: 
 @pytest.mark.parametrize("n", [*range(1, 17), 64, 100, 1024])
 def test_the_smallest_survivor_is_the_one_that_a_search_finds(fmt: str, n: int) -> None:
     for scale in (1, 1024):
-        assert survival.smallest_survivor(scale, n, fmt) == survival.survivor_by_search(scale, n, fmt)
+        assert survival.smallest_survivor(scale, n, fmt) == survivor_by_search(scale, n, fmt)
+
+
+def survivor_by_search(scale: int, n: int, fmt: str = "fp16") -> tuple[Fraction, bool]:
+    """The same by looking at every number h >= 0 of the format, in order: the first with fl(h / n) != 0."""
+    f, below = FORMATS[fmt], Fraction(0)
+    for h in f.nonnegative():
+        if f.round(h / n):
+            middle = (below + h) / 2
+            return middle / scale, f.round(middle) == h
+        below = h
+    raise AssertionError(f"no {fmt} number survives a division by {n}")
 
 
 def test_a_search_that_flushes_finds_another_survivor(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = Format.round
     normal = Fraction(2) ** FORMATS["fp16"].emin
     monkeypatch.setattr(Format, "round", lambda f, x: kept(f, x) if abs(x) >= normal else Fraction(0))
-    assert survival.smallest_survivor(1, 3) != survival.survivor_by_search(1, 3)
+    assert survival.smallest_survivor(1, 3) != survivor_by_search(1, 3)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 8, 64])
@@ -229,13 +242,14 @@ def test_late_overflow_is_exact(n: int) -> None:
 def test_quotients_err_by_the_closed_form(fmt: str, n: int) -> None:
     f = FORMATS[fmt]
     errors = (abs(f.round(x) - x) / f.spacing(x) for x in (Fraction(m, n) for m in range(2 ** (f.p - 1), 2**f.p)))
-    assert max(errors) == reciprocals.quotient_error(n, fmt)
+    odd = n // (n & -n)
+    assert max(errors) == reciprocals.worst(reciprocals.DIVIDE, odd, fmt).ulps == Fraction(odd - 1, 2 * odd)
 
 
-def test_quotients_that_the_closed_form_does_not_know() -> None:
-    for wrong in (0, 129):
-        with pytest.raises(ValueError, match=r"micro-batch|too large"):
-            reciprocals.quotient_error(wrong, "bf16")
+@pytest.mark.parametrize("n", reciprocals.DIVISORS)
+def test_quotients_of_fp32_err_by_the_closed_form(n: int) -> None:
+    odd = n // (n & -n)
+    assert reciprocals.worst(reciprocals.DIVIDE, n, "fp32").ulps == Fraction(odd - 1, 2 * odd)
 
 
 def test_a_quotient_is_never_farther_than_a_product() -> None:
@@ -244,14 +258,8 @@ def test_a_quotient_is_never_farther_than_a_product() -> None:
         pairs = [(Fraction(m, n), f.round(m * f.round(Fraction(1, n)))) for m in range(2 ** (f.p - 1), 2**f.p)]
         assert all(abs(f.round(x) - x) <= abs(y - x) for x, y in pairs)
         assert any(abs(f.round(x) - x) < abs(y - x) for x, y in pairs)
-        made = reciprocals.compared(n, "bf16")
-        assert made.product == max(abs(y - x) / f.spacing(x) for x, y in pairs) > made.quotient
-
-
-def test_a_wrong_closed_form_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reciprocals, "quotient_error", lambda n, fmt: Fraction(1, 2))
-    with pytest.raises(ArithmeticError, match="ulps"):
-        reciprocals.compared(3, "bf16")
+        quotient, product = (reciprocals.worst(how, n, "bf16") for how in (reciprocals.DIVIDE, reciprocals.MULTIPLY))
+        assert product.ulps == max(abs(y - x) / f.spacing(x) for x, y in pairs) > quotient.ulps
 
 
 @pytest.mark.parametrize("fmt", ["bf16", "fp16", "fp32"])
@@ -269,7 +277,10 @@ def test_cancellation_has_no_relative_bound_and_keeps_the_absolute_one(fmt: str)
 
 @pytest.mark.parametrize(("fmt", "n"), [("bf16", 2**k) for k in range(13)] + [("fp16", 2048), ("fp16", 8192)])
 def test_swamping_is_what_additions_give(fmt: str, n: int) -> None:
-    assert edges.swamped(fmt, n) == edges.swamped_by_adding(fmt, n)
+    f, total = FORMATS[fmt], Fraction(0)
+    for _ in range(n):
+        total = f.round(total + f.round(Fraction(1, n)))
+    assert edges.swamped(fmt, n) == total
 
 
 @pytest.mark.parametrize(("fmt", "n"), [("bf16", 3), ("fp16", 2**15), ("bf16", 0)])

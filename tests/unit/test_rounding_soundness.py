@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gradproof.arith.bounds import Rounding
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.units import Rounding
 from gradproof.rounding import farkas
 from gradproof.rounding.accumulation import PLAIN, Setting, difference, error_of
 from gradproof.rounding.bound import any_order_bound

@@ -18,7 +18,7 @@ from gradproof.core.schemas import base as documents
 from gradproof.core.schemas.base import Kernels, Rounding, faults, read
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.source_digests import sources
-from gradproof.extras.conformance import report as kernel_report, rows as rows_of_kernels
+from gradproof.extras.conformance import elementwise as rows_of_kernels, report as kernel_report
 from gradproof.extras.conformance.__main__ import main as run_kernels
 from gradproof.extras.conformance.elementwise import operator_named
 from gradproof.extras.studies import rounding as study, rounding as study_rows

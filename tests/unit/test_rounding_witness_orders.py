@@ -9,13 +9,22 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
+from gradproof.arith.bounds import Rounding
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.units import Rounding
 from gradproof.rounding.accumulation import Setting, blocked, difference, error_of, kahan, neumaier, pairwise
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.lattice import exhaustive
-from gradproof.rounding.witness_compensated import DOWN, UP, rounded, spacing, ties, witness_for
-from gradproof.rounding.witness_pairwise import Plan, gradient, pairwise_witness
+from gradproof.rounding.witness_compensated import (
+    DOWN,
+    UP,
+    Plan,
+    gradient,
+    pairwise_witness,
+    rounded,
+    spacing,
+    ties,
+    witness_for,
+)
 
 SMALL = Format("small", 13, 8, -12, 7)
 

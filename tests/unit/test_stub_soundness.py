@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from gradproof.arith import round_to, smt
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.soft import Soft
-from gradproof.arith.stub import Founded, OutOfRange, Site
+from gradproof.arith.symbolic import Founded, OutOfRange, Site
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer
 from gradproof.execution.methods.explore import Explorer, Limits

@@ -18,8 +18,7 @@ from gradproof.core.schemas.base import read
 from gradproof.core.schemas.sweep import Point, Sweep, interval, knee, slope
 from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import sweep
-from gradproof.extras.studies.sweep import Asked, refused
-from gradproof.extras.studies.sweep_render import throughput_svg, told, variance_svg
+from gradproof.extras.studies.sweep import Asked, refused, throughput_svg, told, variance_svg
 from gradproof.report import studies
 from models.throughput import Request, measure, rotated
 

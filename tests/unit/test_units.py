@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 from hypothesis import given, strategies as st
 
+from gradproof.arith.bounds import BITS, Rounding, odd_part, rational, rounding, short, units
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.arith.units import BITS, Rounding, odd_part, rational, rounding, short, units
 
 TINY = Format("tiny", 8, 4, -6, 5)
 MAGNITUDES = st.one_of(

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
-from gradproof.arith.soft import Soft, near_sqrt
+from gradproof.arith.soft import Ratio, Soft, near_sqrt
 
 NUMPY_NAME = {"fp16": "float16", "fp32": "float32", "fp64": "float64"}
 TORCH_NAME = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64"}
@@ -58,29 +57,13 @@ def exact(x: Any) -> Any:
     family = _family(x)
     if family == "soft":
         return x.value
-    if family == "sym":
-        from gradproof.arith.symbolic import exact_of
-
-        return exact_of(x)
     if family in ("fraction", "ratio"):
         return x
-    if family in ("linear", "enumerated"):
+    if family in ("sym", "linear", "enumerated"):
         return x.exact()
     if family == "ieee":
         raise TypeError("an IEEE term has no exact form; compare it with another term of its format")
     return Fraction(x) if isinstance(x, int) else Fraction(float(x))
-
-
-def _sym_sqrt(x: Any) -> Any:
-    from gradproof.arith.context import current
-
-    return current().root(x)
-
-
-def _sym_round(x: Any, fmt: str) -> Any:
-    from gradproof.arith.symbolic import convert
-
-    return convert(x, fmt)
 
 
 def _numpy_round(x: Any, fmt: str) -> Any:
@@ -91,41 +74,21 @@ def _numpy_round(x: Any, fmt: str) -> Any:
     return np.dtype(NUMPY_NAME[fmt]).type(x)
 
 
-def _torch_round(x: Any, fmt: str) -> Any:
-    return x.to(getattr(sys.modules["torch"], TORCH_NAME[fmt]))
-
-
-def _ieee_round(x: Any, fmt: str) -> Any:
-    return x.convert(fmt)
-
-
-def _identity(x: Any, fmt: str) -> Any:
-    return x
-
-
 _SQRT: dict[str, Callable[[Any], Any]] = {
     "float": math.sqrt,
     "fraction": near_sqrt,
-    "soft": Soft.sqrt,
-    "ratio": lambda x: x.sqrt(),
     "numpy": lambda x: type(x)(math.sqrt(x)) if x.dtype.itemsize == 8 else _numpy_sqrt(x),
-    "torch": lambda x: x.sqrt(),
-    "sym": _sym_sqrt,
-    "ieee": lambda x: x.sqrt(),
-    "linear": lambda x: x.sqrt(),
+    **dict.fromkeys(("soft", "ratio", "torch", "sym", "ieee", "linear"), lambda x: x.sqrt()),
 }
 
 _ROUND: dict[str, Callable[[Any, str], Any]] = {
-    "float": _numpy_round,
-    "fraction": _identity,
+    "fraction": lambda x, fmt: x,
     "soft": lambda x, fmt: Soft(x.value, fmt),
     "ratio": lambda x, fmt: x.round_to(fmt),
-    "numpy": _numpy_round,
-    "torch": _torch_round,
-    "sym": _sym_round,
-    "ieee": _ieee_round,
-    "linear": lambda x, fmt: x.rounded(fmt),
-    "enumerated": lambda x, fmt: x.rounded(fmt),
+    "torch": lambda x, fmt: x.to(getattr(sys.modules["torch"], TORCH_NAME[fmt])),
+    **dict.fromkeys(("float", "numpy"), _numpy_round),
+    **dict.fromkeys(("sym", "ieee"), lambda x, fmt: x.convert(fmt)),
+    **dict.fromkeys(("linear", "enumerated"), lambda x, fmt: x.rounded(fmt)),
 }
 
 

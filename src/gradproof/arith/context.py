@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
@@ -104,3 +104,21 @@ class ManyValued(Undecided):
 
     def __floordiv__(self, other: Any) -> Any:
         return self._one_value()
+
+
+# -- Operators written once: a number system says what `_do` and `_ask` make of a sign.
+def _done(sign: str, swap: bool = False) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self._do(sign, other, swap)
+
+
+def _asked(sign: str) -> Callable[[Any, Any], Any]:
+    return lambda self, other: self._ask(sign, other)
+
+
+class Operators:
+    """A base of numbers: arithmetic by `_do(sign, other, swap)`, where the other may come first; order by `_ask`."""
+
+    __slots__ = ()
+    __add__, __sub__, __mul__, __truediv__ = map(_done, "+-*/")
+    __radd__, __rsub__, __rmul__, __rtruediv__ = (_done(sign, swap=True) for sign in "+-*/")
+    __lt__, __le__, __gt__, __ge__ = map(_asked, ("<", "<=", ">", ">="))

@@ -19,9 +19,9 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NoReturn
 
-from gradproof.arith.context import ManyValued, Refusal, Undecided, noted
+from gradproof.arith.bounds import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
+from gradproof.arith.context import ManyValued, Operators, Refusal, Undecided, noted
 from gradproof.arith.formats import FORMATS, Format, widest
-from gradproof.arith.units import MOST_ODD, Rounding, odd_part, rational, rounding, short, units
 
 ONE, MINUS = Fraction(1), Fraction(-1)
 Terms = Sequence[tuple[Fraction, "Linear"]]
@@ -31,7 +31,7 @@ class NonLinear(Refusal):
     """An operation that is not linear in the inputs; the run in progress is told."""
 
 
-class Linear(ManyValued):
+class Linear(Operators, ManyValued):
     """A node. `kind` is how its error is justified: input, constant, exact, widen, fits, shift, round, quotient,
     residual or ordered (a residual of the larger operand).
 
@@ -82,28 +82,15 @@ class Linear(ManyValued):
                 return self if self.fmt == fmt else Linear("widen", fmt, ((ONE, self),), self.top, 0, self.grid)
         return settle(fmt, ((ONE, self),), self.top, self.grid)
 
-    def __add__(self, other: Any) -> Linear:
-        return _sum(self, other, 1)
-
-    def __radd__(self, other: Any) -> Linear:
-        return _sum(self, other, 1)
-
-    def __sub__(self, other: Any) -> Linear:
-        return _sum(self, other, -1)
-
-    def __rsub__(self, other: Any) -> Linear:
-        return _sum(-self, other, 1)
+    def _do(self, sign: str, other: Any, swap: bool = False) -> Any:
+        if sign == "/":
+            return NotImplemented if swap else _scaled(self, other, divide=True)
+        if sign == "*":
+            return _scaled(self, other)
+        return _sum(-self, other, 1) if swap and sign == "-" else _sum(self, other, 1 if sign == "+" else -1)
 
     def __neg__(self) -> Linear:
         return Linear("exact" if self.fmt is None else "shift", self.fmt, ((MINUS, self),), self.top, 0, self.grid)
-
-    def __mul__(self, other: Any) -> Linear:
-        return _scaled(self, other)
-
-    __rmul__ = __mul__
-
-    def __truediv__(self, other: Any) -> Linear:
-        return _scaled(self, other, divide=True)
 
     def __abs__(self) -> Magnitude:
         return Magnitude(self)

@@ -146,14 +146,8 @@ def number(x: Fraction | int) -> Term:
     return z3.RealVal(f"{f.numerator}/{f.denominator}")
 
 
-def whole(x: int) -> Term:
-    """An integer literal."""
-    return z3.IntVal(x)
-
-
-def truth(x: bool) -> Term:
-    """A Boolean literal."""
-    return z3.BoolVal(x)
+# Literals of an integer and of a truth value, negation, if-then-else, and the absolute value of an IEEE term.
+whole, truth, negate, ite, ieee_abs = z3.IntVal, z3.BoolVal, z3.Not, z3.If, z3.fpAbs
 
 
 def to_real(t: Term) -> Term:
@@ -174,21 +168,6 @@ def both(terms: Iterable[Term]) -> Term:
 def either(terms: Iterable[Term]) -> Term:
     """Disjunction."""
     return z3.Or(list(terms))
-
-
-def negate(t: Term) -> Term:
-    """Negation."""
-    return z3.Not(t)
-
-
-def implies(a: Term, b: Term) -> Term:
-    """Implication."""
-    return z3.Implies(a, b)
-
-
-def ite(c: Term, a: Term, b: Term) -> Term:
-    """If-then-else."""
-    return z3.If(c, a, b)
 
 
 def key(t: Term) -> str:
@@ -237,11 +216,6 @@ IEEE_BINARY = {
 def ieee_sqrt(t: Term) -> Term:
     """Correctly rounded square root."""
     return z3.fpSqrt(z3.RNE(), t)
-
-
-def ieee_abs(t: Term) -> Term:
-    """Absolute value."""
-    return z3.fpAbs(t)
 
 
 def ieee_finite(t: Term) -> Term:

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from gradproof.execution.methods.replay_kernels import Replay
     from gradproof.rounding.accumulation import Setting
-    from gradproof.rounding.bound import Answer
-    from gradproof.rounding.scaling import Norm
+    from gradproof.rounding.bound import Answer, Norm
 
 BUFFERS = ("fp32", "fp16", "bf16")
 CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: Exit.OPEN}
@@ -54,9 +53,8 @@ def command(
     from gradproof.arith.linear import NonLinear
     from gradproof.core import files
     from gradproof.rounding.accumulation import Setting
-    from gradproof.rounding.bound import answer
+    from gradproof.rounding.bound import Norm, answer
     from gradproof.rounding.lemma_store import LemmaRefused
-    from gradproof.rounding.scaling import Norm
 
     if certificate is not None:
         files.allowed(certificate, "--certificate")
@@ -99,8 +97,7 @@ def allowed(tolerance: str | None, relative: str | None, magnitude: Fraction) ->
 
 def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
     """The thresholds over N = 2^k up to `most`; raises ValueError where that is no power of two."""
-    from gradproof.rounding.bound import thresholds
-    from gradproof.rounding.scaling import power
+    from gradproof.rounding.bound import power, thresholds
 
     found = thresholds(setting, eps, power(most))
     if json_:
@@ -185,7 +182,7 @@ class Shown:
         return "\n".join([*lines, *(f"assumes: {text}" for text in made.assumes)])
 
     def _sizes(self) -> Iterator[str]:
-        from gradproof.rounding.scaling import relative_bound
+        from gradproof.rounding.bound import relative_bound
 
         if self.norm is not None:
             n = self.norm

@@ -29,8 +29,8 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """
     from gradproof.cli.show import opened
-    from gradproof.extras.claims.build import built
-    from gradproof.extras.claims.render import FORMATS, terminal
+    from gradproof.extras.claims.document import FORMATS, terminal
+    from gradproof.extras.claims.load import built
     from gradproof.session import Options
 
     if out is not None and select:
@@ -53,7 +53,7 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 def write(made: Claims, folder: Path) -> None:
     """claims.json, claims.md and claims.html, each whole or not at all. Raises GradproofError GP407."""
     from gradproof.core.files import written
-    from gradproof.extras.claims.render import FORMATS
+    from gradproof.extras.claims.document import FORMATS
 
     for ending in FILES:
         written(folder / f"claims.{ending}", FORMATS[ending](made))

@@ -40,8 +40,7 @@ def command(
     """
     from gradproof.core.files import writable, written
     from gradproof.extras.studies.sources import text
-    from gradproof.extras.studies.sweep import Asked, made, refused
-    from gradproof.extras.studies.sweep_render import throughput_svg, told, variance_svg
+    from gradproof.extras.studies.sweep import Asked, made, refused, throughput_svg, told, variance_svg
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)

@@ -131,19 +131,19 @@ def _wheel(judged: Judged, path: Path) -> list[Problem]:
 
 def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[Problem]:
     """What runs and queries find that were asked for; what they confirm is printed."""
-    from gradproof.extras.attest import rerun
+    from gradproof.extras.attest import write
     from gradproof.extras.attest.manifest import Problem
 
     found: list[Problem] = []
     assert judged.carried is not None
-    for check in [rerun.chosen(judged.carried, name) for name in names]:
-        told, problem = rerun.rerun(folder, judged.carried, check)
+    for check in [write.chosen(judged.carried, name) for name in names]:
+        told, problem = write.rerun(folder, judged.carried, check)
         if problem is None:
             click.echo(told)
         else:
             found.append(problem)
     limits = {check.id: check.time_limit for check in judged.carried.checks()}
-    for said in rerun.ask(folder, solver, 600.0, limits) if solver else ():
+    for said in write.ask(folder, solver, 600.0, limits) if solver else ():
         if isinstance(said, Problem):
             found.append(said)
         else:

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from gradproof.arith import linear
+from gradproof.arith.bounds import short
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.arith.linear import Linear, times
 from gradproof.arith.soft import Soft
-from gradproof.arith.units import short
 
 # -- Orders of summation, written once: the same text runs on software floats, linear floats and NumPy scalars.
 Numbers = Sequence[Any]
@@ -44,9 +45,7 @@ def blocked(x: Numbers, size: int) -> Any:
 
 def residual(t: Any, s: Any, y: Any) -> Any:
     """(t - s) - y, the error of t = s + y as a number."""
-    from gradproof.arith import linear
-
-    return linear.residual(t, s, y) if isinstance(t, linear.Linear) else (t - s) - y
+    return linear.residual(t, s, y) if isinstance(t, Linear) else (t - s) - y
 
 
 def kahan(x: Numbers) -> Any:
@@ -71,9 +70,7 @@ def neumaier(x: Numbers) -> Any:
 
 def exact_residual(t: Any, s: Any, y: Any) -> Any:
     """The error of t = s + y, exactly: of the larger one first."""
-    from gradproof.arith import linear
-
-    if isinstance(t, linear.Linear):
+    if isinstance(t, Linear):
         return linear.residual(t, s, y, ordered=True)
     return (t - s) - y if abs(s) >= abs(y) else (t - y) - s
 

@@ -1,4 +1,13 @@
-"""Both sides of a question about accumulation: the proven bound, and an input that comes near it, replayed exactly."""
+"""Both sides of a question about accumulation: the proven bound, and an input that comes near it, replayed exactly.
+
+Sizes, relative error and norms: what an absolute tolerance says about gradients that are not of size one.
+Rounding to nearest has no unit of length: without underflow, gradients times a power of two err by that power times as
+much. So an absolute tolerance EPS at max |g| = X is a relative one, EPS / X; below half an ulp of X it fails at N = 2.
+Over d elements, each in a buffer of its own, the errors of one element add up to ||E||_2 <= sqrt(d) E (KANI-GA-030);
+the witness of one element, repeated, attains it. Roots are bounded by rationals on the safe side.
+
+`relative_bound` is the closed form of KANI-GA-029, for any size at once, and for gradients of different sizes.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,11 @@ import struct
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
+from math import isqrt
 from typing import Any
 
+from gradproof.arith.bounds import units
 from gradproof.arith.formats import FORMATS, Format, binade, format_named
-from gradproof.arith.units import units
 from gradproof.core.check import digest_of
 from gradproof.core.outcome import Outcome
 from gradproof.rounding.accumulation import Setting, difference, error_of, largest, term_difference
@@ -90,7 +100,7 @@ def answer(setting: Setting) -> Answer:
     """The bound, with its certificate, and the witness. Raises OverflowError and NonLinear as linear floats do."""
     bound, made, contracts = proved(setting)
     found = witness(setting)
-    return Answer(setting, bound, error_of(_replayed(setting), found), tuple(found), made, contracts)
+    return Answer(setting, bound, error_of(replayed(setting), found), tuple(found), made, contracts)
 
 
 def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str, ...]]:
@@ -134,14 +144,14 @@ def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:
     return setting.n * made.bound + trees, rows_of(added)
 
 
-def _replayed(setting: Setting) -> Setting:
-    """Left to right is one of the orders where any is asked for."""
+def replayed(setting: Setting) -> Setting:
+    """The setting with an order that can be replayed: left to right is one of them where any is asked for."""
     return replace(setting, order="sequential") if setting.order == "any" else setting
 
 
 def witness(setting: Setting) -> list[Fraction]:
     """Gradients on which the setting errs far; no claim that nothing errs farther."""
-    one = _replayed(setting)
+    one = replayed(setting)
     if one.inputs:
         tried = [_tied_inputs(one), [one.reach] * one.n]
         if one.scale == "divide" and one.order == "sequential" and one.n & (one.n - 1) == 0 and _narrower(one):
@@ -203,7 +213,7 @@ def thresholds(setting: Setting, tolerance: Fraction, most: int = 2**16) -> dict
         own = replace(setting, n=n)
         if proved(own)[0] <= tolerance:
             found["true up to"] = n
-        elif error_of(_replayed(own), witness(own)) > tolerance:
+        elif error_of(replayed(own), witness(own)) > tolerance:
             found["false from"] = n
             return found
         elif found["undecided from"] is None:
@@ -234,3 +244,81 @@ def as_json(found: Answer) -> dict[str, Any]:
         "certificate": None if found.certificate is None else digest_of(found.certificate),
         "assumes": list(found.assumes),
     }  # fmt: skip
+
+
+# -- Relative error and norms.
+PLACES = 2**64
+
+
+def power(n: int) -> int:
+    """The number itself, a power of two. Raises ValueError for any other."""
+    if n < 1 or n & (n - 1):
+        raise ValueError(f"the largest N is a power of two, not {n}")
+    return n
+
+
+def root_above(d: int) -> Fraction:
+    """The least multiple of 1 / PLACES that is no less than the square root. Raises ValueError for negative d."""
+    below = root_below(d)
+    return below if below * below == d else below + Fraction(1, PLACES)
+
+
+def root_below(d: int) -> Fraction:
+    """The largest multiple of 1 / PLACES that is no more than the square root. Raises ValueError for negative d."""
+    if d < 0:
+        raise ValueError("the root of a negative number")
+    return Fraction(isqrt(d * PLACES * PLACES), PLACES)
+
+
+@dataclass(frozen=True)
+class Norm:
+    """The Euclidean norm of the error over `elements`, each of which is accumulated as the answer's one.
+
+    Raises ValueError without an element.
+    """
+
+    of: Answer
+    elements: int
+
+    def __post_init__(self) -> None:
+        if self.elements < 1:
+            raise ValueError("a norm needs at least one element")
+
+    @property
+    def bound(self) -> Fraction:
+        """No norm of an error is larger."""
+        return self.of.bound * root_above(self.elements)
+
+    @property
+    def attained(self) -> Fraction:
+        """No more than the norm where every element is the witness."""
+        return self.of.attained * root_below(self.elements)
+
+    def outcome(self, tolerance: Fraction) -> Outcome:
+        """HOLDS where the bound is within the tolerance, REFUTED where the witness is beyond it, else UNKNOWN."""
+        if self.bound <= tolerance:
+            return Outcome.HOLDS
+        return Outcome.REFUTED if self.attained > tolerance else Outcome.UNKNOWN
+
+
+def relative_bound(setting: Setting) -> tuple[Fraction, Fraction]:
+    """c and a with |G - mean| <= c mean |g_i| + a for all inputs of any size that overflow nowhere: KANI-GA-029.
+
+    c is (n - 1) u where n is a power of two, n u where the quotients round, (n - 1) u (1 + 2 u) + 2 u for products with
+    fl(1/n); a is what underflow costs. Gradients rounded to `inputs` first pay that as well. Raises ValueError for
+    other orders than left to right, for a division afterwards, weights, and inputs wider than the buffer.
+    """
+    if setting.order != "sequential" or setting.scale not in ("divide", "multiply") or setting.weights:
+        raise ValueError("the relative form is for equal weights, scaled before they are added from left to right")
+    f, n = FORMATS[setting.buffer], setting.n
+    exact = n & (n - 1) == 0
+    own, more = (0, 0) if exact else (1, 0) if setting.scale == "divide" else (0, 2)
+    lost = (n - 1 + own) * f.u
+    low = Fraction(0) if n == 1 else f.tiny / 2
+    c, a = lost * (1 + more * f.u) + more * f.u, n * low * (1 + lost)
+    if setting.inputs is None:
+        return c, a
+    given = FORMATS[setting.inputs]
+    if given.p > f.p or given.emin < f.emin:
+        raise ValueError(f"{given.name} gradients are rounded again by a {f.name} buffer")
+    return c + (1 + c) * given.u, a + (1 + c) * given.tiny / 2

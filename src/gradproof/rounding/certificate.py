@@ -13,9 +13,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from gradproof.arith.bounds import BITS, SHORT, rational, rounding, short, units
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear, joined, times
-from gradproof.arith.units import BITS, SHORT, rational, rounding, short, units
 from gradproof.core.check import digest_of
 
 VERSION = 2

@@ -1,6 +1,12 @@
 """Gradients that cancel, are swamped, or are divided late: exact, by software floats and proved bounds.
 
 Run `python -m gradproof.rounding.edge_cases` for every table of this module and its neighbours.
+
+x / N against x * fl(1/N), decided for every significand of a format in integers.
+Both are scale-free: without underflow and overflow, multiplying x by a power of two multiplies the result by it. So the
+2^(p-1) significands are all the cases there are. A quotient is the correct rounding, at most half an ulp off. A product
+with fl(1/N) = (1 + d)/N, |d| <= u, errs by the rounding and by d (Higham, section 2.2). torch's 16-bit kernels
+keep the scalar 1/N in fp32, compute the product in fp32 and round once more: the third method.
 """
 
 from __future__ import annotations
@@ -11,10 +17,14 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 
-from gradproof.arith.formats import FORMATS, Format
+import numpy as np
+import numpy.typing as npt
+
+from gradproof.arith.formats import FORMATS, Format, binade
 from gradproof.rounding.accumulation import Setting
 
 ORDERED = (3, 4, 7, 8)
+SIZES, MOST = (Fraction(1, 10**4), Fraction(1), Fraction(10**4)), 1024
 ONES = (("bf16", 256), ("bf16", 512), ("bf16", 4096), ("fp16", 2048), ("fp16", 4096), ("fp32", 2**25))
 
 
@@ -45,7 +55,7 @@ def cancelling(fmt: str, places: int | None) -> Cancelled:
     is a number of the format.
     """
     from gradproof.rounding.accumulation import error_of, exact_mean
-    from gradproof.rounding.scaling import relative_bound
+    from gradproof.rounding.bound import relative_bound
 
     u = FORMATS[fmt].u
     left = Fraction(0) if places is None else Fraction(1, 2**places)
@@ -66,14 +76,6 @@ def swamped(fmt: str, n: int) -> Fraction:
     if n < 1 or n & (n - 1) or Fraction(1, n) < Fraction(2) ** f.emin:
         raise ValueError(f"the closed form is for powers of two in the normal range of {fmt}")
     return min(Fraction(1), Fraction(2**f.p, n))
-
-
-def swamped_by_adding(fmt: str, n: int) -> Fraction:
-    """The same by n additions."""
-    f, total = FORMATS[fmt], Fraction(0)
-    for _ in range(n):
-        total = f.round(total + f.round(Fraction(1, n)))
-    return total
 
 
 def division_bounds(fmt: str, n: int) -> tuple[Fraction, Fraction]:
@@ -115,19 +117,30 @@ def order_rows() -> Iterator[str]:
 
 
 def size_rows() -> Iterator[str]:
-    """The contract's tolerances at three sizes in Markdown."""
-    from gradproof.rounding.scaling import rows
+    """The contract's tolerances at three sizes of the largest gradient in Markdown."""
+    from gradproof.rounding.bound import thresholds
 
     for setting, eps in ((Setting(1), Fraction(1, 10**5)), (Setting(1, buffer="fp16"), Fraction(1, 10**3))):
         yield f"{setting.buffer}:"
         yield ""
-        yield from rows(setting, (eps,), most=1024)
+        yield "| tolerance | max abs(g) | relative | half ulps of max abs(g) | N = 2^k |"
+        yield "|---|---|---|---|---|"
+        for x in SIZES:
+            numbers = (eps, x, eps / x, eps / FORMATS[setting.buffer].half_ulp(x))
+            found = thresholds(replace(setting, magnitude=x), eps, MOST)
+            yield f"| {' | '.join(f'{float(z):.3g}' for z in numbers)} | {_ladder(found)} |"
         yield ""
+
+
+def _ladder(found: Mapping[str, int | None]) -> str:
+    """Where a tolerance is true, undecided and false, over N = 2^k up to MOST."""
+    true = found["true up to"]
+    words = [f"true up to {'never' if true is None else true}" + (" or more" if true == MOST else "")]
+    return ", ".join([*words, *(f"{k} {v}" for k, v in found.items() if v and k != "true up to")])
 
 
 def tables() -> Mapping[str, Callable[[], Iterator[str]]]:
     """Every table by name."""
-    from gradproof.rounding.reciprocal import reciprocal_rows
 
     return {
         "sizes": size_rows, "reciprocals": reciprocal_rows, "cancelling": cancelling_rows, "orders": order_rows,
@@ -165,21 +178,6 @@ def smallest_survivor(scale: int, n: int, fmt: str = "fp16") -> tuple[Fraction, 
     below = reached - f.spacing(reached - step)
     even = (reached / f.spacing(reached)).numerator % 2 == 0
     return (reached + below) / 2 / scale, even
-
-
-def survivor_by_search(scale: int, n: int, fmt: str = "fp16") -> tuple[Fraction, bool]:
-    """The same by looking at every number h >= 0 of the format, in order: the first with fl(h / n) != 0.
-
-    Uses nothing but the rounding of software floats. Raises ValueError where no number survives.
-    """
-    f = FORMATS[fmt]
-    below = Fraction(0)
-    for h in f.nonnegative():
-        if f.round(h / n):
-            middle = (below + h) / 2
-            return middle / scale, f.round(middle) == h
-        below = h
-    raise ValueError(f"no {fmt} number survives a division by {n}")
 
 
 def reach_of_orders(scale: int, n: int, fmt: str = "fp16") -> dict[str, Fraction]:
@@ -241,6 +239,138 @@ def survival_rows() -> Iterator[str]:
 
 def _least(threshold: Fraction, itself: bool) -> str:
     return f"{'' if itself else '> '}{float(threshold):.3g}"
+
+
+Integers = npt.NDArray[np.int64]
+
+# -- x / N against x * fl(1/N): what each loses at the worst, exactly.
+CHUNK = 2**18
+DIVISORS, NAMES = (3, 5, 6, 7), ("fp16", "bf16", "fp32")
+DIVIDE, MULTIPLY, WIDE = "x / N", "x * fl(1/N)", "x * fl32(1/N) in fp32, rounded once more"
+
+
+@dataclass(frozen=True, slots=True)
+class Worst:
+    """The largest error of a method over every significand of a format.
+
+    `ulps`: in units of the last place of the exact quotient. `relative`: of the exact quotient. `at`: the integer
+    significand with the largest error in ulps. `differ`: significands whose result is not that of the division. `bias`:
+    N times the rounded reciprocal, minus one; 0 for the division.
+    """
+
+    method: str
+    fmt: str
+    divisor: int
+    ulps: Fraction
+    relative: Fraction
+    at: int
+    differ: int
+    significands: int
+    bias: Fraction
+
+    @property
+    def share(self) -> Fraction:
+        """The share of significands whose result is not that of the division."""
+        return Fraction(self.differ, self.significands)
+
+
+def cut(x: Integers, p: int) -> Integers:
+    """Positive integers below 2^53, rounded to p significant bits, to nearest even."""
+    length = np.frexp(x.astype(np.float64))[1].astype(np.int64)
+    drop = np.maximum(length - p, 0)
+    kept = x >> drop
+    rest = x - (kept << drop)
+    half = np.where(drop > 0, np.left_shift(1, np.maximum(drop - 1, 0)), 1)
+    up = (drop > 0) & ((rest > half) | ((rest == half) & (kept & 1 == 1)))
+    result: Integers = (kept + up) << drop
+    return result
+
+
+def reciprocal(n: int, fmt: str) -> tuple[int, int]:
+    """fl(1/n) as an integer R of p bits and an exponent t: R 2^-t."""
+    f = FORMATS[fmt]
+    value = f.round(Fraction(1, n))
+    t = f.p - 1 - binade(value)
+    return int(value * 2**t), t
+
+
+def _chunks(p: int) -> Iterator[Integers]:
+    for start in range(2 ** (p - 1), 2**p, CHUNK):
+        yield np.arange(start, min(start + CHUNK, 2**p), dtype=np.int64)
+
+
+def _quotients(m: Integers, n: int, p: int) -> tuple[Integers, Integers]:
+    """Correctly rounded quotients D and shifts s: m/n is about D 2^-s with p bits in D."""
+    s = np.full(len(m), n.bit_length() - 1, dtype=np.int64)
+    s += (m << s) < n << (p - 1)
+    q = (m << s) // n
+    rest = (m << s) - q * n
+    return q + ((2 * rest > n) | ((2 * rest == n) & (q & 1 == 1))), s
+
+
+def _result(m: Integers, n: int, fmt: str, method: str) -> tuple[Integers, Integers]:
+    """Results as Y 2^-t."""
+    p = FORMATS[fmt].p
+    if method == DIVIDE:
+        return _quotients(m, n, p)
+    r, t = reciprocal(n, fmt if method == MULTIPLY else "fp32")
+    product = m * r
+    if method == WIDE:
+        product = cut(product, FORMATS["fp32"].p)
+    return cut(product, p), np.full(len(m), t, dtype=np.int64)
+
+
+def worst(method: str, n: int, fmt: str) -> Worst:
+    """The exact worst case of a method over every significand of fp16, bf16 or fp32. Raises ValueError for n < 1
+    or n > 16, and for the fp32 scalar in fp32.
+    """
+    if not 1 <= n <= 16:
+        raise ValueError("the integers of this comparison are sized for divisors from 1 to 16")
+    if method == WIDE and fmt == "fp32":
+        raise ValueError("the third method is for 16-bit formats")
+    p, differ = FORMATS[fmt].p, 0
+    most, relative, at = Fraction(-1), Fraction(-1), 0
+    for m in _chunks(p):
+        quotient, s = _quotients(m, n, p)
+        y, t = _result(m, n, fmt, method)
+        off = np.abs(y * n - (m << t))  # the error is off / (n 2^t), the quotient m/n, its ulp 2^-s
+        common = np.maximum(s, t)
+        differ += int(((y << (common - t)) != (quotient << (common - s))).sum())
+        by_ulp = off.astype(np.float64) / (1 << (t - s)).astype(np.float64)
+        # Errors are multiples of 2^-28 / n ulp: those within 2^-40 of the largest are equal to it.
+        for i in np.flatnonzero(by_ulp >= by_ulp.max() * (1 - 2.0**-40))[:64]:
+            exact = Fraction(int(off[i]), n * 2 ** int(t[i] - s[i]))
+            if exact > most:
+                most, at = exact, int(m[i])
+        share = off.astype(np.float64) / (m << t).astype(np.float64)
+        for i in np.flatnonzero(share >= share.max() * (1 - 2.0**-50)):
+            relative = max(relative, Fraction(int(off[i]), int(m[i]) << int(t[i])))
+    bias = Fraction(0)
+    if method != DIVIDE:
+        r, exponent = reciprocal(n, fmt if method == MULTIPLY else "fp32")
+        bias = Fraction(r * n, 2**exponent) - 1
+    return Worst(method, fmt, n, most, relative, at, differ, 2 ** (p - 1), bias)
+
+
+def comparison(divisors: tuple[int, ...] = DIVISORS, formats: tuple[str, ...] = NAMES) -> list[Worst]:
+    """Every method for every divisor and format."""
+    found = []
+    for fmt in formats:
+        for n in divisors:
+            methods = (DIVIDE, MULTIPLY) if fmt == "fp32" else (DIVIDE, MULTIPLY, WIDE)
+            found += [worst(method, n, fmt) for method in methods]
+    return found
+
+
+def reciprocal_rows() -> Iterator[str]:
+    """The table of both methods in Markdown."""
+    yield "| format | N | x / N, ulps | x * fl(1/N), ulps | times as much | results that differ |"
+    yield "|---|---|---|---|---|---|"
+    for fmt in NAMES:
+        for n in DIVISORS:
+            quotient, product = worst(DIVIDE, n, fmt), worst(MULTIPLY, n, fmt)
+            times = float(product.ulps / quotient.ulps)
+            yield f"| {fmt} | {n} | {quotient.ulps} | {product.ulps} | {times:.3g} | {float(product.share):.1%} |"
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ from fractions import Fraction
 from math import lcm
 from typing import Any
 
+from gradproof.arith.bounds import BITS, rounding
 from gradproof.arith.formats import FORMATS
-from gradproof.arith.units import BITS, rounding
 
 
 class Refused(ValueError):

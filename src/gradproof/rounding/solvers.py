@@ -1,8 +1,9 @@
-"""One SMT-LIB 2 text, one solver, one process that is killed at its time limit.
+"""SMT-LIB 2 texts, one solver, one process that is killed at its time limit.
 
-`python -m gradproof.rounding.solvers SOLVER` reads a JSON list of texts and prints a JSON list of answers. Bitwuzla and
-cvc5 share the float library SymFPU, so they are one family; z3 has its own. An answer counts only as `unsat` or
-`sat`; a solver that is missing, crashes, is killed or prints anything else gives no answer.
+`python -m gradproof.rounding.solvers SOLVER` reads JSON (texts, seconds for each, whether the first answer that is not
+unsat ends it) and prints one answer a line, as each comes. What a killed process had printed can be read. Bitwuzla and
+cvc5 share the float library SymFPU, so they are one family; z3 has its own. An answer counts only as `unsat` or `sat`;
+a solver that is missing, crashes, is killed or prints anything else gives no answer.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import import_module, metadata
-from pathlib import Path
-from typing import Any
+
+from gradproof.core.workspace import PACKAGE
 
 FAMILIES: Mapping[str, str] = {"bitwuzla": "symfpu", "cvc5": "symfpu", "z3": "z3"}
 PACKAGES: Mapping[str, str] = {"bitwuzla": "bitwuzla", "cvc5": "cvc5", "z3": "z3-solver"}
+LONG, KILLED = 10**6, "killed after"
 ANSWERS = ("unsat", "sat", "unknown", "timeout", "error")
 
 
@@ -33,10 +35,6 @@ class Reply:
     seconds: float
     texts: int
     reason: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain data."""
-        return asdict(self)
 
 
 def version_of(solver: str) -> str:
@@ -57,36 +55,40 @@ def decide(texts: Sequence[str], solver: str, seconds: float) -> Reply:
     version, began = version_of(solver), time.monotonic()
     if not version:
         return Reply(solver, "", "error", 0.0, len(texts), "it is not installed")
-    answer, reason = _ask_child(texts, solver, seconds)
+    answers, ended = answered(texts, solver, seconds, alike=True)
+    answer, reason = agreed(answers, len(texts), ended)
     return Reply(solver, version, answer, round(time.monotonic() - began, 2), len(texts), reason)
 
 
-def _ask_child(texts: Sequence[str], solver: str, seconds: float) -> tuple[str, str]:
-    places = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH", "")]
+def answered(
+    texts: Sequence[str], solver: str, seconds: float, each: float = LONG, *, alike: bool = False
+) -> tuple[list[str], str]:
+    """The answers that came within `seconds` in all, and `each` for one, in order; and why no more came, or nothing.
+
+    `alike`: the first answer that is not `unsat` is the last.
+    """
+    places = [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in places if p)}
     command = [sys.executable, "-P", "-m", "gradproof.rounding.solvers", solver]
-    asked = json.dumps(list(texts)).encode()
+    asked = json.dumps({"texts": list(texts), "seconds": each, "alike": alike}).encode()
     try:
         done = subprocess.run(command, input=asked, capture_output=True, timeout=seconds, env=environ, check=False)
-    except subprocess.TimeoutExpired:
-        return "timeout", f"killed after {seconds:g} s"
-    if done.returncode != 0:
-        return "error", done.stderr.decode(errors="replace").strip()[-200:]
-    return _read(done.stdout, len(texts))
+        printed = done.stdout
+        ended = done.stderr.decode(errors="replace").strip()[-200:] or "it crashed" if done.returncode else ""
+    except subprocess.TimeoutExpired as late:
+        printed, ended = late.stdout or b"", f"{KILLED} {seconds:g} s"
+    whole = printed.decode(errors="replace").rpartition("\n")[0]
+    return whole.split("\n") if whole else [], ended
 
 
-def _read(printed: bytes, texts: int) -> tuple[str, str]:
-    """The answer in what a child printed: anything but one answer a text is an error."""
-    try:
-        answers = json.loads(printed)
-    except ValueError:
-        return "error", "it printed no JSON"
-    if not isinstance(answers, list) or not all(isinstance(a, str) and a in ANSWERS for a in answers):
-        return "error", f"it printed {answers!r}"[:200]
-    bad = [a for a in answers if a != "unsat"]
-    if not bad and len(answers) != texts:
-        return "error", f"{len(answers)} answers to {texts} texts"
-    return (bad[0], f"text {answers.index(bad[0]) + 1} of {texts}") if bad else ("unsat", "")
+def agreed(answers: Sequence[str], texts: int, ended: str) -> tuple[str, str]:
+    """The one answer to all texts, and its reason: anything but one answer a text is an error."""
+    if ended:
+        return ("timeout" if ended.startswith(KILLED) else "error"), ended
+    for i, answer in enumerate(answers):
+        if answer != "unsat":
+            return (answer, f"text {i + 1} of {texts}") if answer in ANSWERS else ("error", f"it printed {answer!r}")
+    return ("unsat", "") if len(answers) == texts else ("error", f"{len(answers)} answers to {texts} texts")
 
 
 def _bitwuzla(text: str, seconds: float) -> str:  # `seconds` is left to the limit of its process
@@ -117,17 +119,19 @@ def _z3(text: str, seconds: float) -> str:
 
 CALLS: Mapping[str, Callable[[str, float], str]] = {"bitwuzla": _bitwuzla, "cvc5": _cvc5, "z3": _z3}
 """Solver -> its answer to a text, for which it has so many seconds."""
-LONG = 10**6
 
 
 def main(solver: str) -> None:
-    """Answer the texts on standard input, up to the first that is not unsat."""
-    answers: list[str] = []
-    for text in json.loads(sys.stdin.read()):
-        answers.append(CALLS[solver](text, LONG))
-        if answers[-1] != "unsat":
+    """Answer the texts on standard input, one line each."""
+    asked = json.loads(sys.stdin.read())
+    for text in asked["texts"]:
+        try:
+            said = CALLS[solver](text, asked["seconds"])
+        except Exception as error:
+            said = f"error: {type(error).__name__}: {error}"
+        print(" ".join(said.split())[:200] or "error: it said nothing", flush=True)
+        if asked["alike"] and said != "unsat":
             break
-    print(json.dumps(answers))
 
 
 if __name__ == "__main__":

@@ -17,9 +17,9 @@ from fractions import Fraction
 from functools import cache
 from itertools import product
 
+from gradproof.arith.bounds import MOST_ODD, odd_part
 from gradproof.arith.formats import FORMATS, Format, binade
 from gradproof.arith.soft import near_sqrt
-from gradproof.arith.units import MOST_ODD, odd_part
 from gradproof.rounding.certificate import Row
 
 TABLE_N = tuple(sorted({*range(1, 65), *(2**k for k in range(13))}))

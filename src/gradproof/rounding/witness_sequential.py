@@ -15,8 +15,8 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import islice
 
+from gradproof.arith.bounds import Rounding
 from gradproof.arith.formats import Format, binade, format_named
-from gradproof.arith.units import Rounding
 from gradproof.rounding.accumulation import Setting
 
 # -- The runs whose last exact sum lies beyond the power of two below its bound, one by one.
@@ -35,11 +35,12 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A sum of gradients, the last one of them, and the path before; all in whole units."""
+    """A sum of gradients or in floats, the last gradient, the path before, and n times what it lost; whole units."""
 
     total: int
-    last: int
-    before: Path | None
+    last: int = 0
+    before: Path | None = None
+    lost: int = 0
 
     def gradients(self) -> list[int]:
         """The gradients, the first one first."""
@@ -130,7 +131,7 @@ def _worst(
 
 def _followed(r: Rounding, made: list[tuple[int, ...]], low: list[int]) -> dict[int, tuple[Path, Path]] | None:
     """The last sums, each with the paths of the least and of the largest gradients; None where they are too many."""
-    none = Path(0, 0, None)
+    none = Path(0)
     kept, runs = {0: (none, none)}, 0
     for i, least in enumerate(low):
         more = i == len(low) - 1  # the last sum is to be more than the edge
@@ -168,16 +169,6 @@ def effort(n: int) -> Effort:
     if n & (n - 1) == 0:
         return Effort(2, 1)
     return Effort(48, 24) if n <= 16 else Effort(24, 6) if n <= 64 else Effort(12, 1)
-
-
-@dataclass(frozen=True, slots=True)
-class Partial:
-    """A partial sum in floats, n times what it has lost, its last gradient and the sum before, in whole units."""
-
-    total: int
-    lost: int
-    last: int = 0
-    before: Partial | None = None
 
 
 class Search:
@@ -255,12 +246,12 @@ class Search:
         if self.given:
             yield self.given.below(most * self.n) // self.n
 
-    def run(self, way: int) -> Partial:
+    def run(self, way: int) -> Path:
         """The partial sum of n terms that has lost most, of those that the beam met."""
         how = effort(self.n)
-        kept = [Partial(0, 0)]
+        kept = [Path(0)]
         for i in range(self.n):
-            grown: dict[int, Partial] = {}
+            grown: dict[int, Path] = {}
             for one in kept:
                 for x in self.terms(one.total, way, how.tries * (8 if i == 0 else 1)):
                     g = self.outermost(x, way)
@@ -269,7 +260,7 @@ class Search:
                     total = self.r.round(one.total + x)
                     lost = one.lost + way * (g - self.n * (total - one.total))
                     if total not in grown or grown[total].lost < lost:
-                        grown[total] = Partial(total, lost, g, one)
+                        grown[total] = Path(total, g, one, lost)
             kept = sorted(grown.values(), key=lambda p: (p.lost, p.total), reverse=True)[: how.beam]
         return kept[0]
 
@@ -284,9 +275,5 @@ def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1), give
     search = Search(n, format_named(fmt), magnitude, format_named(given) if given else None)
     if not search.term:
         return [Fraction(search.r.below(search.most), 1 << search.bits)] * n
-    made: list[Fraction] = []
     one = max((search.run(way) for way in ((DOWN,) if search.whole else (DOWN, UP))), key=lambda p: p.lost)
-    while one.before is not None:
-        made.append(Fraction(one.last, 1 << search.bits))
-        one = one.before
-    return made[::-1]
+    return [Fraction(g, 1 << search.bits) for g in one.gradients()]

@@ -17,7 +17,7 @@ from inspect import getattr_static, isfunction
 from typing import Any
 
 from gradproof.arith import exact
-from gradproof.arith.ratio import Ratio
+from gradproof.arith.soft import Ratio
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 
 # -- What a model does, told event by event to whoever listens; nothing is kept while nobody does.

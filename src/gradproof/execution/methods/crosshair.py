@@ -24,8 +24,7 @@ from crosshair.core import ConditionCheckable
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.options import AnalysisKind, AnalysisOptionSet
 
-from gradproof.arith.ratio import Ratio
-from gradproof.arith.soft import Soft
+from gradproof.arith.soft import Ratio, Soft
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach

@@ -20,8 +20,7 @@ from gradproof.arith import smt
 from gradproof.arith.context import running
 from gradproof.arith.smt import Answer
 from gradproof.arith.soft import near_sqrt
-from gradproof.arith.stub import Founded, OutOfRange, Rounder, Stub
-from gradproof.arith.symbolic import Sym, as_bool
+from gradproof.arith.symbolic import Founded, OutOfRange, Rounder, Stub, Sym, as_bool
 
 
 class PathEnds(BaseException):

@@ -15,9 +15,8 @@ from typing import Any
 
 from gradproof.arith import exact, smt
 from gradproof.arith.formats import FORMATS, format_named
-from gradproof.arith.ieee import Ieee
 from gradproof.arith.soft import Soft
-from gradproof.arith.symbolic import Sym, SymBool
+from gradproof.arith.symbolic import Ieee, Sym, SymBool
 from gradproof.core.check import Check
 from gradproof.execution.methods.explore import Explorer
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from gradproof.arith.bounds import rational
 from gradproof.arith.linear import Linear, NonLinear, Within
-from gradproof.arith.units import rational
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.explore import Explorer, Limits, Result, Stopped, Violated

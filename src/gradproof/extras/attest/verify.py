@@ -19,11 +19,12 @@ from gradproof.evidence.store import parse as parse_json
 from gradproof.execution.queries import counts, parse
 from gradproof.extras.attest import (
     manifest as listing,
-    rerun,
     signing,
     statement,
+    write,
 )
-from gradproof.extras.attest.carried import (
+from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
+from gradproof.extras.attest.statement import (
     BESIDE,
     DISTRIBUTIONS,
     FILES,
@@ -33,12 +34,11 @@ from gradproof.extras.attest.carried import (
     files_of,
     opened,
 )
-from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
 
 if TYPE_CHECKING:
     from gradproof.extras.attest.signing import PublicKey
 
-_GIVEN = ("evidence/", "gpu/", f"{rerun.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
+_GIVEN = ("evidence/", "gpu/", f"{write.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
 _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
@@ -212,17 +212,17 @@ def _short(value: Any) -> str:
 
 def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
     """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
-    place = rerun.INDEX
+    place = write.INDEX
     try:
         rows = parse_json(_text(root, place))
         wanted = sorted(name for name, s in carried.standings.items() if s.evidence is not None)
         if [row["check"] for row in rows] != wanted:
             raise ValueError("its rows are not those of the evidence")
         scripts = {row["file"]: row for row in rows if row["file"] is not None}
-        listed = {e.path for e in manifest.files if e.path.startswith(f"{rerun.FOLDER}/")} - {place}
+        listed = {e.path for e in manifest.files if e.path.startswith(f"{write.FOLDER}/")} - {place}
         if set(scripts) != listed:
             raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
-        contradicted = rerun.contradictions(rows)
+        contradicted = write.contradictions(rows)
     except _MALFORMED as error:
         yield Problem("GP449", place, f"it is not the index of the queries: {error}")
         return

@@ -1,18 +1,26 @@
 """The document of the ledger, format `gradproof-claims/1`; `reports/claims.schema.json` is made of it.
 
 A document is believed after every verdict, every effect and every total follow again from the parts below them.
+
+It is shown on a terminal, as Markdown, as one self-contained HTML page, and as JSON. Text from the ledger is escaped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import json
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 from pydantic import Field, model_validator
 
-from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Outcome, Reach
+from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
 from gradproof.core.schemas.base import Shape, Tally
+from gradproof.core.workspace import PACKAGE
+from gradproof.report.text import clean, grouped, one_line, plural, when
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
 # -- From evidence to the verdict on a claim of the field: two tables, and a short reading of them.
@@ -62,19 +70,6 @@ _AGAINST = {
     Reach.BOUNDED: Answer.CONTRADICTED,
     Reach.SAMPLED: Answer.SAMPLED_AGAINST,
 }
-_NOTHING = dict.fromkeys(Reach, Answer.NOTHING)
-_COUNTER = dict.fromkeys(Reach, Answer.COUNTEREXAMPLE)
-
-ANSWER: Mapping[tuple[Part, Outcome], Mapping[Reach, Answer]] = {
-    (part, outcome): _NOTHING for part in Part for outcome in Outcome
-} | {
-    (Part.STATES, Outcome.HOLDS): _FOR,
-    (Part.STATES, Outcome.REFUTED): _COUNTER,
-    (Part.REFUTES, Outcome.HOLDS): _FOR,
-    (Part.REFUTES, Outcome.REFUTED): _COUNTER,
-    (Part.CONTRADICTS, Outcome.HOLDS): _AGAINST,
-}
-
 AGAINST = {Answer.COUNTEREXAMPLE, Answer.CONTRADICTED, Answer.COMPUTED_OTHERWISE}
 MEASURED_AGAINST = {Answer.SAMPLED_AGAINST, Answer.FIGURE_OUTSIDE}
 MEASURED_FOR = {Answer.SAMPLED, Answer.COMPUTED}
@@ -89,24 +84,19 @@ VERDICTS: tuple[tuple[Verdict, Callable[[Told], bool]], ...] = (
     (Verdict.ALL, lambda told: Answer.PROVED_ALL in told),
 )
 
-TRUTH: Mapping[Verdict, bool | None] = {
-    Verdict.ALL: True,
-    Verdict.BOUNDED: True,
-    Verdict.TRUE: True,
-    Verdict.REFUTED: False,
-    Verdict.FALSE: False,
-    Verdict.NOT_TESTABLE: None,
-    Verdict.OPEN: None,
+TRUTH: Mapping[Verdict, bool] = {
+    **dict.fromkeys((Verdict.ALL, Verdict.BOUNDED, Verdict.TRUE), True),
+    **dict.fromkeys((Verdict.REFUTED, Verdict.FALSE), False),
 }
-EXPECTED = tuple(v for v in Verdict if v is not Verdict.OPEN)
 
 
 def answer(part: Part, outcome: Outcome, reach: Reach | None) -> Answer:
     """What a check tells. HOLDS without a reach tells nothing; a counterexample needs none."""
-    told = ANSWER[part, outcome]
-    if reach is None:
-        return Answer.NOTHING if outcome is Outcome.HOLDS else told[Reach.SAMPLED]
-    return told[reach]
+    if outcome is Outcome.REFUTED and part is not Part.CONTRADICTS:
+        return Answer.COUNTEREXAMPLE
+    if outcome is not Outcome.HOLDS or reach is None:
+        return Answer.NOTHING
+    return (_AGAINST if part is Part.CONTRADICTS else _FOR)[reach]
 
 
 def verdict(told: Told) -> Verdict:
@@ -120,7 +110,7 @@ def effect(expect: Verdict, found: Verdict, told: Told, contrary: bool) -> Effec
     BROKEN: the opposite was found, or a check answered the opposite of its own expectation (`contrary`). OPEN: nothing
     was found, more or less was proved than is expected, or something that the row names told nothing.
     """
-    opposite = TRUTH[expect] is not None and TRUTH[found] is (not TRUTH[expect])
+    opposite = {TRUTH.get(expect), TRUTH.get(found)} == {True, False}
     if opposite or contrary:
         return Effect.BROKEN
     return Effect.OPEN if found is not expect or Answer.NOTHING in told else Effect.DISCHARGED
@@ -201,21 +191,23 @@ class Row(Shape):
     checks: list[Named]
     figures: list[Figure]
 
-    @property
-    def told(self) -> list[Answer]:
-        """What everything that the row names tells."""
-        return [Answer(name) for name in (*(c.answer for c in self.checks), *(f.answer for f in self.figures))]
-
     @model_validator(mode="after")
     def _consistent(self) -> Row:
-        untestable = Verdict(self.expect) is Verdict.NOT_TESTABLE
-        found = Verdict.NOT_TESTABLE if untestable else verdict(self.told)
-        judged = effect(Verdict(self.expect), found, self.told, any(c.contrary for c in self.checks))
+        found, judged, counts = concluded(Verdict(self.expect), self.checks, self.figures)
         if (self.verdict, self.effect) != (str(found), str(judged)):
             raise ValueError(f"{self.id}: {self.verdict}, {self.effect} does not follow from what it names")
-        if self.counts != (any(c.red for c in self.checks) or any(f.red for f in self.figures)):
+        if self.counts != counts:
             raise ValueError(f"{self.id}: it counts by something that can turn red, and by nothing else")
         return self
+
+
+def concluded(expect: Verdict, checks: Sequence[Named], figures: Sequence[Figure]) -> tuple[Verdict, Effect, bool]:
+    """The verdict on a row, its effect, and whether it counts."""
+    named: list[Named | Figure] = [*checks, *figures]
+    told = [Answer(one.answer) for one in named]
+    found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(told)
+    made = effect(expect, found, told, any(c.contrary for c in checks))
+    return found, made, any(one.red for one in named)
 
 
 class Totals(Shape):
@@ -278,3 +270,195 @@ def exit_of(rows: list[Row]) -> Exit:
     if Effect.BROKEN in effects:
         return Exit.BROKEN
     return Exit.OPEN if Effect.OPEN in effects else Exit.MET
+
+
+# -- What a ledger looks like.
+HERE = PACKAGE / "report" / "formats"
+STYLE = {"DISCHARGED": "green", "BROKEN": "bold red", "OPEN": "yellow"}
+EFFECT = {"DISCHARGED": "as expected", "BROKEN": "NOT AS EXPECTED", "OPEN": "open"}
+SHORT = 160
+TABLE_FROM = 120
+
+
+def as_json(made: Claims) -> str:
+    """JSON text with a final newline, format gradproof-claims/1."""
+    data = made.model_dump(mode="json", by_alias=True)
+    return json.dumps(data, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def headline(made: Claims) -> str:
+    """What the ledger comes to, in one line."""
+    t = made.totals
+    parts = [f"{t.as_expected} as expected", f"{t.broken} not as expected", f"{t.open} open"]
+    counted = f"{t.counted} count: each names a check or a figure that can turn red"
+    return f"{plural(t.rows, 'claim')}: {', '.join(parts)}; {counted} (exit {made.code}: {_exit(made)})"
+
+
+def _exit(made: Claims) -> str:
+    return {"met": "every verdict is as expected", "broken": "a verdict is not as expected"}.get(
+        made.exit, EXIT_MEANING[Exit(made.exit)]
+    )
+
+
+def found(row: Row) -> Iterator[str]:
+    """What was found beside the verdict: figures, bounds, counterexamples."""
+    for figure in row.figures:
+        yield f"{figure.value or 'no figure'} (claimed {figure.said})"
+    if row.verdict == "PROVED within a bound":
+        yield from dict.fromkeys(
+            f"{b.name} = {b.value}" for c in row.checks if c.answer == "proved within a bound" for b in c.bounds
+        )
+    for check in row.checks:
+        if check.counterexample is not None:
+            yield f"counterexample of {check.id}: {check.counterexample}"
+
+
+def ids(row: Row) -> list[str]:
+    """Ids of the checks and origins of the figures, a shared head once."""
+    return [*grouped(c.id for c in row.checks), *dict.fromkeys(f.origin for f in row.figures)]
+
+
+def again(row: Row) -> list[str]:
+    """The commands that decide the row again, each once."""
+    return list(dict.fromkeys(command for command in (*(c.again for c in row.checks), *(f.again for f in row.figures))))
+
+
+def terminal(made: Claims, console: Console, *, details: bool) -> None:
+    """A table, below TABLE_FROM columns a list; with `details` every row in full, with its commands."""
+    from rich.text import Text
+
+    if details:
+        for row in made.rows:
+            for line in _told(row):
+                console.print(Text(line, style=STYLE[row.effect] if line.startswith(row.id) else ""), soft_wrap=True)
+            console.print()
+    else:
+        (_table if console.width >= TABLE_FROM else _list)(made, console)
+        console.print(Text("Run again: gradproof claims -k ID shows the commands of a row."))
+    for row in made.rows if not details else ():
+        if row.reason:
+            console.print(Text(f"{row.id}: {short(row.reason)}", style=STYLE[row.effect]))
+    console.print(Text(headline(made), style="bold"))
+
+
+def _list(made: Claims, console: Console) -> None:
+    from rich.padding import Padding
+    from rich.text import Text
+
+    for row in made.rows:
+        figures = [f.value for f in row.figures if f.value]
+        console.print(Text(" ".join([row.id, _verdict(row), *(f"({v})" for v in figures)]), style=STYLE[row.effect]))
+        console.print(Padding(Text(short(row.claim)), (0, 0, 0, 2)))
+        console.print(Padding(Text(", ".join(_heads(row)), style="dim"), (0, 0, 0, 2)))
+
+
+def _table(made: Claims, console: Console) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), show_edge=False)
+    for title in ("id", "claim", "verdict", "figure", "checks"):
+        table.add_column(title, vertical="top", no_wrap=title != "claim")
+    for row in made.rows:
+        verdict = Text(_verdict(row).replace(", ", "\n"), style=STYLE[row.effect])
+        figure = "\n".join(f.value for f in row.figures if f.value)
+        cells = (short(row.claim), verdict, Text(clean(figure)), Text("\n".join(_heads(row))))
+        table.add_row(row.id, *cells)
+    console.print(table)
+
+
+def short(text: str) -> str:
+    """One line of at most SHORT characters."""
+    words = one_line(text)
+    return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
+
+
+def _heads(row: Row) -> list[str]:
+    """Ids without devices and dtypes, each once."""
+    return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
+
+
+def _told(row: Row) -> Iterator[str]:
+    yield f"{row.id}  {row.verdict}  ({EFFECT[row.effect]})"
+    yield f"  claim     {one_line(row.claim)}"
+    yield f"  source    {one_line(row.title)}"
+    yield f"  form      {one_line(row.form)}"
+    for name, text in (("because", row.contradiction), ("why", row.why), ("reason", row.reason)):
+        if text:
+            yield f"  {name:9} {one_line(text)}"
+    yield from (f"  found     {one_line(text)}" for text in found(row))
+    yield from (f"  check     {_check(check)}" for check in row.checks)
+    for f in row.figures:
+        on = f", measured on {one_line(f.on)}" if f.on else ""
+        yield f"  figure    {f.origin} at {one_line(f.place)}: {f.answer}{on}"
+    yield from (f"  again     {command}" for command in again(row))
+
+
+def _check(check: Named) -> str:
+    part = {"checks": "", "refuted_by": ", expected to be refuted", "contradicted_by": ", which the claim excludes"}
+    return f"{check.id} is {check.outcome}{part[check.part]}: {check.answer}"
+
+
+def markdown(made: Claims) -> str:
+    """The whole ledger, a table for each source and what was found below it."""
+    from gradproof.report.formats.markdown import bullets, escape, table
+
+    head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the evidence at hand; no verdict is written."
+    parts = ["# Claims of the field", escape(headline(made)), escape(head)]
+    parts.append(table(("Verdict", "Claims"), [(v, n) for v, n in made.totals.verdicts.items()]))
+    for rows in by_source(made):
+        parts.append(f"## {escape(rows[0].title)}")
+        lines = [(r.id, r.claim, _verdict(r), "; ".join(_figures(r)), ", ".join(ids(r))) for r in rows]
+        parts.append(table(("Id", "Claim", "Verdict", "Figure", "Checks"), lines))
+        parts.append(bullets(line for row in rows for line in _below(row)))
+    parts += ["## Run again", table(("Id", "Commands"), [(r.id, "; ".join(again(r))) for r in made.rows if again(r)])]
+    return "\n\n".join(parts) + "\n"
+
+
+def _verdict(row: Row) -> str:
+    plain = row.effect == "DISCHARGED" or (row.verdict, row.effect) == ("OPEN", "OPEN")
+    return row.verdict if plain else f"{row.verdict}, {EFFECT[row.effect]}"
+
+
+def _figures(row: Row) -> Iterator[str]:
+    yield from (f.value for f in row.figures if f.value)
+
+
+def _below(row: Row) -> Iterator[str]:
+    """A line of what stands behind a row."""
+    words = [f"form: {row.form}", *found(row)]
+    words += [f"because {row.contradiction}"] if row.contradiction else []
+    words += [f"why: {row.why}"] if row.why else []
+    words += [f"expected: {row.expect}; {short(row.reason)}"] if row.reason else []
+    yield f"{row.id}. {'. '.join(words)}"
+
+
+def by_source(made: Claims) -> list[Sequence[Row]]:
+    """Rows of each source, in the ledger's order of sources."""
+    groups = [[row for row in made.rows if row.source == name] for name in made.sources]
+    return [group for group in groups if group]
+
+
+def html(made: Claims) -> str:
+    """One page: no script, no external resource, everything escaped."""
+    from markupsafe import Markup
+
+    from gradproof.report.formats.html import environment
+
+    template = environment().get_template("claims.html.j2")
+    return template.render(
+        made=made,
+        headline=headline(made),
+        groups=by_source(made),
+        tone={"met": "discharged", "broken": "broken"}.get(made.exit, "open"),
+        found=found,
+        ids=ids,
+        again=again,
+        words=EFFECT,
+        short=short,
+        css=Markup((HERE / "report.css").read_text(encoding="utf-8")),
+    )
+
+
+FORMATS = {"json": as_json, "md": markdown, "html": html}

@@ -1,6 +1,8 @@
-"""One figure of a claim: where its value is read, and whether it is where the claim says. Comparisons are exact.
+"""The shape of `proofs/claims.yaml`, and its figures: where a value is read, and whether it is where the claim says.
 
-A number in JSON is the rational that its text or its double is; nothing is rounded before it is compared.
+The shape says which keys stand where, and what a value may be. Strict: nothing is coerced. A row states what is claimed
+and what is expected; no key of it can hold a verdict. Comparisons are exact: a number in JSON is the rational that its
+text or its double is, and nothing is rounded before it is compared.
 """
 
 from __future__ import annotations
@@ -10,22 +12,21 @@ import json
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from decimal import MAX_EMAX, MIN_EMIN, Context, Decimal
 from fractions import Fraction
-from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gradproof.batches import planned
+from gradproof.contract.schema import Text, wrong
+from gradproof.contract.yaml_reader import Exact
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
-from gradproof.extras.claims.document import Answer
-from gradproof.extras.claims.schema import FigureShape
 from gradproof.report.studies import (
-    ABSENT,
+    DETERMINISTIC,
     FRESH,
-    REJECTED,
-    STALE,
+    TOKENS,
     TRAINING,
     differing,
     makes,
@@ -33,6 +34,122 @@ from gradproof.report.studies import (
     rounding,
     standing_of,
 )
+
+DocumentName = Literal["deterministic", "rounding", "scaling", "speedup", "sweep", "tokens"]
+Expected = Literal[
+    "PROVED for all inputs", "PROVED within a bound", "REFUTED", "MEASURED true", "MEASURED false", "NOT TESTABLE"
+]
+_ID = re.compile(r"CLAIM-[A-Z]{1,4}-[0-9]{2}")
+_POINTER = re.compile(r"(/([^~/]|~[01])*)*")
+_NUMBER = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
+
+
+def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
+    def check(value: Any) -> Any:
+        if isinstance(value, str) and not pattern.fullmatch(value):
+            raise wrong("GP122", expected)
+        return value
+
+    return BeforeValidator(check)
+
+
+def _written(value: Any) -> Fraction:
+    """A decimal number, exactly as it was written."""
+    text = value.text if isinstance(value, Exact) else value
+    if isinstance(text, bool) or not isinstance(value, (int, Exact)):
+        raise wrong("GP104", "a number")
+    if not _NUMBER.fullmatch(str(text)):
+        raise wrong("GP107", "a finite decimal number such as 1e-4")
+    return Fraction(str(text))
+
+
+def _scalar(value: Any) -> Fraction | str | bool:
+    if isinstance(value, (str, bool)):
+        return value
+    return _written(value)
+
+
+def _some(value: Any) -> Any:
+    if isinstance(value, list) and not value:
+        raise wrong("GP103", "at least one entry")
+    return value
+
+
+Pointer = Annotated[str, _shaped(_POINTER, "a JSON pointer such as /compared/train_equal (RFC 6901)")]
+Number = Annotated[Fraction, BeforeValidator(_written)]
+Scalar = Annotated[Any, BeforeValidator(_scalar)]
+Names = Annotated[list[Text], BeforeValidator(_some)]
+Size = Annotated[int, Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """No key is unknown and nothing is coerced."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, arbitrary_types_allowed=True, defer_build=True)
+
+
+class PlanShape(Strict):
+    """What `gradproof plan-batch` is given."""
+
+    micro: Size
+    accum: Size
+    world: Size = 1
+    batches: Size | None = None
+    epochs: Size = 1
+
+
+class FigureShape(Strict):
+    """A number, a word or a truth value, and what the claim says of it.
+
+    Exactly one of `document`, `evidence`, `plan` and `compute` says where it comes from; `at` is its place there. With
+    `among` the place is inside of the one element that agrees with `where`, or of the one whose value `take` asks for.
+    `over` divides by the value of a second place. `scale` multiplies what was found.
+    """
+
+    document: DocumentName | None = None
+    evidence: Text | None = None
+    plan: PlanShape | None = None
+    compute: Text | None = None
+    among: Pointer | None = None
+    where: dict[str, Scalar] | None = None
+    take: Literal["largest", "smallest"] | None = None
+    at: Pointer | None = None
+    over: Pointer | None = None
+    scale: Number | None = None
+    equals: Scalar | None = None
+    at_least: Number | None = None
+    at_most: Number | None = None
+    above: Number | None = None
+    below: Number | None = None
+    unit: str = ""
+
+
+class ClaimShape(Strict):
+    """One claim in our words. Which of the keys below `expect` a row needs is in `gradproof.extras.claims.load`."""
+
+    id: Annotated[str, _shaped(_ID, "CLAIM-, one to four capitals, two digits: CLAIM-B-07")]
+    claim: Text
+    source: Text
+    form: Text
+    expect: Expected
+    checks: Names | None = None
+    refuted_by: Names | None = None
+    contradicted_by: Names | None = None
+    contradiction: Text | None = None
+    figures: Annotated[list[FigureShape], BeforeValidator(_some)] | None = None
+    why: Text | None = None
+
+
+class LedgerShape(Strict):
+    """The file. `sources` gives each document a short name and its title.
+
+    History: 1, the first.
+    """
+
+    format: Literal["gradproof-ledger/1"]
+    sources: dict[str, Text]
+    claims: Annotated[list[ClaimShape], BeforeValidator(_some)]
+
 
 # -- A claim's own arithmetic: decimal numbers, + - * / and brackets, over the rationals.
 LONGEST_FORMULA = 200
@@ -71,7 +188,10 @@ def _value(node: ast.expr, text: str) -> Fraction:
 
 
 Value = Fraction | str | bool
-LIMITS = (("at_least", ">="), ("at_most", "<="), ("above", ">"), ("below", "<"))
+LIMITS: tuple[tuple[str, str, Callable[[Any, Any], bool]], ...] = (
+    ("at_least", ">=", operator.ge), ("at_most", "<=", operator.le), ("above", ">", operator.gt),
+    ("below", "<", operator.lt),
+)  # fmt: skip
 DIGITS = 12
 LONGEST = 24
 
@@ -80,34 +200,12 @@ class Unread(ValueError):
     """There is no such value, in words."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """What a figure gave. `origin`: what it was read from; `told` is the value in words, "" where there is none."""
-
-    answer: Answer
-    origin: str
-    told: str
-    said: str
-    reason: str
-    again: str
-
-
 def judged(figure: FigureShape, value: Value) -> bool:
     """Whether the value is what the claim says, exactly."""
     if figure.equals is not None and (type(value) is not type(figure.equals) or value != figure.equals):
         return False
-    limits = [(name, getattr(figure, name)) for name, _ in LIMITS if getattr(figure, name) is not None]
-    if not limits:
-        return True
-    if not isinstance(value, Fraction):
-        return False
-    within = {
-        "at_least": lambda limit: value >= limit,
-        "at_most": lambda limit: value <= limit,
-        "above": lambda limit: value > limit,
-        "below": lambda limit: value < limit,
-    }
-    return all(within[name](limit) for name, limit in limits)
+    limits = [(holds, limit) for name, _, holds in LIMITS if (limit := getattr(figure, name)) is not None]
+    return not limits or (isinstance(value, Fraction) and all(holds(value, limit) for holds, limit in limits))
 
 
 def value_of(figure: FigureShape, document: Any) -> Value:
@@ -125,7 +223,7 @@ def value_of(figure: FigureShape, document: Any) -> Value:
 
 def _numeric(figure: FigureShape) -> bool:
     """Whether the claim speaks of a number, so that a text at the place is read as one."""
-    limits = [getattr(figure, name) for name, _ in LIMITS]
+    limits = [getattr(figure, name) for name, _, _ in LIMITS]
     return isinstance(figure.equals, Fraction) or any(limit is not None for limit in limits)
 
 
@@ -244,7 +342,7 @@ def _decimal(value: Fraction) -> str:
 def said(figure: FigureShape) -> str:
     """What the claim says of the value, in words."""
     words = [f"= {told(figure.equals)}"] if figure.equals is not None else []
-    words += [f"{sign} {told(getattr(figure, name))}" for name, sign in LIMITS if getattr(figure, name) is not None]
+    words += [f"{sign} {told(getattr(figure, name))}" for name, sign, _ in LIMITS if getattr(figure, name) is not None]
     return " and ".join(words)
 
 
@@ -252,65 +350,41 @@ def said(figure: FigureShape) -> str:
 LARGEST = 1 << 24
 
 
-@dataclass(frozen=True)
-class Study:
-    """A document in `reports/`, the command that makes it, and its strict shape as `module:Class` where it has one."""
-
-    file: str
-    make: str
-    shape: str = ""
-
-
-STUDIES: Mapping[str, Study] = {
-    "deterministic": Study(
-        "deterministic.json",
-        "python -m gradproof.extras.studies.deterministic --out reports/deterministic.json",
-        "gradproof.core.schemas.deterministic:Deterministic",
-    ),
-    "rounding": Study("rounding.json", "python -m gradproof.extras.studies.rounding --out reports/rounding.json"),
-    "scaling": Study("scaling.json", "make throughput"),
-    "speedup": Study("speedup.json", "make throughput"),
-    "sweep": Study("sweep.json", "make throughput"),
-    "tokens": Study("tokens.json", "python -m symbolic.token_study --out reports/tokens.json --plots docs"),
+MAKE: Mapping[str, str] = {
+    "deterministic": DETERMINISTIC.make,
+    "rounding": "python -m gradproof.extras.studies.rounding --out reports/rounding.json",
+    "tokens": TOKENS.make,
+    **dict.fromkeys(("scaling", "speedup", "sweep"), "make throughput"),
 }
+"""The command that makes each document."""
 
 
-@dataclass(frozen=True)
-class Found:
-    """A document as it stands; `content` is empty unless it is fresh."""
-
-    standing: str
-    reason: str
-    content: Mapping[str, Any]
-
-
-def document(workspace: Workspace, name: str) -> Found:
-    """One of STUDIES, with its standing."""
+def document(workspace: Workspace, name: str) -> tuple[str, Mapping[str, Any]]:
+    """Why one of the documents is not to be believed, or nothing; and its content where it is fresh."""
     if name == "rounding":
         section = rounding(workspace)
-        fresh = section["standing"] == FRESH
-        return Found(section["standing"], section["reason"], section["document"] if fresh else {})
-    study = STUDIES[name]
-    path = next((f / study.file for f in places(workspace) if (f / study.file).exists()), None)
+        return ("", section["document"]) if section["standing"] == FRESH else (section["reason"], {})
+    file = f"{name}.json"
+    path = next((f / file for f in places(workspace) if (f / file).exists()), None)
     if path is None:
-        return Found(ABSENT, f"there is no reports/{study.file}", {})
+        return f"there is no reports/{file}", {}
     try:
-        content = _read(path, name, study)
+        content = _read(path, name)
     except ValueError as error:
-        return Found(REJECTED, f"reports/{study.file} is rejected: {error}", {})
-    for made in TRAINING:
-        if made.file == study.file and makes(made, workspace):
-            standing, reason = standing_of(made, workspace, path)
-            return Found(standing, reason, content if standing == FRESH else {})
+        return f"reports/{file} is rejected: {error}", {}
+    study = next(s for s in TRAINING if s.file == file)
+    if makes(study, workspace):
+        standing, reason = standing_of(study, workspace, path)
+        return ("", content) if standing == FRESH else (reason, {})
     sources = content.get("sources")
     if not isinstance(sources, dict) or not sources:
-        return Found(STALE, f"reports/{study.file} does not say which sources made it", {})
+        return f"reports/{file} does not say which sources made it", {}
     now = {key: digest for key in sources if (digest := _digest(workspace, key)) is not None}
     changed = differing({key: str(digest) for key, digest in sources.items()}, now)
-    return Found(STALE, f"reports/{study.file}: {changed}", {}) if changed else Found(FRESH, "", content)
+    return (f"reports/{file}: {changed}", {}) if changed else ("", content)
 
 
-def _read(path: Path, name: str, study: Study) -> dict[str, Any]:
+def _read(path: Path, name: str) -> dict[str, Any]:
     """The document as JSON values. Raises ValueError with the reason why it is not to be believed."""
     try:
         with path.open("rb") as stream:
@@ -326,11 +400,11 @@ def _read(path: Path, name: str, study: Study) -> dict[str, Any]:
     head = f"gradproof-{name}/"
     if not isinstance(content, dict) or not str(content.get("schema", "")).startswith(head):
         raise ValueError(f"its schema is not {head}N")
-    if study.shape:
+    if name == "deterministic":
         from gradproof.core.schemas.base import read
+        from gradproof.core.schemas.deterministic import Deterministic
 
-        module, _, attribute = study.shape.partition(":")
-        read(path, getattr(import_module(module), attribute))
+        read(path, Deterministic)
     return content
 
 

@@ -27,7 +27,7 @@ def judged(session: Session, ledger: Ledger | None, standings: Mapping[str, Stan
     """Every claim of a ledger, on evidence that has been read."""
     if ledger is None:
         return None
-    from gradproof.extras.claims.build import claims_of
+    from gradproof.extras.claims.load import claims_of
 
     return claims_of(session, ledger, standings)
 

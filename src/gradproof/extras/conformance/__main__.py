@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,45 +37,34 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
-    """The rows of every section asked for, in order."""
-    from gradproof.extras.conformance import (
-        accumulation,
-        adamw,
-        matmul,
-        reductions,
-        rows,
-        scatter,
-        special,
-    )
+    """The rows of every section asked for, in order; each is told as it comes."""
+    from gradproof.extras.conformance import accumulation, elementwise, matmul, reductions
 
     full, device, seed = not o.quick, o.device, o.seed
     elements = o.elements or (10**6 if full else 10**4)
     counts = (*POWERS, *DIVISORS, 100) if full else (2, 3, 8, 64)
-    run: dict[str, Callable[[], list[Result]]] = {
-        "elementwise": lambda: rows.all_rows(
-            device, o.count or (rows.FULL if full else rows.QUICK), seed, progress=say
-        ),
-        "reductions": lambda: _said(reductions.rows(device, full, seed), say),
-        "scatter": lambda: _said(scatter.rows(device, full, seed), say),
-        "moments": lambda: _said(adamw.rows(device, full, seed), say),
-        "matmul": lambda: _said(matmul.rows(device, full, seed), say),
-        "full_runs": lambda: accumulation.all_runs(device, counts, elements, seed, progress=say),
-        "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3), progress=say),
-        "special": lambda: _said(special.rows(device, full), say),
+    random = o.count or (elementwise.FULL if full else elementwise.QUICK)
+    run: dict[str, Callable[[], Iterable[Result]]] = {
+        "elementwise": lambda: elementwise.all_rows(device, random, seed),
+        "reductions": lambda: reductions.rows(device, full, seed),
+        "scatter": lambda: matmul.scatter_rows(device, full, seed),
+        "moments": lambda: reductions.adamw_rows(device, full, seed),
+        "matmul": lambda: matmul.rows(device, full, seed),
+        "full_runs": lambda: accumulation.all_runs(device, counts, elements, seed),
+        "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3)),
+        "special": lambda: matmul.special_rows(device, full),
     }
-    return {name: run[name]() for name in SECTIONS if not o.only or name in o.only}
-
-
-def _said(results: list[Result], say: Callable[[Result], Any]) -> list[Result]:
-    for result in results:
-        say(result)
-    return results
+    found: dict[str, list[Result]] = {name: [] for name in SECTIONS if not o.only or name in o.only}
+    for name, rows in found.items():
+        for result in run[name]():
+            say(result)
+            rows.append(result)
+    return found
 
 
 def closed_forms() -> dict[str, Any]:
     """What needs no device: x / N against x * fl(1/N), and where fp16 gradients survive and overflow."""
-    from gradproof.rounding.edge_cases import SCALES, WINDOWS, reach_of_orders
-    from gradproof.rounding.reciprocal import comparison
+    from gradproof.rounding.edge_cases import SCALES, WINDOWS, comparison, reach_of_orders
 
     return {
         "reciprocal": [{**asdict(w), "share": w.share} for w in comparison(DIVISORS)],

@@ -12,7 +12,7 @@ comparison in float64. An element that this slack alone lifts above its bound is
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
@@ -27,10 +27,21 @@ from gradproof.arith.bounds import accumulation_bound, accumulation_witness, sca
 from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance.elementwise import TORCH, operator_named, to_bits, to_tensor
 from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
-from gradproof.extras.conformance.report import ERROR, HOLDS, REFUTED, Fact, Result, hexadecimal, not_run, ratio_of
+from gradproof.extras.conformance.report import (
+    ERROR,
+    HOLDS,
+    NO_CUDA,
+    NOT_RUN,
+    REFUTED,
+    Fact,
+    Result,
+    Row,
+    attempted,
+    hexadecimal,
+    ratio_of,
+)
 
 PAIRS = (("fp32", "fp32"), ("fp16", "fp32"), ("bf16", "fp32"), ("fp16", "fp16"), ("bf16", "bf16"))
-KINDS = ("uniform", "positive", "near one", "wide")
 CLAIM = "bound: accumulation and scaling, of the recorded g_i"
 SAMPLE, CLOSE, CLOSEST = 48, 0.9, 200
 DECIDED = 500_000  # elements above their bound by the reference's own slack, decided in rationals
@@ -247,29 +258,21 @@ def run(
 ) -> Result:
     """One full run; never raises. `gradients`: recorded ones, by number, the same at every call; else drawn."""
     s = Setting(n, gradient, buffer, device, note)
-    if device == "cuda" and not torch.cuda.is_available():
-        return not_run(f"buf.add_(g / {n})", s.name, device, CLAIM, "no CUDA device is at hand")
-    try:
+
+    def made() -> Result:
         source = gradients or drawn(n, elements, gradient, buffer, device, seed)
         size = source(0).numel()
         rng = np.random.default_rng([seed, n])
         chosen = sorted({0, min(1, size - 1), *map(int, rng.integers(0, size, SAMPLE))})
         buf, record = accumulate(source, n, gradient, buffer, device, chosen)
         return judge(buf, record, s, lambda places: [to_bits(source(i)[places]) for i in range(n)], scale)
-    except (RuntimeError, TypeError, ValueError, ArithmeticError) as e:
-        return Result(f"buf.add_(g / {n})", s.name, device, CLAIM, ERROR, reason=f"{type(e).__name__}: {e}"[:300])
+
+    return attempted(Row(f"buf.add_(g / {n})", s.name, device, CLAIM), made)
 
 
-def all_runs(
-    device: str, counts: Sequence[int], elements: int, seed: int = 0, progress: Callable[[Result], Any] = lambda r: None
-) -> list[Result]:
+def all_runs(device: str, counts: Sequence[int], elements: int, seed: int = 0) -> Iterator[Result]:
     """Every n in `counts` for every pair of formats."""
-    found = []
-    for gradient, buffer in PAIRS:
-        for n in counts:
-            found.append(run(n, gradient, buffer, device, elements, seed))
-            progress(found[-1])
-    return found
+    return (run(n, gradient, buffer, device, elements, seed) for gradient, buffer in PAIRS for n in counts)
 
 
 # -- Real micro-batch gradients: a small transformer, in every dtype, with its loss scaled.
@@ -311,25 +314,17 @@ def flat(gradients: Iterable[Tensor | None]) -> Tensor:
 Source = Callable[[int, str, str, float], list[Tensor]]
 
 
-def real_runs(
-    device: str,
-    counts: Iterable[int],
-    source: Source = micro_batches,
-    progress: Callable[[Result], Any] = lambda r: None,
-) -> list[Result]:
+def real_runs(device: str, counts: Iterable[int], source: Source = micro_batches) -> Iterator[Result]:
     """Recorded gradients of `source` accumulated in every pair of formats, with loss scaling in 16 bits."""
-    found = []
     for n in counts:
         kept: dict[str, list[Tensor]] = {}
         for gradient, buffer in PAIRS:
             scale = SCALES[gradient]
-            name = gradient if gradient == buffer else f"{gradient}->{buffer}"
             if device == "cuda" and not torch.cuda.is_available():
-                found.append(not_run(f"transformer, n={n}", name, device, CLAIM, "no CUDA device is at hand"))
+                name = Setting(n, gradient, buffer, device).name
+                yield Row(f"transformer, n={n}", name, device, CLAIM).result(NOT_RUN, reason=NO_CUDA)
                 continue
             if gradient not in kept:
                 kept[gradient] = source(n, gradient, device, scale)
             note = f"transformer, loss scale {scale:g}"
-            found.append(run(n, gradient, buffer, device, gradients=kept[gradient].__getitem__, note=note))
-            progress(found[-1])
-    return found
+            yield run(n, gradient, buffer, device, gradients=kept[gradient].__getitem__, note=note)

@@ -1,6 +1,9 @@
-"""What a run of the rows says: outcomes, the environment, JSON and a table.
+"""What a run of the rows says: outcomes, the environment, JSON and a table; and how a row is judged by a bound.
 
 Format `gradproof-kernels/1`. History: 1, first version.
+
+Where a claim is a bound, every trial is an exact error beside an exact bound. The row's control is the same claim with
+a bound 32 times smaller: inputs that do not refute that one say nothing, and the row is an ERROR.
 """
 
 from __future__ import annotations
@@ -10,18 +13,23 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from gradproof import __version__
+from gradproof.arith.formats import FORMATS
 from gradproof.core.files import write_whole
+from gradproof.extras.conformance.machine import Bits, Values, decode, encode, known
 
 SCHEMA = "gradproof-kernels/1"
 HOLDS, REFUTED, NOT_RUN, ERROR = "HOLDS", "REFUTED", "NOT_RUN", "ERROR"
 OUTCOMES = (HOLDS, REFUTED, NOT_RUN, ERROR)
+NO_CUDA = "no CUDA device is at hand"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,11 +71,6 @@ class Result:
             raise ValueError(f"{self.operator}: HOLDS needs cases and no mismatch")
         if self.outcome in (NOT_RUN, ERROR) and not self.reason:
             raise ValueError(f"{self.operator}: {self.outcome} needs a reason")
-
-
-def not_run(operator: str, dtype: str, device: str, claim: str, reason: str, **flags: Any) -> Result:
-    """A row that this device, or this torch, cannot run."""
-    return Result(operator, dtype, device, claim, NOT_RUN, reason=reason, flags=flags)
 
 
 def hexadecimal(pattern: int, bits: int) -> str:
@@ -144,18 +147,6 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
 
 
-def standing(data: Mapping[str, Any], operator: str, dtype: str, device: str) -> str:
-    """The worst outcome of the rows for an operator in a document; NOT_RUN where there is none.
-
-    What the rounding model says of an operator that does not stand at HOLDS is an assumption on that device.
-    """
-    rows = [r for section in data["sections"].values() for r in section]
-    wanted = (operator, dtype, device)
-    found = {r["outcome"] for r in rows if (r["operator"], r["dtype"], r["device"]) == wanted}
-    worst_first = (REFUTED, ERROR, NOT_RUN, HOLDS)
-    return next((outcome for outcome in worst_first if outcome in found), NOT_RUN)
-
-
 def table(results: Sequence[Result]) -> str:
     """One line a row, for a terminal."""
     lines = []
@@ -167,3 +158,169 @@ def table(results: Sequence[Result]) -> str:
         head = f"{r.outcome:8} {r.operator:26} {r.dtype:10} {r.device:5} {r.claim:44}"
         lines.append(f"{head} {r.cases:>9} cases {r.mismatches:>7} off{ratio} {flags}{name}{why}".rstrip())
     return "\n".join(lines)
+
+
+# -- Rows whose claim is a bound.
+CONTROL = Fraction(1, 32)
+SHOWN, EXACT = 8, 300
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One measured error and its bound, with the inputs that gave it; `cases` numbers were compared."""
+
+    error: Fraction
+    bound: Fraction
+    inputs: tuple[str, ...]
+    got: str
+    want: str
+    note: str
+    cases: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a row says besides what was found."""
+
+    operator: str
+    dtype: str
+    device: str
+    claim: str
+    flags: Mapping[str, Any] = field(default_factory=dict)
+
+    def result(self, outcome: str, **more: Any) -> Result:
+        """The row with what was found."""
+        return Result(self.operator, self.dtype, self.device, self.claim, outcome, flags=self.flags, **more)
+
+
+def attempted(row: Row, make: Callable[[], Result]) -> Result:
+    """What is found; NOT_RUN where the device is not there, ERROR where a kernel or its comparison raises."""
+    import torch
+
+    if row.device == "cuda" and not torch.cuda.is_available():
+        return row.result(NOT_RUN, reason=NO_CUDA)
+    try:
+        return make()
+    except (RuntimeError, TypeError, ValueError, ArithmeticError) as e:
+        return row.result(ERROR, reason=raised(e))
+
+
+def raised(e: Exception) -> str:
+    """An exception as the reason of a row."""
+    return f"{type(e).__name__}: {e}"[:300]
+
+
+def judge(row: Row, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]], shrink: Fraction) -> Result:
+    """The outcome of a row: REFUTED by the first error above `shrink` times its bound, ERROR without any trial."""
+    worst, off, cases, first = 0.0, 0, 0, None
+    for t in trials:
+        cases += t.cases
+        ratio = ratio_of(t.error, t.bound * shrink)
+        worst = max(worst, ratio)
+        if ratio > 1:
+            off += 1
+            first = first or Fact(t.inputs, t.got, t.want, t.note)
+    outcome, reason = (REFUTED, "") if off else (HOLDS, "")
+    if not cases:
+        outcome, reason = ERROR, "no trial was made"
+    return row.result(
+        outcome, cases=cases, mismatches=off, first=first, names=names(), ratio=worst, reason=reason
+    )  # fmt: skip
+
+
+def bounded(
+    row: Row,
+    trials: Callable[[], Iterable[Trial]],
+    names: Callable[[], tuple[str, ...]] = tuple,
+    facts: Mapping[str, Any] | None = None,
+) -> Result:
+    """A row with its control; never raises."""
+
+    def made() -> Result:
+        seen = list(trials())
+        result = replace(judge(row, seen, names, Fraction(1)), facts=dict(facts or {}))
+        if result.outcome == HOLDS and judge(row, seen, tuple, CONTROL).outcome != REFUTED:
+            return replace(result, outcome=ERROR, reason="the inputs do not refute a bound 32 times smaller")
+        return result
+
+    return attempted(row, made)
+
+
+def exactly(row: Row, trials: Callable[[], Iterable[Trial]], control: Callable[[], Iterable[Trial]]) -> Result:
+    """A row whose errors must all be zero, with a control that must not; never raises."""
+
+    def made() -> Result:
+        result = replace(judge(row, trials(), tuple, Fraction(1)), ratio=None)
+        if result.outcome == HOLDS and judge(row, control(), tuple, Fraction(1)).outcome != REFUTED:
+            return replace(result, outcome=ERROR, reason="the inputs do not tell this kernel from its control")
+        return result
+
+    return attempted(row, made)
+
+
+def shown(bits: Bits, name: str) -> tuple[str, ...]:
+    """The first few bit patterns of an array, as text."""
+    return tuple(hexadecimal(b, known(name).bits) for b in bits[:SHOWN])
+
+
+def sample(kind: str, name: str, length: int, rng: np.random.Generator) -> Bits:
+    """Numbers of a kind: uniform, positive, wide (many exponents), cancelling, ones, small (about subnormal).
+
+    Raises KeyError for an unknown kind.
+    """
+    f = known(name)
+    x = rng.uniform(-1, 1, length)
+    if kind == "cancelling":
+        x = np.ldexp(x, rng.integers(0, 8, length))
+        half = length // 2
+        x[half : 2 * half] = -x[:half] + np.ldexp(rng.uniform(-1, 1, half), 2 - f.p)
+        x = rng.permutation(x)
+    made: dict[str, Callable[[], Values]] = {
+        "uniform": lambda: x,
+        "positive": lambda: np.abs(x),
+        "wide": lambda: np.ldexp(x, rng.integers(-14, 4, length)),
+        "cancelling": lambda: x,
+        "ones": lambda: np.ones(length),
+        "small": lambda: np.ldexp(x, f.emin + 3),
+    }
+    return encode(made[kind](), name)
+
+
+def value(bits: Bits, name: str) -> Fraction:
+    """The exact value of one result. Raises ValueError for a NaN and OverflowError for an infinity."""
+    return Fraction(float(decode(bits, name)[0]))
+
+
+def each_element(
+    operands: Sequence[Bits],
+    got: Bits,
+    want: Values,
+    bound: Values,
+    exact: Callable[..., Fraction],
+    name: str,
+    note: str,
+) -> Iterator[Trial]:
+    """Trials of an elementwise operator whose claim is a bound.
+
+    `want`: the result over the reals, in float64, within 2^-12 of the bound. Every element is compared with it; those
+    closest to the bound, and a few others, with `exact` of their operands as rationals.
+    """
+    width, numbers, results = known(name).bits, [decode(b, name) for b in operands], decode(got, name)
+    error = np.abs(results - want)
+    order = np.argsort(-(error / bound))
+    every = np.flatnonzero(~(error <= bound * (1 + 2.0**-12)))
+    for at in [*order[:EXACT], *range(0, len(got), max(1, len(got) // EXACT))]:
+        error_at = abs(Fraction(float(results[at])) - exact(*(Fraction(float(n[at])) for n in numbers)))
+        patterns = tuple(hexadecimal(b[at], width) for b in operands)
+        yield Trial(
+            error_at, Fraction(float(bound[at])), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}", note
+        )
+    at = int(every[0]) if len(every) else int(order[0])
+    patterns = tuple(hexadecimal(b[at], width) for b in operands)
+    yield Trial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}",
+                f"{note}, every element, in float64", len(got))  # fmt: skip
+
+
+def stored(name: str, exact: Fraction, error: Fraction) -> Fraction:
+    """Error bound after the rounding of an fp32 result to storage, for an exact value and a bound on its error."""
+    return error if name == "fp32" else error + max(FORMATS[name].u * (abs(exact) + error), FORMATS[name].tiny / 2)

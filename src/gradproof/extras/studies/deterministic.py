@@ -7,19 +7,14 @@ document: `gradproof-deterministic/1`, `reports/deterministic.schema.json`; it i
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
-import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradproof import __version__
-from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.extras.studies.sources import models, place, write
+from gradproof.core.outcome import Exit
+from gradproof.extras.studies.sources import Begun, command, models, options
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.deterministic import Deterministic
@@ -28,29 +23,18 @@ SPLITS = ((64, 1), (16, 4))
 STEPS, QUICK = 100, 5
 
 
-def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line."""
-    parser = argparse.ArgumentParser(prog="python -m gradproof.extras.studies.deterministic", description=__doc__)
-    parser.add_argument("--out", type=Path, help="write the JSON document here")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} steps instead of {STEPS}")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    return parser.parse_args(arguments)
-
-
 def document(steps: int, device: str) -> Deterministic:
     """Run and compare. Raises GradproofError: GP201 without a reference workspace, GP219 where its files change."""
     from gradproof.core.schemas.deterministic import PUBLISHED, Deterministic, Run, Sizes, compared
-    from gradproof.evidence.record import now
-    from gradproof.report.studies import DETERMINISTIC, settled, sources_of
+    from gradproof.report.studies import DETERMINISTIC
 
-    measure, began, made_of = models("char_measure"), time.monotonic(), sources_of(DETERMINISTIC, place())
+    begun, measure = Begun(DETERMINISTIC), models("char_measure")
     one, two = (Run(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
     return Deterministic(
-        schema="gradproof-deterministic/1", gradproof=__version__, made_at=now(),
-        seconds=round(time.monotonic() - began, 1),
-        device="cuda" if device == "cuda" else "cpu", device_name=measure.device_name(device),
-        torch=measure.torch_version(), threads=1, sizes=Sizes(**asdict(measure.sizes(device))), runs=(one, two),
-        compared=compared(one, two), published=PUBLISHED, sources=dict(settled(DETERMINISTIC, place(), made_of)),
+        schema="gradproof-deterministic/1", device="cuda" if device == "cuda" else "cpu",
+        device_name=measure.device_name(device), threads=1, sizes=Sizes(**asdict(measure.sizes(device))),
+        runs=(one, two),
+        compared=compared(one, two), published=PUBLISHED, **begun.head(),
     )  # fmt: skip
 
 
@@ -77,22 +61,13 @@ def told(made: Deterministic) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run, print, write, and return the exit code."""
-    from gradproof.core.files import writable
-    from gradproof.evidence.environment import present
-
-    o = options(sys.argv[1:] if arguments is None else arguments)
+    o = options("deterministic", __doc__, arguments, f"{QUICK} steps instead of {STEPS}")
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when CUDA starts
-    try:
-        writable(o.out)
-        present(o.device)
-        made = document(QUICK if o.quick else STEPS, o.device)
-        if o.out is not None:
-            write(o.out, made)
-    except GradproofError as error:
-        print(error.render(), file=sys.stderr)
-        return EXIT_CODE[Exit.USAGE]
-    print(told(made))
-    return EXIT_CODE[Exit.MET if all(run.repeats for run in made.runs) else Exit.BROKEN]
+
+    def repeated(made: Deterministic) -> Exit:
+        return Exit.MET if all(run.repeats for run in made.runs) else Exit.BROKEN
+
+    return command(o, lambda: document(QUICK if o.quick else STEPS, o.device), told, ends=repeated)
 
 
 if __name__ == "__main__":

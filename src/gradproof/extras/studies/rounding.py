@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 from gradproof import __version__
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
+from gradproof.extras.studies.sources import write
 from gradproof.rounding.accumulation import Setting, error_of
-from gradproof.rounding.bound import answer, proved, thresholds, witness
+from gradproof.rounding.bound import answer, proved, replayed, thresholds, witness
 from gradproof.rounding.lattice import exhaustive
 
 # -- The command: `python -m gradproof.extras.studies.rounding --out reports/rounding.json [--most N]`.
@@ -81,28 +83,17 @@ def told(row: Mapping[str, Any]) -> str:
     return f"{where}: true up to {sides[0]}, undecided {row['undecided'] or 'none'}, false from {sides[1]}"
 
 
-def write(path: Path, data: Mapping[str, Any]) -> None:
-    """Write the document, whole or not at all. Raises GradproofError GP407, and ValueError for a wrong document."""
-    import json
-
-    from gradproof.core.files import written
-    from gradproof.core.schemas.base import Rounding
-
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    Rounding.model_validate_json(text)
-    written(path, text)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, write, and return the exit code."""
     from gradproof.core.files import writable
+    from gradproof.core.schemas.base import Rounding
     from gradproof.rounding.lemma_store import LemmaRefused
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:
         writable(o.out)
         data = document(o.most, tolerances(), lambda line: print(line, file=sys.stderr, flush=True))
-        write(o.out, data)
+        write(o.out, Rounding.model_validate_json(json.dumps(data)))
     except GradproofError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE[Exit.USAGE]
@@ -189,11 +180,7 @@ def _true(asked: Question, n: int) -> dict[str, Any]:
 
 def _false(asked: Question, n: int) -> dict[str, Any]:
     own = asked.setting(n)
-    return {"n": n, "by": "witness", "error": str(error_of(_one_order(own), witness(own)))}
-
-
-def _one_order(setting: Setting) -> Setting:
-    return replace(setting, order="sequential") if setting.order == "any" else setting
+    return {"n": n, "by": "witness", "error": str(error_of(replayed(own), witness(own)))}
 
 
 Side = dict[str, Any] | None

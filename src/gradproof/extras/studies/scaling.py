@@ -7,18 +7,12 @@ measured, whatever it shows; 2: a mistake in the call.
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gradproof import __version__
-from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.extras.studies.sources import models, place, write
-from gradproof.report.studies import SCALING, settled, sources_of
+from gradproof.extras.studies.sources import Begun, command, models, options
+from gradproof.report.studies import SCALING
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.studies import Scaling, ScalingRun
@@ -29,15 +23,6 @@ WARM_PART = 5 / 90
 POINTS = 32
 RULE = "when the batch is multiplied by k, multiply the learning rate by k; ramp it up from the small rate at the start"
 SOURCE = "Goyal et al. 2017, Accurate, Large Minibatch SGD (arXiv:1706.02677), equations (3) and (4), section 2.2"
-
-
-def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line."""
-    parser = argparse.ArgumentParser(prog="python -m gradproof.extras.studies.scaling", description=__doc__)
-    parser.add_argument("--out", type=Path, help="write the JSON document here")
-    parser.add_argument("--plot", type=Path, help="write the loss curves as SVG here")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} samples instead of {SAMPLES}")
-    return parser.parse_args(arguments)
 
 
 def plans(samples: int) -> list[Any]:
@@ -53,19 +38,16 @@ def plans(samples: int) -> list[Any]:
 def document(samples: int) -> Scaling:
     """Train all four, once for each seed, on one thread."""
     from gradproof.core.schemas.studies import RUNS, Scaling, conclusion
-    from gradproof.evidence.record import now
 
-    made_with, measure, began = sources_of(SCALING, place()), models("char_measure"), time.monotonic()
-    restore = measure.one_thread()
+    begun, restore = Begun(SCALING), models("char_measure").one_thread()
     try:
         runs = [run(name, plan) for name, plan in zip(RUNS, plans(samples), strict=True)]
     finally:
         restore()
     return Scaling(
-        schema="gradproof-scaling/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
-        torch=measure.torch_version(), threads=1, rule=RULE, source=SOURCE, net="mlp",
+        schema="gradproof-scaling/1", threads=1, rule=RULE, source=SOURCE, net="mlp",
         parameters=models("throughput").parameters(NET), k=K, samples=samples, momentum=MOMENTUM, seeds=SEEDS,
-        runs=runs, told=conclusion(runs), sources=dict(settled(SCALING, place(), made_with)),
+        runs=runs, told=conclusion(runs), **begun.head(),
     )  # fmt: skip
 
 
@@ -116,22 +98,8 @@ def told(made: Scaling) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print, write, and return the exit code."""
-    from gradproof.core.files import writable, written
-
-    o = options(sys.argv[1:] if arguments is None else arguments)
-    try:
-        writable(o.out)
-        writable(o.plot)
-        made = document(QUICK if o.quick else SAMPLES)
-        if o.out is not None:
-            write(o.out, made)
-        if o.plot is not None:
-            written(o.plot, drawing(made))
-    except GradproofError as error:
-        print(error.render(), file=sys.stderr)
-        return EXIT_CODE[Exit.USAGE]
-    print(told(made))
-    return EXIT_CODE[Exit.MET]
+    o = options("scaling", __doc__, arguments, f"{QUICK} samples instead of {SAMPLES}", plot=True, device=False)
+    return command(o, lambda: document(QUICK if o.quick else SAMPLES), told, drawing=drawing)
 
 
 if __name__ == "__main__":

@@ -7,19 +7,13 @@ written whole or not at all. Exit code 0: measured, whatever it is; 2: a mistake
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gradproof import __version__
-from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Exit
-from gradproof.extras.studies.sources import models, place, write
-from gradproof.report.studies import SPEEDUP, settled, sources_of
+from gradproof.extras.studies.sources import Begun, command, models, options
+from gradproof.report.studies import SPEEDUP
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.studies import SpeedRow, Speedup
@@ -29,21 +23,11 @@ PAIRS, QUICK = 41, 6
 CONFIGURATION = ("AdamW", 32)
 
 
-def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """The parsed command line."""
-    parser = argparse.ArgumentParser(prog="python -m gradproof.extras.studies.speedup", description=__doc__)
-    parser.add_argument("--out", type=Path, help="write the JSON document here")
-    parser.add_argument("--quick", action="store_true", help=f"{QUICK} pairs instead of {PAIRS}")
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    return parser.parse_args(arguments)
-
-
 def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup:
     """Time every width and optimizer, on one thread."""
     from gradproof.core.schemas.studies import CLAIMED, Speedup
-    from gradproof.evidence.record import now
 
-    made_with, measure, began = sources_of(SPEEDUP, place()), models("char_measure"), time.monotonic()
+    begun, measure = Begun(SPEEDUP), models("char_measure")
     restore = measure.one_thread()
     try:
         rows = [row(name, width, pairs, device) for width in widths for name in ("SGD", "AdamW")]
@@ -52,12 +36,11 @@ def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup
     named = next(r for r in rows if (r.optimizer, r.width) == CONFIGURATION)
     timing = models("step_speed").Timing
     return Speedup(
-        schema="gradproof-speedup/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
-        device="cuda" if device == "cuda" else "cpu", device_name=measure.device_name(device),
-        torch=measure.torch_version(), threads=1,
+        schema="gradproof-speedup/1", device="cuda" if device == "cuda" else "cpu",
+        device_name=measure.device_name(device), threads=1,
         clock="wall clock" if device == "cuda" else "process time", micro_batch=timing.micro, accumulate=timing.n,
         claimed_percent=CLAIMED, configuration=(named.optimizer, named.width), speedup_percent=named.speedup_percent,
-        agrees=named.agrees, rows=rows, sources=dict(settled(SPEEDUP, place(), made_with)),
+        agrees=named.agrees, rows=rows, **begun.head(),
     )  # fmt: skip
 
 
@@ -97,21 +80,8 @@ def told(made: Speedup) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write, and return the exit code."""
-    from gradproof.core.files import writable
-    from gradproof.evidence.environment import present
-
-    o = options(sys.argv[1:] if arguments is None else arguments)
-    try:
-        writable(o.out)
-        present(o.device)
-        made = document(QUICK if o.quick else PAIRS, o.device)
-        if o.out is not None:
-            write(o.out, made)
-    except GradproofError as error:
-        print(error.render(), file=sys.stderr)
-        return EXIT_CODE[Exit.USAGE]
-    print(told(made))
-    return EXIT_CODE[Exit.MET]
+    o = options("speedup", __doc__, arguments, f"{QUICK} pairs instead of {PAIRS}")
+    return command(o, lambda: document(QUICK if o.quick else PAIRS, o.device), told)
 
 
 if __name__ == "__main__":

@@ -2,27 +2,26 @@
 
 `gradproof sweep` is the command. On one process the windows are timed without DistributedDataParallel, and the
 all-reduces are counted in a second run of the same loop in a group of one; on several ranks one run does both.
+Below the measurement it is put into words and drawings.
 """
 
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from gradproof import __version__
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.sweep import interval
-from gradproof.extras.studies.sources import models, place
-from gradproof.report.studies import SWEEP, settled, sources_of
+from gradproof.extras.studies.sources import Begun, models
+from gradproof.report.charts import Curve, Panel
+from gradproof.report.studies import SWEEP
 
 if TYPE_CHECKING:
     from gradproof.core.schemas.sweep import Row, Setup, Sweep, Variance
 
 FUNCTION = "models.throughput:one_rank"
-NETS = ("char", "mlp")
 LEAST_STEPS, MOST_RANKS = 6, 16
 CONFIDENCE = 0.95
 SECONDS_A_RUN = 900.0
@@ -73,19 +72,17 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
     """
     from gradproof.core.schemas.sweep import COUNTED, Sweep, knee_of
     from gradproof.evidence.environment import cuda_absent
-    from gradproof.evidence.record import now
 
     refused(asked)
     absent = cuda_absent() if asked.device == "cuda" else None
-    made_with, measure, began = sources_of(SWEEP, place()), models("char_measure"), time.monotonic()
+    begun, measure = Begun(SWEEP), models("char_measure")
     rows, variance = ([], None) if absent else _measured(asked, tick)
     return Sweep(
-        schema="gradproof-sweep/1", gradproof=__version__, made_at=now(), seconds=round(time.monotonic() - began, 1),
-        outcome="NOT_RUN" if absent else "MEASURED", reason=absent or "",
+        schema="gradproof-sweep/1", outcome="NOT_RUN" if absent else "MEASURED", reason=absent or "",
         device="cuda" if asked.device == "cuda" else "cpu",
-        device_name="" if absent else measure.device_name(asked.device), torch=measure.torch_version(),
+        device_name="" if absent else measure.device_name(asked.device),
         setup=_setup(asked), counted=COUNTED, rows=rows, knee=None if absent else knee_of(rows), variance=variance,
-        sources=dict(settled(SWEEP, place(), made_with)),
+        **begun.head(),
     )  # fmt: skip
 
 
@@ -164,3 +161,87 @@ def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
         population=POPULATION, sigma_squared=known.second, confidence=CONFIDENCE, rows=rows, slope=found, slope_low=low,
         slope_high=high, slope_expected=-1,
     )  # fmt: skip
+
+
+# -- A sweep in words and drawings.
+BAR = 24
+BUSY = 0.9
+HEAD = f"{'N':>4}{'effective':>11}{'samples/s':>11}{'interval':>19}{'step ms':>9}{'syncs':>7}{'loss':>8}"
+
+
+def told(made: Sweep) -> str:
+    """The sweep in words: a row with a bar for each length, the knee, and the variance."""
+    s = made.setup
+    if made.outcome == "NOT_RUN":
+        return f"NOT_RUN on {made.device}: {made.reason}"
+    ranks = f"{s.ranks} ranks over gloo" if s.ranks > 1 else "one process"
+    where = f"torch {made.torch} on {made.device_name}, one thread"
+    lines = [
+        f"{s.net}, {s.parameters:,} weights, micro-batch {s.micro_batch}, {ranks}; "
+        f"medians of {s.num_steps} steps; {where}"
+    ]
+    lines += [HEAD, *_row_lines(made)]
+    assert made.knee is not None
+    knee = made.knee.effective_batch
+    lines.append(f"{'no knee' if knee is None else f'knee at an effective batch of {knee}'}: {made.knee.reason}")
+    lines.append(f"syncs: {made.counted}")
+    shared = min(r.cpu_share for r in made.rows)
+    if made.device == "cpu" and s.ranks == 1 and shared < BUSY:
+        lines.append(
+            f"warning: other programs took turns; as little as {100 * shared:.0f} % of the time was this one's"
+        )
+    return "\n".join([*lines, *(_variance_lines(made.variance) if made.variance else [])])
+
+
+def _row_lines(made: Sweep) -> Iterator[str]:
+    most = max(r.samples_per_sec for r in made.rows)
+    for r in made.rows:
+        between = f"{r.samples_per_sec_low:,.0f} - {r.samples_per_sec_high:,.0f}"
+        bar = "#" * max(1, round(BAR * r.samples_per_sec / most))
+        mark = " < knee" if made.knee and made.knee.effective_batch == r.effective_batch else ""
+        yield (
+            f"{r.accumulate:4}{r.effective_batch:11}{r.samples_per_sec:11,.0f}{between:>19}{r.median_step_ms:9.3g}"
+            f"{r.sync_calls:7}{r.avg_loss:8.4f}  {bar}{mark}"
+        )
+
+
+def _variance_lines(v: Variance) -> Iterator[str]:
+    yield f"variance of the gradient estimate, drawn with replacement from {v.population} samples at fixed weights:"
+    yield f"{'effective':>11}{'measured':>12}{'sigma^2 / B':>13}{'room':>11}"
+    for r in v.rows:
+        outside = "" if r.within else "  OUTSIDE"
+        yield f"{r.effective_batch:11}{r.measured:12.4g}{r.expected:13.4g}{r.room:11.2g}{outside}"
+    if v.slope is not None:
+        yield (
+            f"slope of log variance over log B: {v.slope:.3f}, two standard errors {v.slope_low:.3f} to "
+            f"{v.slope_high:.3f}; theory: {v.slope_expected} (GA-VAR-001)"
+        )
+
+
+def throughput_svg(made: Sweep) -> str:
+    """Samples per second over the effective batch, with the interval and the knee. Raises ValueError without rows."""
+    curves = [
+        Curve(name, tuple((float(r.effective_batch), float(getattr(r, field))) for r in made.rows))
+        for name, field in (
+            ("samples per second, median", "samples_per_sec"),
+            ("low end of its interval", "samples_per_sec_low"),
+            ("high end", "samples_per_sec_high"),
+        )
+    ]
+    knee = made.knee.effective_batch if made.knee else None
+    if knee is not None:
+        top = next(r.samples_per_sec for r in made.rows if r.effective_batch == knee)
+        curves.append(Curve(f"knee at {knee}", ((float(knee), 0.0), (float(knee), top))))
+    title = f"{made.setup.net}, micro-batch {made.setup.micro_batch}, {made.device}: throughput"
+    return Panel(title, "effective batch", "samples per second", tuple(curves), (2, 0)).svg
+
+
+def variance_svg(v: Variance) -> str:
+    """log2 of the variance over the effective batch, measured and sigma^2 / B."""
+    base = min(min(r.measured, r.expected) for r in v.rows)
+    curves = tuple(
+        Curve(name, tuple((float(r.effective_batch), math.log2(getattr(r, field) / base)) for r in v.rows))
+        for name, field in (("measured", "measured"), ("σ² / B", "expected"))
+    )
+    upright = "log2 of the variance, least = 0"
+    return Panel("Variance of the gradient estimate", "effective batch", upright, curves, (2, 0)).svg

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gradproof.arith.ratio import Ratio
+from gradproof.arith.soft import Ratio
 
 
 def exact(k: Any, mean: Any) -> None:

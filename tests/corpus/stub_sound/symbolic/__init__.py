@@ -8,7 +8,7 @@ from typing import Any
 
 from gradproof.arith import exact as exactly
 from gradproof.arith.formats import FORMATS
-from gradproof.arith.stub import Site
+from gradproof.arith.symbolic import Site
 
 from . import sound
 
