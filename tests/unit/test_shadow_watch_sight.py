@@ -251,7 +251,7 @@ for w in range(5):
     "learning rate by hand, before the step": (
         windows(last="optimizer.param_groups[0]['lr'] = 0.1 / (w + 2)"),
         UNKNOWN,
-    ),  # fmt: skip
+    ),
     "lists of gradients": (
         windows("one(); narrow.append([p.grad for p in params]); optimizer.zero_grad()").replace(
             "    pass\n    finish()",
