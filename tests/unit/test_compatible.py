@@ -84,5 +84,5 @@ def test_the_controls_and_the_tolerance_are_the_contract_s() -> None:
     contract = load(ROOT / "proofs/gradient-accumulation-training-v1/contract.yaml")
     row = next(t for t in contract.falsification_tests if t.id == "FALSIFY-GT-412")
     assert tuple(row.mutants) == compiled.LOOPS
-    (tolerance,) = next(o for o in contract.obligations if o.id == compiled.CLAUSE).tolerances
+    (tolerance,) = next(o for o in contract.obligations if o.id == compiled.CLAUSE).tolerance
     assert float(tolerance.value) == compiled.TOLERANCE

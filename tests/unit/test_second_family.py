@@ -61,4 +61,4 @@ def test_the_layer_of_the_obligation_names_the_family(name: str) -> None:
     contracts = [load(p) for p in sorted((ROOT / "proofs").glob("*/contract.yaml"))]
     layers = {o.id: o.layers for c in contracts for o in c.obligations}
     for obligation in ROWS[name].obligations:
-        assert "crosshair" in [str(x) for x in layers[obligation]["ci"]]
+        assert "crosshair" in [str(x) for x in layers[obligation].ci]
