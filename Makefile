@@ -58,7 +58,7 @@ rounding: $(READY)
 
 # Windows on token counts and a missing 1/K: tables and drawings, docs/tokens.md. Seconds.
 tokens: $(READY)
-	$(BIN)/python -m symbolic.token_study --out reports/tokens.json --plots docs
+	$(BIN)/python -m symbolic.tokens.study --out reports/tokens.json --plots docs
 
 # Throughput and gradient variance over the effective batch, linear scaling, and what fewer optimizer steps save. Minutes.
 throughput: $(READY)
@@ -69,7 +69,7 @@ throughput: $(READY)
 
 # Accumulation under torch.compile's default backend, which needs a C++ compiler and half a minute.
 compiled: $(READY)
-	$(BIN)/python -m symbolic.compiled
+	$(BIN)/python -m symbolic.systems.falsify_compiled
 
 # On a machine with a GPU; the evidence it writes is committed.
 gpu: $(READY)

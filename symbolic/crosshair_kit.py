@@ -10,8 +10,8 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.harness import Ratio, exact
-from models.accumulation import Config, MicroBatch, Record, Vector
-from models.window import Event, replay
+from models.accumulation.loop import Config, MicroBatch, Record, Vector
+from models.accumulation.window import Event, replay
 
 Numbers = Callable[[int], Any]
 Contract = Callable[..., bool]

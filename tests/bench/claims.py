@@ -45,8 +45,8 @@ def in_binary64(claim: Fraction, n: int) -> float:
 
 def _stubbed(k: Any, loop: Any, claim: Fraction) -> None:
     from gradproof.arith import exact
-    from models.accumulation import Config
-    from symbolic.accumulation import mean, one_window
+    from models.accumulation.loop import Config
+    from symbolic.accumulation.loop import mean, one_window
 
     n = k.bound("micro_batches")
     grads = k.floats("g", n, "fp32", -1, 1)
@@ -56,8 +56,8 @@ def _stubbed(k: Any, loop: Any, claim: Fraction) -> None:
 
 def _in_ieee(k: Any, loop: Any, claim: Fraction) -> None:
     from gradproof.arith import round_to
-    from models.accumulation import Config
-    from symbolic.accumulation import one_window
+    from models.accumulation.loop import Config
+    from symbolic.accumulation.loop import one_window
 
     n = k.bound("micro_batches")
     grads = k.floats("g", n, "fp32", -1, 1)
@@ -85,7 +85,7 @@ def _explored(strategy: str, name: str, value: int, limit: float, body: Any) -> 
 
 def smt(n: int, claim: Fraction, limit: float, strategy: str) -> Said:
     """Our explorer on the reference loop: stub_float, or naive IEEE terms (bit_precise). Raises ValueError."""
-    from models.accumulation import Accumulation
+    from models.accumulation.loop import Accumulation
 
     bodies = {"stub_float": _stubbed, "bit_precise": _in_ieee}
     if strategy not in bodies:
@@ -166,8 +166,8 @@ def subject_text(n: int, claim: Fraction) -> str:
 
 def induction(n: int) -> Said:
     """KANI-GA-024, which has no N: u X (N^2 - 1) / 3 for every N = 2^k; here X = 1 / N."""
-    from models.rounding_steps import Step
-    from symbolic.rounding_all import sharp
+    from models.accumulation.rounding_steps import Step
+    from symbolic.accumulation.rounding_all import sharp
 
     result = _explored("induction", "transitions", 1, 60.0, lambda k: sharp(k, Step()))
     if result.stopped is not None:

@@ -62,7 +62,12 @@ class Tool:
     covers: int = 0
 
 
-SMT = ("gradproof.arith.smt", "gradproof.execution.methods.harness", "symbolic.accumulation", "symbolic.stubs.d3_grid")
+SMT = (
+    "gradproof.arith.smt",
+    "gradproof.execution.methods.harness",
+    "symbolic.accumulation.loop",
+    "symbolic.stubs.d3_grid",
+)
 CHAIN = ("gradproof.rounding.bound", "gradproof.rounding.lemma_store")
 
 TOOLS: tuple[Tool, ...] = (
@@ -73,7 +78,7 @@ TOOLS: tuple[Tool, ...] = (
     Tool("CrossHair, plain loop", claims.crosshair, (), sharp_claims, ("crosshair.core_and_libs",)),
     Tool("gradproof stub_float", claims.smt, ("stub_float",), sharp_claims, SMT),
     Tool("gradproof linear chain", claims.chain, (), None, CHAIN),
-    Tool("gradproof induction", claims.induction, (), None, (*SMT, "symbolic.rounding_all"), 2**24),
+    Tool("gradproof induction", claims.induction, (), None, (*SMT, "symbolic.accumulation.rounding_all"), 2**24),
 )
 
 

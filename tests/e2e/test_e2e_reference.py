@@ -134,7 +134,7 @@ def test_a_solver_in_front_of_the_installed_one_makes_evidence_stale(workspace: 
 
 
 def test_an_unrelated_change_runs_nothing_again(workspace: Path, tmp_path: Path) -> None:
-    nets = workspace / "models" / "torch_nets.py"
+    nets = workspace / "models" / "accumulation" / "torch_nets.py"
     nets.write_text(nets.read_text(encoding="utf-8") + "\n# A remark.\n", encoding="utf-8")
     path = barred(tmp_path / "barred", "z3", "crosshair", "torch", "hypothesis")
     done = gradproof(workspace, "prove", *SELECTED, "--json", path=path)
@@ -151,12 +151,12 @@ def gate_reason(workspace: Path, check: str) -> str:
 
 def test_a_changed_line_of_the_model_runs_what_rests_on_it(workspace: Path) -> None:
     edit(
-        workspace / "models" / "accumulation.py",
+        workspace / "models" / "accumulation" / "loop.py",
         "        return value / len(window)\n",
         "        count = len(window)\n        return value / count\n",
     )
     for name in PROOFS:
-        assert "models/accumulation.py changed" in gate_reason(workspace, name)
+        assert "models/accumulation/loop.py changed" in gate_reason(workspace, name)
     assert RUN not in gate_reason(workspace, RUN)
     done = gradproof(workspace, "prove", *SELECTED, "--jobs", "2", "--json")
     assert done.returncode == 0, done.stderr
@@ -165,7 +165,11 @@ def test_a_changed_line_of_the_model_runs_what_rests_on_it(workspace: Path) -> N
 
 def test_a_missing_division_in_the_model_is_found(workspace: Path) -> None:
     """The gate's own falsification by hand: the 1/N is gone from the reference loop."""
-    edit(workspace / "models" / "accumulation.py", "        return value / len(window)\n", "        return value\n")
+    edit(
+        workspace / "models" / "accumulation" / "loop.py",
+        "        return value / len(window)\n",
+        "        return value\n",
+    )
     done = gradproof(workspace, "verify", "-k", "KANI-GA-006", "--json")
     report = json.loads(done.stdout)
     assert done.returncode == 1, done.stderr

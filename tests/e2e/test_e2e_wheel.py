@@ -117,7 +117,7 @@ def test_the_wheel_is_enough_in_an_empty_folder(installed: Path, tmp_path: Path)
     assert [p.name for p in tmp_path.iterdir()] == ["reports"]
     [evidence] = tmp_path.glob("reports/evidence/KANI-GA-002/*.json")
     files = read(evidence)["claim"]["files"]
-    assert {"ws:models/accumulation.py", "ws:symbolic/accumulation.py", "gp:arith/smt.py"} <= set(files)
+    assert {"ws:models/accumulation/loop.py", "ws:symbolic/accumulation/loop.py", "gp:arith/smt.py"} <= set(files)
     assert [key for key in files if key.startswith("ext:")] == []
 
     assert {p for p in installed.rglob("*") if "__pycache__" not in p.parts} == carried

@@ -62,7 +62,7 @@ def importing(names: Sequence[str]) -> str:
 def torch_modules() -> list[str]:
     """The workspace's modules that belong to the runs on real PyTorch."""
     names = [s.name.removesuffix(".py").replace("/", ".") for s in sources(("models", "symbolic"))]
-    return [n for n in names if n.startswith(("models.torch_", "symbolic.falsify"))]
+    return [n for n in names if n.rpartition(".")[2].startswith(("torch_", "falsify"))]
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["verify", "--help"], ["run", "--help"]])
@@ -119,7 +119,12 @@ def test_the_kernels_need_torch_and_numpy_alone() -> None:
 
 def test_the_run_path_is_not_an_empty_list() -> None:
     names = torch_modules()
-    assert {"models.torch_steps", "models.torch_mutants", "models.torch_nets", "symbolic.falsify"} <= set(names)
+    assert {
+        "models.accumulation.torch_steps",
+        "models.accumulation.torch_mutants",
+        "models.accumulation.torch_nets",
+        "symbolic.accumulation.falsify",
+    } <= set(names)
 
 
 def test_the_blocker_blocks() -> None:
@@ -134,9 +139,9 @@ def test_proving_needs_no_torch() -> None:
         "gradproof.execution.methods.explore",
         "gradproof.execution.methods.harness",
         "gradproof.execution.methods.smt",
-        "models.mutants",
+        "models.accumulation.mutants",
     ]
-    names += ["gradproof.execution.methods.crosshair", "symbolic.accumulation", "symbolic.crosshair_contracts"]
+    names += ["gradproof.execution.methods.crosshair", "symbolic.accumulation.loop", "symbolic.accumulation.contracts"]
     found = loaded_by(BLOCK.format(names={"torch"}) + importing(names))
     assert "z3" in found
     assert "torch" not in found

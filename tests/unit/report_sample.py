@@ -82,7 +82,7 @@ def _replays() -> list[Report]:
     ]
 
 
-LOOP, STEP = "models.accumulation:Accumulation", "models.torch_steps:TorchStep"
+LOOP, STEP = "models.accumulation.loop:Accumulation", "models.accumulation.torch_steps:TorchStep"
 SUBJECTS = {"smt": LOOP, "crosshair": LOOP, "cpu": STEP, "cuda": STEP}
 
 

@@ -11,11 +11,11 @@ import torch
 from training_checks import checks, found
 
 from gradproof.core.outcome import Outcome, Reach
-from models.adam_scaling import AdamW, Setup, Sgd, State
-from models.torch_scaling import TorchScaling
-from symbolic.adam_scaling import BETA1, BETA2, LIMIT
-from symbolic.falsify_scaling import stream
-from symbolic.falsify_tokens import net, vector
+from models.tokens.scaling import AdamW, Setup, Sgd, State
+from models.tokens.torch_scaling import TorchScaling
+from symbolic.tokens.falsify import net, vector
+from symbolic.tokens.falsify_scaling import stream
+from symbolic.tokens.scaling import BETA1, BETA2, LIMIT
 
 GRADIENTS = [0.5, -2.0, 0.25, 3.0, -0.125]
 PROOFS = ("KANI-GT-211", "KANI-GT-212", "KANI-GT-216", "KANI-GT-219")
@@ -75,8 +75,8 @@ def test_the_claim_of_eight_times_the_rate_is_refuted(claim: str) -> None:
 
 
 def test_a_limit_that_is_a_little_too_small_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("symbolic.adam_scaling.LIMIT", LIMIT * Fraction(99, 100))
-    assert found("KANI-GT-219", "models.adam_scaling:AdamW").outcome is not Outcome.HOLDS
+    monkeypatch.setattr("symbolic.tokens.scaling.LIMIT", LIMIT * Fraction(99, 100))
+    assert found("KANI-GT-219", "models.tokens.scaling:AdamW").outcome is not Outcome.HOLDS
 
 
 @pytest.mark.parametrize(("name", "factor"), [("SGD", 8), ("AdamW", 1)])

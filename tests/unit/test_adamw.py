@@ -23,11 +23,11 @@ from gradproof.execution.methods import measure as torch_run, smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits, _root_range
 from gradproof.extras.conformance.reductions import exact_step
 from gradproof.verdict.plan import plan
-from models import torch_adamw
-from models.adamw import AdamW, Hyper, State, fresh
-from models.adamw_kernel import MUTANTS as ROUNDINGS
-from models.adamw_mutants import MUTANTS
-from models.torch_adamw import Settings
+from models.adamw import torch_model as torch_adamw
+from models.adamw.kernel import MUTANTS as ROUNDINGS
+from models.adamw.model import AdamW, Hyper, State, fresh
+from models.adamw.mutants import MUTANTS
+from models.adamw.torch_model import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 CONTRACT = load(ROOT / "proofs" / "adamw-kernel-v1" / "contract.yaml")
@@ -118,7 +118,7 @@ def test_every_proof_holds_and_kills_its_mutants_and_the_empty_step(name: str) -
 
 @pytest.mark.parametrize("name", PROOFS)
 def test_an_empty_step_in_place_of_the_model_is_refuted_by_every_proof(name: str) -> None:
-    finding = settled(name, str(CHECKS[name].params.get("empty", "models.adamw:Empty")))
+    finding = settled(name, str(CHECKS[name].params.get("empty", "models.adamw.model:Empty")))
     assert finding.outcome is Outcome.REFUTED
     assert finding.counterexample is not None
     assert finding.counterexample["clause"] == CHECKS[name].obligations[0]

@@ -22,12 +22,11 @@ from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.property import Case, Place, Refutation
 from gradproof.extras.conformance.reductions import root
 from gradproof.verdict.plan import plan
-from models.adamw_kernel import EpsInsideRoot, Kernel
-from models.torch_adamw import MUTANTS, REFERENCE, Settings
-from symbolic import adamw_rounding, factors
-from symbolic.adamw_rounding import Bounds, bounds
-from symbolic.factors import Factored, Term, grown
-from symbolic.falsify_adamw_bound import Derived, scalars
+from models.adamw.kernel import EpsInsideRoot, Kernel
+from models.adamw.torch_model import MUTANTS, REFERENCE, Settings
+from symbolic.adamw import rounding as adamw_rounding, rounding as factors
+from symbolic.adamw.falsify import Derived, scalars
+from symbolic.adamw.rounding import Bounds, Factored, Term, bounds, grown
 
 PLACED = Place("cpu", "fp32", {}, frozenset())
 U = FORMATS["fp32"].u

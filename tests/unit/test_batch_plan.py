@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from gradproof.batches import accumulation, compared, effective, micro_batch, planned
 from gradproof.cli import cli
 from gradproof.core.errors import GradproofError
-from models.batch_plans import RoundedDown, WorldForgotten, WorldNotDivided
+from models.systems.batch_plans import RoundedDown, WorldForgotten, WorldNotDivided
 
 ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = json.loads((ROOT / "reports/plan-batch.schema.json").read_text(encoding="utf-8"))

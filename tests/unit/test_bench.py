@@ -190,7 +190,7 @@ def test_only_a_confirmation_over_all_paths_is_a_bound(
 
 
 def test_an_induction_that_does_not_go_through_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from models import rounding_steps
+    from models.accumulation import rounding_steps
 
     monkeypatch.setattr(rounding_steps, "Step", rounding_steps.RoundsTwice)
     assert claims.induction(8).word == claims.NOT_PROVED

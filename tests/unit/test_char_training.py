@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from gradproof.execution.methods.counterexample import FLOATS, events_during as heard, timeline
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
-from models.char_bugs import MUTANTS, TORCH_ONLY
-from models.char_training import CharTraining, EmptyTraining, Job
-from models.char_transformer import CharTransformer, Shape, encoded, text_of
-from models.sampling_bugs import MUTANTS as MODELS
-from symbolic import falsify_sampling as falsify
-from symbolic.falsify_sampling_bench import NET, data, due, observe, setup_of
+from models.sampling.mutants import MUTANTS as MODELS
+from models.sampling.torch_mutants import MUTANTS, TORCH_ONLY
+from models.sampling.torch_training import CharTraining, EmptyTraining, Job
+from models.sampling.transformer import CharTransformer, Shape, encoded, text_of
+from symbolic.sampling import falsify
+from symbolic.sampling.falsify import NET, data, due, observe, setup_of
 
 CPU = Place("cpu", "fp32")
 CASE = Case(NET, 2, size=2, windows=2, tail=1)

@@ -10,10 +10,10 @@ import torch
 from gradproof.contract.model import load
 from gradproof.core.outcome import Exit
 from gradproof.execution.methods.property import Case, Cell, NoKernel, Place, Refutation
-from models import layouts
-from symbolic import compatible, compiled
-from symbolic.compatible import FEATURES, with_each_feature
-from symbolic.compiled import with_inductor
+from models.systems import torch_layouts as layouts
+from symbolic.systems import falsify_compatible as compatible, falsify_compiled as compiled
+from symbolic.systems.falsify_compatible import FEATURES, with_each_feature
+from symbolic.systems.falsify_compiled import with_inductor
 
 ROOT = Path(__file__).resolve().parents[2]
 OF_THE_SCALER = ("featured_unscale_each", "featured_scale_moved")

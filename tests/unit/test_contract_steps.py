@@ -19,7 +19,7 @@ step_proofs:
   - id: S-STEP-001
     obligation: S-EQ-001
     property: the recorded step
-    harness: "symbolic.step:records"
+    harness: "symbolic.accumulation.step:records"
     bounds:
       - {name: micro_batches, value: 4, reason: four}
       - {name: windows, value: 2, reason: two}
@@ -70,7 +70,7 @@ def test_a_step_proof_is_loaded_and_planned(tmp_path: Path) -> None:
 def test_the_gate_seeds_its_bug_into_step_proofs_too(tmp_path: Path) -> None:
     gate = plan(load(written(tmp_path, GOOD)))[-1]
     (seeded,) = [c for c in gate.params["subchecks"] if c["kind"] == "trace"]
-    assert seeded["subject"] == "models.torch_mutants:MUTANTS[missing_scale]"
+    assert seeded["subject"] == "models.accumulation.torch_mutants:MUTANTS[missing_scale]"
     assert (seeded["mutants"], seeded["params"]["controls_off"]) == ((), True)
 
 

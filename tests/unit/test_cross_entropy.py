@@ -10,10 +10,10 @@ from training_checks import found
 
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods.property import Case, Place, Refutation
-from models.cross_entropy import CE_MUTANTS, IGNORED, CrossEntropy, DividesByRows
-from models.torch_cross_entropy import CE_MUTANTS as TORCH_MUTANTS, TorchCrossEntropy
-from symbolic.cross_entropy import mean_slope
-from symbolic.falsify_cross_entropy import ALL, NONE, SOME, GradientAtLogits
+from models.tokens.cross_entropy import CE_MUTANTS, IGNORED, CrossEntropy, DividesByRows
+from models.tokens.torch_cross_entropy import CE_MUTANTS as TORCH_MUTANTS, TorchCrossEntropy
+from symbolic.tokens.cross_entropy import mean_slope
+from symbolic.tokens.falsify import ALL, NONE, SOME, GradientAtLogits
 
 TARGETS = [(0, 2), (1, IGNORED), (IGNORED, IGNORED)]
 

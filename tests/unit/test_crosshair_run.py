@@ -13,11 +13,11 @@ from gradproof.core.check import Bound, Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import crosshair as crosshair_run
-from models.accumulation import Accumulation, Config, Empty, MicroBatch, Record, Vector
-from models.mutants import MUTANTS
+from models.accumulation.loop import Accumulation, Config, Empty, MicroBatch, Record, Vector
+from models.accumulation.mutants import MUTANTS
+from models.accumulation.window_bugs import TABLE_MUTANTS
 from models.registry import Mutant
-from models.window_mutants import TABLE_MUTANTS
-from symbolic import crosshair_contracts
+from symbolic.accumulation import contracts as crosshair_contracts
 
 HARNESSES = {
     "GA-EQ-001": "numerical_equivalence",
@@ -28,10 +28,10 @@ HARNESSES = {
     "GA-INV-005": "clip_after_accumulate",
 }
 SUBJECTS = {
-    "empty": "models.accumulation:Empty",
-    "mutants": "models.mutants:MUTANTS",
-    "torch": "models.torch_steps:TorchStep",
-    "torch_mutants": "models.torch_mutants:MUTANTS",
+    "empty": "models.accumulation.loop:Empty",
+    "mutants": "models.accumulation.mutants:MUTANTS",
+    "torch": "models.accumulation.torch_steps:TorchStep",
+    "torch_mutants": "models.accumulation.torch_mutants:MUTANTS",
 }
 
 
@@ -59,8 +59,8 @@ def claim(obligation: str, name: str, **changes: Any) -> Check:
         "layer": Layer.CROSSHAIR,
         "obligations": (obligation,),
         "title": "",
-        "harness": f"symbolic.crosshair_contracts:{name}",
-        "subject": "models.accumulation:Accumulation",
+        "harness": f"symbolic.accumulation.contracts:{name}",
+        "subject": "models.accumulation.loop:Accumulation",
         "params": {"subjects": SUBJECTS},
         "bounds": (Bound("micro_batches", 3, "a test"),),
         "time_limit": 600.0,
@@ -98,7 +98,7 @@ def test_unequal_counts_hold_when_weighted_and_are_refuted_when_not() -> None:
     weighted = claim(
         "GA-EQ-001",
         "unequal_counts",
-        subject="models.accumulation:WeightedAccumulation",
+        subject="models.accumulation.loop:WeightedAccumulation",
         mutants=("mean_of_means",),
     )
     assert crosshair_run.run(weighted, Place()).outcome is Outcome.HOLDS
@@ -109,7 +109,7 @@ def test_unequal_counts_hold_when_weighted_and_are_refuted_when_not() -> None:
 
 
 def test_a_mutant_in_the_place_of_the_subject_is_refuted_and_replayed_on_torch() -> None:
-    check = claim("GA-EQ-001", "numerical_equivalence", subject="models.mutants:MUTANTS[missing_scale]")
+    check = claim("GA-EQ-001", "numerical_equivalence", subject="models.accumulation.mutants:MUTANTS[missing_scale]")
     finding = crosshair_run.run(check, Place())
     assert finding.outcome is Outcome.REFUTED
     assert finding.clauses == {"GA-EQ-001": "REFUTED"}
@@ -157,7 +157,7 @@ class Endless(Accumulation):
 )
 def test_a_mutant_that_crashes_or_survives_makes_the_harness_weak(subject: type, outcome: Outcome) -> None:
     registry = {"bad": Mutant("bad", "GA-INV-001", "", subject)}
-    subjects = {"empty": "models.accumulation:Empty", "mutants": "own:MUTANTS"}
+    subjects = {"empty": "models.accumulation.loop:Empty", "mutants": "own:MUTANTS"}
     check = claim("GA-INV-001", "loss_mean", mutants=("bad",), params={"subjects": subjects})
     finding = crosshair_run.run(check, Place(MUTANTS=registry))
     assert finding.outcome is Outcome.WEAK
@@ -166,7 +166,7 @@ def test_a_mutant_that_crashes_or_survives_makes_the_harness_weak(subject: type,
 
 def test_a_mutant_named_for_another_clause_is_not_killed() -> None:
     registry = {"bad": Mutant("bad", "GA-INV-005", "", MUTANTS["loss_sum"].subject)}
-    subjects = {"empty": "models.accumulation:Empty", "mutants": "own:MUTANTS"}
+    subjects = {"empty": "models.accumulation.loop:Empty", "mutants": "own:MUTANTS"}
     check = claim("GA-INV-001", "loss_mean", mutants=("bad",), params={"subjects": subjects})
     finding = crosshair_run.run(check, Place(MUTANTS=registry))
     assert finding.outcome is Outcome.WEAK
@@ -304,7 +304,7 @@ def test_a_harness_that_is_not_sound_never_holds(harness: Factory, tables: Any, 
 def test_a_confirmation_that_samples_contradict_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     answer = crosshair_run.Answer(Outcome.HOLDS, "confirmed")
     monkeypatch.setattr(crosshair_run, "consult", lambda *args: answer)
-    check = claim("GA-INV-001", "loss_mean", subject="models.mutants:MUTANTS[loss_sum]")
+    check = claim("GA-INV-001", "loss_mean", subject="models.accumulation.mutants:MUTANTS[loss_sum]")
     finding = crosshair_run.run(check, Place())
     assert finding.outcome is Outcome.ERROR
     assert "plain Python finds false" in finding.reason
@@ -321,12 +321,14 @@ def test_names_that_do_not_resolve_are_the_users_mistakes() -> None:
 
 def test_a_check_may_name_its_own_empty_body_and_mutants() -> None:
     """A contract of several models has one registry and one empty body of its own."""
-    own = {"empty": "models.accumulation:Empty", "mutants": "models.mutants:MUTANTS"}
-    other = {"subjects": {"empty": "models.tokens:Empty", "mutants": "models.token_mutants:TOKEN_MUTANTS"}}
+    own = {"empty": "models.accumulation.loop:Empty", "mutants": "models.accumulation.mutants:MUTANTS"}
+    other = {
+        "subjects": {"empty": "models.tokens.window:Empty", "mutants": "models.tokens.window_mutants:TOKEN_MUTANTS"}
+    }
     check = claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params={**other, **own})
     rows = crosshair_run.controls_of(check, Place())
     assert [subject for _, subject in rows] == [Empty, MUTANTS["loss_sum"].subject]
-    with pytest.raises(GradproofError, match=r"token_mutants"):
+    with pytest.raises(GradproofError, match=r"window_mutants"):
         crosshair_run.controls_of(claim("GA-INV-001", "loss_mean", mutants=("loss_sum",), params=other), Place())
 
 

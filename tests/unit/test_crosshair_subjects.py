@@ -12,10 +12,11 @@ import pytest
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.execution.methods import crosshair as crosshair_run
-from models.accumulation import Accumulation, Config, MicroBatch, Record, Vector, WeightedAccumulation
-from models.mutants import MUTANTS
-from models.window import Event
-from symbolic import crosshair_contracts, crosshair_kit
+from models.accumulation.loop import Accumulation, Config, MicroBatch, Record, Vector, WeightedAccumulation
+from models.accumulation.mutants import MUTANTS
+from models.accumulation.window import Event
+from symbolic import crosshair_kit
+from symbolic.accumulation import contracts as crosshair_contracts
 
 CLAUSES = ["GA-EQ-001", *(f"GA-INV-00{k}" for k in range(1, 6))]
 
@@ -38,9 +39,9 @@ def question(clause: str, harness: str) -> Check:
         layer=Layer.CROSSHAIR,
         obligations=(clause,),
         title="",
-        harness=f"symbolic.crosshair_contracts:{harness}",
+        harness=f"symbolic.accumulation.contracts:{harness}",
         subject="own:subject",
-        params={"subjects": {"empty": "models.accumulation:Empty"}},
+        params={"subjects": {"empty": "models.accumulation.loop:Empty"}},
         bounds=(Bound("micro_batches", 3, "a test"),),
         time_limit=60.0,
     )

@@ -9,11 +9,11 @@ import pytest
 
 from gradproof import batches
 from gradproof.execution.methods.property import Cell, Place, Refutation
-from models import epoch_steps, memory_steps
-from models.epochs import MUTANTS, Epochs, LengthNow
-from models.tails import ByConfiguredN, Held, MeanOfMeans, Tail
-from symbolic.epoch_runs import schedule_in_a_training, steps_in_an_epoch, tail_in_an_epoch
-from symbolic.memory import peak_memory
+from models.systems import torch_epochs as epoch_steps, torch_memory as memory_steps
+from models.systems.epochs import MUTANTS, Epochs, LengthNow
+from models.systems.tails import ByConfiguredN, Held, MeanOfMeans, Tail
+from symbolic.systems.falsify_epochs import schedule_in_a_training, steps_in_an_epoch, tail_in_an_epoch
+from symbolic.systems.falsify_memory import peak_memory
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

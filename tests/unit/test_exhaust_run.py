@@ -25,10 +25,10 @@ from gradproof.rounding import enumerated
 from gradproof.rounding.accumulation import Setting, error_of
 from gradproof.rounding.enumerated import Enumerated
 from gradproof.rounding.lattice import exhaustive
-from models.accumulation import Accumulation, Config
-from models.buffer_bugs import BUFFER_BUGS, Summed
-from symbolic import exhausted
-from symbolic.accumulation import columns, mean, one_window, only_update
+from models.accumulation.loop import Accumulation, Config
+from models.accumulation.mutants import BUFFER_BUGS, Summed
+from symbolic.accumulation import chain as exhausted
+from symbolic.accumulation.loop import columns, mean, one_window, only_update
 
 ROOT = Path(__file__).parents[2]
 T5 = Format("t5", 5, 3, 0, 1)
@@ -43,14 +43,18 @@ def _formats(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def claim(n: int, tolerance: str, fmt: str = "small", **more: Any) -> Check:
     bounds = {"micro_batches": n, "elements": 2, "branches": 2, "paths": 2} | more.pop("bounds", {})
-    params = {"buffer": fmt, "empty": "models.accumulation:Empty", "mutants": "models.buffer_bugs:BUFFER_BUGS"}
+    params = {
+        "buffer": fmt,
+        "empty": "models.accumulation.loop:Empty",
+        "mutants": "models.accumulation.mutants:BUFFER_BUGS",
+    }
     text = {"obligations": [{"id": "GA-EQ-001", "tolerance": [{"dtype": fmt, "value": tolerance}]}]}
-    data: dict[str, Any] = {"harness": "symbolic.exhausted:buffer_within_tolerance"} | more
+    data: dict[str, Any] = {"harness": "symbolic.accumulation.chain:buffer_within_tolerance"} | more
     rows = tuple(Bound(k, v, "a test") for k, v in bounds.items())
     params |= {"subjects": {}, **data.pop("params", {})}
     return Check(
         "T-1", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "a test", strategy="bit_exhaustive", bounds=rows, params=params,
-        subject=data.pop("subject", "models.accumulation:Accumulation"), text=text, **data,
+        subject=data.pop("subject", "models.accumulation.loop:Accumulation"), text=text, **data,
     )  # fmt: skip
 
 
@@ -146,7 +150,10 @@ def test_fp16_at_eight_is_refuted_in_the_model_and_on_torch() -> None:
 
 
 def test_orders_are_a_harness_too() -> None:
-    more = {"harness": "symbolic.exhausted:order_within_tolerance", "subject": "models.buffer_bugs:Summed"}
+    more = {
+        "harness": "symbolic.accumulation.chain:order_within_tolerance",
+        "subject": "models.accumulation.mutants:Summed",
+    }
     worst = exhaustive(Setting(4, "small", order="pairwise")).worst
     params = {"order": "pairwise", "scale": "divide", "controls_off": True}
     for tolerance, outcome in ((worst, Outcome.HOLDS), (worst * Fraction(99, 100), Outcome.UNKNOWN)):

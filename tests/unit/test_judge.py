@@ -304,7 +304,7 @@ def test_the_best_reach_of_a_cell_is_shown() -> None:
     assert made.obligations["T-1"].cells[Layer.SMT].reach is Reach.ALL_INPUTS
 
 
-TABLE = "models.window:advance"
+TABLE = "models.accumulation.window:advance"
 
 
 def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:
@@ -341,7 +341,7 @@ def test_each_layer_has_its_own_model(layer: Layer) -> None:
 @pytest.mark.parametrize("layer", list(Layer))
 def test_an_obligation_may_be_about_a_model_of_its_own(layer: Layer) -> None:
     """Then the contract's own model does not discharge it."""
-    about = {"model": "models.tokens:Tokens", "torch": "models.torch_tokens:Tokens"}
+    about = {"model": "models.tokens.window:Tokens", "torch": "models.tokens.torch_window:Tokens"}
     policy = replace(POLICY, clauses=(Clause("T-1", (layer,), about),))
     params = {"subjects": {"model": "models.loop:Loop", "torch": "models.step:Step"}}
     key = "torch" if layer in (Layer.STEP, Layer.CPU, Layer.CUDA) else "model"

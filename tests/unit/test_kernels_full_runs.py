@@ -21,7 +21,7 @@ from gradproof.extras.conformance.accumulation import (
 )
 from gradproof.extras.conformance.report import ERROR, HOLDS, NOT_RUN, REFUTED
 from gradproof.rounding.edge_cases import MULTIPLY, worst
-from models.torch_nets import NETS
+from models.accumulation.torch_nets import NETS
 
 SMALL = 1501
 

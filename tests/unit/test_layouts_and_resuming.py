@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
-from models import layouts, resume_steps
-from symbolic.layout_runs import accumulation_error, own_gradients, same_in_every_layout, stepped
-from symbolic.resume_runs import apart, end_of, job_of, resumed_is_the_same
+from models.systems import torch_layouts as layouts, torch_resume as resume_steps
+from symbolic.systems.falsify_layouts import accumulation_error, own_gradients, same_in_every_layout, stepped
+from symbolic.systems.falsify_resume import apart, end_of, job_of, resumed_is_the_same
 
 PLACE = Place("cpu", "fp32", {"GA-LAYOUT-001": 1e-4}, frozenset({"GA-LAYOUT-001"}))
 

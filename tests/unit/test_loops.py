@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from models.torch_mutants import MUTANTS as STEPS
+from models.accumulation.torch_mutants import MUTANTS as STEPS
 from tests.loops.bugs import BUGS
 from tests.loops.catalogue import LOOPS, Loop
 from tests.loops.mutants import EXCLUDED, MUTANTS, apply

@@ -33,8 +33,8 @@ from gradproof.shadow.protocol.monitor_report import (
 )
 from gradproof.shadow.protocol.ruling import PROTOCOL
 from gradproof.shadow.result import Verification, from_json, to_json
-from models.monitors import MUTANTS
-from symbolic.monitor_runs import world_of
+from models.systems.monitors import MUTANTS
+from symbolic.systems.falsify_monitors import world_of
 from tests.loops import monitored_loop
 
 ROOT = Path(__file__).resolve().parents[2]

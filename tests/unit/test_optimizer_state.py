@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
-from models import state_steps
-from models.optimizer_state import MUTANTS, Decay, Moments, OptimizerState
-from models.window import Event
-from symbolic.state_runs import state_once_a_window
+from models.accumulation.window import Event
+from models.systems import torch_state as state_steps
+from models.systems.optimizer_state import MUTANTS, Decay, Moments, OptimizerState
+from symbolic.systems.falsify_state import state_once_a_window
 
 PLACE = Place("cpu", "fp32")
 

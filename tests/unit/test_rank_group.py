@@ -14,8 +14,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.counterexample import FLOATS, events_during as heard, timeline
 from gradproof.execution.methods.property import Case, Cell, Place, Refutation
 from gradproof.execution.methods.ranks import run_ranks
-from models import ddp_steps
-from symbolic.ddp_runs import one_sync_a_window
+from models.systems import torch_ddp as ddp_steps
+from symbolic.systems.falsify_ddp import one_sync_a_window
 
 HERE = Path(__file__).stem
 PLACE = Place("cpu", "fp32", {"GA-SYNC-001": 1e-5}, frozenset({"GA-SYNC-001"}))

@@ -346,7 +346,9 @@ def test_the_report_schema_rejects(name: str) -> None:
 
 def _evidence() -> Report:
     bound = Bound("micro_batches", 4, "the contract's own bound")
-    check = Check("KANI-GA-001", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "x", "symbolic.accumulation:x", bounds=(bound,))
+    check = Check(
+        "KANI-GA-001", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "x", "symbolic.accumulation.loop:x", bounds=(bound,)
+    )
     finding = Finding(Outcome.HOLDS, "every clause holds", measurements=[dict(sample.measurements()[1])])
     finding.covers = [{"name": "clip branch", "reached": True, "witness": {"norm": "3/2"}}]
     return json.loads(json.dumps(record(check, finding, seconds=1.5)))  # type: ignore[no-any-return]

@@ -72,9 +72,11 @@ def test_what_claims_no_obligation_is_told_too() -> None:
 def with_sources() -> Report:
     report = sample.red()
     for check in report["checks"]:
-        check["harness"] = "symbolic.falsify:run" if check["layer"] == "cpu" else ""
+        check["harness"] = "symbolic.accumulation.falsify:run" if check["layer"] == "cpu" else ""
     text = 'def run(check):\n    return "</code></pre><script>alert(1)</script>"\n'
-    report["harnesses"] = {"symbolic.falsify:run": {"path": "symbolic/falsify.py", "line": 7, "text": text}}
+    report["harnesses"] = {
+        "symbolic.accumulation.falsify:run": {"path": "symbolic/accumulation/falsify.py", "line": 7, "text": text}
+    }
     bad = next(c for c in report["checks"] if c["outcome"] == "REFUTED" and c["effect"] == "BROKEN")
     bad["counterexample"]["trace"] = sample.TRACE
     return report
@@ -86,7 +88,7 @@ def test_the_source_of_a_harness_stands_once_folded_and_escaped() -> None:
     assert Page(text).all("script") == [{}]
     (folded,) = [a for a in Page(text).all("details") if a.get("class") == "source"]
     assert "open" not in folded
-    assert "symbolic/falsify.py:7" in text
+    assert "symbolic/accumulation/falsify.py:7" in text
     assert text.count(f'href="#{folded["id"]}"') > 6
 
 

@@ -20,7 +20,7 @@ from gradproof.execution.pool import Worker
 from gradproof.verdict.plan import plan
 
 ROOT = Path(__file__).resolve().parents[2]
-RIGHT = "models.accumulation:WeightedAccumulation"
+RIGHT = "models.accumulation.loop:WeightedAccumulation"
 
 
 def main_of(workspace: Workspace) -> Path:
@@ -116,9 +116,9 @@ def test_subjects_of_controls(reference: Workspace) -> None:
     checks = {c.id: c for c in plan(load(main_of(reference)))}
     proof, run = checks["KANI-GA-001"], checks["FALSIFY-GA-001@cpu-fp32"]
     assert subject_of(proof, None) == proof.subject
-    assert subject_of(proof, "missing_scale") == "models.mutants:MUTANTS[missing_scale]"
-    assert subject_of(proof, "empty") == subject_of(proof, "empty body") == "models.accumulation:Empty"
-    assert subject_of(run, "missing_scale") == "models.torch_mutants:MUTANTS[missing_scale]"
+    assert subject_of(proof, "missing_scale") == "models.accumulation.mutants:MUTANTS[missing_scale]"
+    assert subject_of(proof, "empty") == subject_of(proof, "empty body") == "models.accumulation.loop:Empty"
+    assert subject_of(run, "missing_scale") == "models.accumulation.torch_mutants:MUTANTS[missing_scale]"
     with pytest.raises(GradproofError, match="GP214"):
         subject_of(proof, "nobody")
 

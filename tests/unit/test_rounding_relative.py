@@ -16,12 +16,12 @@ from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import smt as smt_run
 from gradproof.rounding.accumulation import Setting, error_of
 from gradproof.rounding.bound import relative_bound
-from models.rounding_steps import LAYOUTS, MEANS
-from symbolic import rounding_norm, rounding_relative
+from models.accumulation.rounding_steps import LAYOUTS, MEANS
+from symbolic.accumulation import rounding_norm, rounding_relative
 
 CASES = {
-    "symbolic.rounding_relative:relative": ("Means", "EmptyMeans", "MEANS", tuple(MEANS)),
-    "symbolic.rounding_norm:norm": ("Layout", "EmptyLayout", "LAYOUTS", tuple(LAYOUTS)),
+    "symbolic.accumulation.rounding_relative:relative": ("Means", "EmptyMeans", "MEANS", tuple(MEANS)),
+    "symbolic.accumulation.rounding_norm:norm": ("Layout", "EmptyLayout", "LAYOUTS", tuple(LAYOUTS)),
 }
 TINY = {"t3": Format("t3", 5, 3, -1, 3), "t2": Format("t2", 5, 2, -1, 2)}
 
@@ -37,7 +37,7 @@ class Names:
 def proved(harness: str, subject: str = "", limit: float = 60.0) -> Finding:
     """The finding of a harness on its reference, or on another subject without controls."""
     reference, empty, mutants, named = CASES[harness]
-    home = "models.rounding_steps"
+    home = "models.accumulation.rounding_steps"
     return smt_run.run(
         Check(
             "T-1", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "a test", harness, f"{home}:{subject or reference}",
@@ -72,7 +72,7 @@ def less(kept: Callable[[Any, int], Any]) -> Callable[[Any, int], Any]:
 )
 def test_less_room_is_refuted(monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any) -> None:
     monkeypatch.setattr(rounding_relative, name, wrong)
-    found = proved("symbolic.rounding_relative:relative", "Means")
+    found = proved("symbolic.accumulation.rounding_relative:relative", "Means")
     assert found.counterexample is not None
     assert found.outcome in (Outcome.REFUTED, Outcome.SPURIOUS)
 
@@ -80,7 +80,7 @@ def test_less_room_is_refuted(monkeypatch: pytest.MonkeyPatch, name: str, wrong:
 @pytest.mark.parametrize("wrong", [lambda d, b: d * b * b / 2, lambda d, b: b * b])
 def test_fewer_squares_are_refuted(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
     monkeypatch.setattr(rounding_norm, "squares", wrong)
-    found = proved("symbolic.rounding_norm:norm", "Layout")
+    found = proved("symbolic.accumulation.rounding_norm:norm", "Layout")
     assert found.counterexample is not None
 
 

@@ -17,9 +17,9 @@ from gradproof.execution.methods.explore import Explorer, Limits, Result
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.smt_strategies import explored_chain as explored
 from gradproof.verdict.plan import plan
-from models.sampling import Number, Plan, Record, Samples, Sampling, Seed, Stream, World
-from models.sampling_bugs import MUTANTS
-from symbolic import sampling, sampling_contracts
+from models.sampling.model import Number, Plan, Record, Samples, Sampling, Seed, Stream, World
+from models.sampling.mutants import MUTANTS
+from symbolic.sampling import contracts as sampling_contracts, model as sampling
 
 Harness = Callable[[Any, Any], None]
 

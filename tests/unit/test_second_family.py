@@ -17,11 +17,12 @@ from gradproof.core.outcome import Kind
 from gradproof.execution.methods.crosshair import controls_of, sampled
 from gradproof.execution.methods.replay import instance
 from gradproof.verdict.plan import plan
-from symbolic import adamw_contracts, training_contracts
+from symbolic.adamw import contracts as adamw_contracts
+from symbolic.systems import contracts as training_contracts
 from tests.unit.training_checks import Names
 
 ROOT = Path(__file__).resolve().parents[2]
-MODULES = {"symbolic.adamw_contracts": adamw_contracts, "symbolic.training_contracts": training_contracts}
+MODULES = {"symbolic.adamw.contracts": adamw_contracts, "symbolic.systems.contracts": training_contracts}
 
 
 def rows() -> dict[str, Check]:

@@ -231,7 +231,7 @@ def test_a_missing_table_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a code, and where it was looked for."""
     table.cache_clear()
     monkeypatch.setattr(Path, "is_file", lambda path: False)
-    with pytest.raises(GradproofError, match=r"GP409\n  found: .*models.window\.py"):
+    with pytest.raises(GradproofError, match=r"GP409\n  found: .*models.accumulation.window\.py"):
         table()
     monkeypatch.undo()
     assert table().RULES

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gradproof.execution.methods.explore import Move, Trace, shortest
-from models.window_bugs import BROKEN, Loop
-from symbolic import window_facts
-from symbolic.window_facts import Act, Proof
-from symbolic.window_traces import Moment, find, machine, runs, start
+from models.accumulation.window_bugs import BROKEN, Loop
+from symbolic.accumulation import window as window_facts
+from symbolic.accumulation.window import Act, Proof
+from symbolic.accumulation.window_traces import Moment, find, machine, runs, start
 
 Step = Move[int, str]
 

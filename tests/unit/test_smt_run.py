@@ -15,23 +15,23 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome
 from gradproof.execution.methods import smt as smt_run
-from models.accumulation import Accumulation, Config, Empty, Record, Vector
-from models.mutants import MUTANTS
+from models.accumulation.loop import Accumulation, Config, Empty, Record, Vector
+from models.accumulation.mutants import MUTANTS
+from models.accumulation.window import FILL, RULES, Breaks, Event, State
+from models.accumulation.window_bugs import altered
 from models.registry import Mutant
-from models.window import FILL, RULES, Breaks, Event, State
-from models.window_mutants import altered
-from symbolic.accumulation import numerical_equivalence
-from symbolic.protocol import window_invariant
+from symbolic.accumulation.loop import numerical_equivalence
+from symbolic.accumulation.protocol import window_invariant
 from symbolic.stubs import claims, d2_half_ulp, d3_grid, d4_monotone
 
 BOUNDS = {"branches": 400, "paths": 5000}
 SIZES: dict[str, dict[str, int]] = {
-    "symbolic.accumulation:numerical_equivalence": {"micro_batches": 4, "elements": 2},
-    "symbolic.accumulation:loss_and_zeroing": {"micro_batches": 4, "elements": 2, "cycles": 2},
-    "symbolic.accumulation:exact_equivalence": {"micro_batches": 4, "elements": 2, "samples": 2},
-    "symbolic.clipping:clip_after_accumulate": {"micro_batches": 2, "elements": 2},
-    "symbolic.protocol:step_count": {"micro_batches": 2, "cycles": 2},
-    "symbolic.protocol:window_invariant": {"transitions": 1},
+    "symbolic.accumulation.loop:numerical_equivalence": {"micro_batches": 4, "elements": 2},
+    "symbolic.accumulation.loop:loss_and_zeroing": {"micro_batches": 4, "elements": 2, "cycles": 2},
+    "symbolic.accumulation.loop:exact_equivalence": {"micro_batches": 4, "elements": 2, "samples": 2},
+    "symbolic.accumulation.protocol:clip_after_accumulate": {"micro_batches": 2, "elements": 2},
+    "symbolic.accumulation.protocol:step_count": {"micro_batches": 2, "cycles": 2},
+    "symbolic.accumulation.protocol:window_invariant": {"transitions": 1},
     "symbolic.stubs.claims:sound": {"values": 65536, "shifts": 2},
 }
 
@@ -182,7 +182,9 @@ def test_a_bound_that_is_hit_is_the_outcome() -> None:
 def test_a_stub_that_is_too_weak_gives_spurious_and_not_refuted() -> None:
     """Over reals and with an anything-goes stub, the sum may be anything; no real rounding does that."""
     free = SimpleNamespace(contract=lambda z, r, site: [], enclose=d3_grid.enclose)
-    finding = run(claim("symbolic.accumulation:numerical_equivalence", "GA-EQ-001", strategy="stub_float"), stub=free)
+    finding = run(
+        claim("symbolic.accumulation.loop:numerical_equivalence", "GA-EQ-001", strategy="stub_float"), stub=free
+    )
     assert finding.outcome is Outcome.SPURIOUS
     assert not any(r["reproduced"] for r in finding.replays)
 
@@ -202,7 +204,9 @@ def test_overflow_that_the_range_does_not_exclude_is_no_proof() -> None:
 @pytest.mark.parametrize("stub", [d2_half_ulp, d3_grid, d4_monotone])
 def test_the_bounded_proof_of_equivalence(stub: Any) -> None:
     mutants = ("missing_scale", "divided_twice", "rescaled_buffer")
-    check = claim("symbolic.accumulation:numerical_equivalence", "GA-EQ-001", strategy="stub_float", mutants=mutants)
+    check = claim(
+        "symbolic.accumulation.loop:numerical_equivalence", "GA-EQ-001", strategy="stub_float", mutants=mutants
+    )
     finding = run(check, stub=stub)
     assert finding.outcome is Outcome.HOLDS, finding.reason
     assert all(c.killed for c in finding.controls)
@@ -212,7 +216,7 @@ def test_the_bounded_proof_of_equivalence(stub: Any) -> None:
 def test_a_tolerance_below_the_sharp_bound_is_refuted_by_the_witness() -> None:
     """fp32 errs by up to 7.4506e-8 at N = 4 and by less than 1.35e-7 at N = 3, where 1/3 is rounded too."""
     more: dict[str, Any] = {"strategy": "stub_float", "params": {"controls_off": True}}
-    names = ("symbolic.accumulation:numerical_equivalence", "GA-EQ-001")
+    names = ("symbolic.accumulation.loop:numerical_equivalence", "GA-EQ-001")
     below = run(claim(*names, tolerance=tolerances("7.443e-8", "1"), **more), stub=d3_grid)
     assert below.outcome is Outcome.REFUTED
     assert below.counterexample is not None
@@ -262,12 +266,12 @@ class Swapped(Accumulation):
 @pytest.mark.parametrize(
     ("harness", "obligation", "subject"),
     [
-        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", RightEventsWrongValue),
-        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", ClipsTooFar),
-        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", ClipsElementwise),
-        ("symbolic.clipping:clip_after_accumulate", "GA-INV-005", TwoSteps),
-        ("symbolic.protocol:step_count", "GA-INV-003", TwoSteps),
-        ("symbolic.protocol:step_count", "GA-INV-003", Swapped),
+        ("symbolic.accumulation.protocol:clip_after_accumulate", "GA-INV-005", RightEventsWrongValue),
+        ("symbolic.accumulation.protocol:clip_after_accumulate", "GA-INV-005", ClipsTooFar),
+        ("symbolic.accumulation.protocol:clip_after_accumulate", "GA-INV-005", ClipsElementwise),
+        ("symbolic.accumulation.protocol:clip_after_accumulate", "GA-INV-005", TwoSteps),
+        ("symbolic.accumulation.protocol:step_count", "GA-INV-003", TwoSteps),
+        ("symbolic.accumulation.protocol:step_count", "GA-INV-003", Swapped),
     ],
 )
 def test_values_are_judged_besides_events(harness: str, obligation: str, subject: Any) -> None:
@@ -324,11 +328,11 @@ class TailLossByN(Accumulation):
 @pytest.mark.parametrize(
     ("harness", "obligations", "subject"),
     [
-        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), FirstRunBug),
-        ("symbolic.accumulation:exact_equivalence", ("GA-EQ-001",), FirstRunBug),
-        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), CallsZeroOne),
-        ("symbolic.accumulation:exact_equivalence", ("GA-EQ-001",), CallsZeroOne),
-        ("symbolic.accumulation:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), TailLossByN),
+        ("symbolic.accumulation.loop:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), FirstRunBug),
+        ("symbolic.accumulation.loop:exact_equivalence", ("GA-EQ-001",), FirstRunBug),
+        ("symbolic.accumulation.loop:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), CallsZeroOne),
+        ("symbolic.accumulation.loop:exact_equivalence", ("GA-EQ-001",), CallsZeroOne),
+        ("symbolic.accumulation.loop:loss_and_zeroing", ("GA-INV-001", "GA-INV-002"), TailLossByN),
     ],
 )
 def test_bugs_that_an_earlier_version_missed(harness: str, obligations: tuple[str, ...], subject: Any) -> None:
@@ -363,7 +367,7 @@ def test_the_word_induction_alone_is_not_a_reach() -> None:
 
 
 def test_a_stubbed_claim_names_one_stub() -> None:
-    check = replace(claim("symbolic.accumulation:numerical_equivalence", strategy="stub_float"), stubs=("S", "S"))
+    check = replace(claim("symbolic.accumulation.loop:numerical_equivalence", strategy="stub_float"), stubs=("S", "S"))
     with pytest.raises(GradproofError, match="GP302"):
         run(check, stub=d3_grid)
 

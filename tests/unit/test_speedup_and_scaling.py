@@ -16,8 +16,8 @@ from gradproof.core.schemas.studies import Scaling, Speedup, agreement, median_o
 from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import scaling, speedup
 from gradproof.report import studies
-from models.large_batch import Plan, train
-from models.step_speed import Bench, Timing, pairs
+from models.speed.large_batch import Plan, train
+from models.speed.step_speed import Bench, Timing, pairs
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]

@@ -28,7 +28,7 @@ from gradproof.rounding.step_contracts import (
     telling,
     tried,
 )
-from models.step_contracts import TOO_STRONG, Contracts
+from models.accumulation.step_contracts import TOO_STRONG, Contracts
 
 ROOT = Path(__file__).parents[2]
 ALL = ["round/*", "add/*", "convert/*", "divide-add/*"]
@@ -36,10 +36,15 @@ ALL = ["round/*", "add/*", "convert/*", "divide-add/*"]
 
 def claim(names: list[str], mutants: tuple[str, ...] = (), least: int = 32, **more: Any) -> Check:
     bounds = {"steps": least, "branches": 2, "paths": 200}
-    params = {"lemmas": names, "empty": "models.step_contracts:Empty", "mutants": "models.step_contracts:TOO_STRONG"}
+    params = {
+        "lemmas": names,
+        "empty": "models.accumulation.step_contracts:Empty",
+        "mutants": "models.accumulation.step_contracts:TOO_STRONG",
+    }
     return Check(
-        "T-1", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "a test", more.pop("harness", "symbolic.step_contracts:kept"),
-        more.pop("subject", "models.step_contracts:Contracts"), strategy="step_contract", mutants=mutants,
+        "T-1", Kind.SMT, Layer.SMT, ("GA-EQ-001",), "a test",
+        more.pop("harness", "symbolic.accumulation.chain:kept"),
+        more.pop("subject", "models.accumulation.step_contracts:Contracts"), strategy="step_contract", mutants=mutants,
         bounds=tuple(Bound(k, v, "a test") for k, v in bounds.items()), params={**params, "subjects": {}},
     )  # fmt: skip
 
@@ -113,7 +118,7 @@ class Unproved(Contracts):
 def test_a_promise_that_no_lemma_states_is_not_known_to_hold() -> None:
     limits = smt_run.Limits(2, 9, 9.0, 1e12)
     explorer, kit = contract_run.explored_lemmas(claim(["round/fp32/half-ulp"]), limits)
-    from symbolic.step_contracts import kept
+    from symbolic.accumulation.chain import kept
 
     result = explorer.run(lambda: kept(kit, Unproved()))
     assert result.stopped is not None
@@ -167,7 +172,7 @@ def test_too_few_steps_are_an_error() -> None:
 
 
 def test_a_lemma_that_the_harness_passes_over_is_not_green(monkeypatch: pytest.MonkeyPatch) -> None:
-    import symbolic.step_contracts as harnesses
+    import symbolic.accumulation.chain as harnesses
 
     def first_only(k: Any, promises: Any) -> None:
         every = k.lemmas()
@@ -175,5 +180,5 @@ def test_a_lemma_that_the_harness_passes_over_is_not_green(monkeypatch: pytest.M
         harnesses.kept(k, promises)
 
     monkeypatch.setattr(harnesses, "first_only", first_only, raising=False)
-    found = ran(claim(["round/fp32/*"], harness="symbolic.step_contracts:first_only"))
+    found = ran(claim(["round/fp32/*"], harness="symbolic.accumulation.chain:first_only"))
     assert (found.outcome, "does not decide" in found.reason) == (Outcome.UNKNOWN, True)

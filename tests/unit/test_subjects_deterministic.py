@@ -23,8 +23,8 @@ from gradproof.core.schemas.deterministic import (
 )
 from gradproof.extras.studies import deterministic
 from gradproof.extras.studies.sources import write
-from models.char_bugs import MUTANTS
-from models.char_measure import measured
+from models.sampling.measured import measured
+from models.sampling.torch_mutants import MUTANTS
 
 Json = dict[str, Any]
 SHAPES = {"width": 32, "layers": 2, "heads": 4, "block": 32, "characters": 25, "text": 100, "validation": 8}
@@ -42,7 +42,8 @@ def made(*runs: Run) -> Deterministic:
     return Deterministic(
         schema="gradproof-deterministic/1", gradproof="0", made_at="2026-11-21T00:00:00Z", seconds=1.0, device="cpu",
         device_name="cpu", torch="2", threads=1, sizes=Sizes(**SHAPES, learning_rate=0.5, seed=1, data_seed=2),
-        runs=(one, two), compared=compared(one, two), published=PUBLISHED, sources={"models/char_measure.py": "2" * 64},
+        runs=(one, two), compared=compared(one, two), published=PUBLISHED,
+        sources={"models/sampling/measured.py": "2" * 64},
     )  # fmt: skip
 
 

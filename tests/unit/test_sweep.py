@@ -20,7 +20,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import sweep
 from gradproof.extras.studies.sweep import Asked, refused, throughput_svg, told, variance_svg
 from gradproof.report import studies
-from models.throughput import Request, measure, rotated
+from models.speed.throughput import Request, measure, rotated
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 Json = dict[str, Any]
@@ -186,11 +186,13 @@ def test_standing_tells_stale_from_fresh(document: Json, tmp_path: Path) -> None
     path = tmp_path / "sweep.json"
     path.write_text(json.dumps(document), encoding="utf-8")
     assert standing(tmp_path)["standing"] == "fresh"
-    assert {"models/throughput.py", "models/char_transformer.py", "models/variance.py"} <= set(document["sources"])
+    assert {"models/speed/throughput.py", "models/sampling/transformer.py", "models/sampling/variance.py"} <= set(
+        document["sources"]
+    )
     assert "gradproof/core/schemas/sweep.py" in document["sources"]
-    path.write_text(json.dumps(document | {"sources": document["sources"] | {"models/throughput.py": "0" * 64}}))
+    path.write_text(json.dumps(document | {"sources": document["sources"] | {"models/speed/throughput.py": "0" * 64}}))
     assert standing(tmp_path)["standing"] == "stale"
-    assert "models/throughput.py changed" in standing(tmp_path)["reason"]
+    assert "models/speed/throughput.py changed" in standing(tmp_path)["reason"]
     path.write_text("{}", encoding="utf-8")
     assert standing(tmp_path)["standing"] == "rejected"
 

@@ -12,9 +12,9 @@ import pytest
 
 from gradproof.core.errors import GradproofError
 from gradproof.report.charts import Curve, Panel
-from models.adam_scaling import SCALING_MUTANTS
-from symbolic import token_study
-from symbolic.token_study import after_switch, document, effective_tokens, failures, main, plots
+from models.tokens.scaling import SCALING_MUTANTS
+from symbolic.tokens import study as token_study
+from symbolic.tokens.study import after_switch, document, effective_tokens, failures, main, plots
 
 
 @cache
@@ -64,14 +64,16 @@ def test_a_table_that_is_not_as_stated_is_not_written(
 
 
 def test_a_study_whose_optimizer_clips_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    import models.torch_scaling
+    import models.tokens.torch_scaling
 
     assert "sgd_clipped" in SCALING_MUTANTS
-    clipped = models.torch_scaling.SCALING_MUTANTS["sgd_clipped"].subject
+    clipped = models.tokens.torch_scaling.SCALING_MUTANTS["sgd_clipped"].subject
     monkeypatch.setattr(
-        models.torch_scaling, "Documented", type("Clipped", (clipped, models.torch_scaling.Documented), {})
+        models.tokens.torch_scaling,
+        "Documented",
+        type("Clipped", (clipped, models.tokens.torch_scaling.Documented), {}),
     )
-    monkeypatch.setattr(models.torch_scaling, "CLIP", 0.01)
+    monkeypatch.setattr(models.tokens.torch_scaling, "CLIP", 0.01)
     assert token_study.parity(10)["ok"] is False
 
 

@@ -14,10 +14,10 @@ from training_checks import CONTRACT, ROOT, found
 from gradproof.contract.model import load
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.verdict.plan import policy_of
-from models.token_bias import Bias, HalfAndHalf, OneOutlier
-from models.tokens import FixedConstant, TokenBatch, TokenWindow, WeightedMeans
-from symbolic.token_bias import bias_of, example
-from symbolic.tokens import smallest
+from models.tokens.bias import Bias, HalfAndHalf, OneOutlier
+from models.tokens.window import FixedConstant, TokenBatch, TokenWindow, WeightedMeans
+from symbolic.tokens.bias import bias_of, example
+from symbolic.tokens.window import smallest
 
 COUNTS = [c for k in (1, 2, 3, 4) for c in product(range(1, 10), repeat=k)]
 RIGHT = (TokenWindow, WeightedMeans)
@@ -64,7 +64,7 @@ def test_the_smallest_counterexample_is_found(name: str, counts: tuple[int, ...]
 
 
 def test_the_reference_has_no_counterexample_there() -> None:
-    assert found("KANI-GT-203", "models.tokens:TokenWindow").outcome is Outcome.HOLDS
+    assert found("KANI-GT-203", "models.tokens.window:TokenWindow").outcome is Outcome.HOLDS
 
 
 def test_no_counts_exceed_the_bound() -> None:
@@ -103,15 +103,15 @@ def test_the_bias_is_bounded_for_every_k_and_every_wrong_claim_is_refuted() -> N
 def test_a_claim_that_is_a_little_too_small_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = Bias.at_most
     monkeypatch.setattr(Bias, "at_most", lambda self, s: exact(self, s) * Fraction(99, 100))
-    assert found("KANI-GT-207", "models.token_bias:Bias").outcome is not Outcome.HOLDS
-    assert found("KANI-GT-209", "models.token_bias:Bias").outcome is Outcome.REFUTED
+    assert found("KANI-GT-207", "models.tokens.bias:Bias").outcome is not Outcome.HOLDS
+    assert found("KANI-GT-209", "models.tokens.bias:Bias").outcome is Outcome.REFUTED
 
 
 def test_each_obligation_names_the_model_that_it_is_about() -> None:
     about = {c.id: c.subjects.get("model") for c in policy_of(load(CONTRACT), "ci").clauses if c.subjects}
-    assert about["GA-TOK-001"] == "models.tokens:TokenWindow"
-    assert about["GA-CE-001"] == "models.cross_entropy:CrossEntropy"
-    assert about["GA-LR-001"] == "models.adam_scaling:AdamW"
+    assert about["GA-TOK-001"] == "models.tokens.window:TokenWindow"
+    assert about["GA-CE-001"] == "models.tokens.cross_entropy:CrossEntropy"
+    assert about["GA-LR-001"] == "models.tokens.scaling:AdamW"
 
 
 def test_the_page_tells_the_figures_of_the_document() -> None:

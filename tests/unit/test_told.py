@@ -33,10 +33,11 @@ from gradproof.execution.methods.counterexample import (
     traced,
 )
 from gradproof.execution.methods.replay import watched
-from models import tails, tokens
-from models.accumulation import Accumulation, Config, MicroBatch
-from models.mutants import MUTANTS
-from symbolic.crosshair_contracts import numerical_equivalence
+from models.accumulation.loop import Accumulation, Config, MicroBatch
+from models.accumulation.mutants import MUTANTS
+from models.systems import tails
+from models.tokens import window as tokens
+from symbolic.accumulation.contracts import numerical_equivalence
 
 Told = list[Said]
 

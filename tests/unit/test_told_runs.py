@@ -12,8 +12,8 @@ from gradproof.execution.methods import counterexample as telling
 from gradproof.execution.methods.counterexample import FLOATS, Said, listening, traced
 from gradproof.execution.methods.observe import phases
 from gradproof.report.formats import html, markdown
-from models.accumulation import Vector
-from models.mutants import MUTANTS
+from models.accumulation.loop import Vector
+from models.accumulation.mutants import MUTANTS
 from tests.unit import report_sample as sample
 from tests.unit.test_smt_run import claim, run
 
@@ -27,7 +27,7 @@ def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() ->
             return tuple(super().zero(buffer))
 
     check = claim(
-        "symbolic.accumulation:exact_equivalence", "GA-EQ-001", mutants=("missing_scale",),
+        "symbolic.accumulation.loop:exact_equivalence", "GA-EQ-001", mutants=("missing_scale",),
         bounds={"micro_batches": 2, "elements": 1, "samples": 1},
     )  # fmt: skip
     spied = {"missing_scale": replace(MUTANTS["missing_scale"], subject=Spy)}
@@ -43,7 +43,9 @@ def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() ->
 
 def test_an_expected_refutation_is_told_without_an_event_to_blame() -> None:
     bounds = {"micro_batches": 2, "elements": 1, "samples": 2}
-    found = run(claim("symbolic.accumulation:weighted_equivalence", "GA-EQ-001", bounds=bounds, expect=Expect.REFUTED))
+    found = run(
+        claim("symbolic.accumulation.loop:weighted_equivalence", "GA-EQ-001", bounds=bounds, expect=Expect.REFUTED)
+    )
     assert found.outcome is Outcome.REFUTED
     assert found.counterexample is not None
     line = from_json(found.counterexample["trace"])
@@ -79,7 +81,7 @@ def test_a_loop_without_hooks_of_the_harness_is_told_by_what_torch_does() -> Non
 
 
 def test_a_page_draws_a_real_run_with_the_event_to_blame() -> None:
-    check = claim("symbolic.protocol:step_count", "GA-INV-003", mutants=("step_per_micro_batch",))
+    check = claim("symbolic.accumulation.protocol:step_count", "GA-INV-003", mutants=("step_per_micro_batch",))
     control = run(check).controls[1]
     assert control.killed, control.reason
     report = sample.green()

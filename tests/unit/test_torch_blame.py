@@ -12,10 +12,10 @@ from torch_bench import HARNESSES, a_check, attempt
 
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods.property import Batch, Case, Cell, Job, Place, Property, Refutation, Report
-from models.torch_mutants import MUTANTS
-from models.torch_steps import TorchStep
-from symbolic import falsify
-from symbolic.falsify import STARTS_CLEAN
+from models.accumulation.torch_mutants import MUTANTS
+from models.accumulation.torch_steps import TorchStep
+from symbolic.accumulation import falsify
+from symbolic.accumulation.falsify import STARTS_CLEAN
 
 CPU = Place("cpu", "fp32")
 EQ, LOSS, ZERO, STEP, BUFFER, CLIP = HARNESSES

@@ -9,8 +9,8 @@ import pytest
 from gradproof.arith.bounds import accumulation_witness
 from gradproof.execution.methods.property import Job
 from gradproof.execution.methods.replay_torch import replay_model
-from models.torch_mutants import MUTANTS, TORCH_ONLY
-from models.torch_steps import EmptyStep, TorchStep
+from models.accumulation.torch_mutants import MUTANTS, TORCH_ONLY
+from models.accumulation.torch_steps import EmptyStep, TorchStep
 
 PLAIN: dict[str, Any] = {
     "n": 2,

@@ -18,11 +18,11 @@ from gradproof.core.check import canonical
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.execution.methods import measure as torch_run
 from gradproof.execution.methods.property import PAIRS, Batch, Case, Cell, Job, NoKernel, Observed, Place, Report
+from models.accumulation.torch_mutants import MUTANTS, ZeroSkipped
+from models.accumulation.torch_steps import EmptyStep, TorchStep
 from models.registry import Mutant
-from models.torch_mutants import MUTANTS, ZeroSkipped
-from models.torch_steps import EmptyStep, TorchStep
-from symbolic import falsify
-from symbolic.falsify import AccumulatedMatchesFull, NoLeakage
+from symbolic.accumulation import falsify
+from symbolic.accumulation.falsify import AccumulatedMatchesFull, NoLeakage
 
 ROW = {"column", "device", "dtype", "net", "n", "measured", "bound", "ratio", "tolerance", "metric", "l2", "relative"}
 
@@ -102,7 +102,7 @@ def test_drawn_cases_vary_over_the_cells() -> None:
 
 def test_an_optimizer_form_without_a_kernel_is_listed_and_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     lacks = {"adamw fused": "no fused adamw"}
-    monkeypatch.setattr("symbolic.falsify_grid.forms_missing", lambda device: lacks)
+    monkeypatch.setattr("symbolic.accumulation.falsify_measure.forms_missing", lambda device: lacks)
     finding = attempt(a_check(mutants=()))
     assert finding.outcome is Outcome.HOLDS
     assert finding.clauses["adamw fused"] == "NOT_RUN: no fused adamw"
@@ -305,10 +305,10 @@ def test_the_probe_tells_a_missing_kernel_from_a_crash(monkeypatch: pytest.Monke
     def crash(*_: Any) -> None:
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("symbolic.falsify_measure.one_batch", missing)
+    monkeypatch.setattr("symbolic.accumulation.falsify_measure.one_batch", missing)
     with pytest.raises(NoKernel, match="not implemented"):
         falsify.accumulated_matches_full.probe(Cell("linear", 2), Place("cpu", "fp16"))
-    monkeypatch.setattr("symbolic.falsify_measure.one_batch", crash)
+    monkeypatch.setattr("symbolic.accumulation.falsify_measure.one_batch", crash)
     with pytest.raises(RuntimeError, match="out of luck"):
         falsify.accumulated_matches_full.probe(Cell("linear", 2), Place("cpu", "fp16"))
 
@@ -396,5 +396,6 @@ def test_reading_the_norm_by_an_unlimited_clip_is_no_clip() -> None:
 
 def test_the_backend_and_the_harnesses_load_no_solver() -> None:
     code = "import sys, gradproof.execution.methods.measure, gradproof.execution.methods.replay_torch"
-    code += "; import symbolic.falsify, models.torch_mutants; sys.exit(bool({'z3', 'crosshair'} & set(sys.modules)))"
+    code += "; import symbolic.accumulation.falsify, models.accumulation.torch_mutants"
+    code += "; sys.exit(bool({'z3', 'crosshair'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], timeout=600).returncode == 0

@@ -10,13 +10,12 @@ from torch_bench import HARNESSES, a_check, attempt
 
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Place, Refutation, StepConfig, make_optimizer
-from models.mutants import MUTANTS as MODELS
-from models.torch_mutants import MUTANTS, TORCH_ONLY
-from models.torch_nets import NETS
-from models.torch_steps import DividedOnce, SummedOverTokens, TorchStep
-from symbolic import falsify
-from symbolic.falsify_grid import MODES, scale_of
-from symbolic.falsify_measure import interaction
+from models.accumulation.mutants import MUTANTS as MODELS
+from models.accumulation.torch_mutants import MUTANTS, TORCH_ONLY
+from models.accumulation.torch_nets import NETS
+from models.accumulation.torch_steps import DividedOnce, SummedOverTokens, TorchStep
+from symbolic.accumulation import falsify
+from symbolic.accumulation.falsify_measure import MODES, interaction, scale_of
 
 DTYPES = ("fp32", "bf16", "fp16")
 

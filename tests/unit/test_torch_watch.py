@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from gradproof.execution.methods.property import FORMS, OPTIMIZERS, Case, Job, Place, Report
-from models.torch_steps import TorchStep
-from symbolic.falsify_bench import Run, execute
+from models.accumulation.torch_steps import TorchStep
+from symbolic.accumulation.falsify_bench import Run, execute
 
 CPU = Place("cpu", "fp32")
 

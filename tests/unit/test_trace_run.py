@@ -23,16 +23,16 @@ from gradproof.execution.methods.property import Job, Report
 from gradproof.execution.methods.recorded_step import Setting, settings_of
 from gradproof.shadow.result import ALL_INPUTS, RECORDED, Result, Verification
 from gradproof.shadow.verify import verifier as verify
+from models.accumulation.torch_mutants import MUTANTS
+from models.accumulation.torch_steps import TorchStep
 from models.registry import Mutant
-from models.torch_mutants import MUTANTS
-from models.torch_steps import TorchStep
-from symbolic.step import BINDING, Accumulates, accumulates
+from symbolic.accumulation.step import BINDING, Accumulates, accumulates
 
-STEP = "models.torch_steps:TorchStep"
+STEP = "models.accumulation.torch_steps:TorchStep"
 SUBJECTS = {
     "torch": STEP,
-    "torch_empty": "models.torch_steps:EmptyStep",
-    "torch_mutants": "models.torch_mutants:MUTANTS",
+    "torch_empty": "models.accumulation.torch_steps:EmptyStep",
+    "torch_mutants": "models.accumulation.torch_mutants:MUTANTS",
 }
 
 
@@ -45,7 +45,7 @@ def claim(*obligations: str, mutants: Sequence[str] = (), bounds: dict[str, int]
         layer=Layer.STEP,
         obligations=obligations or ("GA-EQ-001",),
         title="a test",
-        harness="symbolic.step:accumulates",
+        harness="symbolic.accumulation.step:accumulates",
         subject=STEP,
         bounds=tuple(Bound(name, value, "a test") for name, value in stated.items()),
         mutants=tuple(mutants),
@@ -97,16 +97,16 @@ class Idle(TorchStep):
 def test_the_step_holds_over_the_reals_in_every_configuration() -> None:
     check = claim(
         mutants=["divided_twice", "missing_scale"], tail=1, domains=["real", "field"],
-        optimizers=["sgd", "adamw foreach"], also=["models.torch_steps:DividedOnce"],
+        optimizers=["sgd", "adamw foreach"], also=["models.accumulation.torch_steps:DividedOnce"],
     )  # fmt: skip
     found = run(check)
     assert (found.outcome, found.reach) == (Outcome.HOLDS, Reach.BOUNDED)
     assert found.clauses["GA-EQ-001"].startswith("HOLDS: real, all real weights and float inputs")
     assert [c["name"] for c in found.covers if c["reached"]] == [trace_run.COMPARED, "a short last window"]
     assert [c.name for c in found.controls if c.killed] == ["empty body", "divided_twice", "missing_scale"]
-    assert "at models/torch_mutants.py:" in found.controls[1].reason
-    assert "at models/torch_nets.py:" in found.controls[2].reason
-    assert found.stats["subjects"] == [STEP, "models.torch_steps:DividedOnce"]
+    assert "at models/accumulation/torch_mutants.py:" in found.controls[1].reason
+    assert "at models/accumulation/torch_nets.py:" in found.controls[2].reason
+    assert found.stats["subjects"] == [STEP, "models.accumulation.torch_steps:DividedOnce"]
     assert found.stats["operators_counted"] == sum(found.stats["operators"].values()) > 100
     assert {"torch", "gradproof", "python"} <= set(found.stats["versions"])
     assert len(found.stats["seconds"]) == 4
@@ -142,13 +142,13 @@ def test_a_wrong_step_is_refuted_and_replayed() -> None:
     check = claim()
     found = run(check, **{STEP: MUTANTS["divided_twice"].subject})
     assert found.outcome is Outcome.REFUTED
-    assert "1/2 times the full batch's, at models/torch_mutants.py:" in found.reason
+    assert "1/2 times the full batch's, at models/accumulation/torch_mutants.py:" in found.reason
     assert found.counterexample is not None
     assert found.counterexample["clause"] == "GA-EQ-001"
     assert found.replays == [{"on": trace_run.REPLAYED, "reproduced": True, "detail": found.replays[0]["detail"]}]
     desk: Any = Desk()
     example = plain(found.counterexample)
-    bug = "models.torch_mutants:MUTANTS[divided_twice]"
+    bug = "models.accumulation.torch_mutants:MUTANTS[divided_twice]"
     desk.replaced = {bug: MUTANTS["divided_twice"].subject}
     assert [r["reproduced"] for r in replaying.replay(check, desk, bug, example)] == [True]
     assert [r["reproduced"] for r in replaying.replay(check, desk, STEP, example)] == [False]
@@ -160,7 +160,7 @@ def test_an_expected_refutation_needs_no_controls() -> None:
 
 
 def test_a_further_step_that_is_wrong_refutes_the_claim() -> None:
-    other = "models.torch_steps:DividedOnce"
+    other = "models.accumulation.torch_steps:DividedOnce"
     found = run(claim(also=[other]), **{other: MUTANTS["missing_scale"].subject})
     assert found.outcome is Outcome.REFUTED
     assert found.reason.startswith(f"{other}: GA-EQ-001")
@@ -176,7 +176,7 @@ def test_a_refutation_that_does_not_come_back_is_spurious() -> None:
             self.calls += 1
             return super().step(MUTANTS["missing_scale"].subject if self.calls == 1 else subject, setting)
 
-    found = run(claim(), **{"symbolic.step:accumulates": Fickle()})
+    found = run(claim(), **{"symbolic.accumulation.step:accumulates": Fickle()})
     assert found.outcome is Outcome.SPURIOUS
     assert "HOLDS" in found.replays[0]["detail"]
 
@@ -216,7 +216,7 @@ def test_an_empty_body_that_passes_is_weak() -> None:
 
 
 def test_the_empty_body_is_refuted_as_a_subject_too() -> None:
-    from models.torch_steps import EmptyStep
+    from models.accumulation.torch_steps import EmptyStep
 
     for name in ("GA-EQ-001", "GA-INV-002", "GA-INV-005"):
         found = run(claim(name), **{STEP: EmptyStep})
@@ -248,7 +248,7 @@ def test_batch_statistics_are_outside() -> None:
 
 
 def test_a_crash_is_an_error_with_its_line() -> None:
-    found = run(claim(also=["models.torch_steps:DividedOnce"]), **{STEP: Crash})
+    found = run(claim(also=["models.accumulation.torch_steps:DividedOnce"]), **{STEP: Crash})
     assert found.outcome is Outcome.ERROR
     assert "RuntimeError: boom, at unit/test_trace_run.py:" in found.reason
     assert found.stats["subjects"] == [STEP]

@@ -68,7 +68,7 @@ def test_a_document_is_fresh_until_a_file_changes(name: str, tmp_path: Path) -> 
 
 FORGED: dict[str, tuple[str, Callable[[Json], Any]]] = {
     "no sources": ("tokens.json", lambda d: d.pop("sources")),
-    "a digest that is none": ("tokens.json", lambda d: d["sources"].update({"models/tokens.py": "abc"})),
+    "a digest that is none": ("tokens.json", lambda d: d["sources"].update({"models/tokens/window.py": "abc"})),
     "a table that is not ok": ("tokens.json", lambda d: d["after_switch"].update(ok=False)),
     "another product": ("tokens.json", lambda d: d["effective_tokens"][0].update(counted=33)),
     "another weight": ("tokens.json", lambda d: d["effective_tokens"][0].update(weight_of_each="1/33")),
@@ -105,8 +105,8 @@ def test_what_is_no_document_is_rejected(text: str, tmp_path: Path) -> None:
 
 def maker(root: Path, text: str = "import symbolic.other\n") -> Path:
     """A workspace whose study of tokens is one file that imports another."""
-    (root / "symbolic").mkdir(exist_ok=True)
-    (root / "symbolic" / "token_study.py").write_text(text, encoding="utf-8")
+    (root / "symbolic" / "tokens").mkdir(parents=True, exist_ok=True)
+    (root / "symbolic" / "tokens" / "study.py").write_text(text, encoding="utf-8")
     (root / "symbolic" / "other.py").write_text("import json\n", encoding="utf-8")
     return root
 
@@ -125,7 +125,7 @@ def test_a_source_that_is_edited_makes_its_document_stale(tmp_path: Path) -> Non
 def test_a_document_is_absent_where_it_could_be_made_and_nothing_elsewhere(tmp_path: Path) -> None:
     assert studies.training(Workspace(tmp_path, tmp_path / "reports")) == []
     told, reason = standing(tmp_path, "tokens.json", None, maker(tmp_path))
-    assert (told, "python -m symbolic.token_study" in reason) == ("absent", True)
+    assert (told, "python -m symbolic.tokens.study" in reason) == ("absent", True)
 
 
 def test_a_source_that_changes_under_a_run_is_refused() -> None:
@@ -133,7 +133,7 @@ def test_a_source_that_changes_under_a_run_is_refused() -> None:
     now = sources_of(DETERMINISTIC, place)
     assert settled(DETERMINISTIC, place, now) == now
     with pytest.raises(GradproofError, match="GP219"):
-        settled(DETERMINISTIC, place, {**now, "models/char_training.py": "0" * 64})
+        settled(DETERMINISTIC, place, {**now, "models/sampling/torch_training.py": "0" * 64})
 
 
 def test_the_sources_are_a_closure_of_imports_within_folders(tmp_path: Path) -> None:
@@ -153,10 +153,12 @@ def test_the_sources_are_a_closure_of_imports_within_folders(tmp_path: Path) -> 
 
 def test_the_measured_files_are_those_of_the_runs() -> None:
     place = Workspace(ROOT, ROOT / "reports")
-    assert {"models/char_transformer.py", "gradproof/extras/studies/deterministic.py"} <= set(
+    assert {"models/sampling/transformer.py", "gradproof/extras/studies/deterministic.py"} <= set(
         sources_of(DETERMINISTIC, place)
     )
-    assert {"models/tokens.py", "models/token_bias.py", "symbolic/token_study.py"} <= set(sources_of(TOKENS, place))
+    assert {"models/tokens/window.py", "models/tokens/bias.py", "symbolic/tokens/study.py"} <= set(
+        sources_of(TOKENS, place)
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +182,7 @@ def test_a_standing_that_is_none_is_refused(rows: Any) -> None:
         consistency.require(report)
 
 
-RESOLVED = re.compile(r"""(?:models|place\.resolve)\("(?:models\.)?([a-z_]+)"\)""")
+RESOLVED = re.compile(r"""(?:models|place\.resolve)\("(?:models\.)?([a-z_.]+)"\)""")
 
 
 @pytest.mark.parametrize("study", TRAINING, ids=lambda s: str(s.file))
@@ -189,7 +191,7 @@ def test_a_model_that_is_resolved_by_name_is_a_source_too(study: studies.Study) 
     starts = [name.replace(".", "/") + ".py" for name in study.starts]
     named = {name for key in starts for name in RESOLVED.findall(source(key).read_text(encoding="utf-8"))}
     assert named or study is TOKENS
-    assert {f"models/{name}.py" for name in named} <= set(sources)
+    assert {f"models/{name.replace('.', '/')}.py" for name in named} <= set(sources)
 
 
 def source(key: str) -> Path:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gradproof.execution.methods.property import Case, Place, Refutation
-from models import gradient_variance, variance
-from models.gradient_variance import DrawnEstimate, moments
-from symbolic.variance_runs import job_of, variance_of_estimates
+from models.sampling import torch_variance as gradient_variance, variance
+from models.sampling.torch_variance import DrawnEstimate, moments
+from symbolic.sampling.falsify_variance import job_of, variance_of_estimates
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 PLACE = Place("cpu", "fp32")

@@ -14,7 +14,7 @@ from gradproof.report.formats import html, markdown
 from tests.unit import report_sample as sample
 
 Report = dict[str, Any]
-TABLE = "models.window:advance"
+TABLE = "models.accumulation.window:advance"
 
 
 def with_table() -> Report:

@@ -19,12 +19,22 @@ from gradproof.execution.methods import smt as smt_run
 from gradproof.execution.methods.explore import Explorer, Limits, Result, Trace
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.verdict.plan import plan
-from models import window_bugs
-from models.window import RULES, Breaks, Event, State, replay
-from models.window_bugs import BLIND, BROKEN, TABLE, WINDOW_BUGS, Loop, Refusal, allowing, bent
-from symbolic import window_all, window_facts
-from symbolic.window_facts import Act, Counts, Demand, Fact, Proof
-from symbolic.window_traces import Moment, counting, drawn, find, first_refused, possibilities, runs, start, timeline
+from models.accumulation import window_bugs
+from models.accumulation.window import RULES, Breaks, Event, State, replay
+from models.accumulation.window_bugs import BLIND, BROKEN, TABLE, WINDOW_BUGS, Loop, Refusal, allowing, bent
+from symbolic.accumulation import window as window_all, window as window_facts
+from symbolic.accumulation.window import Act, Counts, Demand, Fact, Proof
+from symbolic.accumulation.window_traces import (
+    Moment,
+    counting,
+    drawn,
+    find,
+    first_refused,
+    possibilities,
+    runs,
+    start,
+    timeline,
+)
 
 LOOPS = {"schedule_follows_steps": "SCHEDULING", "one_sync_a_window": "SYNCHRONISING"}
 BOUNDS = {"transitions": 1, "branches": 4, "paths": 4}
@@ -45,13 +55,17 @@ def claim(harness: str, subject: str = "", mutants: tuple[str, ...] = (), expect
         Layer.SMT,
         (clause,),
         "a test",
-        f"symbolic.window_all:{harness}",
-        f"models.window_bugs:{subject or LOOPS.get(harness, 'TABLE')}",
+        f"symbolic.accumulation.window:{harness}",
+        f"models.accumulation.window_bugs:{subject or LOOPS.get(harness, 'TABLE')}",
         strategy="induction",
         bounds=tuple(Bound(name, value, "a test") for name, value in BOUNDS.items()),
         mutants=mutants,
-        params={"empty": "models.window_bugs:EMPTY", "mutants": "models.window_bugs:WINDOW_BUGS", "subjects": {}}
-        | {"trace": "symbolic.window_traces:drawn"},
+        params={
+            "empty": "models.accumulation.window_bugs:EMPTY",
+            "mutants": "models.accumulation.window_bugs:WINDOW_BUGS",
+            "subjects": {},
+        }
+        | {"trace": "symbolic.accumulation.window_traces:drawn"},
         time_limit=60.0,
         expect=expect,
     )
@@ -145,9 +159,9 @@ def test_every_claim_about_the_window_names_the_finder() -> None:
     root = reference()
     assert root is not None
     checks = [c for path in sorted(root.glob("proofs/*/contract.yaml")) for c in plan(load(path))]
-    own = [c for c in checks if c.harness.startswith("symbolic.window_all:")]
+    own = [c for c in checks if c.harness.startswith("symbolic.accumulation.window:")]
     assert {c.id for c in own} == {f"KANI-GA-0{i}" for i in range(11, 20)}
-    assert {c.params.get("trace") for c in own} == {"symbolic.window_traces:drawn"}
+    assert {c.params.get("trace") for c in own} == {"symbolic.accumulation.window_traces:drawn"}
     assert drawn("one_clip_a_window", "right", TABLE) is None
 
 

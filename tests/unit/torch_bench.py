@@ -10,7 +10,7 @@ from typing import Any
 
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Kind, Layer
-from models.torch_mutants import MUTANTS
+from models.accumulation.torch_mutants import MUTANTS
 
 HARNESSES = {
     "GA-EQ-001": "accumulated_matches_full",
@@ -26,7 +26,7 @@ TOLERANCES = [
     {"dtype": "bf16", "value": "2e-3", "metric": "linf", "domain": "|g_i| <= 1", "role": "reported"},
 ]
 NETS = ("linear", "transformer")
-STEP = "models.torch_steps:TorchStep"
+STEP = "models.accumulation.torch_steps:TorchStep"
 
 
 @dataclass
@@ -58,14 +58,14 @@ def a_check(
 ) -> Check:
     """A falsification check as the plan makes it."""
     names = [m.name for m in MUTANTS.values() if m.obligation == clause] if mutants is None else mutants
-    subjects = {"torch": STEP, "torch_empty": "models.torch_steps:EmptyStep"}
+    subjects = {"torch": STEP, "torch_empty": "models.accumulation.torch_steps:EmptyStep"}
     return Check(
         id=f"FALSIFY-{clause}@{device}-{dtype}",
         kind=Kind.TORCH,
         layer=Layer(device),
         obligations=(clause,),
         title="",
-        harness=f"symbolic.falsify:{HARNESSES[clause]}",
+        harness=f"symbolic.accumulation.falsify:{HARNESSES[clause]}",
         subject=subject,
         bounds=(Bound("examples", examples, "a test"),),
         mutants=tuple(names),
@@ -75,7 +75,7 @@ def a_check(
             "outside": list(outside),
             "device": device,
             "dtype": dtype,
-            "subjects": {**subjects, "torch_mutants": "models.torch_mutants:MUTANTS"},
+            "subjects": {**subjects, "torch_mutants": "models.accumulation.torch_mutants:MUTANTS"},
         },
         text={"obligations": [{"id": clause, "tolerance": list(tolerances)}]},
     )

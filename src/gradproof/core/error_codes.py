@@ -51,8 +51,8 @@ COMMANDS: Mapping[str, Explanation] = {
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
     "GP409": Explanation(
-        "The table of the window protocol, models/window.py, is missing from this installation, so that no order of "
-        "backward passes, clips, steps and zeros can be judged.",
+        "The table of the window protocol, models/accumulation/window.py, is missing from this installation, so no "
+        "order of backward passes, clips, steps and zeros can be judged.",
         "Install gradproof again from its wheel, or run it from a whole checkout.",
     ),
     "GP410": Explanation(

@@ -60,7 +60,7 @@ def closure(root: Path, starts: Sequence[str], folders: Sequence[str], package: 
     """sha256 in hex of every file below `folders` that the modules `starts` import, directly or not.
 
     `root` is a workspace: modules of gradproof are looked for in `package`, all others there. Keys are places
-    with forward slashes, such as models/epochs.py and gradproof/arith/soft.py. A module that is not there is left out.
+    with forward slashes, such as models/registry.py, gradproof/arith/soft.py. A module that is not there is left out.
     Raises OSError, SyntaxError and UnicodeDecodeError.
     """
     found: dict[str, str] = {}

@@ -38,29 +38,32 @@ class Study:
 STUDIED = ("models", "gradproof.extras.studies", "gradproof.core.schemas")
 DETERMINISTIC = Study(
     "deterministic.json", "gradproof.core.schemas.deterministic:Deterministic",
-    ("models.char_measure", "gradproof.extras.studies.deterministic"), (*STUDIED, "gradproof.arith"),
+    ("models.sampling.measured", "gradproof.extras.studies.deterministic"), (*STUDIED, "gradproof.arith"),
     "python -m gradproof.extras.studies.deterministic --out reports/deterministic.json",
 )  # fmt: skip
 TOKENS = Study(
     "tokens.json", "gradproof.core.schemas.studies:Tokens",
-    ("symbolic.token_study",), ("models", "symbolic", "gradproof.arith"),
-    "python -m symbolic.token_study --out reports/tokens.json --plots docs",
+    ("symbolic.tokens.study",), ("models", "symbolic", "gradproof.arith"),
+    "python -m symbolic.tokens.study --out reports/tokens.json --plots docs",
 )  # fmt: skip
 MEASURED = (*STUDIED, "gradproof.execution.methods.ranks")
 SWEEP = Study(
     "sweep.json", "gradproof.core.schemas.sweep:Sweep",
-    ("models.throughput", "models.gradient_variance", "models.char_measure", "gradproof.extras.studies.sweep"),
+    (
+        "models.speed.throughput", "models.sampling.torch_variance", "models.sampling.measured",
+        "gradproof.extras.studies.sweep",
+    ),
     MEASURED,
     "make throughput",
 )  # fmt: skip
 SPEEDUP = Study(
     "speedup.json", "gradproof.core.schemas.studies:Speedup",
-    ("models.step_speed", "models.char_measure", "gradproof.extras.studies.speedup"), MEASURED,
+    ("models.speed.step_speed", "models.sampling.measured", "gradproof.extras.studies.speedup"), MEASURED,
     "python -m gradproof.extras.studies.speedup --out reports/speedup.json",
 )  # fmt: skip
 SCALING = Study(
     "scaling.json", "gradproof.core.schemas.studies:Scaling",
-    ("models.large_batch", "models.char_measure", "gradproof.extras.studies.scaling"), MEASURED,
+    ("models.speed.large_batch", "models.sampling.measured", "gradproof.extras.studies.scaling"), MEASURED,
     "python -m gradproof.extras.studies.scaling --out reports/scaling.json --plot docs/scaling.svg",
 )  # fmt: skip
 TRAINING = (DETERMINISTIC, TOKENS, SWEEP, SPEEDUP, SCALING)

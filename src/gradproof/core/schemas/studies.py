@@ -183,7 +183,7 @@ def conclusion(runs: list[ScalingRun]) -> str:
     return f"final loss less that of the small batch: {'; '.join(words)}. Nearest: {nearest}."
 
 
-# -- The document of the study of token windows, format `gradproof-tokens/1`, made by `python -m symbolic.token_study`.
+# -- The document of the study of token windows, format `gradproof-tokens/1`, made by `python -m symbolic.tokens.study`.
 TOKENS = "gradproof-tokens/1"
 Ratio = Annotated[float, Field(ge=1)]
 Size = Annotated[float, Field(ge=0)]

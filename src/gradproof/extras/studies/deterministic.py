@@ -28,7 +28,7 @@ def document(steps: int, device: str) -> Deterministic:
     from gradproof.core.schemas.deterministic import PUBLISHED, Deterministic, Run, Sizes, compared
     from gradproof.report.studies import DETERMINISTIC
 
-    begun, measure = Begun(DETERMINISTIC), models("char_measure")
+    begun, measure = Begun(DETERMINISTIC), models("sampling.measured")
     one, two = (Run(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
     return Deterministic(
         schema="gradproof-deterministic/1", device="cuda" if device == "cuda" else "cpu",

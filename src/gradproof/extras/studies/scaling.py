@@ -27,7 +27,7 @@ SOURCE = "Goyal et al. 2017, Accurate, Large Minibatch SGD (arXiv:1706.02677), e
 
 def plans(samples: int) -> list[Any]:
     """The four trainings; the warm-up takes 5 of 90 parts, as in the source, and at least one step."""
-    plan = models("large_batch").Plan
+    plan = models("speed.large_batch").Plan
     warm = max(1, round(WARM_PART * samples / (MICRO * K)))
     sizes = ((1, RATE, 0), (K, RATE, 0), (K, K * RATE, 0), (K, K * RATE, warm))
     return [
@@ -39,14 +39,14 @@ def document(samples: int) -> Scaling:
     """Train all four, once for each seed, on one thread."""
     from gradproof.core.schemas.studies import RUNS, Scaling, conclusion
 
-    begun, restore = Begun(SCALING), models("char_measure").one_thread()
+    begun, restore = Begun(SCALING), models("sampling.measured").one_thread()
     try:
         runs = [run(name, plan) for name, plan in zip(RUNS, plans(samples), strict=True)]
     finally:
         restore()
     return Scaling(
         schema="gradproof-scaling/1", threads=1, rule=RULE, source=SOURCE, net="mlp",
-        parameters=models("throughput").parameters(NET), k=K, samples=samples, momentum=MOMENTUM, seeds=SEEDS,
+        parameters=models("speed.throughput").parameters(NET), k=K, samples=samples, momentum=MOMENTUM, seeds=SEEDS,
         runs=runs, told=conclusion(runs), **begun.head(),
     )  # fmt: skip
 
@@ -57,7 +57,7 @@ def run(name: str, plan: Any) -> ScalingRun:
 
     from gradproof.core.schemas.studies import ScalingRun, median_of
 
-    train = models("large_batch").train
+    train = models("speed.large_batch").train
     trained = [train(replace(plan, seed=seed)) for seed in range(SEEDS)]
     finals = [t.final for t in trained]
     batch = plan.micro * plan.n

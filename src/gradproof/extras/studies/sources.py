@@ -72,7 +72,7 @@ class Begun:
 
         return {
             "gradproof": __version__, "made_at": now(), "seconds": round(time.monotonic() - self.began, 1),
-            "torch": models("char_measure").torch_version(),
+            "torch": models("sampling.measured").torch_version(),
             "sources": dict(settled(self.study, place(), self.made_with)),
         }  # fmt: skip
 

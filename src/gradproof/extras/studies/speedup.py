@@ -27,14 +27,14 @@ def document(pairs: int, device: str, widths: Sequence[int] = WIDTHS) -> Speedup
     """Time every width and optimizer, on one thread."""
     from gradproof.core.schemas.studies import CLAIMED, Speedup
 
-    begun, measure = Begun(SPEEDUP), models("char_measure")
+    begun, measure = Begun(SPEEDUP), models("sampling.measured")
     restore = measure.one_thread()
     try:
         rows = [row(name, width, pairs, device) for width in widths for name in ("SGD", "AdamW")]
     finally:
         restore()
     named = next(r for r in rows if (r.optimizer, r.width) == CONFIGURATION)
-    timing = models("step_speed").Timing
+    timing = models("speed.step_speed").Timing
     return Speedup(
         schema="gradproof-speedup/1", device="cuda" if device == "cuda" else "cpu",
         device_name=measure.device_name(device), threads=1,
@@ -48,7 +48,7 @@ def row(optimizer: str, width: int, pairs: int, device: str) -> SpeedRow:
     """One row: every pair's speedup in percent, its median, and where that lies beside the claim."""
     from gradproof.core.schemas.studies import SpeedRow, agreement, percent
 
-    speed = models("step_speed")
+    speed = models("speed.step_speed")
     seconds = speed.pairs(speed.Timing(width, optimizer, pairs=pairs, device=device))
     each = [100 * (apart / one - 1) for one, apart in seconds]
     found = percent(each)

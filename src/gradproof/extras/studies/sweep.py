@@ -21,7 +21,7 @@ from gradproof.report.studies import SWEEP
 if TYPE_CHECKING:
     from gradproof.core.schemas.sweep import Row, Setup, Sweep, Variance
 
-FUNCTION = "models.throughput:one_rank"
+FUNCTION = "models.speed.throughput:one_rank"
 LEAST_STEPS, MOST_RANKS = 6, 16
 CONFIDENCE = 0.95
 SECONDS_A_RUN = 900.0
@@ -75,7 +75,7 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
 
     refused(asked)
     absent = cuda_absent() if asked.device == "cuda" else None
-    begun, measure = Begun(SWEEP), models("char_measure")
+    begun, measure = Begun(SWEEP), models("sampling.measured")
     rows, variance = ([], None) if absent else _measured(asked, tick)
     return Sweep(
         schema="gradproof-sweep/1", outcome="NOT_RUN" if absent else "MEASURED", reason=absent or "",
@@ -89,7 +89,7 @@ def made(asked: Asked, tick: Callable[[], None] = lambda: None) -> Sweep:
 def _setup(asked: Asked) -> Setup:
     from gradproof.core.schemas.sweep import Setup
 
-    throughput = models("throughput")
+    throughput = models("speed.throughput")
     return Setup(
         net="mlp" if asked.net == "mlp" else "char", parameters=throughput.parameters(asked.net),
         micro_batch=asked.micro, accumulate=list(asked.lengths),
@@ -102,7 +102,7 @@ def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[Row], Varian
     """Times, counts and variances, on one thread."""
     from gradproof.execution.methods.ranks import run_ranks
 
-    throughput, restore = models("throughput"), models("char_measure").one_thread()
+    throughput, restore = models("speed.throughput"), models("sampling.measured").one_thread()
     request = throughput.Request(asked.net, asked.micro, asked.lengths, asked.steps, WARM, asked.device, asked.seed)
     try:
         counted_on = throughput.Request(asked.net, asked.micro, asked.lengths, asked.steps, WARM, "cpu", asked.seed)
@@ -142,7 +142,7 @@ def _variance(asked: Asked, tick: Callable[[], None]) -> Variance:
     """The scatter of drawn effective batches about the mean gradient of a finite set, at the net's first weights."""
     from gradproof.core.schemas.sweep import Scatter, Variance, fitted
 
-    drawn, throughput = models("gradient_variance"), models("throughput")
+    drawn, throughput = models("sampling.torch_variance"), models("speed.throughput")
     task = throughput.task(asked.net, asked.seed, asked.device)
 
     def job(n: int) -> Any:

@@ -49,17 +49,19 @@ class Cluster:
 
 @lru_cache(maxsize=1)
 def table() -> ModuleType:
-    """The module `models/window.py` of this checkout, or the packaged copy, under a private name.
+    """The module `models/accumulation/window.py` of this checkout, or the packaged copy, under a private name.
 
     Raises GradproofError GP409 when neither is there.
     """
-    places = (PACKAGE / "_reference" / "models" / "window.py", PACKAGE.parent.parent / "models" / "window.py")
+    homes = (PACKAGE / "_reference", PACKAGE.parents[1])
+    places = [home / "models" / "accumulation" / "window.py" for home in homes]
     found = next((path for path in places if path.is_file()), None)
     spec = None if found is None else importlib.util.spec_from_file_location(TABLE, found)
     if spec is None or spec.loader is None:
         raise GradproofError(
             "GP409", f"no table of the window protocol at {' or '.join(map(str, places))}",
-            "models/window.py, packaged with gradproof or in its checkout", "install gradproof again, from its wheel",
+            "models/accumulation/window.py, packaged with gradproof or in its checkout",
+            "install gradproof again, from its wheel",
         )  # fmt: skip
     module = importlib.util.module_from_spec(spec)
     sys.modules[TABLE] = module

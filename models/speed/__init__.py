@@ -1,0 +1,1 @@
+"""Loops whose speed and convergence are measured."""

@@ -1,0 +1,1 @@
+"""What a training is made of besides one window: epochs, schedules, state, ranks, memory, resuming."""

@@ -1,0 +1,1 @@
+"""Harnesses of gradient-accumulation-kernel-v1."""

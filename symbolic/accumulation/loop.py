@@ -1,0 +1,138 @@
+"""Harnesses over the accumulation loop: KANI-GA-001, -002, -004, -006, -007, -008 and -009 of the contract.
+
+Each is assume, act, check. A gradient |g_i| <= 1 is the domain of the contract's absolute tolerance; the losses and
+the stale buffer are bounded alike, which loses nothing over the reals because every clause is homogeneous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gradproof.harness import exact
+from models.accumulation.loop import Config, MicroBatch, Record
+
+
+def mean(values: Sequence[Any]) -> Any:
+    """The exact mean, whatever the format of the values."""
+    return sum((exact(v) for v in values[1:]), exact(values[0])) / len(values)
+
+
+def only_update(k: Any, clause: str, record: Record) -> tuple[Any, ...]:
+    """The one gradient that was applied; the clause fails if there was not exactly one, of the right width."""
+    k.check(clause, len(record.updates) == 1, "exactly one gradient is applied")
+    k.check(clause, len(record.updates[0]) == k.bound("elements"), "every element has a gradient")
+    return record.updates[0]
+
+
+def columns(k: Any, make: Callable[[str], Sequence[Any]]) -> list[Sequence[Any]]:
+    """One vector of inputs an element, `elements` of them, independent of each other."""
+    return [make(f"g{j}") for j in range(k.bound("elements"))]
+
+
+def run_loop(k: Any, loop: Any, batches: list[MicroBatch], config: Config, left: Sequence[Any]) -> Record:
+    """Run the loop from zero weights and a buffer that holds `left`."""
+    k.scenario(batches, config, left)
+    record: Record = loop.run((0,) * len(left), batches, config, tuple(left))
+    return record
+
+
+def one_window(k: Any, loop: Any, grads: Sequence[Sequence[Any]], config: Config) -> Record:
+    """Run one window from a clean buffer; `grads` has a row of micro-batches for each element."""
+    batches = [MicroBatch(0, tuple(row)) for row in zip(*grads, strict=True)]
+    return run_loop(k, loop, batches, config, (0,) * len(grads))
+
+
+def numerical_equivalence(k: Any, loop: Any) -> None:
+    """GA-EQ-001 in floats: |G_accum - G_full| <= epsilon, for an fp32 and for an fp16 forward pass."""
+    forward = k.choose("forward", ["fp32", "fp16"])
+    n = k.upto("micro_batches")
+    made, config = ("fp32", Config(n)) if forward == "fp32" else ("fp64", Config(n, gradient_format="fp16"))
+    grads = columns(k, lambda name: k.floats(name, n, made, -1, 1))
+    applied = only_update(k, "GA-EQ-001", one_window(k, loop, grads, config))
+    k.cover("largest window, fp16 forward", n == k.bound("micro_batches") and forward == "fp16")
+    k.cover("a gradient at the edge of its range", grads[0][0] == 1)
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        error = abs(exact(got) - mean(row))
+        k.check("GA-EQ-001", error <= k.tolerance("GA-EQ-001", forward), f"{forward}, N={n}, element {j}")
+
+
+def buffer_precision(k: Any, loop: Any) -> None:
+    """GA-INV-004 by value: fp16 gradients stay within the tolerance that an fp16 buffer breaks at N = 8."""
+    n = k.bound("micro_batches")
+    grads = columns(k, lambda name: k.floats(name, n, "fp16", -1, 1))
+    applied = only_update(k, "GA-INV-004", one_window(k, loop, grads, Config(n, gradient_format="fp16")))
+    k.cover("a positive and a negative gradient", (grads[0][0] > 0) & (grads[0][1] < 0))
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        error = abs(exact(got) - mean(row))
+        k.check("GA-INV-004", error <= k.tolerance("GA-EQ-001", "fp16"), f"element {j}, N={n}, the tolerance")
+        k.check("GA-INV-004", error <= k.tolerance("GA-EQ-001", "fp32"), f"element {j}, N={n}, what fp32 gives")
+
+
+def single_micro_batch(k: Any, loop: Any) -> None:
+    """GA-EQ-001, N = 1: G_accum = g_1, in IEEE arithmetic (equal, so +0 and -0 are one value)."""
+    fmt = k.choose("format", ["fp32", "fp16"])
+    n = k.bound("micro_batches")
+    grads = columns(k, lambda name: k.floats(name, n, fmt, -65504, 65504))
+    applied = only_update(k, "GA-EQ-001", one_window(k, loop, grads, Config(n, buffer_format=fmt)))
+    k.cover("a gradient other than zero", grads[0][0] > 0)
+    for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+        k.check("GA-EQ-001", k.same(got, row[0]), f"{fmt}, element {j}: G = g_1")
+
+
+def exact_equivalence(k: Any, loop: Any) -> None:
+    """GA-EQ-001 over the reals: equal mean-reduced micro-batches give the full-batch gradient, in a tail window too."""
+    n = k.upto("micro_batches")
+    total = k.choose("micro-batches in the data", sorted({1, n, n + 1, 2 * n - 1}))
+    size = k.upto("samples")
+    samples = columns(k, lambda name: k.reals(name, total * size, -1, 1))
+    cuts = range(0, total * size, size)
+    batches = [MicroBatch(0, tuple(mean(row[i : i + size]) for row in samples)) for i in cuts]
+    record = run_loop(k, loop, batches, Config(n), (0,) * len(samples))
+    starts = range(0, total * size, n * size)
+    k.check("GA-EQ-001", len(record.updates) == len(starts), "one gradient a window")
+    k.cover("a tail window", total % n != 0)
+    k.cover("the largest window", n == k.bound("micro_batches"))
+    for i, applied in zip(starts, record.updates, strict=True):
+        for j, (got, row) in enumerate(zip(applied, samples, strict=True)):
+            want = mean(row[i : i + n * size])
+            k.check("GA-EQ-001", k.same(got, want), f"window at sample {i}, element {j}: G_accum = G_full")
+
+
+def weighted_equivalence(k: Any, loop: Any) -> None:
+    """GA-EQ-001 for unequal counts: the weight of a micro-batch is its samples (or tokens) over the window's."""
+    n = k.upto("micro_batches")
+    most = k.bound("samples")
+    counts = [int(k.choose("samples", list(range(1, most + 1)))) for _ in range(n)]
+    samples = columns(k, lambda name: k.reals(name, sum(counts), -1, 1))
+    starts = [sum(counts[:i]) for i in range(n)]
+    cuts = list(zip(starts, counts, strict=True))
+    batches = [MicroBatch(mean(samples[0][a : a + c]), tuple(mean(r[a : a + c]) for r in samples), c) for a, c in cuts]
+    record = run_loop(k, loop, batches, Config(n), (0,) * len(samples))
+    applied = only_update(k, "GA-EQ-001", record)
+    k.cover("unequal counts", len(set(counts)) > 1)
+    for got, row in zip(applied, samples, strict=True):
+        k.check("GA-EQ-001", k.same(got, mean(row)), f"counts {counts}: G_accum = G_full")
+
+
+def loss_and_zeroing(k: Any, loop: Any) -> None:
+    """GA-INV-001 and -002: cycles from a dirty buffer; each reports its mean loss and applies its own gradient."""
+    n, cycles = k.upto("micro_batches"), k.bound("cycles")
+    total = k.choose("micro-batches in the data", sorted({cycles * n, cycles * n - n // 2}))
+    stale = k.reals("stale", k.bound("elements"), -1, 1)
+    losses = k.reals("loss", total, -1, 1)
+    grads = columns(k, lambda name: k.reals(name, total, -1, 1))
+    batches = [MicroBatch(x, tuple(row)) for x, *row in zip(losses, *grads, strict=True)]
+    record = run_loop(k, loop, batches, Config(n), stale)
+    windows = [slice(i, i + n) for i in range(0, total, n)]
+    k.cover("a stale gradient", stale[0] != 0)
+    k.cover("the largest window", n == k.bound("micro_batches"))
+    k.cover("a tail window", total % n != 0)
+    k.check("GA-INV-001", len(record.losses) == len(windows), "one reported loss a window")
+    for i, (loss, window) in enumerate(zip(record.losses, windows, strict=True)):
+        k.check("GA-INV-001", k.same(loss, mean(losses[window])), f"N={n}, cycle {i + 1}: loss = mean of the losses")
+    k.check("GA-INV-002", len(record.updates) == len(windows), "one applied gradient a window")
+    for i, (applied, window) in enumerate(zip(record.updates, windows, strict=True)):
+        for j, (got, row) in enumerate(zip(applied, grads, strict=True)):
+            want = mean(row[window])
+            k.check("GA-INV-002", k.same(got, want), f"N={n}, cycle {i + 1}, element {j}: nothing of another cycle")

@@ -1,0 +1,499 @@
+"""Harnesses over the window table: every N >= 1, every number of micro-batches, windows and cycles.
+
+One query asks whether some event can break a demand or a fact from a state where all facts hold (1-induction), and one
+asks the same of a fresh loop. The proofs are in `symbolic/accumulation/window.py`.
+
+Source of the method: Floyd, Assigning Meanings to Programs, 1967; Sheeran, Singh and Stalmarck, Checking Safety
+Properties Using Induction and a SAT-Solver, 2000.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from operator import and_, or_
+from types import SimpleNamespace
+from typing import Any
+
+from models.accumulation.window import Breaks, Event, State
+from models.accumulation.window_bugs import SCHEDULING, SYNCHRONISING, TABLE, Loop
+
+# -- What the window table is proved to keep: counters, demands and facts, one `Proof` an obligation.
+#
+# The counters say what really happened to the buffer, whatever the table says. A demand must hold when its event comes.
+# A fact is what a state of the table promises of the counters. Windows are cut by the data and not by the table: `left`
+# micro-batches of the present window are still to come, and the next one after them opens a window of any size, or,
+# where windows are `equal`, of min(N, what is left of the data).
+#
+# Clauses: `gradient-accumulation-kernel-v1`, GA-INV-002, -003, -005 and GA-EQ-001.
+
+_S, _E = State, Event
+STATES, EVENTS = tuple(State), tuple(Event)
+EMPTY = (_S.CLEAN, _S.DUE)
+WHOLE = (_S.SCALED, _S.FULL, _S.CLIPPED)
+SPENT = (_S.STEPPED, _S.SCHEDULED)
+RESTING = (*EMPTY, *SPENT)  # no window is under way
+BEGUN = (_S.OPEN, *WHOLE)
+
+
+class Counts(SimpleNamespace):
+    """Counters by name, symbolic or plain integers."""
+
+
+@dataclass(frozen=True)
+class Act:
+    """An event with what the world decides: whether it opens a window (and a short one), is the window's last
+    micro-batch, carries a loss scale, or is a step that the scaler skips. `size`: micro-batches of the opened window.
+    """
+
+    event: Event
+    opens: bool = False
+    short: bool = False
+    last: bool = False
+    scaled: bool = False
+    skips: bool = False
+    size: Any = None
+
+
+Moved = Callable[[Any, Act], Any]
+_A, _T = _E.ACCUMULATE, _E.STEP
+
+# What each event does to each counter; an event that is not named leaves it alone.
+EFFECTS: Mapping[str, Mapping[Event, Moved]] = {
+    "left": {_A: lambda g, a: (a.size if a.opens else g.left) - 1},
+    "unstepped": {_A: lambda g, a: 1, _T: lambda g, a: 0},
+    "clips": {_A: lambda g, a: 0 if a.opens else g.clips, _E.CLIP: lambda g, a: g.clips + 1},
+    "syncs": {_A: lambda g, a: 0 if a.opens else g.syncs, _E.SYNC: lambda g, a: g.syncs + 1},
+    # GradScaler.step takes out a scale that is still there.
+    "scale": {
+        _E.ZERO: lambda g, a: 0,
+        _A: lambda g, a: int(a.scaled),
+        _E.UNSCALE: lambda g, a: 0,
+        _T: lambda g, a: 0,
+    },
+    # Micro-batches in the buffer: of a window whose step was attempted (performed or skipped), and of none such.
+    "old": {_E.ZERO: lambda g, a: 0, _T: lambda g, a: g.old + g.new},
+    "new": {_E.ZERO: lambda g, a: 0, _A: lambda g, a: g.new + 1, _T: lambda g, a: 0},
+    "seen": {_A: lambda g, a: g.seen + 1},
+    "begun": {_A: lambda g, a: g.begun + 1 if a.opens else g.begun},
+    "full": {_A: lambda g, a: g.full + 1 if a.opens and not a.short else g.full},
+    "tail": {_A: lambda g, a: a.size if a.opens and a.short else g.tail},
+    "attempts": {_T: lambda g, a: g.attempts + 1},
+    "performed": {_T: lambda g, a: g.performed + int(not a.skips)},
+    "schedules": {_E.SCHEDULE: lambda g, a: g.schedules + 1},
+}
+MEMORIES = ("summed", "skipped")
+DATA = ("n", "total", "quotient", "rest", "flush")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """What each of these states promises."""
+
+    text: str
+    states: tuple[State, ...]
+    holds: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What must hold when the event comes."""
+
+    event: Event
+    text: str
+    holds: Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """An obligation with its invariant. `loop` is the right subject. `equal`: windows are cut from `total` by n.
+
+    `covers` must be possible in one of their states, or the proof speaks of less than it says.
+    """
+
+    clause: str
+    counters: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    demands: tuple[Demand, ...]
+    loop: Loop = TABLE
+    equal: bool = False
+    covers: tuple[Fact, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Every number of the proof: data, counters and memories of the loop."""
+        return (DATA if self.equal else ()) + self.counters
+
+
+NO_STALE_GRADIENT = Proof(
+    "GA-INV-002",
+    ("old", "new"),
+    (
+        Fact("nothing of an earlier window is in the buffer", (*EMPTY, *BEGUN), lambda g: g.old == 0),
+        Fact("nothing unapplied is in the buffer", RESTING, lambda g: g.new == 0),
+    ),
+    (
+        Demand(_T, "a step applies no gradient of an earlier window", lambda g: g.old == 0),
+        Demand(_E.ZERO, "zeroing loses no gradient", lambda g: g.new == 0),
+    ),
+)
+_COMPLETE = Fact("no micro-batch of the window is to come", (*RESTING, *WHOLE), lambda g: g.left == 0)
+_ROOM = Fact("a micro-batch of the window is to come", (_S.OPEN,), lambda g: g.left >= 1)
+STEPS_OF_EQUAL_WINDOWS = Proof(
+    "GA-INV-003",
+    ("left", "seen", "full", "tail", "attempts"),
+    (
+        Fact("micro-batches = N full + tail", STATES, lambda g: g.seen + g.left == g.n * g.full + g.tail),
+        Fact("a tail is shorter than N", STATES, lambda g: (g.tail >= 0) & (g.tail < g.n)),
+        Fact(
+            "a tail ends the data and is flushed",
+            STATES,
+            lambda g: (g.tail == 0) | ((g.flush == 1) & (g.seen + g.left == g.total)),
+        ),
+        Fact("no more than the data", STATES, lambda g: g.seen + g.left <= g.total),
+        _COMPLETE,
+        _ROOM,
+        Fact(
+            "every window was stepped",
+            RESTING,
+            lambda g: ((g.tail == 0) & (g.attempts == g.full)) | ((g.tail > 0) & (g.attempts == g.full + 1)),
+        ),
+        Fact(
+            "every window but this one was stepped",
+            BEGUN,
+            lambda g: ((g.tail == 0) & (g.attempts + 1 == g.full)) | ((g.tail > 0) & (g.attempts == g.full)),
+        ),
+    ),
+    (
+        Demand(
+            _E.END,
+            "with the tail flushed, attempts = ceil(M/N)",
+            lambda g: (
+                (g.flush == 0)
+                | (g.seen < g.total)
+                | ((g.rest == 0) & (g.attempts == g.quotient))
+                | ((g.rest > 0) & (g.attempts == g.quotient + 1))
+            ),
+        ),
+        Demand(
+            _E.END,
+            "with no tail flushed, attempts = floor(M/N)",
+            lambda g: (g.flush == 1) | (g.total - g.seen >= g.n) | (g.attempts == g.quotient),
+        ),
+    ),
+    equal=True,
+    covers=(
+        Fact("the tail is stepped", SPENT, lambda g: (g.tail > 0) & (g.full > 1) & (g.seen == g.total)),
+        Fact("a tail is left out", SPENT, lambda g: (g.flush == 0) & (g.rest > 0) & (g.full == g.quotient)),
+        Fact("N = 4096 and more than one window", SPENT, lambda g: (g.n == 4096) & (g.full > 1)),
+    ),
+)
+ONE_STEP_A_WINDOW = Proof(
+    "GA-INV-003",
+    ("left", "begun", "attempts"),
+    (
+        _COMPLETE,
+        _ROOM,
+        Fact("every window was stepped", RESTING, lambda g: g.attempts == g.begun),
+        Fact("every window but this one was stepped", BEGUN, lambda g: g.attempts + 1 == g.begun),
+    ),
+    (
+        Demand(_A, "a window begins when the one before was stepped", lambda g: (g.left > 0) | (g.attempts == g.begun)),
+        Demand(_T, "a step has all of its window", lambda g: g.left == 0),
+        Demand(_T, "a window is stepped once", lambda g: g.attempts + 1 == g.begun),
+        Demand(_E.END, "every window was stepped", lambda g: g.attempts == g.begun),
+    ),
+)
+ONE_CLIP_A_WINDOW = Proof(
+    "GA-INV-005",
+    ("left", "unstepped", "clips", "scale"),
+    (
+        _COMPLETE,
+        Fact("the window was stepped", RESTING, lambda g: g.unstepped == 0),
+        Fact("the window was not stepped", (_S.SCALED, _S.FULL), lambda g: g.unstepped == 1),
+        Fact("nothing was clipped", (_S.OPEN, _S.SCALED, _S.FULL), lambda g: g.clips == 0),
+        Fact("the scale is out", (_S.FULL,), lambda g: g.scale == 0),
+    ),
+    (
+        Demand(_E.CLIP, "clipped after the last micro-batch", lambda g: g.left == 0),
+        Demand(_E.CLIP, "clipped before the step", lambda g: g.unstepped == 1),
+        Demand(_E.CLIP, "clipped once", lambda g: g.clips == 0),
+        Demand(_E.CLIP, "clipped after unscale", lambda g: g.scale == 0),
+        *(
+            Demand(event, f"{event.value} before the clip", lambda g: (g.unstepped == 0) | (g.clips == 0))
+            for event in (_A, _E.SYNC, _E.UNSCALE)
+        ),
+    ),
+)
+_READY = (_S.SCALED,)
+ONE_UNSCALE_A_WINDOW = Proof(
+    "GA-EQ-001",
+    ("left", "unstepped", "scale"),
+    (
+        Fact("no micro-batch of the window is to come", _READY, lambda g: g.left == 0),
+        Fact("the window was not stepped", _READY, lambda g: g.unstepped == 1),
+        Fact("the scale is in", _READY, lambda g: g.scale == 1),
+    ),
+    (
+        Demand(_E.UNSCALE, "unscaled after the last micro-batch", lambda g: g.left == 0),
+        Demand(_E.UNSCALE, "unscaled before the step", lambda g: g.unstepped == 1),
+        Demand(_E.UNSCALE, "unscaled once, and only what is scaled", lambda g: g.scale == 1),
+    ),
+)
+_OWING = (_S.DUE, _S.STEPPED)
+_EVEN = tuple(s for s in State if s not in _OWING)
+SCHEDULE_WITHIN_ATTEMPTS = Proof(
+    "GA-INV-003",
+    ("attempts", "schedules"),
+    (
+        Fact("no more schedules than attempts", _EVEN, lambda g: g.schedules <= g.attempts),
+        Fact("an attempt has no schedule yet", _OWING, lambda g: g.schedules < g.attempts),
+    ),
+    (Demand(_E.SCHEDULE, "the schedule follows an attempt of its own", lambda g: g.schedules < g.attempts),),
+)
+SCHEDULE_FOLLOWS_STEPS = Proof(
+    "GA-INV-003",
+    ("performed", "schedules", "skipped"),
+    (
+        Fact("schedules = performed steps", _EVEN, lambda g: g.schedules == g.performed),
+        Fact(
+            "a performed step has no schedule yet, a skipped one gets none",
+            _OWING,
+            lambda g: (
+                ((g.skipped == 0) & (g.schedules + 1 == g.performed))
+                | ((g.skipped == 1) & (g.schedules == g.performed))
+            ),
+        ),
+    ),
+    (
+        Demand(_E.SCHEDULE, "never more schedules than performed steps", lambda g: g.schedules < g.performed),
+        *(
+            Demand(event, "at the end of a window schedules = performed steps", lambda g: g.schedules == g.performed)
+            for event in (_A, _E.END)
+        ),
+    ),
+    SCHEDULING,
+    covers=(
+        Fact("the scaler skips a step", SPENT, lambda g: (g.skipped == 1) & (g.performed > 0)),
+        Fact("a step is performed and its schedule to come", _OWING, lambda g: g.skipped == 0),
+    ),
+)
+ONE_SYNC_A_WINDOW = Proof(
+    "GA-EQ-001",
+    ("left", "unstepped", "syncs", "summed"),
+    (
+        _COMPLETE,
+        Fact("the window was not stepped", (_S.SCALED, _S.FULL), lambda g: g.unstepped == 1),
+        Fact("the ranks were not summed", (_S.OPEN,), lambda g: g.syncs == 0),
+        Fact(
+            "the loop knows whether the ranks were summed",
+            (_S.SCALED, _S.FULL),
+            lambda g: ((g.summed == 0) & (g.syncs == 0)) | ((g.summed == 1) & (g.syncs == 1)),
+        ),
+        Fact("the ranks were summed once", (_S.CLIPPED,), lambda g: g.syncs == 1),
+    ),
+    (
+        Demand(_E.SYNC, "summed after the last micro-batch", lambda g: g.left == 0),
+        Demand(_E.SYNC, "summed before the step", lambda g: g.unstepped == 1),
+        Demand(_E.SYNC, "summed once", lambda g: g.syncs == 0),
+        Demand(_E.CLIP, "summed before the clip, once", lambda g: g.syncs == 1),
+        Demand(_T, "summed before the step, once", lambda g: g.syncs == 1),
+    ),
+    SYNCHRONISING,
+    covers=(
+        Fact("the ranks are still to be summed", (_S.FULL,), lambda g: g.summed == 0),
+        Fact("the ranks are summed and the scale still in", (_S.SCALED,), lambda g: g.summed == 1),
+    ),
+)
+
+
+# -- The harnesses
+
+
+def no(condition: Any) -> Any:
+    """The negation of a plain or symbolic truth value."""
+    return not condition if isinstance(condition, bool) else ~condition
+
+
+def every(conditions: Iterable[Any]) -> Any:
+    """The conjunction of plain or symbolic truth values."""
+    return reduce(and_, conditions, True)
+
+
+def acts(proof: Proof, event: Event) -> Iterator[Act]:
+    """The forms of an event that the proof tells apart; what opens a window has no size yet."""
+    if event is Event.ACCUMULATE:
+        opens = ((False, False), (True, False), (True, True))[: 1 if "left" not in proof.counters else 2 + proof.equal]
+        for (opened, short), last, scaled in product(opens, (False, True), (False, True)):
+            yield Act(event, opened, short, last, scaled)
+    elif event is Event.STEP and "performed" in proof.counters:
+        yield from (Act(event, skips=skips) for skips in (False, True))
+    else:
+        yield Act(event)
+
+
+def given(g: Any) -> Any:
+    """What the data of equal windows are: total = N quotient + rest with 0 <= rest < N, and a tail flushed or not."""
+    cut = (g.total == g.n * g.quotient + g.rest) & (g.rest >= 0) & (g.rest < g.n)
+    return cut & (g.n >= 1) & (g.quotient >= 0) & ((g.flush == 0) | (g.flush == 1))
+
+
+def moved(proof: Proof, loop: Loop, g: Any, act: Act) -> Counts:
+    """The counters after an act, and what the loop remembers of it."""
+    after = Counts(**vars(g))
+    for name in proof.counters:
+        now = getattr(g, name)
+        if name in MEMORIES:
+            setattr(after, name, loop.remember(name, now, act.event, act.skips))
+        elif act.event in EFFECTS[name]:
+            setattr(after, name, EFFECTS[name][act.event](g, act))
+    return after
+
+
+@dataclass(frozen=True)
+class Case:
+    """An act that the table takes in a state: when it can come, what it does to the counters, and where it leads."""
+
+    state: State
+    act: Act
+    condition: Any
+    counts: Counts
+    after: State
+
+
+def refused(loop: Loop, g: Any, state: State, event: Event) -> Iterator[tuple[Any, Breaks]]:
+    """When the loop itself does not emit the event, and why."""
+    for row in loop.refusals:
+        if row.event is event and state in row.states:
+            name, value = row.memory or ("", 0)
+            yield (getattr(g, name) == value if name else True), row.broken
+
+
+def cases(proof: Proof, loop: Loop, g: Any, size: Any, states: Iterable[State] = STATES) -> Iterator[Case]:
+    """Every act that the loop's table takes in these states. `size`: micro-batches of a window that opens, if any."""
+    for state, event in product(states, EVENTS):
+        may = every(no(condition) for condition, _ in refused(loop, g, state, event))
+        for act in acts(proof, event):
+            after = loop.advance(state, event, last=act.last, scaled=act.scaled)
+            if isinstance(after, Breaks):
+                continue
+            if act.opens:
+                if size is None and not proof.equal:
+                    continue
+                cut = (g.total - g.seen if act.short else g.n) if proof.equal else size
+                act = replace(act, size=cut)
+            counts = moved(proof, loop, g, act)
+            yield Case(state, act, may & possible(proof, loop, g, act, counts), counts, after)
+
+
+def possible(proof: Proof, loop: Loop, g: Any, act: Act, counts: Any) -> Any:
+    """Whether the data allow an act: it opens a window where none is under way, and is the last where it is told."""
+    if act.event is not Event.ACCUMULATE or "left" not in proof.counters:
+        return True
+    condition = (g.left == 0) if act.opens else no(g.left == 0)
+    if act.opens and proof.equal:
+        room = g.total - g.seen
+        condition = condition & ((g.flush == 1) & (room >= 1) & (room < g.n) if act.short else room >= g.n)
+    told = counts.left == 0
+    if proof.equal and not loop.tail_completes:
+        told = told & (counts.tail == 0)
+    return condition & (told if act.last else no(told))
+
+
+Claim = tuple[str, Any]
+
+
+def promised(proof: Proof, state: State, g: Any) -> list[Claim]:
+    """What a state promises of the counters."""
+    return [(fact.text, fact.holds(g)) for fact in proof.facts if state in fact.states]
+
+
+def claims(proof: Proof, case: Case, g: Any) -> list[Claim]:
+    """What an act must meet when it comes, and what must be true after it."""
+    met = [(d.text, d.holds(g)) for d in proof.demands if d.event is case.act.event]
+    way = f"{case.state.value} --{case.act.event.value}--> {case.after.value}"
+    return [(f"{way}: {text}", holds) for text, holds in met + promised(proof, case.after, case.counts)]
+
+
+def checked(k: Any, clause: str, found: Iterable[tuple[Any, list[Claim]]], what: str) -> None:
+    """One query: each list of claims holds or what stands before it is true. Plain numbers name the first broken."""
+    rows = list(found)
+    broken = (text for other, row in rows for text, holds in row if other is False and holds is False)
+    k.check(clause, every(other | every(holds for _, holds in row) for other, row in rows), next(broken, what))
+
+
+def prove(k: Any, loop: Loop, proof: Proof) -> None:
+    """Base and step of the induction for one proof, one query each."""
+    g = Counts(**{name: k.int(name) for name in proof.names})
+    if proof.equal:
+        k.assume(given(g))
+    k.inductive(lambda: _base(k, g, proof), lambda: _step(k, loop, proof, g))
+
+
+def _base(k: Any, g: Any, proof: Proof) -> None:
+    """A fresh loop has an empty buffer and no window under way: every counter is 0."""
+    fresh = Counts(**vars(g) | dict.fromkeys(proof.counters, 0))
+    found = [(f"a fresh loop: {text}", holds) for text, holds in promised(proof, State.CLEAN, fresh)]
+    checked(k, proof.clause, [(False, found)], "a fresh loop")
+
+
+def _step(k: Any, loop: Loop, proof: Proof, g: Any) -> None:
+    at, comes = k.int("state", 0, len(STATES) - 1), k.int("event", 0, len(EVENTS) - 1)
+    size = k.int("size", 1) if "left" in proof.counters and not proof.equal else None
+    is_at = {state: at == i for i, state in enumerate(STATES)}
+    is_event = {event: comes == i for i, event in enumerate(EVENTS)}
+    for state in STATES:
+        k.assume(no(is_at[state]) | every(holds for _, holds in promised(proof, state, g)))
+        k.cover(f"{state.value} is inhabited", is_at[state])
+    rows = [
+        (case, is_at[case.state] & is_event[case.act.event] & case.condition) for case in cases(proof, loop, g, size)
+    ]
+    for event in EVENTS:
+        ways = [here for case, here in rows if case.act.event is event]
+        k.cover(f"{event.value} can come", reduce(or_, ways, False))
+    for fact in proof.covers:
+        k.cover(fact.text, every([reduce(or_, (is_at[s] for s in fact.states)), fact.holds(g)]))
+    found = ((no(here), claims(proof, case, g)) for case, here in rows)
+    checked(k, proof.clause, found, "an event breaks a demand or a promise")
+
+
+def no_stale_gradient(k: Any, loop: Loop) -> None:
+    """GA-INV-002: no gradient of an earlier window reaches a step, and zeroing loses none."""
+    prove(k, loop, NO_STALE_GRADIENT)
+
+
+def steps_of_equal_windows(k: Any, loop: Loop) -> None:
+    """GA-INV-003: M micro-batches give floor(M/N) attempts where no tail is flushed, ceil(M/N) where it is."""
+    prove(k, loop, STEPS_OF_EQUAL_WINDOWS)
+
+
+def one_step_a_window(k: Any, loop: Loop) -> None:
+    """GA-INV-003: one attempt a window, with all of it, whatever the sizes of the windows."""
+    prove(k, loop, ONE_STEP_A_WINDOW)
+
+
+def one_clip_a_window(k: Any, loop: Loop) -> None:
+    """GA-INV-005: at most one clip a window, after the last micro-batch and unscale, before the step."""
+    prove(k, loop, ONE_CLIP_A_WINDOW)
+
+
+def one_unscale_a_window(k: Any, loop: Loop) -> None:
+    """GA-EQ-001: unscaled at most once a window, when all of it is in and carries the scale."""
+    prove(k, loop, ONE_UNSCALE_A_WINDOW)
+
+
+def schedule_within_attempts(k: Any, loop: Loop) -> None:
+    """GA-INV-003: never more schedules than attempts, skipped ones included; the table alone promises no more."""
+    prove(k, loop, SCHEDULE_WITHIN_ATTEMPTS)
+
+
+def schedule_follows_steps(k: Any, loop: Loop) -> None:
+    """GA-INV-003: schedules = performed steps at the end of every window of a loop that schedules, never more."""
+    prove(k, loop, SCHEDULE_FOLLOWS_STEPS)
+
+
+def one_sync_a_window(k: Any, loop: Loop) -> None:
+    """GA-EQ-001: a loop over several ranks sums them once a window, between its last micro-batch and clip or step."""
+    prove(k, loop, ONE_SYNC_A_WINDOW)

@@ -1,0 +1,1 @@
+"""Harnesses of adamw-kernel-v1."""

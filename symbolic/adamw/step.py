@@ -1,0 +1,210 @@
+"""Harnesses over one step of AdamW, for every step at once: KANI-AW-004 to -007 of `adamw-kernel-v1`.
+
+Each is a base (the state before the first step) and one step from any state that satisfies the invariant; weights,
+gradients and hyperparameters are any real numbers in their domains. A claim never repeats the formula of what it
+judges: decoupling is a difference between two runs, the correction is judged by what it makes of a constant gradient.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from models.adamw.model import Hyper, State, fresh
+
+DECOUPLED, NONNEGATIVE, FINITE, CORRECTION, VECTORISED = (
+    "AW-INV-001", "AW-BND-001", "AW-BND-002", "AW-INV-002", "AW-EQ-001",
+)  # fmt: skip
+
+
+def hyperparameters(k: Any, at: str = "") -> Hyper:
+    """Any rate > 0, betas in (0, 1), eps > 0 and decay >= 0."""
+    rate, one, two, eps, decay = (k.real(f"{name}{at}") for name in ("rate", "beta1", "beta2", "eps", "decay"))
+    for positive in (rate, one, two, eps):
+        k.assume(positive > 0)
+    k.assume((one < 1) & (two < 1))
+    k.assume(decay >= 0)
+    return Hyper(rate, one, two, eps, decay)
+
+
+def any_state(k: Any, width: int) -> State:
+    """A state between two steps: any first moment, a second moment that is not negative, powers in (0, 1]."""
+    one, two = k.real("power1"), k.real("power2")
+    for power in (one, two):
+        k.assume((power > 0) & (power <= 1))
+    v = tuple(k.real(f"v[{i}]") for i in range(width))
+    for x in v:
+        k.assume(x >= 0)
+    return State(tuple(k.real(f"m[{i}]") for i in range(width)), v, one, two)
+
+
+def starts(k: Any, clause: str) -> None:
+    """The base: the state before the first step is one of `any_state`."""
+    remains(k, clause, fresh(WIDTH), "before the first step")
+
+
+def remains(k: Any, clause: str, state: State, words: str) -> None:
+    """A state is again one of `any_state`."""
+    for v in state.v:
+        k.check(clause, v >= 0, f"{words}: v is not negative")
+    for power in (state.power1, state.power2):
+        k.check(clause, (power > 0) & (power <= 1), f"{words}: the powers lie in (0, 1]")
+
+
+def vector(k: Any, name: str, width: int) -> tuple[Any, ...]:
+    """Any real vector."""
+    return tuple(k.real(f"{name}[{i}]") for i in range(width))
+
+
+def same_moments(k: Any, clause: str, one: State, two: State, words: str) -> None:
+    """Both moments of both runs are equal, element by element."""
+    for name, xs, ys in (("m", one.m, two.m), ("v", one.v, two.v)):
+        for i, (x, y) in enumerate(zip(xs, ys, strict=True)):
+            k.check(clause, k.same(x, y), f"{words}: {name}[{i}]")
+
+
+def decays_apart(k: Any, clause: str, subject: Any, params: Any, grads: Any, states: Any, hyper: Hyper) -> Any:
+    """One step with the decay and one without it, on the same weights and gradients; gives both states after.
+
+    The moments must stay equal, and each weight must differ by rate times decay times its value, and nothing else.
+    """
+    with_decay = subject.step(params, grads, states[0], hyper)
+    without = subject.step(params, grads, states[1], replace(hyper, decay=0))
+    same_moments(k, clause, with_decay.state, without.state, "the decay is not in the moments")
+    for i, (p, a, b) in enumerate(zip(params, with_decay.params, without.params, strict=True)):
+        k.check(clause, k.same(b - a, hyper.rate * hyper.decay * p), f"element {i}: the decay takes rate decay theta")
+    return with_decay.state, without.state
+
+
+WIDTH = 2
+"""Elements of an inductive step: two, so that a bug of the first alone, or of all but the first, is seen."""
+
+
+def decoupled(k: Any, subject: Any) -> None:
+    """AW-INV-001, every t: with and without decay the moments stay equal, and only rate decay theta is taken."""
+    k.inductive(lambda: starts(k, DECOUPLED), lambda: _decoupled_step(k, subject))
+
+
+def _decoupled_step(k: Any, subject: Any) -> None:
+    hyper, state = hyperparameters(k), any_state(k, WIDTH)
+    params, grads = vector(k, "theta", WIDTH), vector(k, "g", WIDTH)
+    k.cover("a decay on a weight", (hyper.decay > 0) & (params[0] > 0))
+    after, _ = decays_apart(k, DECOUPLED, subject, params, grads, (state, state), hyper)
+    remains(k, DECOUPLED, after, "after the step")
+
+
+def nonnegative(k: Any, subject: Any) -> None:
+    """AW-BND-001, every t: v stays within [0, G^2] where |g| <= G, and a gradient leaves its share in it."""
+    k.inductive(lambda: _nonnegative_base(k), lambda: _nonnegative_step(k, subject))
+
+
+def _nonnegative_base(k: Any) -> None:
+    """The second moment starts at zero."""
+    k.check(NONNEGATIVE, fresh(WIDTH).v == (0,) * WIDTH, "v starts at zero")
+
+
+def _nonnegative_step(k: Any, subject: Any) -> None:
+    hyper, state, most = hyperparameters(k), any_state(k, WIDTH), k.real("G")
+    grads = vector(k, "g", WIDTH)
+    k.assume(most >= 0)
+    for g, v in zip(grads, state.v, strict=True):
+        k.assume(abs(g) <= most)
+        k.assume(v <= most * most)
+    k.cover("a gradient below zero", grads[1] < 0)
+    after = subject.advance(grads, state, hyper).v
+    for i, (g, v) in enumerate(zip(grads, after, strict=True)):
+        k.check(NONNEGATIVE, v >= 0, f"element {i}: v >= 0")
+        k.check(NONNEGATIVE, v <= most * most, f"element {i}: v <= G^2")
+        k.check(NONNEGATIVE, (v > 0) | (g == 0), f"element {i}: a gradient leaves its square in v")
+
+
+def finite(k: Any, subject: Any) -> None:
+    """AW-BND-002, every t: |m_hat| <= G and 0 <= v_hat <= G^2 where |g| <= G.
+
+    Invariant: |m| <= G (1 - b1^t) and 0 <= v <= G^2 (1 - b2^t), an average of what came with weights that add up to
+    1 - b^t.
+    """
+    k.inductive(lambda: _finite_base(k), lambda: _finite_step(k, subject))
+
+
+def _finite_base(k: Any) -> None:
+    """Before the first step both sides are zero."""
+    start, most = fresh(WIDTH), k.real("G at first")
+    k.assume(most >= 0)
+    for m, v in zip(start.m, start.v, strict=True):
+        k.check(FINITE, abs(m) <= most * (1 - start.power1), "m starts within its bound")
+        k.check(FINITE, v <= most * most * (1 - start.power2), "v starts within its bound")
+
+
+def _finite_step(k: Any, subject: Any) -> None:
+    hyper, state, most = hyperparameters(k), any_state(k, WIDTH), k.real("G")
+    params, grads = vector(k, "theta", WIDTH), vector(k, "g", WIDTH)
+    k.assume(most >= 0)
+    for g, m, v in zip(grads, state.m, state.v, strict=True):
+        k.assume(abs(g) <= most)
+        k.assume(abs(m) <= most * (1 - state.power1))
+        k.assume(v <= most * most * (1 - state.power2))
+    k.cover("a gradient as large as it may be", grads[0] == most)
+    done = subject.step(params, grads, state, hyper)
+    now = done.state
+    for i in range(WIDTH):
+        k.check(FINITE, abs(now.m[i]) <= most * (1 - now.power1), f"element {i}: |m| within its bound again")
+        k.check(FINITE, now.v[i] <= most * most * (1 - now.power2), f"element {i}: v within its bound again")
+        k.check(FINITE, abs(done.m_hat[i]) <= most, f"element {i}: |m_hat| <= G")
+        k.check(FINITE, (done.v_hat[i] >= 0) & (done.v_hat[i] <= most * most), f"element {i}: 0 <= v_hat <= G^2")
+        moved = abs(done.params[i] - params[i] * (1 - hyper.rate * hyper.decay))
+        k.check(FINITE, moved * hyper.eps <= hyper.rate * most, f"element {i}: the update is at most rate G / eps")
+    remains(k, FINITE, now, "after the step")
+    k.check(FINITE, now.power1 < state.power1, "the step is counted")
+
+
+def corrects(k: Any, subject: Any) -> None:
+    """AW-INV-002, every t >= 1: 1/(1 - b^t) > 1, and the corrected moments of a constant gradient are that gradient."""
+    k.inductive(lambda: _corrects_base(k), lambda: _corrects_step(k, subject))
+
+
+def _corrects_base(k: Any) -> None:
+    """b^0 = 1, and the moments of no gradient at all are zero times it."""
+    start, g = fresh(WIDTH), k.real("g at first")
+    k.check(CORRECTION, start.power1 == 1 and start.power2 == 1, "no factor yet")
+    for m, v in zip(start.m, start.v, strict=True):
+        k.check(CORRECTION, m == g * (1 - start.power1), "m of a constant gradient is g (1 - b1^0)")
+        k.check(CORRECTION, v == g * g * (1 - start.power2), "v of a constant gradient is g^2 (1 - b2^0)")
+
+
+def _corrects_step(k: Any, subject: Any) -> None:
+    hyper, grads = hyperparameters(k), vector(k, "g", WIDTH)
+    one, two = k.real("power1"), k.real("power2")
+    for power in (one, two):
+        k.assume((power > 0) & (power <= 1))
+    m = tuple(g * (1 - one) for g in grads)
+    v = tuple(g * g * (1 - two) for g in grads)
+    k.cover("a later step", (one < 1) & (two < 1))
+    done = subject.step(vector(k, "theta", WIDTH), grads, State(m, v, one, two), hyper)
+    for factor in (done.factor1, done.factor2):
+        k.check(CORRECTION, factor > 1, "1 / (1 - b^t) > 1")
+    for power, before in ((done.state.power1, one), (done.state.power2, two)):
+        k.check(CORRECTION, (power > 0) & (power < before), "b^t falls and stays above zero")
+    for i, g in enumerate(grads):
+        k.check(CORRECTION, k.same(done.m_hat[i], g), f"element {i}: m_hat of a constant gradient is it")
+        k.check(CORRECTION, k.same(done.v_hat[i], g * g), f"element {i}: v_hat of a constant gradient is its square")
+        k.check(CORRECTION, k.same(done.state.m[i], g * (1 - done.state.power1)), f"element {i}: m again")
+        k.check(CORRECTION, k.same(done.state.v[i], g * g * (1 - done.state.power2)), f"element {i}: v again")
+
+
+def vectorised(k: Any, subject: Any) -> None:
+    """AW-EQ-001 over the reals, every t: the kernels' arrangement gives the weights and moments of the paper's."""
+    k.inductive(lambda: starts(k, VECTORISED), lambda: _vectorised_step(k, subject))
+
+
+def _vectorised_step(k: Any, subject: Any) -> None:
+    hyper, state = hyperparameters(k), any_state(k, WIDTH)
+    params, grads = vector(k, "theta", WIDTH), vector(k, "g", WIDTH)
+    k.cover("a moment and a gradient", (state.m[0] > 0) & (grads[1] < 0))
+    one = subject.step(params, grads, state, hyper)
+    two = subject.vectorised(params, grads, state, hyper)
+    same_moments(k, VECTORISED, two.state, one.state, "both forms have the same moments")
+    remains(k, VECTORISED, two.state, "after the step")
+    for i, (p, a, b) in enumerate(zip(params, one.params, two.params, strict=True)):
+        k.check(VECTORISED, k.same(a, b), f"element {i}: both forms give the same weight")
+        k.check(VECTORISED, (a != p) | (one.state.m[i] == 0) | (hyper.decay > 0), f"element {i}: the weight moves")

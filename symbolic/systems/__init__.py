@@ -1,0 +1,1 @@
+"""Harnesses of the training contract about epochs, schedules, state, ranks, memory and resuming."""

@@ -1,0 +1,1 @@
+"""Harnesses of the training contract about tokens, cross-entropy and the rate."""

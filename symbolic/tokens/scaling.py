@@ -1,0 +1,191 @@
+"""What a missing 1/K does to the step, GA-LR-001: SGD and AdamW under a gradient that is c times as large.
+
+Two runs start from the same weights, the second on c times the gradients of the first. While their weights agree the
+gradients are those of the same weights, so one step from any related pair of states is an induction over all steps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+from models.tokens.scaling import Setup, State
+
+CLAUSE = "GA-LR-001"
+BETA1, BETA2 = Fraction(9, 10), Fraction(999, 1000)
+RATE, K = Fraction(1, 1000), 8
+LIMIT = (1 - BETA1) ** 2 * BETA2 / ((1 - BETA2) * (BETA2 - BETA1**2))
+"""The most that m^2 / v can be at the default betas: 52.86, of which the root is 7.27."""
+
+
+def state(k: Any) -> State:
+    """Any weight and moments."""
+    return State(k.real("w"), k.real("m"), k.real("v"))
+
+
+def sgd_setup(k: Any) -> Setup:
+    """Any rate and momentum, with or without nesterov; decay and clip for the subjects that have them."""
+    nesterov = bool(k.choose("nesterov", [False, True]))
+    rate, momentum, decay, norm = (k.real(name) for name in ("rate", "momentum", "decay", "norm"))
+    k.assume((rate > 0) & (decay >= 0) & (norm > 0))
+    return Setup(rate, momentum, decay=decay, norm=norm, nesterov=nesterov)
+
+
+def _sgd(k: Any, sgd: Any, less_decay: bool) -> None:
+    now, g, count, setup = state(k), k.real("g"), k.real("K"), sgd_setup(k)
+    k.assume(count >= 1)
+
+    def base() -> None:
+        k.check(CLAUSE, k.same(count * 0, 0), "buffers that are empty are related")
+
+    def step() -> None:
+        decay = setup.decay / count if less_decay else setup.decay
+        scaled = sgd.step(now, g, replace(setup, rate=count * setup.rate, decay=decay))
+        without = sgd.step(State(now.w, count * now.m, now.v), count * g, setup)
+        k.cover("eight micro-batches", (g > 0) & (count == K) & (setup.beta1 > 0))
+        k.check(CLAUSE, k.same(without.w, scaled.w), "the weights are the same")
+        k.check(CLAUSE, k.same(without.m, count * scaled.m), "the buffer is K times as large")
+
+    k.inductive(base, step)
+
+
+def like_larger_rate(k: Any, sgd: Any) -> None:
+    """SGD: without 1/K at rate eta the weights are those with 1/K at rate K eta, for every K and every step."""
+    _sgd(k, sgd, less_decay=False)
+
+
+def like_larger_rate_and_less_decay(k: Any, sgd: Any) -> None:
+    """SGD with coupled decay: without 1/K at rate eta it is rate K eta with the decay divided by K."""
+    _sgd(k, sgd, less_decay=True)
+
+
+def clipped_step(k: Any, sgd: Any) -> None:
+    """SGD behind a clip: without 1/K the step is 1 to K times as long; once where both clip, K where neither does."""
+    g, count, norm, rate = (k.real(name) for name in ("g", "K", "norm", "rate"))
+    k.assume((g > 0) & (count >= 1) & (norm > 0) & (rate > 0))
+    setup, start = Setup(rate, 0 * rate, norm=norm), State(0 * g, 0 * g, 0 * g)
+    short, long = (0 - sgd.step(start, x, setup).w for x in (g, count * g))
+    k.cover("between the two", (count * g > norm) & (g < norm))
+    k.check(CLAUSE, (short <= long) & (long <= count * short), "1 to K times as long")
+    if g >= norm:
+        k.check(CLAUSE, k.same(long, short), "both are clipped: the missing 1/K changes nothing")
+    if count * g <= norm:
+        k.check(CLAUSE, k.same(long, count * short), "neither is clipped: K times as long")
+
+
+def adam_setup(k: Any, eps: Any) -> tuple[Setup, tuple[Any, Any]]:
+    """Any rate, betas and decay, and any corrections that they can have."""
+    rate, b1, b2, decay, norm = (k.real(name) for name in ("rate", "beta1", "beta2", "decay", "norm"))
+    c1, c2 = k.real("1 - beta1^t"), k.real("1 - beta2^t")
+    for x in (b1, b2):
+        k.assume((x >= 0) & (x < 1))
+    for x in (c1, c2):
+        k.assume((x > 0) & (x <= 1))
+    k.assume((decay >= 0) & (norm > 0) & (rate > 0))
+    return Setup(rate, b1, b2, eps, decay, norm), (c1, c2)
+
+
+def scale_invariant(k: Any, adam: Any) -> None:
+    """AdamW, eps = 0: c times the gradients give the same weights, c times m and c^2 times v, at every step."""
+    now, g, c = state(k), k.real("g"), k.real("c")
+    setup, corrections = adam_setup(k, 0)
+    k.assume(c > 0)
+    if k.choose("a step", ["a later one", "the first"]) == "the first":
+        now = State(now.w, 0 * c, 0 * c)
+        k.assume(g != 0)
+    else:
+        k.assume((now.v > 0) & (setup.beta2 > 0))
+
+    def base() -> None:
+        k.check(CLAUSE, k.same(c * 0, 0) & k.same(c * c * 0, 0), "moments that are empty are related")
+
+    def step() -> None:
+        one = adam.step(now, g, setup, corrections)
+        many = adam.step(State(now.w, c * now.m, c * c * now.v), c * g, setup, corrections)
+        k.cover("a factor of eight", (c == K) & (setup.decay > 0))
+        k.check(CLAUSE, k.same(many.m, c * one.m), "the first moment is c times as large")
+        k.check(CLAUSE, k.same(many.v, c * c * one.v), "the second moment is c^2 times as large")
+        k.check(CLAUSE, k.same(many.w, one.w), "the weights are the same")
+
+    k.inductive(base, step)
+
+
+def eps_effect(k: Any, adam: Any) -> None:
+    """AdamW: with root r of v_hat, c times the gradients change the update by (c - 1) eps / (c r + eps) of itself."""
+    first, root, least, eps, c = (k.real(name) for name in ("m_hat", "r", "least r", "eps", "c"))
+    k.assume((root > 0) & (least > 0) & (least <= root) & (eps > 0) & (c >= 1))
+    setup = Setup(RATE, BETA1, BETA2, eps)
+    one, many = adam.direction(first, root, setup), adam.direction(c * first, c * root, setup)
+    k.cover("a factor of eight and a gradient", (c == K) & (first > 0))
+    k.check(CLAUSE, k.same((many - one) * (c * root + eps), one * (c - 1) * eps), "exactly, where r is known")
+    size = abs(one)
+    k.check(CLAUSE, abs(many - one) * (c * least + eps) <= size * (c - 1) * eps, "at most, where r is at least that")
+    k.check(CLAUSE, (abs(many) >= size) & (abs(many) <= c * size), "1 to c times as long, never more")
+
+
+def first_step(k: Any, adam: Any) -> None:
+    """AdamW from empty moments: the first step is shorter than the rate whatever the gradient is multiplied by."""
+    g, c, eps, rate = (k.real(name) for name in ("g", "c", "eps", "rate"))
+    k.assume((c >= 1) & (eps > 0) & (rate > 0))
+    setup, corrections = Setup(rate, BETA1, BETA2, eps), (1 - BETA1, 1 - BETA2)
+    moved = adam.step(State(0 * g, 0 * g, 0 * g), c * g, setup, corrections).w
+    k.cover("a gradient", (g > 1) & (c == K))
+    k.check(CLAUSE, (moved < rate) & (-moved < rate), "shorter than the rate")
+
+
+def longest_step(k: Any, adam: Any) -> None:
+    """AdamW, default betas: no element ever moves by 7.28 rates or more, whatever the gradients are and are scaled by.
+
+    m^2 <= LIMIT v by Cauchy and Schwarz, step by step; and 1 - beta2^t <= (1 - beta1^t)^2 from 2 beta1^t <= beta2^t,
+    which holds from t = 7 on and is kept by a step; the ones before are computed.
+    """
+    now, g, p1, p2, eps = state(k), k.real("g"), k.real("beta1^t"), k.real("beta2^t"), k.real("eps")
+    c1, c2, m, root = (k.real(name) for name in ("1 - beta1^t", "1 - beta2^t", "m at last", "sqrt v_hat"))
+    setup = Setup(RATE, BETA1, BETA2, eps)
+
+    def base() -> None:
+        k.check(CLAUSE, k.same(eps * 0, 0), "moments that are empty satisfy m^2 <= LIMIT v")
+        for t in range(1, 8):
+            k.check(CLAUSE, 1 - BETA2**t <= (1 - BETA1**t) ** 2, f"the corrections at t={t}")
+        k.check(CLAUSE, 2 * BETA1**7 <= BETA2**7, "from t = 7 on")
+
+    def step() -> None:
+        k.assume((eps > 0) & (now.m * now.m <= LIMIT * now.v) & (now.v >= 0))
+        m, v = adam.moments(now, g, setup)
+        k.cover("a gradient", g > 1)
+        k.check(CLAUSE, m * m <= LIMIT * v, "m^2 <= LIMIT v")
+        k.assume((p1 > 0) & (2 * p1 <= p2) & (p2 <= 1))
+        k.check(CLAUSE, 2 * p1 * BETA1 <= p2 * BETA2, "2 beta1^t <= beta2^t is kept")
+        k.check(CLAUSE, 1 - p2 <= (1 - p1) * (1 - p1), "1 - beta2^t <= (1 - beta1^t)^2")
+
+    k.inductive(base, step)
+    k.assume((c1 > 0) & (c2 > 0) & (root > 0) & (c2 <= c1 * c1) & (m * m <= LIMIT * root * root * c2))
+    update = adam.direction(m / c1, root, setup)
+    k.check(CLAUSE, (update < Fraction(728, 100)) & (-update < Fraction(728, 100)), "the update is below 7.28 rates")
+
+
+def as_larger_rate(k: Any, adam: Any) -> None:
+    """The claim: without 1/K, K = 8 at 1e-3 steps as with 1/K at 8e-3. On the first step from empty moments.
+
+    `params.part` is `gradient` (no decay) or `decay` (no gradient): either alone refutes it.
+    """
+    w, x, eps = (k.real(name) for name in ("w", "x", "eps"))
+    k.assume((eps > 0) & (x > 0))
+    g, decay = (x, 0 * x) if k.params["part"] == "gradient" else (0 * x, x)
+    start, corrections = State(w, 0 * x, 0 * x), (1 - BETA1, 1 - BETA2)
+    setup = Setup(RATE, BETA1, BETA2, eps, decay)
+    without = adam.step(start, K * g, setup, corrections)
+    larger = adam.step(start, g, replace(setup, rate=K * RATE), corrections)
+    k.cover("any weight", w > 0)
+    k.check(CLAUSE, k.same(without.w, larger.w), "the weights are the same")
+
+
+def switched(k: Any, adam: Any) -> None:
+    """The claim: dropping 1/K in the middle of a run changes nothing, eps = 0: on moments of gradients all equal."""
+    g, w = k.real("g"), k.real("w")
+    k.assume(g > 0)
+    now, setup = State(w, g, g * g), Setup(RATE, BETA1, BETA2)
+    k.cover("a gradient", g > 1)
+    same, larger = (adam.step(now, x, setup, (1, 1)).w for x in (g, K * g))
+    k.check(CLAUSE, k.same(larger, same), "the weights are the same")
