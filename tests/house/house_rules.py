@@ -22,7 +22,7 @@ MOST_LINES = 600
 MOST_FUNCTION_LINES = 60
 
 # The plugin skips checks that nobody asks for, and is no test; a browser is no package that a test can ask for.
-SKIPPING = ("src/gradproof/pytest_plugin.py", "tests/unit/test_render_browser.py")
+SKIPPING = ("src/gradproof/pytest_plugin.py", "tests/unit/report/test_render_browser.py")
 Z3_HOME = "src/gradproof/arith/smt.py"
 TORCH_HOMES = (
     "src/gradproof/execution/methods/",

@@ -9,8 +9,9 @@ from __future__ import annotations
 import copy
 from typing import Any
 
+import study_sample as studies
+
 from gradproof.core.outcome import DECISION, EXIT_CODE, MEANING, Exit, Expect, Outcome
-from tests.unit import study_sample as studies
 
 Report = dict[str, Any]
 UNIT = {"fp32": 2.0**-24, "fp32-tf32": 2.0**-24, "fp16": 2.0**-24, "bf16": 2.0**-24, "fp16-params": 2.0**-24}

@@ -15,8 +15,8 @@ from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, Row, T
 
 HEAD = """# Operators that shadow execution knows
 
-Written by `python -m gradproof.shadow.tablegen`. On its own examples, in `tests/unit/test_shadow_rows.py`, every row is
-compared with the real kernel in the domains `value` and `real`, and where a bound is claimed in `rounding`; `field` and
+Written by `python -m gradproof.shadow.tablegen`. On its examples, `tests/unit/shadow/test_shadow_rows.py` compares
+every row with the real kernel in the domains `value`, `real` and, where a bound is claimed, `rounding`; `field` and
 `weight` are compared with the real terms modulo their primes where these are rational, and elsewhere run twice. Forms
 in place (`add_`) and with `out=` follow from the row and are not counted. An operator that is not here is decomposed as
 torch decomposes it; where torch does not, it is an error that names it. To add a row: `gradproof.shadow.register`.

@@ -1,0 +1,94 @@
+"""Counterexamples of whole checks over symbolic values, told as windows of events by their replay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import report_sample as sample
+import torch
+from test_smt_run import claim, run
+
+from gradproof.core.outcome import Expect, Outcome
+from gradproof.core.timeline import from_json
+from gradproof.execution.methods import counterexample as telling
+from gradproof.execution.methods.counterexample import FLOATS, Said, listening, traced
+from gradproof.execution.methods.observe import phases
+from gradproof.report.formats import html, markdown
+from models.accumulation.loop import Vector
+from models.accumulation.mutants import MUTANTS
+
+
+def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() -> None:
+    heard: list[bool] = []
+
+    class Spy(MUTANTS["missing_scale"].subject):  # type: ignore[misc,name-defined]
+        def zero(self, buffer: Vector) -> Vector:
+            heard.append(telling.heard())
+            return tuple(super().zero(buffer))
+
+    check = claim(
+        "symbolic.accumulation.loop:exact_equivalence", "GA-EQ-001", mutants=("missing_scale",),
+        bounds={"micro_batches": 2, "elements": 1, "samples": 1},
+    )  # fmt: skip
+    spied = {"missing_scale": replace(MUTANTS["missing_scale"], subject=Spy)}
+    control = run(check, mutants=spied).controls[1]
+    assert control.killed, control.reason
+    assert control.counterexample is not None
+    line = from_json(control.counterexample["trace"])
+    assert [t.event for _, t in line.faults if t.refused] == ["accumulate"]
+    explored = heard.index(True)
+    assert explored > 0
+    assert not telling.heard()
+
+
+def test_an_expected_refutation_is_told_without_an_event_to_blame() -> None:
+    bounds = {"micro_batches": 2, "elements": 1, "samples": 2}
+    found = run(
+        claim("symbolic.accumulation.loop:weighted_equivalence", "GA-EQ-001", bounds=bounds, expect=Expect.REFUTED)
+    )
+    assert found.outcome is Outcome.REFUTED
+    assert found.counterexample is not None
+    line = from_json(found.counterexample["trace"])
+    assert [(t.event, t.refused, t.harm) for _, t in line.faults] == [("end", "", "GA-EQ-001 breaks")]
+
+
+def test_a_loop_without_hooks_of_the_harness_is_told_by_what_torch_does() -> None:
+    def loop(scale: float, clips: bool = False) -> list[Said]:
+        weight = torch.nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.5)
+        with listening() as said, phases():
+            (weight.sum() * scale).backward()
+            if clips:
+                torch.nn.utils.clip_grad_norm_([weight], 10.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        return said
+
+    plain = torch.Tensor.backward, torch.optim.Optimizer.zero_grad, torch.nn.utils.clip_grad_norm_
+    ours = loop(3.0, clips=True)
+    assert [s.event for s in ours] == ["backward", "clip", "step", "zero"]
+    assert ours[0].after == 6.0
+    assert ours[2].after == (-0.5, -0.5)
+    assert (torch.Tensor.backward, torch.optim.Optimizer.zero_grad, torch.nn.utils.clip_grad_norm_) == plain
+    line = from_json(traced("T-001", ours, loop(1.0), "T-001 breaks", FLOATS)["trace"])
+    assert [(i, t.event, t.refused) for i, t in line.faults] == [
+        (1, "backward", "the reference has 2 here"),
+        (4, "zero", ""),
+    ]
+    with listening() as said:
+        torch.ones(1, requires_grad=True).sum().backward()
+    assert said == []
+
+
+def test_a_page_draws_a_real_run_with_the_event_to_blame() -> None:
+    check = claim("symbolic.accumulation.protocol:step_count", "GA-INV-003", mutants=("step_per_micro_batch",))
+    control = run(check).controls[1]
+    assert control.killed, control.reason
+    report = sample.green()
+    held = next(k for c in report["checks"] for k in c["controls"] if k["killed"] and k["counterexample"])
+    held |= {"name": "step_per_micro_batch", "counterexample": control.counterexample}
+    page = html.render(report)
+    drawing = page.partition("Timeline of step_per_micro_batch")[2].partition("</svg>")[0]
+    assert drawing.count('stroke="#c62828"') == 1
+    assert "step: the reference does accumulate here" in drawing
+    assert "step: the reference does accumulate here" in markdown.render(report)

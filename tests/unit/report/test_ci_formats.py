@@ -1,0 +1,179 @@
+"""JUnit, SARIF, GitHub and NDJSON: valid for other people's schemas, and never green where the gate is not."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+import xmlschema
+from report_sample import green, judged, partial, red
+
+from gradproof.core.outcome import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
+from gradproof.report.formats import github, junit, sarif
+from gradproof.report.views import Level, Standing, level_of, rows, standing_of
+
+DATA = Path(__file__).resolve().parents[2] / "data"
+XSD = [xmlschema.XMLSchema(DATA / name) for name in ("junit-10.xsd", "junit-4.xsd")]
+SARIF = json.loads((DATA / "sarif-2.1.0.schema.json").read_text(encoding="utf-8"))
+SAMPLES = {"green": green, "red": red, "partial": partial}
+Report = dict[str, Any]
+
+
+def of_nobody(report: Report) -> Report:
+    """The same report, of the packaged reference, where no workspace was found."""
+    report["contract"]["warnings"] = [NO_WORKSPACE]
+    return report
+
+
+def every_outcome() -> Report:
+    """A report with a check of every outcome, required and not, and texts that no format may take as its own."""
+    report = green()
+    rows = [c for c in report["checks"] if c["expect"] == "holds"]
+    for i, (check, outcome) in enumerate(zip(rows, [*Outcome] * 2, strict=False)):
+        check["outcome"], check["required"] = str(outcome), i < len(Outcome)
+        check["fresh"] = outcome is not Outcome.NOT_RUN
+        check["effect"], check["meaning"] = str(DECISION[Expect.HOLDS, outcome]), MEANING[outcome]
+        check["reason"] = 'a,b:c%d <e> & "f" ]]> ::error::g \x00\x1b é\nnext line'
+    return judged(report)
+
+
+def cases(text: str) -> dict[str, str]:
+    """The verdict of each test case of a JUnit document."""
+    found = {}
+    for case in ET.fromstring(text).iter("testcase"):
+        name = case.attrib["name"]
+        assert name not in found
+        found[name] = case[0].tag if len(case) else "passed"
+    return found
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_junit_is_valid_for_both_schemas(name: str) -> None:
+    text = junit.render([SAMPLES[name](), every_outcome()])
+    assert NO_WORKSPACE not in text
+    for made in (text, junit.render([of_nobody(SAMPLES[name]())])):
+        for schema in XSD:
+            schema.validate(made)
+    assert NO_WORKSPACE in made
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_junit_is_green_exactly_where_the_gate_is_met(name: str) -> None:
+    report = SAMPLES[name]()
+    bad = [v for v in cases(junit.render([report])).values() if v in ("failure", "error")]
+    assert (bad == []) is report["verdict"]["met"]
+
+
+def test_junit_counts_what_it_shows() -> None:
+    text = junit.render([every_outcome()])
+    suite = next(ET.fromstring(text).iter("testsuite"))
+    found = list(cases(text).values())
+    told = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+    assert told == {"tests": len(found), "failures": found.count("failure"), "errors": found.count("error"),
+                    "skipped": found.count("skipped")}  # fmt: skip
+    assert min(told.values()) > 0
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_sarif_is_valid_and_holds_only_what_is_not_discharged(name: str) -> None:
+    report = SAMPLES[name]()
+    log = json.loads(sarif.render([report]))
+    jsonschema.Draft7Validator(SARIF, format_checker=jsonschema.FormatChecker()).validate(log)
+    (run,) = log["runs"]
+    assert (run["results"] == []) is report["verdict"]["met"]
+    good = {c["id"] for c in report["checks"] if c["effect"] == "DISCHARGED"}
+    assert good.isdisjoint(r["ruleId"] for r in run["results"])
+    assert [run["tool"]["driver"]["rules"][r["ruleIndex"]]["id"] for r in run["results"]] == [
+        r["ruleId"] for r in run["results"]
+    ]
+
+
+def test_sarif_of_every_outcome() -> None:
+    log = json.loads(sarif.render([every_outcome()]))
+    jsonschema.Draft7Validator(SARIF).validate(log)
+    results = log["runs"][0]["results"]
+    prints = [r["partialFingerprints"]["primaryLocationLineHash"] for r in results]
+    assert len(set(prints)) == len(prints) > 10
+    assert {r["level"] for r in results} == {"error", "warning"}
+    place = next(r for r in results if r["ruleId"] == "KANI-GA-001")["locations"][0]["physicalLocation"]
+    assert place["region"] == {"startLine": 120, "startColumn": 5}
+    assert place["artifactLocation"]["uri"] == "proofs/gradient-accumulation-kernel-v1/contract.yaml"
+
+
+def test_sarif_keeps_errors_before_warnings_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sarif, "MOST", 3)
+    results = json.loads(sarif.render([every_outcome()]))["runs"][0]["results"]
+    assert [r["level"] for r in results] == ["error"] * 3
+
+
+def test_sarif_where_no_workspace_was_found() -> None:
+    log = json.loads(sarif.render([of_nobody(green()), red()]))
+    jsonschema.Draft7Validator(SARIF).validate(log)
+    told = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
+    assert told == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
+
+
+COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*")
+
+
+def test_annotations_are_one_line_each_ten_of_a_kind() -> None:
+    report = every_outcome()
+    lines = github.render([report]).splitlines()
+    assert all(COMMAND.fullmatch(line) for line in lines)
+    kinds = [line.split()[0] for line in lines]
+    levels = [r.level for r in rows(report)]
+    assert levels.count(Level.ERROR) > github.MOST
+    assert kinds.count("::error") == github.MOST
+    assert f"(and {levels.count(Level.ERROR) - github.MOST} more" in lines[github.MOST - 1]
+    assert kinds.count("::warning") == min(levels.count(Level.WARNING), github.MOST)
+
+
+def test_the_first_of_ten_warnings_says_that_no_workspace_was_found() -> None:
+    first = f"::warning title=gradproof::{NO_WORKSPACE}"
+    lines = github.render([of_nobody(every_outcome())]).splitlines()
+    assert lines[0] == first
+    assert all(COMMAND.fullmatch(line) for line in lines)
+    warnings = [row for row in rows(every_outcome()) if row.level is Level.WARNING]
+    assert [line.split()[0] for line in lines].count("::warning") == min(len(warnings) + 1, github.MOST)
+    assert [line.split()[0] for line in github.render([of_nobody(green())]).splitlines()] == ["::warning", "::notice"]
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_annotations_say_an_error_exactly_where_the_gate_is_not_met(name: str) -> None:
+    report = SAMPLES[name]()
+    assert ("::error" not in github.render([report])) is report["verdict"]["met"]
+
+
+def test_the_summary_is_cut_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = github.summary([green()])
+    monkeypatch.setattr(github, "SUMMARY_BYTES", 2000)
+    short = github.summary([green()])
+    assert len(short.encode()) <= 2000 < len(whole.encode())
+    assert short.endswith(github.CUT)
+
+
+@pytest.mark.parametrize("required", [True, False])
+@pytest.mark.parametrize("expect", list(Expect))
+@pytest.mark.parametrize("outcome", list(Outcome))
+def test_nothing_passes_that_is_not_discharged(outcome: Outcome, expect: Expect, required: bool) -> None:
+    effect = DECISION[expect, outcome]
+    standing = standing_of(outcome, effect, required)
+    assert (standing is Standing.PASSED) is (effect is Effect.DISCHARGED)
+    assert (standing is Standing.SKIPPED) is (outcome is Outcome.NOT_RUN and not required)
+    assert (level_of(outcome, standing) is None) is (standing in (Standing.PASSED, Standing.SKIPPED))
+
+
+def test_the_mapping_of_the_table() -> None:
+    """The verdict mapping that release managers know: refuted fails, inconclusive is an error."""
+    told = {o: standing_of(o, DECISION[Expect.HOLDS, o], True) for o in Outcome}
+    failed = {o for o, s in told.items() if s is Standing.FAILED}
+    assert failed == {Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS}
+    assert {o for o, s in told.items() if s is Standing.PASSED} == {Outcome.HOLDS}
+    warned = {o for o, s in told.items() if level_of(o, s) is Level.WARNING}
+    assert warned == {Outcome.BOUND_HIT, Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.OPAQUE, Outcome.OUTSIDE,
+                      Outcome.NOT_RUN}  # fmt: skip

@@ -1,0 +1,319 @@
+"""The second judge, loops that ignore `run`, lost sight, reported losses, and what one window or one N cannot show."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shadow_second as loops
+import shadow_steps as steps
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Noted, Run, decimals, numbers
+from gradproof.shadow.result import Verification
+from gradproof.shadow.verify import decide, numbers as numeric, obligations, verifier as verify
+from gradproof.testing import assert_accumulates
+
+HOLDS, REFUTED, UNKNOWN, OUTSIDE, NOT_RUN = (
+    Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN, Outcome.OUTSIDE, Outcome.NOT_RUN,
+)  # fmt: skip
+
+
+def outcomes(found: Verification) -> dict[str, Outcome]:
+    return {r.obligation: r.outcome for r in found.results}
+
+
+def test_a_right_loop_holds_and_says_what_was_compared() -> None:
+    found = verify.check(loops.right)
+    assert set(outcomes(found).values()) == {HOLDS}
+    assert found.code == 0
+    note = next(n for n in found.notes if n.startswith("numbers compared"))
+    assert "own dtype" in note
+    assert "float64" in note
+    assert "16 times as large" in note
+
+
+def outcome_of_named(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
+    """GA-EQ-001 of a right loop in a file of this name, which seeds what is drawn."""
+    path = folder / f"{name}.py"
+    path.write_text((Path(__file__).parents[2] / "data/someones_script.py").read_text(encoding="utf-8"))
+    spec = spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, name, module)
+    spec.loader.exec_module(module)
+    return outcomes(verify.check(module.train, domains=("field",)))["GA-EQ-001"]
+
+
+def test_a_saturated_softmax_is_rounding_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers of these names some gradient is 1e-17 in one run and less in the other, at values times 16."""
+    names = ("right23", "right39", "right49")
+    assert {outcome_of_named(name, tmp_path, monkeypatch) for name in names} == {HOLDS}
+    monkeypatch.setattr(numeric, "lost_in_rounding", lambda a, b: False)
+    assert UNKNOWN in {outcome_of_named(name, tmp_path, monkeypatch) for name in names}
+
+
+def test_only_small_differences_are_lost_in_rounding() -> None:
+    some = np.array([1.0, 5e-23, 7e-9])
+    assert numeric.lost_in_rounding(some, np.array([1.0, 0.0, 7e-9]))
+    assert numeric.lost_in_rounding(some, np.array([1.0, 5e-23, 7e-9 + 1e-17]))
+    assert not numeric.lost_in_rounding(some, some)
+    assert not numeric.lost_in_rounding(some, np.array([1.0 + 2.0**-52, 5e-23, 8e-9]))
+
+
+# Numbers beside the proof
+
+
+@pytest.mark.parametrize(
+    ("step", "obligation", "text", "without"),
+    [
+        (loops.gradients_before, "GA-EQ-001", "differs by 1 ", UNKNOWN),
+        (loops.partly_zeroed, "GA-EQ-001", "in window 2 differs", UNKNOWN),
+        (loops.moving_buffer, "GA-INV-003", "module buffer calls at the end differs by 6 ", HOLDS),
+    ],
+)
+def test_what_differs_in_numbers_does_not_hold(
+    step: loops.Callable[[Run], Any], obligation: str, text: str, without: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without this judge the buffer's step is called proved; of the others the events alone are not sure."""
+    found = verify.check(step)
+    result = found.result(obligation)
+    assert (result.outcome, result.details["code"]) == (UNKNOWN, "judges-disagree")
+    assert "the two judges disagree" in result.reason
+    assert text in result.reason
+    assert REFUTED not in outcomes(found).values()
+    assert found.code == 4
+    monkeypatch.setattr(numeric.Numbers, "sides", lambda self: iter(()))
+    assert verify.check(step).result(obligation).outcome is without
+
+
+def test_rounding_alone_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The control of the tolerance: with none at all, a right loop differs."""
+    monkeypatch.setattr(obligations, "ROUNDINGS", 0)
+    monkeypatch.setattr(numeric, "SLACK", 0.0)
+    assert verify.check(loops.right).result("GA-EQ-001").outcome is UNKNOWN
+
+
+@pytest.mark.parametrize("step", [loops.zeroed_in_place, loops.zeroed_by_halves])
+def test_gradients_zeroed_in_place_hold(step: Callable[[Run], Any]) -> None:
+    assert verify.check(step).code == 0
+
+
+# The numbers of `run`
+
+
+@pytest.mark.parametrize(
+    ("step", "never"),
+    [
+        (loops.own_everything, "run.accum_steps and run.micro_batch_size"),
+        (loops.own_batch_size, "run.micro_batch_size"),
+        (loops.own_n, "run.accum_steps"),
+        (loops.own_windows, "run.windows"),
+    ],
+)
+def test_a_loop_that_ignores_run_is_not_decided(step: Callable[[Run], Any], never: str) -> None:
+    found = verify.check(step)
+    assert set(outcomes(found).values()) == {OUTSIDE}
+    reason = found.results[0].reason
+    assert "the function did not use run" in reason
+    assert never in reason
+    assert found.code == 4
+
+
+def test_a_loop_that_reads_other_names_of_run_is_decided() -> None:
+    assert verify.check(loops.by_chunks).code == 0
+
+
+def test_a_run_notes_what_is_read_and_counts_as_before() -> None:
+    noted = Noted(accum_steps=3, micro_batch_size=5)
+    assert noted.samples == Run(accum_steps=3, micro_batch_size=5).samples
+    assert noted.read == {"samples"}
+    assert noted.full_batch().micro_batch_size == 15
+    assert {"accum_steps", "effective_batch_size"} & noted.read
+
+
+@pytest.mark.parametrize(
+    ("options", "undecided"),
+    [
+        ({"accum_steps": 1}, {"GA-EQ-001", "GA-DATA-001", "GA-INV-004"}),
+        ({"windows": 1}, {"GA-INV-002"}),
+        ({"windows": 1, "tail": 1}, set()),
+    ],
+)
+def test_what_one_micro_batch_or_one_window_cannot_show(options: dict[str, int], undecided: set[str]) -> None:
+    found = verify.check(steps.plain, **options)
+    missing = [r for r in found.results if r.outcome is NOT_RUN and r.applies]
+    assert {r.obligation for r in missing} == undecided
+    assert {r.details["code"] for r in missing} <= {"trivial"}
+    assert found.code == (4 if undecided else 0)
+
+
+def test_the_losses_of_one_micro_batch_a_window_show_nothing() -> None:
+    assert verify.check(loops.right, accum_steps=1).result("GA-INV-001").details["code"] == "trivial"
+
+
+# Lost sight
+
+
+@pytest.mark.parametrize("name", loops.ADDERS)
+def test_a_buffer_of_the_loops_own_that_is_cleared_is_not_refuted(name: str) -> None:
+    found = verify.check(partial(loops.summed, add=loops.ADDERS[name]))
+    assert REFUTED not in outcomes(found).values()
+    assert found.result("GA-INV-004").outcome is HOLDS  # nothing in this run has fewer bits than fp32
+
+
+@pytest.mark.parametrize("name", loops.ADDERS)
+def test_a_buffer_of_the_loops_own_that_is_never_cleared_does_not_hold(name: str) -> None:
+    found = verify.check(partial(loops.summed, add=loops.ADDERS[name], clear=False))
+    assert found.result("GA-INV-002").outcome is not HOLDS
+    assert found.code != 0
+
+
+@pytest.mark.parametrize("name", loops.ADDERS)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_buffer_of_16_bits_does_not_hold(name: str, dtype: torch.dtype) -> None:
+    add = loops.ADDERS[name]
+    found = verify.check(partial(loops.summed, add=lambda h, g: add(h.to(dtype), g.to(dtype)), dtype=dtype))
+    assert found.result("GA-INV-004").outcome is not HOLDS
+    assert found.code != 0
+
+
+def test_losses_that_are_summed_and_passed_backward_once() -> None:
+    assert verify.check(loops.summed_once).result("GA-INV-004").outcome is HOLDS
+    half = verify.check(partial(loops.summed_once, dtype=torch.bfloat16)).result("GA-INV-004")
+    assert half.outcome is UNKNOWN
+    assert "one backward pass sums a whole window" in half.reason
+
+
+# Reported losses
+
+
+@pytest.mark.parametrize("shape", loops.SHAPES)
+def test_a_right_loss_in_any_shape_holds(shape: str) -> None:
+    found = verify.check(lambda run: loops.SHAPES[shape](loops.right(run)))
+    if shape == "millionths":  # rounded to integers, they differ by one here and there, or not at all
+        assert found.result("GA-INV-001").outcome is not REFUTED
+    else:
+        assert found.result("GA-INV-001").outcome is HOLDS, found.result("GA-INV-001").reason
+        assert found.code == 0
+
+
+@pytest.mark.parametrize("shape", loops.SHAPES)
+def test_a_divided_loss_in_any_shape_does_not_hold(shape: str) -> None:
+    def divided(run: Run) -> Any:
+        return loops.SHAPES[shape]([loss / run.accum_steps for loss in loops.right(run)])
+
+    result = verify.check(divided).result("GA-INV-001")
+    assert result.outcome is (UNKNOWN if shape == "millionths" else REFUTED), result.reason
+
+
+def test_a_loss_that_is_not_reported_is_no_obligation_that_holds() -> None:
+    found = verify.check(loops.reports_nothing)
+    result = found.result("GA-INV-001")
+    assert (result.outcome, result.applies) == (NOT_RUN, False)
+    assert "no reported loss was seen" in result.reason
+    assert found.code == 0
+    assert assert_accumulates(loops.reports_nothing).outcome is HOLDS
+
+
+def printing(run: Run, factor: int = 1, places: int = 7) -> None:
+    for window, loss in enumerate(loops.right(run)):
+        print(f"window {window}: loss {float(loss) * (factor if run.accum_steps > 1 else 1):.{places}f}, rate 1.00e-03")
+
+
+def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
+    result = verify.check(partial(printing, factor=4)).result("GA-INV-001")
+    assert (result.outcome, result.applies) == (UNKNOWN, True)
+    assert "the printed number 1 of 4 at the end differs by" in result.reason
+    capsys.readouterr()
+    found = verify.check(printing)
+    assert (found.result("GA-INV-001").outcome, found.code) == (NOT_RUN, 0)
+    assert not any("printed" in note for note in found.notes)
+    assert 0 < capsys.readouterr().out.count("window 0") <= 5, "what is printed at other values is not passed on"
+
+
+def test_a_closed_stdout_stops_no_loop_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    found = verify.check(partial(printing, factor=4))
+    assert found.result("GA-INV-001").outcome is UNKNOWN
+
+
+def test_printed_losses_are_equal_within_their_last_place() -> None:
+    assert verify.check(partial(printing, places=1)).code == 0
+
+
+def test_printed_numbers_of_micro_batches_are_not_compared() -> None:
+    def each(run: Run) -> None:
+        for loss in loops.each_micro_batch(run, 1.0):
+            print(f"{float(loss):.4f}")
+
+    found = verify.check(each)
+    assert (found.result("GA-INV-001").outcome, found.code) == (NOT_RUN, 0)
+    assert "not compared beside the proof: printed numbers: the run prints 8, the full batch 2" in found.notes
+
+
+def test_decimal_fractions_and_their_last_places() -> None:
+    text = "step 3/10 loss=-1.50 (v2.0.1) 2.5e-03, 7% .25 1e5 0.5s"
+    assert decimals(text) == [(-1.5, 0.01), (2.5e-3, 1e-4), (0.25, 0.01)]
+
+
+@pytest.mark.parametrize(("factor", "outcome"), [(1.0, HOLDS), (0.25, HOLDS), (0.5, UNKNOWN)])
+def test_one_number_a_micro_batch_is_the_mean_or_the_sum(factor: float, outcome: Outcome) -> None:
+    result = verify.check(lambda run: list(loops.each_micro_batch(run, factor if run.accum_steps > 1 else 1.0))).result(
+        "GA-INV-001"
+    )
+    assert result.outcome is outcome, result.reason
+
+
+def test_numbers_are_found_in_whatever_is_returned() -> None:
+    returned = [1, 2.5, True, None, "epoch 3: loss -1.5e-3 (v2)", {"a": (4, [5])}, loops.Report([6.0], "linear-8")]
+    assert numbers(returned) == [1.0, 2.5, 3.0, -0.0015, 4.0, 5.0, 6.0]
+    assert numbers(torch.tensor([7, 8])) == [7.0, 8.0]
+    assert numbers(torch.tensor([0.5])) == []  # compared by the domains
+
+
+# Nothing undecided ends with 0
+
+
+def test_an_error_probability_above_the_bound_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert verify.check(loops.right, domains=("field",)).code == 0
+    monkeypatch.setattr(decide, "MOST_ERROR", 0.0)
+    found = verify.check(loops.right, domains=("field",))
+    assert found.result("GA-EQ-001").outcome is UNKNOWN
+    assert "error probability" in found.result("GA-EQ-001").reason
+    assert found.code == 4
+
+
+def test_token_weights_over_the_bound_are_undecided_and_the_bound_is_an_option() -> None:
+    found = verify.check(loops.right, operations=10)
+    assert found.config["operations"] == 10
+    assert found.result("GA-EQ-001").outcome is UNKNOWN
+    assert "--operations" in found.result("GA-EQ-001").reason
+    assert found.code == 4
+    assert verify.check(loops.right, operations=10, domains=("field",)).code == 0
+
+
+def test_token_weights_that_a_domain_cannot_give_are_undecided() -> None:
+    def clipped(run: Run) -> None:
+        p = loops.parts(run)
+        step = p.optimizer.step
+
+        def clip_and_step() -> None:
+            torch.nn.utils.clip_grad_norm_(p.model.parameters(), float("inf"))
+            step()
+
+        p.optimizer.step = clip_and_step  # type: ignore[method-assign,assignment]
+        loops.trained(run, p)
+
+    found = verify.check(clipped)
+    assert found.result("GA-EQ-001").outcome is UNKNOWN
+    assert "token weights are not known" in found.result("GA-EQ-001").reason
+    assert found.code == 4
