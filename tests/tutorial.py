@@ -56,7 +56,7 @@ class Reader:
             elif block.kind == "python":
                 (self.folder / block.file).write_text(block.text, encoding="utf-8")
             elif block.kind == "diff":
-                self.mend(block)
+                self.help(block)
             else:
                 missing = [line for line in block.text.splitlines() if plain(line) not in plain(self.said)]
                 yield from (f"{line!r} is not in {self.said}" for line in missing)
@@ -73,7 +73,7 @@ class Reader:
             yield f"{text!r} ended with {done.returncode}: {self.said}"
         self.folder = Path(done.stdout.rstrip().splitlines()[-1])
 
-    def mend(self, block: Block) -> None:
+    def help(self, block: Block) -> None:
         """Replace the lines that are taken out by those that are put in. Raises ValueError where they are not there."""
         rows = block.text.splitlines(keepends=True)
         old, new = ("".join(r[1:] for r in rows if r[0] == sign) for sign in "-+")

@@ -128,7 +128,9 @@ class Session:
             found = next((p for p in places if is_file(p)), None)
             if found is None:
                 known = ", ".join(p.parent.name for p in self.workspace.contracts())
-                raise GradproofError("GP212", f"no contract {name!r}", f"one of {known}, or a file", "mend --contract")
+                raise GradproofError(
+                    "GP212", f"no contract {name!r}", f"one of {known}, or a file", "correct --contract"
+                )
             paths.setdefault(found.resolve(), found)
         return list(paths.values())
 
@@ -149,8 +151,8 @@ class Session:
         for name, where in self.settings.obligations:
             if name not in known:
                 near = difflib.get_close_matches(name, known, 1)
-                mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
-                raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", mend, where)
+                help = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
+                raise GradproofError("GP492", f"the obligation {name!r}", f"one of {', '.join(known)}", help, where)
 
     def _compared_with_others(self) -> None:
         """A baseline is no report of this workspace, which would be compared with itself."""

@@ -36,7 +36,7 @@ def attempt(path: Path) -> list[str]:
             assert problem.col > 0
             assert problem.where == f"{path}:{problem.line}:{problem.col}"
             assert problem.found
-            assert problem.mend
+            assert problem.help
         return [p.code for p in error.problems]
     return []
 

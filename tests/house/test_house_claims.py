@@ -273,11 +273,11 @@ def test_codes_are_found_in_values_and_nowhere_else() -> None:
 
 @pytest.mark.parametrize("code", EXPLANATIONS)
 def test_an_explanation_says_something(code: str) -> None:
-    meaning, mend = EXPLANATIONS[code]
+    meaning, help = EXPLANATIONS[code]
     assert len(meaning) > 20
-    assert len(mend) > 10
+    assert len(help) > 10
     assert meaning.endswith(".")
-    assert mend.endswith(".")
+    assert help.endswith(".")
 
 
 @each_page

@@ -302,7 +302,7 @@ def _base(profile: str, gpu: bool) -> Report:
                      "places": {"KANI-GA-001": [120, 5]},
                      "warnings": [{"code": "DEPENDENCY-ABSENT", "file": "contract.yaml", "line": 6, "col": 17,
                                    "found": "adamw-kernel-v1", "expected": "a contract of that id",
-                                   "mend": "add it under proofs/"}]},
+                                   "help": "add it under proofs/"}]},
         "gate": {"id": "F-GA-001", "criteria": [], "falsification": {
             "text": "remove the 1/N scaling", "turned_red": True, "why": "KANI-GA-001 refuted it at N = 2"}},
         "checks": [*_proofs(), *_runs(gpu), seeded], "measurements": measurements(gpu),

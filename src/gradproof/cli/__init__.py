@@ -157,8 +157,8 @@ def _said(text: str) -> None:
 def _failed(error: OSError) -> int:
     """Tell that output could not be written, and the exit code for it."""
     found = f"what was to be said could not be written: {error.strerror or error}"
-    mend = "free the disk, or send the output elsewhere; the verdict was not told"
-    _said(GradproofError("GP451", found, "a stdout and a stderr that take what is written", mend).render())
+    help = "free the disk, or send the output elsewhere; the verdict was not told"
+    _said(GradproofError("GP451", found, "a stdout and a stderr that take what is written", help).render())
     return EXIT_CODE[Exit.USAGE]
 
 

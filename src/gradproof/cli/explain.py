@@ -81,12 +81,12 @@ def _word(word: str) -> Iterator[str]:
     upper, lower = word.upper(), word.lower()
     if upper in EXPLANATIONS:
         yield f"{upper}: {EXPLANATIONS[upper].meaning}"
-        yield f"Mend: {EXPLANATIONS[upper].mend}"
+        yield f"Help: {EXPLANATIONS[upper].help}"
     if upper in list(Outcome):
         yield f"{upper}, an outcome: {MEANING[Outcome(upper)]}."
         for expect in Expect:
             yield f"  where the claim expects {expect}: {DECISION[expect, Outcome(upper)]}"
-        yield f"Mend: {NEXT[Outcome(upper)]}"
+        yield f"Help: {NEXT[Outcome(upper)]}"
     if upper in list(Effect):
         yield f"{upper}, an effect: {EFFECTS[Effect(upper)]}."
     if lower in list(Reach):
@@ -195,4 +195,4 @@ def _unknown(name: str, session: Session) -> GradproofError:
     folded = {k.casefold(): str(k) for k in known}
     near = [folded[k] for k in difflib.get_close_matches(name.casefold(), folded, n=4)]
     expected = f"perhaps {', '.join(near)}" if near else "an id that gradproof list shows, or a word of its output"
-    return GradproofError("GP216", f"nothing is called {name!r}", expected, "mend the id")
+    return GradproofError("GP216", f"nothing is called {name!r}", expected, "correct the id")

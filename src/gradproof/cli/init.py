@@ -95,7 +95,7 @@ def _function(tree: ast.Module, name: str, shown: str) -> None:
         _takes_one(found[name], shown)
     elif name not in set(_other_names(tree)):
         expected = _near(name, list(found)) or f"one of {', '.join(found) or 'its functions, and it has none'}"
-        raise GradproofError("GP471", f"no function {name!r} at the top level", expected, "mend the name", shown)
+        raise GradproofError("GP471", f"no function {name!r} at the top level", expected, "correct the name", shown)
 
 
 def _other_names(tree: ast.Module) -> Iterator[str]:
@@ -158,8 +158,8 @@ def _not_hidden(plan: Plan, folder: Path, made: Collection[Path]) -> None:
     root, top = loop.root.resolve(), loop.module.partition(".")[0]
     place = root.joinpath(*loop.module.split(".")).with_suffix(".py")
     if place in made:
-        found, mend = f"{place} is the loop, and init writes a file there", _rename(place.stem, place)
-        raise GradproofError("GP473", found, "a loop in a file of its own", mend, loop.shown)
+        found, help = f"{place} is the loop, and init writes a file there", _rename(place.stem, place)
+        raise GradproofError("GP473", found, "a loop in a file of its own", help, loop.shown)
     if top in CONTENT and (root != folder or top == loop.module):
         found = f"{loop.module!r} is hidden by the folder {top}/ of the workspace"
         raise GradproofError(

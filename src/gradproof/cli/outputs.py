@@ -60,8 +60,8 @@ def asked(texts: Sequence[str], json_: bool) -> list[Output]:
     if not loud:
         return [*_apart(outputs), Output("text", None)]
     if len(loud) > 1:
-        found, mend = f"{' and '.join(loud)}, all on stdout", f"give the others a path: {loud[-1]}=FILE"
-        raise GradproofError("GP430", found, "one output on stdout", mend)
+        found, help = f"{' and '.join(loud)}, all on stdout", f"give the others a path: {loud[-1]}=FILE"
+        raise GradproofError("GP430", found, "one output on stdout", help)
     return _apart(outputs)
 
 
@@ -69,7 +69,7 @@ def _apart(outputs: list[Output]) -> list[Output]:
     paths = [os.path.abspath(o.path) for o in outputs if o.path is not None and not is_stream(o.path)]
     twice = next((p for p in paths if paths.count(p) > 1), None)
     if twice is not None:
-        raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "mend --format")
+        raise GradproofError("GP430", f"two outputs in {twice}", "a file for each output", "correct --format")
     return outputs
 
 
@@ -77,8 +77,8 @@ def _output(text: str) -> Output:
     name, sign, path = text.partition("=")
     if name not in NAMES or (sign and not path):
         near = difflib.get_close_matches(name, NAMES, 1)
-        mend = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
-        raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", mend)
+        help = f"did you mean {near[0]!r}?" if near and name not in NAMES else "NAME or NAME=PATH"
+        raise GradproofError("GP431", f"--format {text!r}", f"one of {', '.join(NAMES)}, or NAME=PATH", help)
     if name == "ndjson" and ONE_EACH in path:
         raise GradproofError("GP434", f"--format {text!r}", "one path for all contracts", f"leave {ONE_EACH} out")
     stdout = name != "github" and sign and descriptor_of(path) == 1
@@ -89,8 +89,8 @@ def paged(outputs: Sequence[Output], contracts: int) -> None:
     """Raises GradproofError GP432 for one page of several contracts."""
     alone = [o for o in outputs if o.name == "html" and (o.path is None or ONE_EACH not in o.path)]
     if contracts > 1 and alone:
-        mend = f"put {ONE_EACH} into the path, or name one contract with --contract"
-        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", mend)
+        help = f"put {ONE_EACH} into the path, or name one contract with --contract"
+        raise GradproofError("GP432", f"{contracts} contracts in one page", "a page for each contract", help)
 
 
 class Outputs:
@@ -303,8 +303,8 @@ def _not_the_baseline(places: Sequence[tuple[str, Path]], options: Options, work
     for who, path in places:
         if os.path.realpath(path) in real:
             found, wanted = f"{who} would write over the baseline", "a file that is no part of what is judged"
-            mend = "name another file, or keep the reports of a release in a folder of their own"
-            raise GradproofError("GP433", found, wanted, mend, str(path))
+            help = "name another file, or keep the reports of a release in a folder of their own"
+            raise GradproofError("GP433", found, wanted, help, str(path))
 
 
 def _named(workspace: Workspace, options: Options) -> list[str]:

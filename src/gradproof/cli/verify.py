@@ -158,8 +158,8 @@ def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | Non
 
     if list(wanted) != [Output("text", None)] or shard is not None:
         found = f"--watch with --shard {shard}" if shard else f"--watch with --format {wanted[0].name}"
-        mend = "leave --format and --shard out; reports/ has the files"
-        raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", mend)
+        help = "leave --format and --shard out; reports/ has the files"
+        raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
     watching(options)
     return watched(options)
 

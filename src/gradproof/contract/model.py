@@ -264,25 +264,25 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if kind == "extra_forbidden":
         known = keys_at(model, path[:-1])
         near = difflib.get_close_matches(name, known, 1)
-        mend = f"did you mean {near[0]!r}?" if near else "remove it, or correct its name"
-        return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", mend)
+        help = f"did you mean {near[0]!r}?" if near else "remove it, or correct its name"
+        return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
         code = _missing(path)
         return Problem(code, shown, line, col, f"no {name!r}{inside}", f"the key {name!r}", f"add {name!r}")
     found = f"{_value(value)} as {_spell(path)}"
     if name == "reason" and "bounds" in path and isinstance(value, str | None):
-        mend = "say why the bound has this value and what reaching it means"
-        return Problem("GP106", shown, line, col, found, "a reason that is not blank", mend)
+        help = "say why the bound has this value and what reaching it means"
+        return Problem("GP106", shown, line, col, found, "a reason that is not blank", help)
     if name == "tolerance" and kind == "list_type" and _is_number(value):
-        mend = f"write tolerance: [{{dtype: fp32, value: {_text(value)}, metric: linf}}]"
-        return Problem("GP111", shown, line, col, found, "a tolerance for each dtype", mend)
+        help = f"write tolerance: [{{dtype: fp32, value: {_text(value)}, metric: linf}}]"
+        return Problem("GP111", shown, line, col, found, "a tolerance for each dtype", help)
     if kind in ("literal_error", "enum"):
         expected = str(context.get("expected"))
         near = difflib.get_close_matches(str(value), expected.replace(" or ", ", ").replace("'", "").split(", "), 1)
-        mend = f"did you mean {near[0]!r}?" if near else "use one of these"
-        return Problem(code, shown, line, col, found, expected, mend)
+        help = f"did you mean {near[0]!r}?" if near else "use one of these"
+        return Problem(code, shown, line, col, found, expected, help)
     if code == "GP104":
-        return Problem(code, shown, line, col, found, _expected(detail), _mend_type(kind, value))
+        return Problem(code, shown, line, col, found, _expected(detail), _help_type(kind, value))
     expected = _expected(detail)
     return Problem(code, shown, line, col, found, expected, "correct the value")
 
@@ -306,7 +306,7 @@ def _expected(detail: dict[str, Any]) -> str:
     return text.split(" or instance of ")[0]
 
 
-def _mend_type(kind: str, value: Any) -> str:
+def _help_type(kind: str, value: Any) -> str:
     if kind == "string_type" and (_is_number(value) or isinstance(value, bool)):
         return f'put it in quotes: "{_text(value)}"'
     if kind == "int_type" and isinstance(value, str) and value.strip().isdigit():

@@ -30,8 +30,8 @@ def lemma_names(r: Rules) -> None:
         params = clause.get("params")
         held = params.get("lemmas") if params is not None else None
         if held is None or not isinstance(held.value, list) or not held.value:
-            mend = "name them under params: lemmas"
-            r.error("GP103", held or clause, f"no lemmas in {r.label(clause)}", "the step contracts to check", mend)
+            help = "name them under params: lemmas"
+            r.error("GP103", held or clause, f"no lemmas in {r.label(clause)}", "the step contracts to check", help)
         else:
             rows.append((clause, held.value))
     for clause, nodes in rows:
@@ -79,8 +79,8 @@ def demanded(r: Rules) -> None:
 
 def _unknown_obligation(r: Rules, name: str, node: Node, known: list[str]) -> None:
     near = difflib.get_close_matches(name, known, 1)
-    mend = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
-    r.error("GP137", node, f"{name!r}, which is no obligation of this contract", f"one of: {', '.join(known)}", mend)
+    help = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
+    r.error("GP137", node, f"{name!r}, which is no obligation of this contract", f"one of: {', '.join(known)}", help)
 
 
 # -- What a step proof of a contract must state: its bounds, which are the largest n and the number of windows.
@@ -146,17 +146,17 @@ class Rules:
         self.claims = [*self.harnesses, *self.steps, *self.tests]
         self.ids = [i for n in self.obligations if (i := n.text("id")) is not None]
 
-    def error(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+    def error(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
         """A mistake at a node."""
-        self.errors.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+        self.errors.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
 
-    def warn(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+    def warn(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
         """A warning at a node."""
-        self.warnings.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+        self.warnings.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
 
-    def soft(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
+    def soft(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
         """A mistake in our dialect, a warning in a contract of the field."""
-        (self.error if self.ours else self.warn)(code, node, found, expected, mend)
+        (self.error if self.ours else self.warn)(code, node, found, expected, help)
 
     def named(self, clause: Node) -> list[Node]:
         """Nodes of the obligation names in a check, from both spellings."""
@@ -193,13 +193,13 @@ def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: 
     known = sorted(set(known))
     if node.value not in known:
         near = difflib.get_close_matches(node.value, known, 1)
-        mend = f"did you mean {near[0]!r}?" if near else f"correct the name, or add the {what}"
+        help = f"did you mean {near[0]!r}?" if near else f"correct the name, or add the {what}"
         r.soft(
             code,
             node,
             f"{by} names {node.value!r}, which is no {what}",
             f"one of: {', '.join(known) or 'none is declared'}",
-            mend,
+            help,
         )
 
 
@@ -293,13 +293,13 @@ def _covered(r: Rules) -> None:
     for clause in r.obligations:
         name = clause.text("id")
         if (name is not None and name not in named) or (name is None and not r.ours):
-            mend = "add a harness or a falsification test that names it"
+            help = "add a harness or a falsification test that names it"
             r.soft(
                 "GP113",
                 clause,
                 f"no check for {name or clause.text('property')}",
                 "a harness or a falsification test",
-                mend,
+                help,
             )
 
 
@@ -320,13 +320,13 @@ def _layers(r: Rules) -> None:
         nodes = [n for profile in ("ci", "release") for n in layers.items(profile) if isinstance(n.value, str)]
         missing = {n.value: n for n in reversed(nodes) if n.value in set(Layer) and n.value not in can[name]}
         for value, node in missing.items():
-            mend = f"add a check of {name} on {value}, or do not require it"
+            help = f"add a check of {name} on {value}, or do not require it"
             r.error(
                 "GP132",
                 node,
                 f"{name} requires {value}, and no check runs there",
                 f"of: {', '.join(sorted(can[name]))}",
-                mend,
+                help,
             )
 
 
@@ -360,9 +360,9 @@ def _gate(r: Rules) -> None:
     _repeated(r, [(n.value, n) for n in checks], "the gate check")
     for node in checks:
         if node.value not in criteria:
-            mend = f"add {node.value!r} to criteria with the obligations that decide it"
+            help = f"add {node.value!r} to criteria with the obligations that decide it"
             r.soft(
-                "GP114", node, f"the gate check {node.value!r} without criteria", "the obligations that decide it", mend
+                "GP114", node, f"the gate check {node.value!r} without criteria", "the obligations that decide it", help
             )
     for name, node in criteria.items():
         if checks and name not in [n.value for n in checks]:
@@ -465,9 +465,9 @@ def _field_gaps(r: Rules) -> None:
             )
     for clause in [*r.harnesses, *r.tests]:
         if isinstance(clause.value, dict) and not tolerate(clause.text("harness") or ""):
-            mend = "it counts as NOT_RUN until it names module:attribute"
+            help = "it counts as NOT_RUN until it names module:attribute"
             r.warn(
-                "GP127", clause, f"{r.label(clause)} names nothing that can be run", "harness: module:attribute", mend
+                "GP127", clause, f"{r.label(clause)} names nothing that can be run", "harness: module:attribute", help
             )
     if r.root.get("qa_gate") is None:
         r.warn("GP134", r.root, "no qa_gate", "a gate", "without a gate nothing can be released on this contract")

@@ -164,7 +164,7 @@ def load(root: Path) -> Settings:
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         found = str(error.strerror or error)
-        raise GradproofError("GP490", found, "a file that can be read", "mend it", f"{path}:1:1") from error
+        raise GradproofError("GP490", found, "a file that can be read", "correct it", f"{path}:1:1") from error
     text = _text(path, data)
     table = _table(path, text)
     return Settings() if table is None else _settings(path, text, table)
@@ -190,10 +190,10 @@ def _table(path: Path, text: str) -> dict[str, Any] | None:
         found = re.search(r"line (\d+), column (\d+)", str(error))
         line, col = found.groups() if found else ("1", "1")
         where = f"{path}:{line}:{col}"
-        raise GradproofError("GP490", f"it is no TOML: {error}", "a TOML document", "mend it", where) from None
+        raise GradproofError("GP490", f"it is no TOML: {error}", "a TOML document", "correct it", where) from None
     table = tool.get("gradproof") if isinstance(tool, dict) else None
     if table is not None and not isinstance(table, dict):
-        raise GradproofError("GP491", "tool.gradproof is no table", "[tool.gradproof]", "mend it", f"{path}:1:1")
+        raise GradproofError("GP491", "tool.gradproof is no table", "[tool.gradproof]", "correct it", f"{path}:1:1")
     return table
 
 
@@ -263,8 +263,8 @@ def _wrong(path: Path, text: str, errors: Sequence[Any]) -> GradproofError:
     more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     if first["type"] == "extra_forbidden":
         near = difflib.get_close_matches(str(loc[-1]), KEYS, 1)
-        mend = f"did you mean {near[0]!r}?" if near else "remove it"
-        return GradproofError("GP491", f"the unknown key {name!r}{more}", f"one of {', '.join(KEYS)}", mend, where)
+        help = f"did you mean {near[0]!r}?" if near else "remove it"
+        return GradproofError("GP491", f"the unknown key {name!r}{more}", f"one of {', '.join(KEYS)}", help, where)
     expected = str((first.get("ctx") or {}).get("expected") or first["msg"])
     found = f"{name} is missing" if first["type"] == "missing" else f"{name} = {first['input']!r}"
     return GradproofError("GP491", f"{found}{more}", expected, "correct the value", where)

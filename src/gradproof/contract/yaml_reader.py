@@ -39,7 +39,7 @@ _LINE_END = "\x85|\u2028|\u2029"
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake or gap, with a stable code, its place (lines and columns start at 1) and the mend."""
+    """One mistake or gap, with a stable code, its place (lines and columns start at 1) and the help."""
 
     code: str
     file: str
@@ -47,7 +47,7 @@ class Problem:
     col: int
     found: str
     expected: str
-    mend: str
+    help: str
 
     @property
     def where(self) -> str:
@@ -56,7 +56,7 @@ class Problem:
 
     def render(self) -> str:
         """Four short lines, as GradproofError writes them."""
-        return GradproofError(self.code, self.found, self.expected, self.mend, self.where).render()
+        return GradproofError(self.code, self.found, self.expected, self.help, self.where).render()
 
 
 class ContractErrors(GradproofError):
@@ -65,7 +65,7 @@ class ContractErrors(GradproofError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = sorted(problems, key=lambda p: (p.line, p.col, p.code))
         first = self.problems[0]
-        super().__init__(first.code, first.found, first.expected, first.mend, first.where)
+        super().__init__(first.code, first.found, first.expected, first.help, first.where)
 
     def render(self) -> str:
         """All problems, one after the other."""
@@ -155,8 +155,8 @@ def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:
             data = stream.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        mend = "give the path of a contract.yaml"
-        return b"", None, [Problem("GP119", shown, 1, 1, reason, "a file that can be read", mend)]
+        help = "give the path of a contract.yaml"
+        return b"", None, [Problem("GP119", shown, 1, 1, reason, "a file that can be read", help)]
     return data, *parse(data, shown)
 
 
@@ -216,8 +216,8 @@ def _tree(text: str, shown: str) -> tuple[Node | None, list[Problem]]:
         return None, [*builder.problems, _syntax(error, text, shown)]
     except (ValueError, LookupError, TypeError, AttributeError, AssertionError, RecursionError, MemoryError) as error:
         found = f"text that the YAML reader cannot take: {type(error).__name__}"
-        mend = "check the syntax near this line"
-        return None, [*builder.problems, Problem("GP117", shown, builder.line, 1, found, "YAML 1.2", mend)]
+        help = "check the syntax near this line"
+        return None, [*builder.problems, Problem("GP117", shown, builder.line, 1, found, "YAML 1.2", help)]
     return builder.root, builder.problems
 
 
@@ -232,8 +232,8 @@ def _syntax(error: Exception, text: str, shown: str) -> Problem:
         line, col = len(lines), len(lines[-1]) + 1
     row = lines[line - 1]
     tab = "\t" in row[: len(row) - len(row.lstrip())] or row[col - 1 : col] == "\t"
-    mend = "indent with spaces, not tabs" if tab else "check quotes, brackets and indentation here"
-    return Problem("GP117", shown, line, col, found[:300], "YAML 1.2", mend)
+    help = "indent with spaces, not tabs" if tab else "check quotes, brackets and indentation here"
+    return Problem("GP117", shown, line, col, found[:300], "YAML 1.2", help)
 
 
 def resolved(text: str, line: int, col: int) -> Node | None:
@@ -376,8 +376,8 @@ class _Builder:
         if text.isascii() or (half := re.search(_HALVES, text)) is None:
             return text
         found = f"the escape of U+{ord(half[0]):04X}, half of a surrogate pair, which is no character"
-        mend = "write the character itself, or \\U with its eight digits"
-        self.problems.append(Problem("GP118", self.shown, line, col, found, "UTF-8 text", mend))
+        help = "write the character itself, or \\U with its eight digits"
+        self.problems.append(Problem("GP118", self.shown, line, col, found, "UTF-8 text", help))
         return re.sub(_HALVES, "\ufffd", text)
 
     def _note_extras(self, event: Any, tag: str | None) -> None:
@@ -388,11 +388,11 @@ class _Builder:
 
     def _refuse(self, event: Any, found: str) -> None:
         line, col = _mark(event)
-        mend = "write the value out where it belongs"
-        self.problems.append(Problem("GP120", self.shown, line, col, found, "plain YAML in one document", mend))
+        help = "write the value out where it belongs"
+        self.problems.append(Problem("GP120", self.shown, line, col, found, "plain YAML in one document", help))
 
-    def _add(self, code: str, node: Node, found: str, expected: str, mend: str) -> None:
-        self.problems.append(Problem(code, self.shown, node.line, node.col, found, expected, mend))
+    def _add(self, code: str, node: Node, found: str, expected: str, help: str) -> None:
+        self.problems.append(Problem(code, self.shown, node.line, node.col, found, expected, help))
 
     def _stop(self, event: Any, found: str, expected: str) -> None:
         self.problems.append(_big(self.shown, *_mark(event), found, expected))

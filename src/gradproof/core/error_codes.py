@@ -1,4 +1,4 @@
-"""Error codes of single commands, GP4xx and GP5xx: what each means and how to mend it."""
+"""Error codes of single commands, GP4xx and GP5xx: what each means and how to fix it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 
 class Explanation(NamedTuple):
-    """What a code means, and how to mend it."""
+    """What a code means, and how to fix it."""
 
     meaning: str
-    mend: str
+    help: str
 
 
 COMMANDS: Mapping[str, Explanation] = {
@@ -29,7 +29,7 @@ COMMANDS: Mapping[str, Explanation] = {
     ),
     "GP404": Explanation(
         "The file was imported, and it has no function of this name at its top level.",
-        "Mend the name after the colon; the error lists what the file has.",
+        "Correct the name after the colon; the error lists what the file has.",
     ),
     "GP405": Explanation(
         "The training function cannot be called with one argument, or calling it would run nothing.",
@@ -164,7 +164,7 @@ COMMANDS: Mapping[str, Explanation] = {
     ),
     "GP471": Explanation(
         "The file that `gradproof init --loop` names has no function of this name at its top level.",
-        "Mend the name after the colon, or move the function out of the class or function that it is in.",
+        "Correct the name after the colon, or move the function out of the class or function that it is in.",
     ),
     "GP472": Explanation(
         "The function that `gradproof init --loop` names does not take one argument, so that it could not be called "
@@ -246,7 +246,7 @@ COMMANDS: Mapping[str, Explanation] = {
     ),
     "GP490": Explanation(
         "The workspace's pyproject.toml cannot be read, or is no TOML.",
-        "Mend the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",
+        "Correct the file at the place that is named; without a table [tool.gradproof] it is not needed at all.",
     ),
     "GP491": Explanation(
         "A key of [tool.gradproof] is unknown, or has a value that it cannot have.",
@@ -285,7 +285,7 @@ COMMANDS: Mapping[str, Explanation] = {
 }
 
 
-# -- Every stable error code: what it means and how to mend it. `gradproof explain CODE` prints a row.
+# -- Every stable error code: what it means and how to fix it. `gradproof explain CODE` prints a row.
 EXPLANATIONS: Mapping[str, Explanation] = {
     "GP101": Explanation(
         "The contract has a key that its dialect does not know. An unknown key is never skipped: it may be a claim.",
@@ -456,7 +456,7 @@ EXPLANATIONS: Mapping[str, Explanation] = {
     ),
     "GP205": Explanation(
         "A module of the workspace cannot be imported: it has a syntax error, or running it raised an exception.",
-        "Mend the module at the line that the error names.",
+        "Correct the module at the line that the error names.",
     ),
     "GP206": Explanation(
         "A package called models or symbolic that belongs to somebody else is already loaded in this process.",

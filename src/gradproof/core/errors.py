@@ -9,13 +9,13 @@ from __future__ import annotations
 
 
 class GradproofError(Exception):
-    """A user's mistake, with a stable code, a place, what was found, what was expected and the mend."""
+    """A user's mistake, with a stable code, a place, what was found, what was expected and the help."""
 
-    def __init__(self, code: str, found: str, expected: str, mend: str, where: str = "") -> None:
-        self.code, self.found, self.expected, self.mend, self.where = code, found, expected, mend, where
+    def __init__(self, code: str, found: str, expected: str, help: str, where: str = "") -> None:
+        self.code, self.found, self.expected, self.help, self.where = code, found, expected, help, where
         super().__init__(self.render())
 
     def render(self) -> str:
         """One error as four short lines."""
         head = f"{self.where}: {self.code}" if self.where else self.code
-        return f"{head}\n  found:    {self.found}\n  expected: {self.expected}\n  mend:     {self.mend}"
+        return f"{head}\n  found:    {self.found}\n  expected: {self.expected}\n  help:     {self.help}"

@@ -284,7 +284,10 @@ class Workspace:
         if not hasattr(value, part):
             names = sorted(n for n in dir(value) if not n.startswith("_"))
             raise GradproofError(
-                "GP204", f"{name}: no {part!r}", f"one of {', '.join(names[:12]) or 'no names at all'}", "mend the name"
+                "GP204",
+                f"{name}: no {part!r}",
+                f"one of {', '.join(names[:12]) or 'no names at all'}",
+                "correct the name",
             )
         return getattr(value, part)
 
@@ -294,12 +297,14 @@ class Workspace:
         except ModuleNotFoundError as e:
             if e.name is not None and (name == e.name or name.startswith(f"{e.name}.")):
                 place = self.root / (name.replace(".", "/") + ".py")
-                raise GradproofError("GP203", f"no module {name!r}", f"{place}", "mend the name or add the file") from e
+                raise GradproofError(
+                    "GP203", f"no module {name!r}", f"{place}", "correct the name or add the file"
+                ) from e
             raise _unimportable(name, e, self.root) from e
         except SyntaxError as e:
             where = f"{e.filename}:{e.lineno}:{e.offset}"
             raise GradproofError(
-                "GP205", f"{name} does not compile: {e.msg}", "a Python module", "mend the syntax", where
+                "GP205", f"{name} does not compile: {e.msg}", "a Python module", "correct the syntax", where
             ) from e
         except (Exception, SystemExit) as e:
             raise _unimportable(name, e, self.root) from e
@@ -342,7 +347,7 @@ def _mutant(registry: Any, key: str, name: str) -> Any:
         return registry[key].subject
     except (KeyError, TypeError, AttributeError) as e:
         known = ", ".join(sorted(registry)) if isinstance(registry, dict) else "a mapping of mutants"
-        raise GradproofError("GP209", f"{name}: no mutant {key!r}", known, "mend the mutant's name") from e
+        raise GradproofError("GP209", f"{name}: no mutant {key!r}", known, "correct the mutant's name") from e
 
 
 def _unimportable(name: str, error: BaseException, root: Path) -> GradproofError:
@@ -350,7 +355,7 @@ def _unimportable(name: str, error: BaseException, root: Path) -> GradproofError
     frames = [f for f in traceback.extract_tb(error.__traceback__) if _below(Path(f.filename), root)]
     where = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     found = f"importing {name} raised {type(error).__name__}: {error}"
-    return GradproofError("GP205", found, "a module that imports", "mend the module", where)
+    return GradproofError("GP205", found, "a module that imports", "correct the module", where)
 
 
 def is_workspace(folder: Path) -> bool:

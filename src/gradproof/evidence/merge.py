@@ -68,8 +68,8 @@ def merge(checks: Sequence[Check], store: Store, folders: Sequence[Path]) -> Mer
     """
     for folder in folders:
         if not folder.is_dir():
-            mend = "name the folders that `gradproof verify --shard` wrote its reports to"
-            raise GradproofError("GP484", f"{folder} is no folder", "a folder of reports", mend)
+            help = "name the folders that `gradproof verify --shard` wrote its reports to"
+            raise GradproofError("GP484", f"{folder} is no folder", "a folder of reports", help)
     planned = {check.id: check for check in checks}
     fresh: dict[str, list[Found]] = {}
     refused: list[tuple[Path, str]] = []
@@ -148,8 +148,8 @@ def _agree(fresh: Mapping[str, Iterable[Found]]) -> None:
             conflicts.append(f"{name}: {_told(answers[0])}, and {_told(other)}")
     if conflicts:
         more = f"; and {len(conflicts) - MOST_NAMED} more" if len(conflicts) > MOST_NAMED else ""
-        mend = "run it again with --no-cache where the answers came from; nothing was taken"
-        raise GradproofError("GP483", "; ".join(conflicts[:MOST_NAMED]) + more, "one answer to one claim", mend)
+        help = "run it again with --no-cache where the answers came from; nothing was taken"
+        raise GradproofError("GP483", "; ".join(conflicts[:MOST_NAMED]) + more, "one answer to one claim", help)
 
 
 def _told(found: Found) -> str:

@@ -123,8 +123,8 @@ def _legible(trace: Mapping[str, Any]) -> Timeline:
     try:
         line = from_json(trace)
     except ValueError as error:
-        mend = "make the report again from its evidence: gradproof report"
-        raise GradproofError("REPORT-SHAPE", str(error), "a timeline", mend) from error
+        help = "make the report again from its evidence: gradproof report"
+        raise GradproofError("REPORT-SHAPE", str(error), "a timeline", help) from error
     ticks = tuple(Tick(**{key: one_line(word) for key, word in asdict(t).items()}) for t in line.ticks)
     return Timeline(one_line(line.title), one_line(line.start), ticks)
 

@@ -492,9 +492,9 @@ def freshness(check: Mapping[str, Any]) -> str:
 
 
 def warning_words(warning: Any) -> str:
-    """A warning of the contract: a string, or a mapping with a place, what was found and the mend."""
+    """A warning of the contract: a string, or a mapping with a place, what was found and the help."""
     if not isinstance(warning, Mapping):
         return str(warning)
     place = ":".join(str(warning[k]) for k in ("file", "line", "col") if warning.get(k) is not None)
-    told = [f"{k} {warning[k]}" for k in ("found", "expected", "mend") if warning.get(k)]
+    told = [f"{k} {warning[k]}" for k in ("found", "expected", "help") if warning.get(k)]
     return " ".join(filter(None, (place, str(warning.get("code") or ""), "; ".join(told))))

@@ -113,16 +113,18 @@ def function_of(module: ModuleType, name: str, where: str) -> Callable[..., Any]
         own = [k for k, v in vars(module).items() if callable(v) and getattr(v, "__module__", "") == module.__name__]
         near = difflib.get_close_matches(name, own, n=3) or own[:8]
         expected = f"one of {', '.join(near)}" if near else "a function of one argument in that file"
-        raise GradproofError("GP404", f"no function called {name!r}", expected, "mend the name after the colon", where)
+        raise GradproofError(
+            "GP404", f"no function called {name!r}", expected, "correct the name after the colon", where
+        )
     return takes_run(found, f"{where}:{name}")
 
 
 def takes_run(function: Any, where: str = "") -> Callable[..., Any]:
     """The function itself, if it can be called with one argument. Raises GradproofError GP405."""
-    mend = "write `def step(run): ...` and train with run.accum_steps and run.micro_batch_size"
+    help = "write `def step(run): ...` and train with run.accum_steps and run.micro_batch_size"
 
     def refused(found: str) -> GradproofError:
-        return GradproofError("GP405", found, "a function that takes one Run and trains", mend, where)
+        return GradproofError("GP405", found, "a function that takes one Run and trains", help, where)
 
     if not callable(function) or isinstance(function, type):
         raise refused("a class" if isinstance(function, type) else f"a {type(function).__name__}, which is no function")
@@ -156,7 +158,7 @@ def complete(verification: Verification, ranks: int) -> Verification:
 
 
 def undecided(
-    subject: str, config: Mapping[str, Any], outcome: Outcome, reason: str, place: Place | None = None, mend: str = ""
+    subject: str, config: Mapping[str, Any], outcome: Outcome, reason: str, place: Place | None = None, help: str = ""
 ) -> Verification:
     """A verification in which nothing was decided, each obligation for the same reason.
 
@@ -165,5 +167,5 @@ def undecided(
     if outcome in (Outcome.HOLDS, Outcome.REFUTED):
         raise ValueError(f"{outcome} is an answer")
     names = expected_obligations(int(config.get("ranks", 1)))
-    results = [Result(name, outcome, reason, place, mend) for name in names]
+    results = [Result(name, outcome, reason, place, help) for name in names]
     return Verification(subject, dict(config), results)

@@ -68,7 +68,7 @@ def on_path(reach: str, lines: Sequence[str]) -> str:
 
 @dataclass(slots=True)
 class Result:
-    """One obligation: the outcome, why, where in the user's file, and how to mend it.
+    """One obligation: the outcome, why, where in the user's file, and how to fix it.
 
     `domain`: real, field, events or floats. `reach`: on what it was established. `details` and `counterexample` are
     plain data (numbers as text where they are exact).
@@ -78,7 +78,7 @@ class Result:
     outcome: Outcome
     reason: str
     place: Place | None = None
-    mend: str = ""
+    help: str = ""
     domain: str = ""
     reach: str = ""
     details: dict[str, Any] = field(default_factory=dict)
@@ -169,7 +169,7 @@ _RESULT: Mapping[str, type | tuple[type, ...]] = {
     "outcome": str,
     "reason": str,
     "place": (dict, type(None)),
-    "mend": str,
+    "help": str,
     "domain": str,
     "reach": str,
     "details": dict,

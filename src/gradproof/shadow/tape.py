@@ -198,12 +198,12 @@ Item = Entry | Leaf | Init | Event
 
 @dataclass(frozen=True, slots=True)
 class Blind:
-    """The recorder lost sight of a value, or may have: what, where, and the mend. `code` names the kind of loss."""
+    """The recorder lost sight of a value, or may have: what, where, and the help. `code` names the kind of loss."""
 
     code: str
     what: str
     place: Place
-    mend: str = ""
+    help: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,15 +51,15 @@ def test_every_outcome_says_what_to_do(outcome: Outcome, capsys: pytest.CaptureF
     assert gradproof("explain", outcome.lower()) == 0
     told = capsys.readouterr().out
     assert MEANING[outcome] in told
-    assert f"Mend: {NEXT[outcome]}" in told
+    assert f"Help: {NEXT[outcome]}" in told
     assert len({*NEXT.values()}) == len(Outcome)
     assert all(len(text) > 40 and text.endswith(".") for text in NEXT.values())
 
 
 def test_every_code_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    for code, (meaning, mend) in EXPLANATIONS.items():
+    for code, (meaning, help) in EXPLANATIONS.items():
         assert gradproof("explain", code) == 0
-        assert capsys.readouterr().out == f"{code}: {meaning}\nMend: {mend}\n"
+        assert capsys.readouterr().out == f"{code}: {meaning}\nHelp: {help}\n"
 
 
 def test_a_word_that_is_none_is_not_explained(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:

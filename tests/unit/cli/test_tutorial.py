@@ -18,7 +18,7 @@ def test_a_broken_promise_is_seen(tmp_path: Path) -> None:
     assert told[1].startswith("'green 1' is not in red 1")
 
 
-def test_a_mend_that_does_not_fit_and_a_block_that_nobody_follows_are_seen(tmp_path: Path) -> None:
+def test_a_help_that_does_not_fit_and_a_block_that_nobody_follows_are_seen(tmp_path: Path) -> None:
     page = blocks("\n```python a.py\nx = 1\n```\n\n```diff a.py\n-y = 1\n+y = 2\n```\n")
     with pytest.raises(ValueError, match="does not stand once"):
         list(Reader(tmp_path, os.environ).follow(page))

@@ -46,7 +46,7 @@ def attempt(path: Path) -> Contract | list[Problem]:
     except ContractErrors as error:
         problems, text = error.problems, str(error)
     assert problems
-    assert all(p.found and p.expected and p.mend and p.line > 0 and p.col > 0 for p in problems)
+    assert all(p.found and p.expected and p.help and p.line > 0 and p.col > 0 for p in problems)
     assert all(p.code in EXPLANATIONS and p.where in text for p in problems)
     return problems
 
@@ -460,13 +460,13 @@ def test_a_field_contract_without_a_gate_is_warned_of(write: Callable[[str], Pat
 
 def test_a_hint_names_the_nearest_key(write: Callable[[str], Path]) -> None:
     (problem,) = broken(write(SMALL.replace("    formula:", "    formulla: x\n    formula:", 1)))
-    assert "'formula'" in problem.mend
+    assert "'formula'" in problem.help
     assert "assumptions" in problem.expected
     (problem,) = broken(write(SMALL.replace("expect: refuted", "expect: refused", 1)))
-    assert "'refuted'" in problem.mend
+    assert "'refuted'" in problem.help
     demand = "  seeded_bug: missing_scale\n  least: {S-EQ-002: {layers: [cuda]}}"
     (problem,) = broken(write(SMALL.replace("  seeded_bug: missing_scale", demand, 1)))
-    assert "'S-EQ-001'" in problem.mend
+    assert "'S-EQ-001'" in problem.help
 
 
 # Totality
@@ -476,7 +476,7 @@ def test_every_code_has_an_explanation_and_every_explanation_a_code() -> None:
     folder = Path(str(contract.__file__)).parent
     text = "".join(p.read_text(encoding="utf-8") for p in sorted(folder.glob("*.py")))
     assert set(re.findall(r"GP1\d\d", text)) == {c for c in EXPLANATIONS if c.startswith("GP1")}
-    assert all(row.meaning.endswith(".") and row.mend.endswith(".") for row in EXPLANATIONS.values())
+    assert all(row.meaning.endswith(".") and row.help.endswith(".") for row in EXPLANATIONS.values())
 
 
 def test_every_code_of_a_contract_is_seen_in_a_test() -> None:

@@ -126,7 +126,7 @@ def test_each_mistake_is_named_at_its_place(tmp_path: Path, name: str) -> None:
     assert old in GOOD, "the edit no longer applies"
     text = GOOD.replace(old, new, 1)
     problems = broken(tmp_path, text)
-    assert all(p.line > 0 and p.col > 0 and p.found and p.expected and p.mend for p in problems)
+    assert all(p.line > 0 and p.col > 0 and p.found and p.expected and p.help for p in problems)
     assert {p.code for p in problems} <= set(EXPLANATIONS)
     if name in BY_CODE:
         assert sorted(p.code for p in problems) == BY_CODE[name]

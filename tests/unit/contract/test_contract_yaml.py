@@ -100,7 +100,7 @@ def test_a_tab_is_named_where_it_indents() -> None:
         ("a: b\tc: d", False),
     ):
         (problem,) = parse(text.encode(), "x")[1]
-        assert ("tabs" in problem.mend) is tab
+        assert ("tabs" in problem.help) is tab
 
 
 def test_limits() -> None:

@@ -27,7 +27,7 @@ def code_of(workspace: Workspace, name: str) -> str:
         workspace.resolve(name)
     assert caught.value.found
     assert caught.value.expected
-    assert caught.value.mend
+    assert caught.value.help
     return caught.value.code
 
 

@@ -103,7 +103,7 @@ def edited(change: Callable[[Data], None]) -> Callable[[Path], None]:
 
 
 def renamed(change: Callable[[Data], None]) -> Callable[[Path], None]:
-    """As `edited`, by somebody who also mends the file's name."""
+    """As `edited`, by somebody who also fixes the file's name."""
 
     def apply(path: Path) -> None:
         data = json.loads(path.read_text())

@@ -67,7 +67,7 @@ def crash(check: Check, workspace: Workspace) -> Finding:
 
 
 def unresolved(check: Check, workspace: Workspace) -> Finding:
-    raise GradproofError("GP209", "no mutant", "one", "mend it")
+    raise GradproofError("GP209", "no mutant", "one", "correct it")
 
 
 OTHER_REASONS: dict[str, Backend] = {

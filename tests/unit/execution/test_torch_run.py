@@ -129,8 +129,8 @@ def test_a_stored_counterexample_is_replayed() -> None:
     assert finding.counterexample is not None
     again = torch_run.replay(check, Desk({STEP: wrong}), finding.counterexample)
     assert [r["reproduced"] for r in again] == [True]
-    mended = torch_run.replay(check, Desk(), finding.counterexample)
-    assert [r["reproduced"] for r in mended] == [False]
+    fixed = torch_run.replay(check, Desk(), finding.counterexample)
+    assert [r["reproduced"] for r in fixed] == [False]
     assert torch_run.replay(check, Desk(), finding.counterexample, wrong)[0]["reproduced"]
     with pytest.raises(KeyError):
         torch_run.replay(check, Desk(), {"clause": "GA-EQ-001", "values": {}})

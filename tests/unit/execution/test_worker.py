@@ -53,7 +53,7 @@ def raises(check, workspace):
 
 
 def user_error(check, workspace):
-    raise GradproofError("GP301", "this", "that", "mend it")
+    raise GradproofError("GP301", "this", "that", "correct it")
 
 
 def exits(check, workspace):

@@ -129,7 +129,7 @@ def test_what_cannot_be_followed_is_undecided_with_a_cause_and_a_remedy(name: st
     found = verify.check(step)
     result = found.result("GA-EQ-001")
     assert (result.outcome, found.code) == (OPAQUE, 4), result.reason
-    assert (cause in result.reason, remedy in result.mend) == (True, True), (result.reason, result.mend)
+    assert (cause in result.reason, remedy in result.help) == (True, True), (result.reason, result.help)
 
 
 def recorded() -> bool:
@@ -155,7 +155,7 @@ def test_an_error_that_only_the_recorder_causes_is_no_error_of_the_function() ->
     assert (result.outcome, found.code) == (OPAQUE, 4)
     assert "runs without the recorder" in result.reason
     assert "TypeError: no mode is wanted here" in result.reason
-    assert result.mend
+    assert result.help
 
 
 def test_an_error_of_the_function_stays_one() -> None:

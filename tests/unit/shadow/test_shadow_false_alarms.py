@@ -46,7 +46,7 @@ def test_a_right_loop_is_never_refuted(name: str) -> None:
     found = verify.check(loops.CASES[name].right)
     bad = [(r.obligation, r.reason) for r in found.results if r.outcome in (Outcome.REFUTED, Outcome.ERROR)]
     assert bad == []
-    assert all(r.reason and (r.outcome is Outcome.HOLDS or r.mend) for r in found.results)
+    assert all(r.reason and (r.outcome is Outcome.HOLDS or r.help) for r in found.results)
     if name not in DECIDED:
         assert any("not decided" in r.reason or r.outcome is Outcome.OPAQUE for r in found.results)
 
@@ -87,4 +87,4 @@ def test_its_wrong_twin_is_never_green(name: str) -> None:
 def test_the_reason_names_what_looks_the_same(name: str, obligation: str, words: str) -> None:
     result = verify.check(loops.CASES[name].right).result(obligation)
     assert (result.outcome in (Outcome.UNKNOWN, Outcome.OPAQUE), words in result.reason) == (True, True), result.reason
-    assert result.mend
+    assert result.help

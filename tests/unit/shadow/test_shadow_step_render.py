@@ -59,14 +59,14 @@ def test_every_outcome_is_told_and_only_holds_reads_as_success(name: str, outcom
 
 
 @pytest.mark.parametrize("name", RENDERERS)
-def test_a_refutation_has_its_line_counterexample_and_mend(name: str, place: Place) -> None:
+def test_a_refutation_has_its_line_counterexample_and_help(name: str, place: Place) -> None:
     text = RENDERERS[name](step_bench.refuted(place)).replace("\\", "")
     flat = " ".join(text.split())
     assert text.index("GA-EQ-001") < text.index("GA-DATA-001")
     for words in (step_bench.REASON, "train.py:2 in step", "loss.backward()", "weight[0, 0].accumulated", "4/3"):
         assert words.replace(" ", "") in flat.replace(" ", ""), words
     assert "divide the loss." in flat
-    assert "Mend:" in flat
+    assert "Help:" in flat
 
 
 @pytest.mark.parametrize("width", [60, 100])

@@ -61,7 +61,7 @@ def test_every_other_outcome_is_an_assertion(outcome: Outcome) -> None:
 def test_a_refutation_is_told_in_full() -> None:
     with pytest.raises(AssertionError, match=step_bench.REASON) as caught:
         assert_accumulates(says("refuted"))
-    for words in ("4/3", "Mend: divide the loss", "step_bench.py:1"):
+    for words in ("4/3", "Help: divide the loss", "step_bench.py:1"):
         assert words in str(caught.value)
 
 

@@ -77,7 +77,7 @@ def test_a_missing_scale_is_refuted_on_the_real_step() -> None:
     assert result.outcome is REFUTED
     assert result.details["factor"] == pytest.approx(4.0, rel=1e-5)
     assert "4 times" in result.reason
-    assert "divide" in result.mend
+    assert "divide" in result.help
     assert result.counterexample is not None
     assert result.counterexample["accumulated"] != result.counterexample["full_batch"]
     assert found.code == 1
@@ -175,7 +175,7 @@ def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     result = said("plain").result("GA-EQ-001")
     assert (result.outcome, result.details["code"]) == (OPAQUE, "no-row")
     assert "aten.mse_loss" in result.reason
-    assert "gradproof.shadow.register" in result.mend
+    assert "gradproof.shadow.register" in result.help
     assert result.place is not None
     assert result.place.file == inspect.getsourcefile(steps)
 

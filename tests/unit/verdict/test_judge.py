@@ -251,7 +251,7 @@ def test_a_refutation_that_was_not_replayed_is_spurious(expect: Expect, name: st
 
 
 @pytest.mark.parametrize("outcome", [o for o in Outcome if o not in (Outcome.HOLDS, Outcome.REFUTED)])
-def test_the_audit_mends_no_bad_outcome(outcome: Outcome) -> None:
+def test_the_audit_repairs_no_bad_outcome(outcome: Outcome) -> None:
     full = replace(answer(check()), outcome=outcome, reason="as it was")
     assert audit(check(), plain(asdict(full))) == (outcome, "as it was")
 

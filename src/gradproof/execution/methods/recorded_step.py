@@ -294,7 +294,7 @@ def _judged(trial: Trial) -> Finding:
 
 
 def _told(trial: Trial, tried: Tried) -> str:
-    """Why a verification does not hold: the subject where it is another, the reason, the line and the mend."""
+    """Why a verification does not hold: the subject where it is another, the reason, the line and the help."""
     result = tried.result
     who = "" if tried.subject == trial.check.subject else f"{tried.subject}: "
     reason = trial.shown(result.reason)
@@ -388,7 +388,7 @@ def _example(trial: Trial, tried: Tried, result: Result) -> dict[str, Any]:
         "subject": tried.subject,
         "place": shown(result.place) if result.place is not None and result.place != NOWHERE else "",
         "detail": trial.shown(result.reason),
-        "mend": result.mend,
+        "help": result.help,
         **{name: value for name, value in (result.counterexample or {}).items() if name != "trace"},
     }
     trace = (result.counterexample or {}).get("trace")

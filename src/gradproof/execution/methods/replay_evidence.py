@@ -36,7 +36,7 @@ def subject_of(check: Check, control: str | None) -> str:
         name = None
     if name is None:
         known = ", ".join(["empty", *check.mutants])
-        raise GradproofError("GP214", f"{check.id} has no control {control!r}", f"one of {known}", "mend --control")
+        raise GradproofError("GP214", f"{check.id} has no control {control!r}", f"one of {known}", "correct --control")
     return str(name)
 
 

@@ -113,8 +113,8 @@ def _holds(held: zipfile.ZipFile, members: set[str], key: str, digest: str) -> b
 
 
 def _refused(path: Path, found: str) -> GradproofError:
-    mend = "build the wheel of the sources that ran, or run the checks with that wheel installed"
-    return GradproofError("GP442", found, "the wheel whose files the evidence rests on", mend, str(path))
+    help = "build the wheel of the sources that ran, or run the checks with that wheel installed"
+    return GradproofError("GP442", found, "the wheel whose files the evidence rests on", help, str(path))
 
 
 _BLOCK = 1 << 20
@@ -183,8 +183,8 @@ def open_manifest(root: Path) -> Manifest:
         raise _unreadable(root, f"{MANIFEST} cannot be read: {error}") from error
     version = data.get("schema") if isinstance(data, dict) else None
     if isinstance(version, str) and version != BUNDLE:
-        mend = "judge it with the release of gradproof that wrote it"
-        raise GradproofError("GP444", f"the schema {version!r}", BUNDLE, mend, str(place))
+        help = "judge it with the release of gradproof that wrote it"
+        raise GradproofError("GP444", f"the schema {version!r}", BUNDLE, help, str(place))
     try:
         return Manifest.model_validate_json(json.dumps(data))
     except ValidationError as error:
@@ -194,8 +194,8 @@ def open_manifest(root: Path) -> Manifest:
 
 
 def _unreadable(root: Path, found: str) -> GradproofError:
-    mend = "name a folder that gradproof attest wrote, whole"
-    return GradproofError("GP443", found, "a bundle of evidence", mend, str(root))
+    help = "name a folder that gradproof attest wrote, whole"
+    return GradproofError("GP443", found, "a bundle of evidence", help, str(root))
 
 
 def problems(root: Path, manifest: Manifest) -> list[Problem]:

@@ -248,8 +248,8 @@ def _library() -> None:
             import_module(name)
     except ImportError as error:
         found = f"{error.name or 'securesystemslib'} cannot be imported"
-        mend = "python -m pip install 'securesystemslib[crypto]>=1.2'"
-        raise GradproofError("GP476", found, "the extra `sign`: securesystemslib with cryptography", mend) from error
+        help = "python -m pip install 'securesystemslib[crypto]>=1.2'"
+        raise GradproofError("GP476", found, "the extra `sign`: securesystemslib with cryptography", help) from error
 
 
 def _read(path: Path) -> bytes:
@@ -264,13 +264,13 @@ def _read(path: Path) -> bytes:
 
 
 def _refused(path: Path, found: str) -> GradproofError:
-    mend = "make one with openssl genpkey -algorithm ed25519, and its public half with openssl pkey -pubout"
-    return GradproofError("GP475", found, "an ed25519 key in PEM", mend, str(path))
+    help = "make one with openssl genpkey -algorithm ed25519, and its public half with openssl pkey -pubout"
+    return GradproofError("GP475", found, "an ed25519 key in PEM", help, str(path))
 
 
 def kept_apart(signer: Signer, digests: Mapping[str, str]) -> None:
     """Raises GradproofError GP475 where a file of the bundle is the private key's. `digests`: sha256 by place."""
     place = next((name for name, digest in digests.items() if digest == signer.digest), None)
     if place is not None:
-        mend = "keep the key outside of the workspace"
-        raise GradproofError("GP475", f"{place} of the bundle would be the private key", "no key in a bundle", mend)
+        help = "keep the key outside of the workspace"
+        raise GradproofError("GP475", f"{place} of the bundle would be the private key", "no key in a bundle", help)

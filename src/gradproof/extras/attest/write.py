@@ -222,8 +222,8 @@ def chosen(carried: Carried, name: str) -> Check:
     return check
 
 
-def _not_again(found: str, expected: str, mend: str) -> GradproofError:
-    return GradproofError("GP441", found, expected, mend)
+def _not_again(found: str, expected: str, help: str) -> GradproofError:
+    return GradproofError("GP441", found, expected, help)
 
 
 def _same(key: str, digest: str) -> bool:
@@ -306,8 +306,8 @@ def attest(session: Session, wanted: Wanted, listener: Listener = lambda progres
     out = free(wanted.out)
     standings = session.standings(c for checks in session.plans.values() for c in checks)
     if not any(s.fresh for s in standings.values()):
-        mend = "run gradproof verify first"
-        raise GradproofError("GP441", "no check has fresh evidence", "evidence of the sources as they are", mend)
+        help = "run gradproof verify first"
+        raise GradproofError("GP441", "no check has fresh evidence", "evidence of the sources as they are", help)
     _honest(session, standings, made_at)
     stage = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
@@ -342,8 +342,8 @@ def _honest(session: Session, standings: Mapping[str, Standing], made_at: str) -
         if then[contract.id].exit is Exit.MET and today[contract.id].exit is not Exit.MET:
             reason = next(iter(today[contract.id].reasons), "")
             found = f"SOURCE_DATE_EPOCH of {made_at[:10]}, when the gate of {contract.id} was met; today: {reason}"
-            mend = "renew what has run out, or set SOURCE_DATE_EPOCH to today"
-            raise GradproofError("GP440", found, "a day on which the gate stands as it does today", mend)
+            help = "renew what has run out, or set SOURCE_DATE_EPOCH to today"
+            raise GradproofError("GP440", found, "a day on which the gate stands as it does today", help)
 
 
 def free(out: Path) -> Path:
@@ -457,8 +457,8 @@ def _unchanged(carried: Carried, kept: Mapping[str, Standing]) -> None:
         standing = carried.standings.get(name)
         if standing is None or not standing.fresh:
             why = standing.reason if standing else "no contract of the bundle plans it"
-            mend = "run gradproof verify again, and leave the files alone meanwhile"
-            raise GradproofError("GP441", f"{name}: {why}", "evidence of the sources as they are", mend)
+            help = "run gradproof verify again, and leave the files alone meanwhile"
+            raise GradproofError("GP441", f"{name}: {why}", "evidence of the sources as they are", help)
 
 
 def _queries(

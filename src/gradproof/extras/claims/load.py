@@ -141,9 +141,9 @@ class _Place:
     def below(self, *steps: Any) -> _Place:
         return _Place(self.tree, self.shown, (*self.path, *steps))
 
-    def problem(self, code: str, found: str, expected: str, *steps: Any, mend: str = "correct the row") -> Problem:
+    def problem(self, code: str, found: str, expected: str, *steps: Any, help: str = "correct the row") -> Problem:
         line, col = self.tree.at((*self.path, *steps))
-        return Problem(code, self.shown, line, col, found, expected, mend)
+        return Problem(code, self.shown, line, col, found, expected, help)
 
 
 def _basis(row: ClaimShape, place: _Place) -> Iterator[Problem]:
@@ -176,8 +176,8 @@ def _parts(row: ClaimShape, place: _Place, planned: _Planned) -> Iterator[Proble
             here = (str(part), j)
             found = planned.by_id.get(name)
             if found is None:
-                mend = planned.near(name)
-                yield place.problem("GP502", f"{name}, which no contract plans", "a planned check", *here, mend=mend)
+                help = planned.near(name)
+                yield place.problem("GP502", f"{name}, which no contract plans", "a planned check", *here, help=help)
             elif any(check.expect is not EXPECTS[part] for check in found):
                 told = f"{name} under {part}, which is expected to be {found[0].expect}"
                 yield place.problem("GP503", told, f"a check with expect: {EXPECTS[part]}", *here)
@@ -200,8 +200,8 @@ def _figure(figure: FigureShape, place: _Place, planned: _Planned) -> Iterator[P
     if figure.among is None and (figure.where is not None or figure.take is not None):
         yield place.problem("GP505", "'where' or 'take' without 'among'", "the list to choose from")
     if figure.evidence is not None and len(planned.by_id.get(figure.evidence, ())) != 1:
-        mend = planned.near(figure.evidence)
-        yield place.problem("GP502", f"the evidence of {figure.evidence}", "one planned check", "evidence", mend=mend)
+        help = planned.near(figure.evidence)
+        yield place.problem("GP502", f"the evidence of {figure.evidence}", "one planned check", "evidence", help=help)
 
 
 def _computed(figure: FigureShape, place: _Place) -> Iterator[Problem]:

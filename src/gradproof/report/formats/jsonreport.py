@@ -19,8 +19,8 @@ def render(report: Report) -> str:
     try:
         plain = json.loads(json.dumps(report, sort_keys=True, allow_nan=False))
     except (TypeError, ValueError) as error:
-        mend = "record such a number as null, with a note"
-        raise GradproofError("REPORT-NUMBER", str(error), "finite numbers and plain JSON values", mend) from error
+        help = "record such a number as null, with a note"
+        raise GradproofError("REPORT-NUMBER", str(error), "finite numbers and plain JSON values", help) from error
     order = {key: place for place, key in enumerate(SHAPE[""])}
     top: dict[str, Any] = dict(sorted(plain.items(), key=lambda kv: (order.get(kv[0], len(order)), kv[0])))
     return json.dumps(top, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -80,7 +80,7 @@ def blocks(verification: Verification) -> list[Block]:
     """What is broken, then what is open, then what holds; what is open for one and the same reason is gathered."""
     made: dict[Any, list[Result]] = {}
     for i, r in enumerate(verification.results):
-        alike = (r.outcome, r.reason, r.place, r.mend) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
+        alike = (r.outcome, r.reason, r.place, r.help) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
         made.setdefault(alike, []).append(r)
     first = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
     return sorted((Block(tuple(results)) for results in made.values()), key=lambda block: first.index(block.effect))
@@ -327,8 +327,8 @@ def _block(block: Block, console: Console) -> None:
         _pairs(name, data, console)
     for line in run_of(r):
         _item(console, Text(line))
-    if r.mend:
-        _item(console, Text.assemble(("Mend: ", "bold"), sentence(r.mend)))
+    if r.help:
+        _item(console, Text.assemble(("Help: ", "bold"), sentence(r.help)))
 
 
 def _pairs(name: str, data: Mapping[str, Any] | None, console: Console) -> None:
@@ -416,6 +416,6 @@ def _section(block: Block) -> str:
             parts.append(f"And {more} more in the JSON form.")
     if drawn := run_of(r):
         parts.append("\n".join(["```text", *(line.replace("`", "'") for line in drawn), "```"]))
-    if r.mend:
-        parts.append(f"**Mend:** {markdown.escape(sentence(r.mend))}")
+    if r.help:
+        parts.append(f"**Help:** {markdown.escape(sentence(r.help))}")
     return "\n\n".join(parts)

@@ -68,22 +68,22 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
     if isinstance(error, MemoryError):
         return _failed(subject, options, "the verification ran out of memory")
     if isinstance(error, GradproofError):
-        return _failed(subject, options, f"{error.code}: {error.found}; expected {error.expected}", error.mend)
+        return _failed(subject, options, f"{error.code}: {error.found}; expected {error.expected}", error.help)
     traceback.print_exception(error)
     if own_fault(error):
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
-    mend, place = "run the function by itself first", blamed(error, path)
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, told(error), place, mend))}
+    help, place = "run the function by itself first", blamed(error, path)
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, told(error), place, help))}
 
 
 def mistake(error: GradproofError) -> Answer:
     """A user's mistake, to be raised again by the parent."""
-    names = ("code", "found", "expected", "mend", "where")
+    names = ("code", "found", "expected", "help", "where")
     return {"mistake": {name: getattr(error, name) for name in names}}
 
 
-def _failed(subject: str, options: Mapping[str, Any], reason: str, mend: str = "") -> Answer:
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, mend=mend))}
+def _failed(subject: str, options: Mapping[str, Any], reason: str, help: str = "") -> Answer:
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, reason, help=help))}
 
 
 def main() -> None:
@@ -132,23 +132,23 @@ def target_of(text: str) -> Target:
         found = f"{text!r}" + ("" if colon else ", which names no function")
         raise GradproofError("GP402", found, "FILE.py:FUNCTION", "write for example train.py:step")
     path = Path(shown)
-    mend = "give the path of the file that has the training function"
+    help = "give the path of the file that has the training function"
     if not path.is_file():
         found = "a folder" if path.is_dir() else "no such file"
-        raise GradproofError("GP403", found, "a Python file", mend, shown)
+        raise GradproofError("GP403", found, "a Python file", help, shown)
     if path.suffix != ".py":
-        raise GradproofError("GP403", f"a file that ends in {path.suffix or 'nothing'}", "a .py file", mend, shown)
+        raise GradproofError("GP403", f"a file that ends in {path.suffix or 'nothing'}", "a .py file", help, shown)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             compile(path.read_bytes(), shown, "exec", dont_inherit=True)
     except OSError as e:
-        raise GradproofError("GP403", f"a file that cannot be read: {e.strerror}", "a Python file", mend, shown) from e
+        raise GradproofError("GP403", f"a file that cannot be read: {e.strerror}", "a Python file", help, shown) from e
     except (SyntaxError, ValueError) as e:
         line = getattr(e, "lineno", None)
         where = f"{shown}:{line}" if line else shown
         said = getattr(e, "msg", None) or str(e)
-        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "mend the file", where) from e
+        raise GradproofError("GP403", f"no Python: {said}", "a Python file", "correct the file", where) from e
     return Target(path.resolve(), function, shown)
 
 
@@ -173,8 +173,8 @@ def verify(target: Target, request: Request, limit: float) -> Verification:
                 return answered(result, target.subject)
             except ValueError as e:
                 outcome, reason = Outcome.ERROR, f"the verification left no answer: {e}"
-    mend = "raise --time-limit, or check a smaller model" if outcome is Outcome.TIMEOUT else ""
-    return undecided(target.subject, config, outcome, reason, mend=mend)
+    help = "raise --time-limit, or check a smaller model" if outcome is Outcome.TIMEOUT else ""
+    return undecided(target.subject, config, outcome, reason, help=help)
 
 
 def _attend(job: Mapping[str, Any], scratch: str, limit: float) -> tuple[Outcome | None, str]:
@@ -227,7 +227,7 @@ def answered(result: Path, subject: str) -> Verification:
 
 def mistaken(fields: Any) -> GradproofError:
     """A user's mistake that a child found. Raises ValueError when it is none."""
-    names = ("code", "found", "expected", "mend", "where")
+    names = ("code", "found", "expected", "help", "where")
     if not isinstance(fields, dict) or not all(isinstance(fields.get(name), str) for name in names):
         raise ValueError("it is no mistake of the known shape")
     return GradproofError(*(fields[name] for name in names))

@@ -66,12 +66,12 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
         found = f"{rest[0]!r}, which is neither Python nor a .py file" if rest else "Python without a script"
         raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
     if not Path(rest[0]).is_file():
-        raise _refused(f"{rest[0]!r}, and there is no such file", "mend the path of the script")
+        raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")
     return Script(tuple(flags), rest[0], False, tuple(rest[1:]))
 
 
-def _refused(found: str, mend: str) -> GradproofError:
-    return GradproofError("GP408", found, EXPECTED, mend)
+def _refused(found: str, help: str) -> GradproofError:
+    return GradproofError("GP408", found, EXPECTED, help)
 
 
 def _same(named: str, executable: str) -> None:
@@ -82,8 +82,8 @@ def _same(named: str, executable: str) -> None:
     if found is None:
         raise _refused(f"{named!r}, and there is no such interpreter", "write python")
     if Path(found).absolute().parent != Path(executable).absolute().parent:
-        mend = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
-        raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", mend)
+        help = f"install gradproof there and start it from there: {named} -P -m gradproof watch -- ..."
+        raise _refused(f"the interpreter {found}, and gradproof runs in {executable}", help)
 
 
 def _names() -> set[str]:

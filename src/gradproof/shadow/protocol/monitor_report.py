@@ -155,8 +155,8 @@ def reported(monitor: Monitor) -> Result | None:
     for wanted, outcome in ((False, Outcome.REFUTED), (None, Outcome.UNKNOWN)):
         for report, right, words in found:
             if right is wanted:
-                mend = "report the loss before its division by N" if right is False else ""
-                return Result(REPORTED, outcome, words, report.place, mend, "events", RECORDED)
+                help = "report the loss before its division by N" if right is False else ""
+                return Result(REPORTED, outcome, words, report.place, help, "events", RECORDED)
     last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
     if not all(id(window[-1]) in last for window in monitor.closed):
         return None

@@ -85,7 +85,7 @@ LONGER = "a window has more backward passes than another: it may hold a gradient
 NOTHING_ADDED = "each window has one backward pass: no gradient was accumulated"
 IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
 MORE = 1000
-MENDS = {
+HELP = {
     "GA-EQ-001": "unscale once, after the last micro-batch",
     "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
     "GA-INV-003": "step the optimizer, and the schedule, once a window, after its last micro-batch",
@@ -170,7 +170,7 @@ class Ruling:
         names = expected_obligations(watch.monitor.world)
         if not self.steps or not self.groups:
             why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
-            made.results = [Result(n, Outcome.OPAQUE, why, mend=self._further(), domain="events") for n in names]
+            made.results = [Result(n, Outcome.OPAQUE, why, help=self._further(), domain="events") for n in names]
             return made
         found = judge(self.acts, [self.n] * 2 if self.n > 1 else [1], self.sizes)
         made.events = found.events
@@ -216,8 +216,8 @@ class Ruling:
             return Result(
                 broken.obligation, Outcome.OPAQUE, why, broken.place, self._further(), "events", RECORDED, details
             )
-        mend = MENDS.get(broken.obligation, "")
-        return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, mend, "events", RECORDED, details)
+        help = HELP.get(broken.obligation, "")
+        return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, help, "events", RECORDED, details)
 
     def _excuse(self, broken: Broken) -> str:
         """Why a broken rule is no offence for certain; empty where it is one."""
@@ -329,8 +329,8 @@ class Ruling:
             why = "no window was followed by another: what becomes of its gradients is not shown"
             return Result(name, Outcome.UNKNOWN, why, None, "train for more windows", "events", RECORDED)
         if self._alone() and (name != "GA-INV-005" or self.given is None):
-            mend = "watch a run that accumulates, with --accum-steps above 1"
-            return Result(name, Outcome.UNKNOWN, NOTHING_ADDED, None, mend, "events", RECORDED)
+            help = "watch a run that accumulates, with --accum-steps above 1"
+            return Result(name, Outcome.UNKNOWN, NOTHING_ADDED, None, help, "events", RECORDED)
         clips = sum(a.kind == "clip" for a in self.acts.acts)
         words = {
             "GA-INV-002": f"each gradient was zeroed between its step and the next window, {windows} times",
@@ -512,8 +512,8 @@ class Ruling:
             tails = " or its tail" * any(w.count < self.n for w in counts)
             words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
             return self._held("GA-INV-003", words, found)[0]
-        mend = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
-        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, mend, "events", RECORDED)
+        help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
+        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, help, "events", RECORDED)
 
 
 @dataclass(frozen=True, slots=True)

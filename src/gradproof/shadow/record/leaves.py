@@ -193,8 +193,8 @@ class Leaves:
         known = self.draws.get(mark_of(tensor))
         if known is None:
             what = "a checkpoint draws other random numbers when it computes its forward pass again"
-            mend = "leave preserve_rng_state at True, and draw from the default generator"
-            self.tape.blind.append(Blind("random-recompute", what, user_place(), mend))
+            help = "leave preserve_rng_state at True, and draw from the default generator"
+            self.tape.blind.append(Blind("random-recompute", what, user_place(), help))
         return known
 
     def refill(self, tensor: torch.Tensor, held: Held) -> None:
@@ -265,8 +265,8 @@ class Leaves:
         same = any(held.print == mark for held in self.storages.held.values() if held.state is State.TRACKED)
         if same and whole.numel() > 1 and bool((flat(whole) != flat(whole)[0]).any()):
             what = f"a tensor holds the numbers of a tracked one ({pending.source.name}): no operator copied them"
-            mend = "copy with clone() or copy_(); make a constant, or data that is read again, once, before the loop"
-            self.tape.blind.append(Blind("unseen-copy", f"{what}, or the same are made again", pending.place, mend))
+            help = "copy with clone() or copy_(); make a constant, or data that is read again, once, before the loop"
+            self.tape.blind.append(Blind("unseen-copy", f"{what}, or the same are made again", pending.place, help))
 
     def _declare(self, tensor: torch.Tensor, source: Source, place: Place, unseen: bool, trained: bool) -> None:
         held = self.storages.meet(tensor)

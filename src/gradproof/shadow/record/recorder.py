@@ -226,9 +226,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         same = inner is NOWHERE or (inner.file, inner.line) == (outer.file, outer.line)
         return outer if same else replace(outer, via=str(inner))
 
-    def lost(self, code: str, what: str, place: Place, mend: str = "") -> None:
+    def lost(self, code: str, what: str, place: Place, help: str = "") -> None:
         """The recorder lost sight of a value. The same loss at the same line is kept once."""
-        blind = Blind(code, what, place, mend)
+        blind = Blind(code, what, place, help)
         if blind not in self.tape.blind:
             self.tape.blind.append(blind)
 

@@ -1,4 +1,4 @@
-"""Which line of the user's file makes a gradient wrong, how wrong it is, and the mend.
+"""Which line of the user's file makes a gradient wrong, how wrong it is, and the help.
 
 Two places decide the factor of a micro-batch: the root of its backward pass, and whatever writes the buffer between
 the backward passes and the step. The second is blamed where there is one, else the operator that made the root.
@@ -245,7 +245,7 @@ def place_of_data(tape: Tape) -> Place:
     return first
 
 
-def mend(found: Scale | None, n: int) -> str:
+def help_for(found: Scale | None, n: int) -> str:
     """What to change, for a gradient that is a multiple of the right one."""
     if found is None or not found.proportional:
         return "weigh each micro-batch by its share of the window: its samples or valid tokens over the window's"

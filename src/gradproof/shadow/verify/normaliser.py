@@ -427,7 +427,7 @@ NEAR = 1e-5
 """Relative distance of two weights that are the same but for the rounding of constants."""
 MASKS = "token weights for every mask: the operators, token ids and Python numbers are those of the recording"
 REACH = "all real weights and float inputs, at the recorded counts"
-MEND = "divide by the valid tokens of the whole window, over all ranks"
+HELP = "divide by the valid tokens of the whole window, over all ranks"
 
 CHOICE = (
     "right with a fixed normaliser, or a mask that only leaves samples out; wrong where valid tokens should be counted"
@@ -513,7 +513,7 @@ def normaliser(full: Sequence[Weights], ranks: int) -> Result | None:
     if wrong and fixed(full, found):
         words = f"not decided: {wrong} (in the full batch's run): {CHOICE}"
         place = placed(full[0].tokens[0]["place"])
-        return Result("GA-EQ-001", Outcome.UNKNOWN, words, place, MEND, "weight", REACH, {"verdict": full[0].verdict})
+        return Result("GA-EQ-001", Outcome.UNKNOWN, words, place, HELP, "weight", REACH, {"verdict": full[0].verdict})
     return _refuted(full[0], wrong) if wrong else None
 
 
@@ -587,4 +587,4 @@ def untested(found: Sequence[Weights], tape: Tape) -> list[str]:
 def _refuted(weights: Weights, wrong: str) -> Result:
     place = placed(weights.tokens[0]["place"]) if weights.tokens else None
     words = f"{wrong} (in the full batch's run)"
-    return Result("GA-EQ-001", Outcome.REFUTED, words, place, MEND, "weight", REACH, {"verdict": weights.verdict})
+    return Result("GA-EQ-001", Outcome.REFUTED, words, place, HELP, "weight", REACH, {"verdict": weights.verdict})

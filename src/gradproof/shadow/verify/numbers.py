@@ -68,7 +68,7 @@ WORDS: Mapping[str, str] = {
     "loss": "returned loss",
     "printed": "printed number",
 }
-MEND = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
+HELP = "compare the two runs by hand at this line: one of the two judges is wrong, or the loop has a state of its own"
 Name = tuple[int, str]
 """A window (-1: the end of the run) and the name that an event has for a tensor."""
 Difference = tuple[Name, Array, Array, float]
@@ -143,12 +143,12 @@ class Numbers:
         made.notes += [f"not compared beside the proof: {text}" for text in self.missed]
         for name, apart in found.items():
             if apart.group == "printed":
-                mend = claimed[name][0].mend
-                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, mend, "floats")
+                help = claimed[name][0].help
+                yield Result(name, Outcome.UNKNOWN, f"not decided: {apart}", apart.place, help, "floats")
                 continue
             said = claimed[name][0].reason
             words = f'the two judges disagree: the proof says "{said}", and in numbers {apart}'
-            yield Result(name, Outcome.UNKNOWN, words, apart.place, MEND, "floats", "", {"code": "judges-disagree"})
+            yield Result(name, Outcome.UNKNOWN, words, apart.place, HELP, "floats", "", {"code": "judges-disagree"})
 
     # The runs
 
@@ -480,16 +480,16 @@ def _new_at_every_step(tape: Tape) -> bool:
 def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[Result]:
     """Results of offences that no number bears out, and of what was not followed any further."""
     for broken in doubted:
-        alike, mend = MEANT.get(broken.event, MEANT["step"])
+        alike, help = MEANT.get(broken.event, MEANT["step"])
         but = "" if broken.event == "end" else f", but {EQUAL}"
         words = f"not decided: {broken.why}, as it seems{but}; {alike} looks the same"
         details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
-        yield Result(broken.obligation, Outcome.UNKNOWN, words, broken.place, mend, "events", RECORDED, details)
+        yield Result(broken.obligation, Outcome.UNKNOWN, words, broken.place, help, "events", RECORDED, details)
     known = {b.obligation for b in (*doubted, *refuted)}
     first = next((b for b in (*doubted, *(b for b in refuted if b.last))), None)
     for name in FOLLOWED if first else ():
         if first is not None and name not in known:
             seems = "seems to break" if first in doubted else "breaks"
             words = f"not decided: the events were followed up to an act that {seems} {first.obligation}"
-            mend = MEANT.get(first.event, MEANT["step"])[1] if first in doubted else "repair what breaks the rule first"
-            yield Result(name, Outcome.UNKNOWN, words, first.place, mend, "events", RECORDED)
+            help = MEANT.get(first.event, MEANT["step"])[1] if first in doubted else "repair what breaks the rule first"
+            yield Result(name, Outcome.UNKNOWN, words, first.place, help, "events", RECORDED)

@@ -21,7 +21,7 @@ from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
 from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
 from gradproof.shadow.verify.compare import Quantity, windows
-from gradproof.shadow.verify.diagnosis import Scale, mend, place_of_gradient, place_of_loss, scale
+from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.match import same
 from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, Session, narrowest, recorded, stepped, values_of
 
@@ -313,7 +313,7 @@ def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
     if str(quantity) in decision.examples:
         example["assignment"] = decision.examples[str(quantity)]
     return Result(
-        obligation, Outcome.REFUTED, words, place, mend(seen.scale, session.run.accum_steps),
+        obligation, Outcome.REFUTED, words, place, help_for(seen.scale, session.run.accum_steps),
         decision.domain, decision.reach, {"factor": seen.scale.factor if seen.scale else None}, example,
     )  # fmt: skip
 

@@ -279,7 +279,7 @@ def _streams(site: str, tapes: Sequence[Tape]) -> Iterator[np.ndarray]:
     return (joined(tape.integers.get(site, []), ()) for tape in tapes)
 
 
-MEND = "the function must not ask whether it is recorded: no look at dispatch modes, hooks or the caller"
+HELP = "the function must not ask whether it is recorded: no look at dispatch modes, hooks or the caller"
 RANKS = "whether the ranks do the same when nobody records them was not looked at"
 UNSTEADY = "whether the step does the same unrecorded cannot be seen: two recorded calls with one seed differ"
 SILENT = "whether the step does the same unrecorded cannot be seen: it returns no numbers and makes no optimizer step"
@@ -331,7 +331,7 @@ def unrecorded(session: Session, made: Verification) -> Iterator[Trouble]:
             made.notes.append(CLOSE)
             return
     reason = f"the step does something else when nobody records it: {found}"
-    yield Trouble(Outcome.OPAQUE, reason, _start(session.step), MEND, "unrecorded")
+    yield Trouble(Outcome.OPAQUE, reason, _start(session.step), HELP, "unrecorded")
 
 
 def _calls(session: Session, ours: Seen) -> list[Seen]:

@@ -126,12 +126,12 @@ Values = Mapping[Key, Array]
 
 @dataclass(slots=True)
 class Trouble:
-    """Why nothing can be said about the numbers of the step: an outcome that is no answer, the place and the mend."""
+    """Why nothing can be said about the numbers of the step: an outcome that is no answer, the place and the help."""
 
     outcome: Outcome
     reason: str
     place: Place
-    mend: str
+    help: str
     code: str
 
 
@@ -266,12 +266,12 @@ def errors(session: Session) -> Iterator[Trouble]:
                 reason = (
                     f"called {name}, the function raised {first} while it was recorded, and runs without the recorder"
                 )
-                mend = "the recorder cannot follow what this line calls: leave it out of the step, or report it"
-                yield Trouble(Outcome.OPAQUE, reason, recording.raised, mend, "unrecordable")
+                help = "the recorder cannot follow what this line calls: leave it out of the step, or report it"
+                yield Trouble(Outcome.OPAQUE, reason, recording.raised, help, "unrecordable")
                 continue
-            mend = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
+            help = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
             reason = f"called {name}, the function raised {first}"
-            yield Trouble(Outcome.ERROR, reason, recording.raised, mend, "raised")
+            yield Trouble(Outcome.ERROR, reason, recording.raised, help, "raised")
 
 
 def runs_alone(step: Step, run: Run) -> bool:
@@ -296,9 +296,9 @@ def ignored(session: Session) -> Iterator[Trouble]:
         return
     found = f"it never read {' and '.join(f'run.{name}' for name in never)}" if never else "both calls did the same"
     reason = f"not decided: the function did not use run ({found}); the full batch must be one micro-batch a window"
-    mend = "train with run.micro_batch_size, run.accum_steps and run.windows; for a script use gradproof watch"
+    help = "train with run.micro_batch_size, run.accum_steps and run.windows; for a script use gradproof watch"
     place = next((e.place for e in ours.tape.events("backward")), NOWHERE)
-    yield Trouble(Outcome.OUTSIDE, reason, place, mend, "run-unused")
+    yield Trouble(Outcome.OUTSIDE, reason, place, help, "run-unused")
 
 
 def _operators(tape: Tape) -> list[tuple[Any, ...]]:
@@ -338,7 +338,7 @@ def blindness(session: Session) -> Iterator[Trouble]:
 
 def _lost(blind: Blind, name: str, source: Place | None) -> Trouble:
     where = f"seen at {blind.place}, in {name}" if source else f"seen in {name}"
-    return Trouble(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.mend, blind.code)
+    return Trouble(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.help, blind.code)
 
 
 def exported(tape: Tape) -> Place | None:
@@ -378,9 +378,9 @@ def past_the_recorder(session: Session) -> Iterator[Trouble]:
     again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
     unsteady = apart(session.ours, again)
     if unsteady:
-        mend = "seed every generator from run.seed, so that two calls of the function do the same"
+        help = "seed every generator from run.seed, so that two calls of the function do the same"
         reason = f"two runs with one seed differ: {unsteady[0].what}"
-        yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, mend, "nondeterministic")
+        yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, help, "nondeterministic")
     elif found:
         yield flowed(found[0])
     else:
@@ -391,8 +391,8 @@ def past_the_recorder(session: Session) -> Iterator[Trouble]:
 
 def flowed(found: Difference) -> Trouble:
     """A value that left the tape and came back."""
-    mend = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
-    return Trouble(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, mend, "flowed")
+    help = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
+    return Trouble(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, help, "flowed")
 
 
 def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
@@ -451,8 +451,8 @@ def _at_a_jump(session: Session, found: Sequence[Disagreement], held: list[Recor
 def _in_words(found: Sequence[Disagreement], name: str) -> Iterator[Trouble]:
     for one in found[:1]:
         reason = f"{one.name} at {one.event}{name} is not what its operators give (off by {one.size:.3g})"
-        mend = "something wrote it that torch did not dispatch, or an operator's row is wrong"
-        yield Trouble(Outcome.OPAQUE, reason, one.place, mend, "disagreement")
+        help = "something wrote it that torch did not dispatch, or an operator's row is wrong"
+        yield Trouble(Outcome.OPAQUE, reason, one.place, help, "disagreement")
 
 
 def leaves_of(said: Sequence[Recording], held: Sequence[Values]) -> dict[Key, Array]:

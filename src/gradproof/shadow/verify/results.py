@@ -1,4 +1,4 @@
-"""From what was compared, and what the events showed, to results with a line and a mend."""
+"""From what was compared, and what the events showed, to results with a line and a help."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def unjudged(name: str) -> Result:
 
 def as_result(name: str, trouble: Trouble) -> Result:
     """What keeps an obligation from being judged, as its result."""
-    return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.mend, details={"code": trouble.code})
+    return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.help, details={"code": trouble.code})
 
 
 def with_trace(shown: dict[str, Any] | None, trace: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -60,12 +60,12 @@ def offence(broken: Broken, tape: Tape) -> Result:
     """A broken rule of the window protocol as a result."""
     details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
     return Result(
-        broken.obligation, Outcome.REFUTED, broken.why, broken.place, MENDS.get(broken.obligation, ""), "events",
+        broken.obligation, Outcome.REFUTED, broken.why, broken.place, HELP.get(broken.obligation, ""), "events",
         RECORDED, details, with_trace(None, of_offence(tape, broken)),
     )  # fmt: skip
 
 
-MENDS = {
+HELP = {
     "GA-EQ-001": "unscale once, when the window is complete",
     "GA-INV-002": "zero the gradients once, between the step and the next window's first backward pass",
     "GA-INV-003": "step the optimizer, and after it the schedule, once, when the window is complete",
@@ -77,8 +77,8 @@ MENDS = {
 def no_loss() -> Result:
     """GA-INV-001 of a function that reports no loss. It is no obligation that holds."""
     words = "no reported loss was seen: the function returns no number"
-    mend = "return the loss of each window to have it judged"
-    return Result("GA-INV-001", Outcome.NOT_RUN, words, None, mend, "floats", RECORDED, {"code": NO_LOSS})
+    help = "return the loss of each window to have it judged"
+    return Result("GA-INV-001", Outcome.NOT_RUN, words, None, help, "floats", RECORDED, {"code": NO_LOSS})
 
 
 def _known(decision: Decision) -> list[Quantity]:
@@ -185,8 +185,8 @@ class Settled:
         there = place_of_gradient(tape, 0) if named is None else place_of_loss(tape, named)
         where = None if said.outcome is Outcome.HOLDS else place_of_number(tape) or there
         words = f"the losses that the function returns: {said.words}"
-        mend = "" if where is None else "report the window's mean: the sum of the micro-batches' shares"
-        return Result("GA-INV-001", said.outcome, words, where, mend, "floats", RECORDED)
+        help = "" if where is None else "report the window's mean: the sum of the micro-batches' shares"
+        return Result("GA-INV-001", said.outcome, words, where, help, "floats", RECORDED)
 
     def _unreported(self, decision: Decision) -> Iterable[Result]:
         """The function returns no number: what autograd was handed is still compared, and shows no reported loss."""
@@ -236,7 +236,7 @@ class Settled:
         cause = next((b for b in self.broken if b.place is not None), None)
         if cause is not None:
             result.details["follows_from"] = cause.obligation
-            result.place, result.mend = cause.place, MENDS.get(cause.obligation, "")
+            result.place, result.help = cause.place, HELP.get(cause.obligation, "")
         everywhere = self._everywhere(decision, quantity)
         self.wrongs.append((result, Wrong(obligation, result.reason, result.place, cause, quantity, everywhere)))
         return result
@@ -266,13 +266,13 @@ class Settled:
 
     def _batch(self, decision: Decision, place: Place) -> Iterable[Result]:
         words = "the loss of a sample depends on the other samples of its micro-batch"
-        mend = "no accumulation equals the full batch here: the contract's loss is a sum over samples"
+        help = "no accumulation equals the full batch here: the contract's loss is a sum over samples"
         if batch_norm(self.session.full[0].tape) is not None:
             words = f"a normalisation over the batch is trained: {words}"
-            mend = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
+            help = "no accumulation equals the full batch here; freeze the statistics, or normalise without the batch"
         for name in NUMBERS:
             yield Result(
-                name, Outcome.OUTSIDE, words, place, mend, decision.domain, details={"code": "batch-statistics"}
+                name, Outcome.OUTSIDE, words, place, help, decision.domain, details={"code": "batch-statistics"}
             )
 
     def _step(self) -> Place:

@@ -82,7 +82,7 @@ from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")
 CHOSEN = "choose the samples of all windows before the loop, or with a generator that nothing else draws from"
-DATA_MEND = "every micro-batch takes the next samples of the stream that the full batch takes at once"
+DATA_HELP = "every micro-batch takes the next samples of the stream that the full batch takes at once"
 RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other order of the samples was verified"
 DOUBTS = {
     "GA-INV-002": "zero whole gradients and own buffers once a window, where the recorder sees it",
@@ -250,8 +250,8 @@ class Judge:
             code, how = SHARED[name]
             words = f"not decided: {name} does not hold, so that the full batch's gradients may be {how} as well"
             details = {"code": code, "follows_from": name}
-            place, mend = broken[0].place, broken[0].mend
-            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, place, mend, "events", RECORDED, details))
+            place, help = broken[0].place, broken[0].help
+            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, words, place, help, "events", RECORDED, details))
         self.session.seconds["numbers"] = time.monotonic() - began
 
     def _trivial(self) -> None:
@@ -265,10 +265,10 @@ class Judge:
             words = "one window was asked for: no gradient could outlive its step"
             self._undecided("GA-INV-002", words, "ask for --windows 2 or more")
 
-    def _undecided(self, name: str, words: str, mend: str) -> None:
+    def _undecided(self, name: str, words: str, help: str) -> None:
         """An obligation that would hold for want of a case is not decided."""
         if any(r.outcome is Outcome.HOLDS for r in self.found[name]):
-            self.add(Result(name, Outcome.NOT_RUN, words, None, mend, details={"code": "trivial"}))
+            self.add(Result(name, Outcome.NOT_RUN, words, None, help, details={"code": "trivial"}))
 
     # The window protocol
 
@@ -320,12 +320,12 @@ class Judge:
 
     def _moves(self) -> None:
         tape = self.session.ours[0].tape
-        place, mend = obligations.unmoved(tape), "leave the weights to the optimizer"
+        place, help = obligations.unmoved(tape), "leave the weights to the optimizer"
         if place is not None:
             words, known = "the step was called and no weight moved", Outcome.REFUTED
             if obligations.foreign(tape) and not obligations.frozen(tape):
                 words, known = f"not decided: {words}; the optimizer may accumulate by itself", Outcome.UNKNOWN
-            self.add(Result("GA-INV-003", known, words, place, mend))
+            self.add(Result("GA-INV-003", known, words, place, help))
             return
         place = obligations.undone(tape)
         if place is not None:
@@ -333,7 +333,7 @@ class Judge:
             if (bounded := obligations.bounded(tape)) is not None:
                 words, place = f"not decided: {words}, as it seems; weights at a bound look the same", bounded
             known = Outcome.REFUTED if bounded is None else Outcome.UNKNOWN
-            self.add(Result("GA-INV-003", known, words, place, mend))
+            self.add(Result("GA-INV-003", known, words, place, help))
 
     # What makes numbers worthless
 
@@ -352,8 +352,8 @@ class Judge:
             return list(disagreement(session))
         except NoRow as error:
             words = f"{error.op} has no row in the operator table"
-            mend = f"add one with gradproof.shadow.register({error.op!r}, examples=[...])"
-            return [Trouble(Outcome.OPAQUE, words, error.place, mend, "no-row")]
+            help = f"add one with gradproof.shadow.register({error.op!r}, examples=[...])"
+            return [Trouble(Outcome.OPAQUE, words, error.place, help, "no-row")]
         except Beyond as error:
             code = "data-dependent-shape" if "data-dependent shape" in str(error) else "beyond"
             return [Trouble(Outcome.OPAQUE, str(error), error.place, "", code)]
@@ -398,10 +398,10 @@ class Judge:
             place, known = place_of_data(self.session.ours[0].tape), Outcome.REFUTED
             if differ.startswith("window") and everywhere_alike(self.session):
                 known, differ = Outcome.UNKNOWN, f"not decided: {differ}, but {EQUAL}"
-            self.add(Result("GA-DATA-001", known, differ, place, DATA_MEND, "real", RECORDED))
+            self.add(Result("GA-DATA-001", known, differ, place, DATA_HELP, "real", RECORDED))
             if AGAIN in differ:
                 words = f"not decided: {differ.removeprefix('not decided: ')}"
-                self.add(Result("GA-INV-002", Outcome.UNKNOWN, words, place, DATA_MEND, "real", RECORDED))
+                self.add(Result("GA-INV-002", Outcome.UNKNOWN, words, place, DATA_HELP, "real", RECORDED))
             return
         words = "both runs took the same streams of data" + ("" if unlooked else ", window by window")
         if broken:
@@ -460,8 +460,8 @@ class Judge:
         began = time.monotonic()
         ours, full, notes = weighed(self.session)
         if not full and notes:
-            mend = "ask for more with --operations, or leave token weights out: --domain real --domain field"
-            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, notes[0], None, mend, "weight"))
+            help = "ask for more with --operations, or leave token weights out: --domain real --domain field"
+            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, notes[0], None, help, "weight"))
         self.made.weights = rows(ours)
         more = everywhere(self.session, ours)
         self.ragged = not all(more) and any(t["expected"] == 0 for w in ours for t in w.tokens)
@@ -498,7 +498,7 @@ class Judge:
 
     def _data(self, data: list[str]) -> None:
         place = next((e.place for e in self.session.ours[0].tape.events("backward")), None)
-        mend = DATA_MEND
+        help = DATA_HELP
         details = {"streams": data}
         known, first = Outcome.REFUTED, data[0]
         words = "not compared: the two runs did not train on the same data"
@@ -506,10 +506,10 @@ class Judge:
         if all(text.endswith((RESHAPED, SHUFFLED)) for text in data):
             known = Outcome.OPAQUE
         elif not any(text.endswith((OTHERS, REPEATED)) for text in data) and matched(self.session):
-            known, first, mend = Outcome.UNKNOWN, f"not decided: {first}, but {EQUAL}; {ALIKE}", CONSTANTS
+            known, first, help = Outcome.UNKNOWN, f"not decided: {first}, but {EQUAL}; {ALIKE}", CONSTANTS
             words = "not compared for other values: the data of the two runs could not be matched"
         elif drawn and not any(text.endswith(REPEATED) for text in data):
-            known, first, mend = Outcome.OPAQUE, drawn, CHOSEN
-        self.add(Result("GA-DATA-001", known, first, place, mend, "leaves", RECORDED, details))
+            known, first, help = Outcome.OPAQUE, drawn, CHOSEN
+        self.add(Result("GA-DATA-001", known, first, place, help, "leaves", RECORDED, details))
         for name in NUMBERS:
-            self.add(Result(name, Outcome.OPAQUE, words, place, mend, details={"code": "data"}))
+            self.add(Result(name, Outcome.OPAQUE, words, place, help, details={"code": "data"}))
