@@ -30,7 +30,7 @@ from pathlib import Path
 
 from toy_workspace import answer, refutation
 
-HERE = Path(__file__).parents[2]
+HERE = Path(__file__).parent.parent
 
 
 def conclude(check, right):

@@ -250,7 +250,7 @@ def test_batch_statistics_are_outside() -> None:
 def test_a_crash_is_an_error_with_its_line() -> None:
     found = run(claim(also=["models.accumulation.torch_steps:DividedOnce"]), **{STEP: Crash})
     assert found.outcome is Outcome.ERROR
-    assert "RuntimeError: boom, at unit/test_trace_run.py:" in found.reason
+    assert "RuntimeError: boom, at execution/test_trace_run.py:" in found.reason
     assert found.stats["subjects"] == [STEP]
 
 
