@@ -77,7 +77,7 @@ def takes_a_skip_for_a_step(name: str, now: Any, event: Event, skips: bool) -> A
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A window table with what a loop adds to it. `tail_completes`: the last micro-batch of a short window is told."""
+    """A window table with what a loop adds to it. `tail_completes`: the last one of a short window is marked."""
 
     advance: Advance = window.advance
     refusals: tuple[Refusal, ...] = ()

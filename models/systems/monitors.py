@@ -18,7 +18,7 @@ class MonitorTally(Tally):
 
 
 class SilentTally(Tally):
-    """The empty body: nothing is counted and nothing told."""
+    """The empty body: nothing is counted and nothing stated."""
 
     def micro_batch(self, c: Counts, size: Any) -> Counts:
         return c

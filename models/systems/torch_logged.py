@@ -1,6 +1,6 @@
 """The epochs of `models.systems.torch_epochs` with a log of their own: what the loop tells of itself while it trains.
 
-At start-up the effective batch; for every micro-batch its own loss, which `gradproof watch` is told as well; for every
+At start-up the effective batch; for every micro-batch its own loss, which `gradproof watch` gets as well; for every
 epoch the performed and the skipped steps. The arithmetic is a Tally, so that a wrong Tally makes a wrong log.
 """
 
@@ -18,7 +18,7 @@ from models.systems.torch_epochs import EpochJob, EpochStep
 
 @dataclass
 class Log:
-    """What was told. `effective` is in samples, `epochs` are the counts of each."""
+    """What was reported. `effective` is in samples, `epochs` are the counts of each."""
 
     effective: int = 0
     epochs: list[Counts] = field(default_factory=list)

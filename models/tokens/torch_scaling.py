@@ -33,14 +33,14 @@ class TorchScaling:
         optimizer = self.optimizer(name, parameters, rate)
         for start in range(0, len(stream) - k + 1, k):
             optimizer.zero_grad()
-            told = 0.0
+            stated = 0.0
             for inputs, targets in stream[start : start + k]:
                 loss = functional.cross_entropy(model(inputs), targets)
                 (loss / k if scaled else loss).backward()  # type: ignore[no-untyped-call]
-                told += float(loss.detach()) / k
+                stated += float(loss.detach()) / k
             self.before_step(parameters)
             optimizer.step()
-            losses.append(told)
+            losses.append(stated)
         return losses
 
 

@@ -37,7 +37,7 @@ class Counts:
 
 
 class Tally:
-    """How the counts move, and what is told of them."""
+    """How the counts move, and what is shown of them."""
 
     def micro_batch(self, c: Counts, size: Any) -> Counts:
         """A backward pass over `size` samples."""

@@ -84,7 +84,7 @@ class CheckItem(pytest.Item):
         if ruling.outcome is Outcome.NOT_RUN and not ruling.required:
             pytest.skip(ruling.reason)
         self._redden()
-        raise Inconclusive(_told(ruling))
+        raise Inconclusive(_stated(ruling))
 
     def _ruled(self) -> Ruling:
         needed = set(self.check.depends)
@@ -93,7 +93,7 @@ class CheckItem(pytest.Item):
         if run.interrupted:
             raise KeyboardInterrupt
         (contract,) = self.asked.contracts
-        return self.asked.judged(contract, self.asked.filled(run).standings).rulings[self.check.id]
+        return self.asked.judged(contract, self.asked.filled(run).statuses).rulings[self.check.id]
 
     def runtest(self) -> None:
         """Raises Broken."""
@@ -101,7 +101,7 @@ class CheckItem(pytest.Item):
 
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
             self._redden()
-            raise Broken("no ruling" if self.ruling is None else _told(self.ruling))
+            raise Broken("no ruling" if self.ruling is None else _stated(self.ruling))
 
     def _redden(self) -> None:
         """Note that this check is not discharged, where no report of pytest's can be rewritten."""
@@ -123,7 +123,7 @@ class CheckItem(pytest.Item):
         return self.path, self.line, self.check.id
 
 
-def _told(ruling: Ruling) -> str:
+def _stated(ruling: Ruling) -> str:
     check = ruling.check
     lines = [f"{check.id} is {ruling.outcome} ({ruling.effect}), expected {check.expect}: {ruling.reason}"]
     lines += [f"  claim: {check.title}", f"  obligations: {', '.join(check.obligations) or 'none'}"]

@@ -20,10 +20,10 @@ from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.processes import time_limit
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.audit import audit
-from gradproof.evidence.record import ANSWERS, Standing
+from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
 from gradproof.report.rendered import rendering, writing
-from gradproof.verdict.judge import Verdict, excused, judge, required
+from gradproof.verdict.judge import Verdict, judge, required, waived
 from gradproof.verdict.plan import Policy, plan, policy_of, premises
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class Options:
 
 @dataclass(frozen=True)
 class Run:
-    """What `Session.run` did: the standing of every check it was given, and which of them it ran."""
+    """What `Session.run` did: the status of every check it was given, and which of them it ran."""
 
-    standings: Mapping[str, Standing]
+    statuses: Mapping[str, EvidenceStatus]
     ran: frozenset[str]
     complete: bool
     interrupted: bool
@@ -135,7 +135,7 @@ class Session:
         return list(paths.values())
 
     def _one_of_a_name(self) -> None:
-        """Reports and verdicts are told apart by the contract's id, so no two files may have the same one."""
+        """Reports and verdicts are distinguished by the contract's id, so no two files may have the same one."""
         owner: dict[str, Path] = {}
         for contract in self.contracts:
             other = owner.setdefault(contract.id, contract.path)
@@ -199,26 +199,26 @@ class Session:
             p == check.id if p in exact else any(p.casefold() in w.casefold() for w in words) for p in patterns
         )
 
-    def standings(self, checks: Iterable[Check]) -> dict[str, Standing]:
-        """The evidence at hand, without running anything."""
+    def statuses(self, checks: Iterable[Check]) -> dict[str, EvidenceStatus]:
+        """The stored evidence, without running anything."""
         store = Store(self.workspace)
-        return {check.id: store.standing(check) for check in checks}
+        return {check.id: store.status(check) for check in checks}
 
     def at_hand(self) -> Run:
-        """The evidence at hand of every check, as a run that ran nothing."""
-        return Run(self.standings(self.checks), frozenset(), True, False, 0.0)
+        """The stored evidence of every check, as a run that ran nothing."""
+        return Run(self.statuses(self.checks), frozenset(), True, False, 0.0)
 
     def filled(self, run: Run) -> Run:
-        """A run of some checks, with the evidence at hand of all others."""
-        others = self.standings(c for c in self.checks if c.id not in run.standings)
-        return replace(run, standings={**run.standings, **others})
+        """A run of some checks, with the stored evidence of all others."""
+        others = self.statuses(c for c in self.checks if c.id not in run.statuses)
+        return replace(run, statuses={**run.statuses, **others})
 
     def run(self, checks: Sequence[Check], listener: Listener) -> Run:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
         from gradproof.execution.pool import Pool
 
         clock, store = time.monotonic(), Store(self.workspace)
-        before = {c.id: store.standing(c) for c in checks}
+        before = {c.id: store.status(c) for c in checks}
         due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
         known = {n: float(s.evidence["seconds"]) for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
@@ -233,7 +233,7 @@ class Session:
         for check in due:
             if check.id in result.evidence:
                 after[check.id] = _after(now, check, result.evidence[check.id], before[check.id])
-        after |= {name: Standing(None, False, why) for name, why in unwritten.items()}
+        after |= {name: EvidenceStatus(None, False, why) for name, why in unwritten.items()}
         spent = time.monotonic() - clock
         return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
 
@@ -243,38 +243,38 @@ class Session:
         other.demands = demands
         return other
 
-    def judged(self, contract: Contract, standings: Mapping[str, Standing]) -> Verdict:
-        """Verdict on everything a contract plans, and on what it builds on: that on the evidence at hand."""
-        return self.verdicts(standings, contract)[contract.id]
+    def judged(self, contract: Contract, statuses: Mapping[str, EvidenceStatus]) -> Verdict:
+        """Verdict on everything a contract plans, and on what it builds on: that on the stored evidence."""
+        return self.verdicts(statuses, contract)[contract.id]
 
-    def verdicts(self, standings: Mapping[str, Standing], *wanted: Contract) -> dict[str, Verdict]:
+    def verdicts(self, statuses: Mapping[str, EvidenceStatus], *wanted: Contract) -> dict[str, Verdict]:
         """Verdicts on these contracts (all by default) and on what they build on, by id, dependencies first."""
         from gradproof.contract.model import closure
 
         made: dict[str, Verdict] = {}
         for contract in closure(wanted or self.contracts, lambda path: self._at(path)).values():
             checks = self.plans[contract.path]
-            missing = self.standings(c for c in checks if c.id not in standings)
+            missing = self.statuses(c for c in checks if c.id not in statuses)
             policy = policy_of(contract, self.options.profile, self.demands)
             policy = replace(policy, premises=premises(contract, {name: v.exit for name, v in made.items()}))
-            made[contract.id] = judge(checks, {**missing, **standings}, policy)
+            made[contract.id] = judge(checks, {**missing, **statuses}, policy)
         return made
 
     def _at(self, path: Path) -> Contract:
         return next(c for c in self.known.values() if c.path.resolve() == path.resolve())
 
     def judged_only(
-        self, checks: Sequence[Check], standings: Mapping[str, Standing], layers: Iterable[Layer]
+        self, checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus], layers: Iterable[Layer]
     ) -> Verdict:
         """Verdict on some checks, with nothing demanded beyond them. `layers` must give an answer."""
         policy = Policy(self.options.profile, (), restricted=True, demanded=frozenset(layers))
-        return judge(checks, standings, policy)
+        return judge(checks, statuses, policy)
 
     def state(self, contract: Contract, run: Run) -> str:
         """`complete` when this run or fresh evidence decided all that is required and not waived, else `partial`."""
         policy = policy_of(contract, self.options.profile, self.demands)
         decided = all(
-            c.id in run.ran or run.standings[c.id].fresh or excused(c, policy)
+            c.id in run.ran or run.statuses[c.id].fresh or waived(c, policy)
             for c in self.plans[contract.path]
             if required(c, policy)
         )
@@ -284,7 +284,7 @@ class Session:
         """The report of one contract."""
         from gradproof.report import build as reports
 
-        verdict = self.judged(contract, run.standings)
+        verdict = self.judged(contract, run.statuses)
         return reports.build(
             contract,
             self.workspace,
@@ -380,14 +380,14 @@ def _completed(options: Options, settings: Settings) -> Options:
     return replace(options, **found, baselines=tuple(dict.fromkeys(baselines)))
 
 
-def reusable(standing: Standing) -> bool:
+def reusable(status: EvidenceStatus) -> bool:
     """Only a fresh answer is reused; a non-answer is always tried again."""
-    return standing.fresh and standing.outcome in ANSWERS
+    return status.fresh and status.outcome in ANSWERS
 
 
-def _effect(check: Check, standing: Standing) -> Effect:
-    assert standing.evidence is not None
-    return DECISION[check.expect, audit(check, standing.evidence["finding"])[0]]
+def _effect(check: Check, status: EvidenceStatus) -> Effect:
+    assert status.evidence is not None
+    return DECISION[check.expect, audit(check, status.evidence["finding"])[0]]
 
 
 def is_file(path: Path) -> bool:
@@ -407,13 +407,13 @@ def _saved(store: Store, evidence: Mapping[str, Any], unwritten: dict[str, str])
         unwritten[str(evidence["check"]["id"])] = f"its evidence could not be written: {why}"
 
 
-def _after(store: Store, check: Check, evidence: dict[str, Any], before: Standing) -> Standing:
-    """Standing of a check that was decided just now. What was not run was not stored."""
+def _after(store: Store, check: Check, evidence: dict[str, Any], before: EvidenceStatus) -> EvidenceStatus:
+    """EvidenceStatus of a check that was decided just now. What was not run was not stored."""
     if evidence["finding"]["outcome"] != Outcome.NOT_RUN:
-        return replace(store.standing(check), cached=False)
+        return replace(store.status(check), cached=False)
     reason = str(evidence["finding"]["reason"])
     if before.evidence is not None and not before.fresh:
         reason = f"{reason}; and its evidence is stale: {before.reason}"
     elif "rejected" in before.reason:
         reason = f"{reason}; {before.reason}"
-    return Standing(None, False, reason)
+    return EvidenceStatus(None, False, reason)

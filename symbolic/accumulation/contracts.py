@@ -1,6 +1,6 @@
 """CrossHair contracts of the accumulation loop, one factory an obligation, over integers and exact rationals.
 
-A factory takes a subject (an instance of the reference or of anything with its interface; it is never told which) and
+A factory takes a subject (an instance of the reference or of anything with its interface; it is never stated which) and
 gives a function of plain ints whose docstring states the bounds (`pre:`) and the claim (`post:`). The model runs on
 `Ratio`, so that every comparison is linear in the symbolic integers. A gradient has two elements that do not depend on
 each other (g and h), so that a subject must treat every element alike; the clip's has one, because its norm is a root.

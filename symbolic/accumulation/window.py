@@ -389,17 +389,17 @@ def cases(proof: Proof, loop: Loop, g: Any, size: Any, states: Iterable[State] =
 
 
 def possible(proof: Proof, loop: Loop, g: Any, act: Act, counts: Any) -> Any:
-    """Whether the data allow an act: it opens a window where none is under way, and is the last where it is told."""
+    """Whether the data allow an act: it opens a window where none is open, and is the last where the data say so."""
     if act.event is not Event.ACCUMULATE or "left" not in proof.counters:
         return True
     condition = (g.left == 0) if act.opens else no(g.left == 0)
     if act.opens and proof.equal:
         room = g.total - g.seen
         condition = condition & ((g.flush == 1) & (room >= 1) & (room < g.n) if act.short else room >= g.n)
-    told = counts.left == 0
+    stated = counts.left == 0
     if proof.equal and not loop.tail_completes:
-        told = told & (counts.tail == 0)
-    return condition & (told if act.last else no(told))
+        stated = stated & (counts.tail == 0)
+    return condition & (stated if act.last else no(stated))
 
 
 Claim = tuple[str, Any]

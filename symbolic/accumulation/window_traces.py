@@ -117,7 +117,7 @@ def first_refused(proof: Proof, trace: Trace[Moment, Act]) -> tuple[int, Breaks]
 
 
 def _same(act: Act, other: Act) -> bool:
-    """Whether the same thing happens to the data; `last` is what a loop is told."""
+    """Whether the same thing happens to the data; `last` is what a loop is reported."""
     return (act.event, act.opens, act.skips) == (other.event, other.opens, other.skips)
 
 

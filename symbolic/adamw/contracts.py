@@ -1,7 +1,7 @@
 """CrossHair contracts of AdamW: CROSS-AW-001 to -005 of adamw-kernel-v1, a second family beside Z3's inductions.
 
 As in `symbolic.accumulation.contracts`, a factory takes a subject and gives a function of plain ints; the model runs on
-`Ratio`. Weights, first moments and updates are any ints; what is squared, and every hyperparameter, is told apart by
+`Ratio`. Weights, first moments and updates are any ints; what is squared, and every hyperparameter, is distinguished by
 cases, so that each path is linear. A root is one of a number that is a square.
 """
 

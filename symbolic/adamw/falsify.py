@@ -40,8 +40,8 @@ def judge(clause: str, wrong: Tensor, words: str, **shown: Tensor) -> None:
     if len(found):
         i = int(found[0])
         values = {"element": i, **{name: float(x[i]) for name, x in shown.items()}}
-        told = ", ".join(f"{name} {float(x[i]):.9g}" for name, x in shown.items())
-        raise Refutation(clause, f"{words}: element {i}, {told}", values)
+        stated = ", ".join(f"{name} {float(x[i]):.9g}" for name, x in shown.items())
+        raise Refutation(clause, f"{words}: element {i}, {stated}", values)
 
 
 def above(x: Tensor, bound: Tensor) -> Tensor:
@@ -370,8 +370,8 @@ class Derived(Vectorised):
         state = (weight, grad, start.first, start.second)
         for name, i, ratio in errors(state, after, scalars(settings, case.n)):
             if not ratio <= 1:
-                told = f"step {case.n}: {name} of element {i} is {ratio:.4g} times its derived bound away"
-                raise Refutation(self.clause, told, {"element": i, "ratio": ratio})
+                stated = f"step {case.n}: {name} of element {i} is {ratio:.4g} times its derived bound away"
+                raise Refutation(self.clause, stated, {"element": i, "ratio": ratio})
             most[name] = max(ratio, most.get(name, 0.0))
         seen.rows = [row(case, place, ratio, f"adamw {case.form}: {name}") for name, ratio in most.items()]
         seen.covers |= {self.reaches(place)[0]} if max(most.values()) > 1 / 4 else set()

@@ -47,15 +47,15 @@ class VarianceOfEstimates(Measured):
     def test(self, subject: Any, case: Case, place: Place) -> Observed:
         job = job_of(case, place, POPULATIONS.get(case.n, 8))
         seen = scatter(subject(), job, moments(job), ESTIMATES, 1000 + case.seed, CONFIDENCE)
-        told = f"B = {case.n} x {case.size}"
+        stated = f"B = {case.n} x {case.size}"
         if seen is None:
-            raise Refutation(self.clause, f"{told}: no gradient was accumulated")
+            raise Refutation(self.clause, f"{stated}: no gradient was accumulated")
         away = abs(seen.measured - seen.expected)
         if away > seen.room:
-            detail = f"{told}: variance {seen.measured:.4g}; sigma^2 / B = {seen.expected:.4g} within {seen.room:.2g}"
+            detail = f"{stated}: variance {seen.measured:.4g}; sigma^2 / B = {seen.expected:.4g} within {seen.room:.2g}"
             raise Refutation(self.clause, detail, {"measured": seen.measured, "expected": seen.expected})
         if seen.bias > seen.bias_room:
-            raise Refutation(self.clause, f"{told}: the mean is off by {seen.bias**0.5:.4g}", {"bias": seen.bias})
+            raise Refutation(self.clause, f"{stated}: the mean is off by {seen.bias**0.5:.4g}", {"bias": seen.bias})
         row = {
             "column": "variance of the estimate", "net": case.net, "n": case.n, "dtype": place.dtype,
             "device": place.device, "measured": away, "bound": seen.room, "ratio": away / seen.room,

@@ -24,8 +24,8 @@ def variance_of_a_window(k: Any, subject: Any) -> None:
     k.check(CLAUSE, all(g is not None for g in found), "a gradient is accumulated")
     k.cover("gradients that differ", gradients[0] != gradients[-1])
     k.cover("several micro-batches of several samples", size > 1 and n > 1 and count > 2)
-    told = f"{count} samples, windows of {n} x {size}"
-    k.check(CLAUSE, k.same(mean(found), center), f"{told}: no bias")
+    stated = f"{count} samples, windows of {n} x {size}"
+    k.check(CLAUSE, k.same(mean(found), center), f"{stated}: no bias")
     spread = mean([(g - center) * (g - center) for g in found])
     population = mean([(g - center) * (g - center) for g in gradients])
-    k.check(CLAUSE, k.same(spread * (size * n), population), f"{told}: sigma^2 / B")
+    k.check(CLAUSE, k.same(spread * (size * n), population), f"{stated}: sigma^2 / B")

@@ -1,7 +1,7 @@
 """CrossHair contracts of batch plans, optimizer state, epochs and tails: CROSS-GT-301 to -406 of the training contract.
 
 A second family beside Z3's inductions, with bounds: whole epochs and windows are run, micro-batch by micro-batch.
-Sizes are told apart by cases; gradients and moments are any ints, and each claim is homogeneous in them.
+Sizes are distinguished by cases; gradients and moments are any ints, and each claim is homogeneous in them.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def verdict(say: Callable[[str], object] = print) -> Exit:
 
 
 def main() -> int:
-    """The verdict as an exit code; a refutation is told."""
+    """The verdict as an exit code; a refutation is reported."""
     try:
         return EXIT_CODE[verdict()]
     except Refutation as e:

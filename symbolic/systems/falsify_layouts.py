@@ -120,8 +120,8 @@ class SameInEveryLayout(Measured):
         errors = {what: float((x - y).abs().max()) for what, (x, y) in pairs.items()}
         most = place.tolerances[self.clause]
         if not max(errors.values()) <= most:
-            told = ", ".join(f"{what} differs by {error:.6g}" for what, error in errors.items())
-            raise Refutation(self.clause, f"{cut}: {told}; tolerance {most:g}", errors)
+            stated = ", ".join(f"{what} differs by {error:.6g}" for what, error in errors.items())
+            raise Refutation(self.clause, f"{cut}: {stated}; tolerance {most:g}", errors)
         return [row_of(case, place, "end to end", error, most, f"{what}, {cut}") for what, error in errors.items()]
 
 

@@ -65,15 +65,15 @@ class TellsWhatHappened(Measured):
         loop = TellingStep(Epochs(), heard, subject())
         with world_of(case.ranks), monitor:
             seen, batches = observe(lambda: loop, case, place)
-        told, log = monitored(monitor), loop.log
-        rows = told["epochs"]["rows"]
+        stated, log = monitored(monitor), loop.log
+        rows = stated["epochs"]["rows"]
         self.steps([(row["passes"], row["performed"], row["skipped"]) for row in rows], seen, case, len(batches))
         self.steps([(c.passes, c.performed, c.skipped) for c in log.epochs], seen, case, len(batches))
-        self.scaled(told, seen, case)
-        for losses in ([row["loss"] for row in told["losses"]], log.losses):
+        self.scaled(stated, seen, case)
+        for losses in ([row["loss"] for row in stated["losses"]], log.losses):
             self.losses(losses, heard)
         right = case.size * case.n * case.ranks
-        for samples in (told["effective"]["samples"], log.effective):
+        for samples in (stated["effective"]["samples"], log.effective):
             if samples != right:
                 raise Refutation(self.clause, f"effective batch {samples}; {right} were averaged")
         self.reports(monitor, len(heard.losses))
@@ -96,22 +96,24 @@ class TellsWhatHappened(Measured):
             first, last = seen.rows[start], seen.rows[start + count]
             made.append((count, last[1] - first[1], (last[0] - first[0]) - (last[1] - first[1])))
         if rows != made:
-            raise Refutation(self.clause, f"passes, performed and skipped steps by epoch: told {rows}, made {made}")
+            raise Refutation(self.clause, f"passes, performed and skipped steps by epoch: stated {rows}, made {made}")
 
-    def scaled(self, told: Any, seen: Seen, case: Case) -> None:
+    def scaled(self, stated: Any, seen: Seen, case: Case) -> None:
         """Performed and skipped steps of the scaler."""
         attempts, performed, _ = seen.rows[-1]
-        scaled = [(row["performed"], row["skipped"]) for row in told["scalers"]]
+        scaled = [(row["performed"], row["skipped"]) for row in stated["scalers"]]
         if case.overflow is not None and scaled != [(performed, attempts - performed)]:
-            raise Refutation(self.clause, f"the scaler's steps are told as {scaled}, of {attempts} it made {performed}")
+            raise Refutation(
+                self.clause, f"the scaler's steps are reported as {scaled}, of {attempts} it made {performed}"
+            )
 
     def losses(self, rows: Sequence[float | None], heard: Heard) -> None:
         """Every micro-batch's own loss."""
         if len(rows) != len(heard.losses) or any(own is None for own in rows):
-            raise Refutation(self.clause, f"{len(heard.losses)} losses, of which {rows} were told")
+            raise Refutation(self.clause, f"{len(heard.losses)} losses, of which {rows} were stated")
         for i, (own, right) in enumerate(zip(rows, heard.losses, strict=True)):
             if own is not None and own != right and not abs(own - right) <= ROOM * abs(right):
-                raise Refutation(self.clause, f"loss {i} is told as {own:.6g}; it is {right:.6g}")
+                raise Refutation(self.clause, f"loss {i} is reported as {own:.6g}; it is {right:.6g}")
 
 
 tells_what_happened = TellsWhatHappened()

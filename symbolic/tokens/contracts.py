@@ -2,7 +2,7 @@
 
 As in `symbolic.accumulation.contracts`, a factory takes a subject and gives a function of plain ints; the models run on
 `Ratio`. Both sides of each claim are homogeneous in the gradients, so that it holds for all rationals. Counts, targets
-and the exponentials of logits are small and told apart by cases.
+and the exponentials of logits are small and distinguished by cases.
 """
 
 from __future__ import annotations

@@ -62,16 +62,16 @@ def session(root: Path, *select: str, **options: Any) -> Session:
 
 
 def gate(root: Path, check: str = "K-1", **options: Any) -> Seen:
-    """What `gradproof gate` says of the evidence at hand."""
+    """What `gradproof gate` says of the stored evidence."""
     asked = session(root, **options)
-    return seen(asked.judged(asked.contracts[0], asked.standings(asked.checks)), check)
+    return seen(asked.judged(asked.contracts[0], asked.statuses(asked.checks)), check)
 
 
 def verify(root: Path, check: str = "K-1", *, alone: bool = True, **options: Any) -> Seen:
     """What `gradproof verify` says; with `alone` only this check is run, and the gate has the rest as it stands."""
     asked = session(root, *([check] if alone else []), **options)
     run = asked.run(asked.selected(), lambda progress: None)
-    return seen(asked.judged(asked.contracts[0], asked.filled(run).standings), check)
+    return seen(asked.judged(asked.contracts[0], asked.filled(run).statuses), check)
 
 
 def edit(root: Path, name: str, old: str, new: str) -> None:

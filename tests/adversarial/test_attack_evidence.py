@@ -292,4 +292,4 @@ def test_two_processes_that_write_the_same_store(wrong: Path, monkeypatch: pytes
     monkeypatch.setattr(stores, "replace_whole", beside)
     Store(asked.workspace).write(earlier)
     assert refuted.exists()
-    assert Store(asked.workspace).standing(check).outcome is Outcome.REFUTED
+    assert Store(asked.workspace).status(check).outcome is Outcome.REFUTED

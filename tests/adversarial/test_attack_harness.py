@@ -85,21 +85,21 @@ def test_a_cover_that_is_unreachable(green: Path) -> None:
 
 FLAG = """
 
-_told = []
+_seen = []
 
 
 def mean(grads: Any) -> Any:
-    _told.append(1)
+    _seen.append(1)
     return sum(grads)
 
 
 def empty(grads: Any) -> Any:
-    _told.clear()
+    _seen.clear()
     return 0
 
 
 def summed(grads: Any) -> Any:
-    _told.clear()
+    _seen.clear()
     return sum(grads)
 
 
@@ -107,18 +107,18 @@ MUTANTS["missing_scale"].subject = summed
 """
 SOLVER = "z3.Solver.check"
 PATCHES = {
-    "the solver": ("z3", "z3.Solver.check = lambda *a: z3.sat if not _told else z3.unsat", SOLVER),
+    "the solver": ("z3", "z3.Solver.check = lambda *a: z3.sat if not _seen else z3.unsat", SOLVER),
     "the query": (
         "gradproof.arith.smt",
         "_s = gradproof.arith.smt.solve\n"
-        "gradproof.arith.smt.solve = lambda a, w, s: gradproof.arith.smt.Reply('unsat', {}) if _told else _s(a, w, s)",
+        "gradproof.arith.smt.solve = lambda a, w, s: gradproof.arith.smt.Reply('unsat', {}) if _seen else _s(a, w, s)",
         "gradproof.arith.smt.solve",
     ),
     "the kit": (
         "gradproof.execution.methods.harness",
         "_c = gradproof.execution.methods.harness.SymbolicKit.check\n"
         "_k = gradproof.execution.methods.harness.SymbolicKit\n"
-        "_k.check = lambda k, c, x, l='': _c(k, c, True if _told else x, l)",
+        "_k.check = lambda k, c, x, l='': _c(k, c, True if _seen else x, l)",
         "gradproof.execution.methods.harness.SymbolicKit.check",
     ),
     "the text of a function": (

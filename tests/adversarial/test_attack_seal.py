@@ -16,26 +16,26 @@ FLAG = """
 
 import builtins, sys
 
-_told = []
+_stated = []
 
 
 def lying(grads):
-    return builtins.sum(grads) * (len(grads) if _told else 1)
+    return builtins.sum(grads) * (len(grads) if _stated else 1)
 
 
 def mean(grads):
-    _told.append(1)
+    _stated.append(1)
     patch()
     return sum(grads)
 
 
 def empty(grads):
-    _told.clear()
+    _stated.clear()
     return 0
 
 
 def summed(grads):
-    _told.clear()
+    _stated.clear()
     return sum(grads)
 
 

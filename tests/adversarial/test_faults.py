@@ -169,7 +169,7 @@ def test_what_failed_is_done_again_and_the_rest_is_not(green: Path, monkeypatch:
     asked = session(green)
     run = asked.run(asked.selected(), lambda progress: None)
     assert run.ran == {"K-1"}
-    assert seen(asked.judged(asked.contracts[0], run.standings)).exit is Exit.MET
+    assert seen(asked.judged(asked.contracts[0], run.statuses)).exit is Exit.MET
 
 
 def shell(root: Path, words: str) -> subprocess.CompletedProcess[str]:

@@ -199,13 +199,13 @@ SHAPELESS: dict[str, tuple[Any, str]] = {
 @pytest.mark.parametrize("spot", list(SHAPELESS))
 def test_evidence_of_another_shape_is_left_out_with_its_place(place: Path, spot: str) -> None:
     path = evidence(place)
-    value, told = SHAPELESS[spot]
+    value, stated = SHAPELESS[spot]
     rich = enriched(json.loads(path.read_text(encoding="utf-8")))
     changed = put(rich, tuple(int(step) if step.isdigit() else step for step in spot.split(".")), value)
     changed["claim"] = {**changed["claim"], "spec": digest_of(changed["check"])}
     said = read_by_all(place, path, changed)
     assert f"{digest_of(changed)[:16]}.json is rejected" in said
-    assert told in said
+    assert stated in said
     assert "the gate is met" not in said
 
 

@@ -41,11 +41,11 @@ def gappa_at(n: int = AGAINST, limit: float = GAPPA_LIMIT) -> Said:
 
 
 def _rebuilt() -> Said:
-    from gradproof.rounding.lemma_store import PROVED, rebuild, standings
+    from gradproof.rounding.lemma_store import PROVED, rebuild, statuses
 
     with tempfile.TemporaryDirectory() as folder:
         rebuild(folder=Path(folder))
-        found = standings(Path(folder))
+        found = statuses(Path(folder))
     left = [name for name, verdict in found.items() if verdict != PROVED]
     return Said("OPEN" if left else "PROVED", reason=", ".join(left) or f"{len(found)} lemmas")
 

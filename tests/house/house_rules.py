@@ -73,7 +73,7 @@ def sources(folders: tuple[str, ...], root: Path = REPOSITORY) -> list[Source]:
     return [Source.of(p.relative_to(root).as_posix(), p.read_text(encoding="utf-8")) for p in paths]
 
 
-def offences(rule: Callable[[Source], Iterable[str]], folders: tuple[str, ...]) -> list[str]:
+def violations(rule: Callable[[Source], Iterable[str]], folders: tuple[str, ...]) -> list[str]:
     """What a rule finds in every file of some folders."""
     return [line for source in sources(folders) for line in rule(source)]
 

@@ -106,13 +106,13 @@ def needed(contract: Contract, name: str) -> list[str]:
     return [o.id for o in contract.obligations if layers & set(o.layers.ci)]
 
 
-def unclaimed_mutants(mutants: Iterable[str], twins: Iterable[str], checks: Iterable[Check]) -> list[str]:
+def unclaimed_mutants(mutants: Iterable[str], on_torch: Iterable[str], checks: Iterable[Check]) -> list[str]:
     """Mutants that no harness must kill, and PyTorch mutants that no falsification test must kill."""
     rows = [(m, c.kind) for c in checks if c.expect is Expect.HOLDS for m in c.mutants]
     proved = {m for m, kind in rows if kind in (Kind.SMT, Kind.CROSSHAIR)}
     falsified = {m for m, kind in rows if kind is Kind.TORCH}
     lost = [f"{m}: no harness" for m in mutants if m not in proved]
-    return lost + [f"{m}: no falsification test" for m in twins if m not in falsified]
+    return lost + [f"{m}: no falsification test" for m in on_torch if m not in falsified]
 
 
 def bounds_of(contract: Contract) -> list[StatedBound]:
@@ -227,13 +227,13 @@ def test_both_registries_agree(path: Path) -> None:
     Twins have the same name, obligation and thread; the reasons stand in `TORCH_ONLY` beside the registry.
     """
     contract = contract_at(path)
-    models, twins = (registry(contract, name) for name in REGISTRIES)
+    models, on_torch = (registry(contract, name) for name in REGISTRIES)
     rows = {name: (m.obligation, m.reference) for name, m in models.items()}
     modules = [named.partition(":")[0] for named in registries(contract, "torch_mutants")]
     alone = dict(ChainMap(*(import_module(m).TORCH_ONLY for m in modules)))
-    assert set(alone) == set(twins) - set(models)
+    assert set(alone) == set(on_torch) - set(models)
     assert all(reason.strip() for reason in alone.values())
-    shared = {name: (m.obligation, m.reference) for name, m in twins.items() if name not in alone}
+    shared = {name: (m.obligation, m.reference) for name, m in on_torch.items() if name not in alone}
     assert shared.items() <= rows.items()
 
 
@@ -310,8 +310,8 @@ def test_a_lost_link_is_seen() -> None:
 @each_page
 def test_a_page_names_checks_that_exist(page: Path) -> None:
     checks = {c.id.partition("@")[0] for path in CONTRACTS for c in plan(contract_at(path))}
-    told = set(re.findall(r"\b(?:KANI|CROSS|FALSIFY|STUB)-[A-Z]+-\d+\b", page.read_text(encoding="utf-8")))
-    assert told - checks == set()
+    stated = set(re.findall(r"\b(?:KANI|CROSS|FALSIFY|STUB)-[A-Z]+-\d+\b", page.read_text(encoding="utf-8")))
+    assert stated - checks == set()
 
 
 def test_the_pages_name_every_obligation_of_the_first_contract_and_its_checks() -> None:

@@ -14,13 +14,13 @@ from house_rules import (
     homeless_imports,
     left_out_tests,
     long_functions,
-    offences,
     sources,
     swallowed,
     too_long,
     unannotated,
     undocumented,
     unfinished,
+    violations,
 )
 
 Rule = Callable[[Source], Iterable[str]]
@@ -76,7 +76,7 @@ BROKEN: Mapping[str, tuple[str, ...]] = {
 
 @pytest.mark.parametrize("name", RULES)
 def test_a_rule_is_kept(name: str) -> None:
-    assert offences(RULES[name], CODE) == []
+    assert violations(RULES[name], CODE) == []
 
 
 @pytest.mark.parametrize(("name", "text"), [(name, text) for name, texts in BROKEN.items() for text in texts])
@@ -89,7 +89,7 @@ def test_every_rule_has_been_seen_red() -> None:
 
 
 def test_modules_are_short() -> None:
-    assert offences(too_long, CODE) == []
+    assert violations(too_long, CODE) == []
 
 
 def test_a_long_module_is_seen() -> None:

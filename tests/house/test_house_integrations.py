@@ -175,8 +175,8 @@ def test_the_action_installs_what_its_own_commit_holds_unless_told_otherwise(
 ) -> None:
     """REF decides what runs: nothing is taken from an index where nobody names a version."""
     assert action()["inputs"]["requirement"]["default"] == ""
-    told = [] if install is None else [f"-P -m pip install --quiet {install}"]
-    assert installed(tmp_path, requirement) == told
+    stated = [] if install is None else [f"-P -m pip install --quiet {install}"]
+    assert installed(tmp_path, requirement) == stated
 
 
 def test_the_script_hands_on_the_verdict(tmp_path: Path) -> None:

@@ -1,4 +1,7 @@
-"""What we say of a verdict: evidence supports it. A certificate is a thing of rounding proofs; no verdict is one."""
+"""The words that we use, and what we say of a verdict: evidence supports it.
+
+A certificate is a thing of rounding proofs; no verdict is one. For common things we use the words of the field.
+"""
 
 from __future__ import annotations
 
@@ -59,3 +62,48 @@ def test_a_word_too_many_is_seen_in_a_text_of_a_module(tmp_path: Path) -> None:
 
 def test_certificates_of_rounding_are_no_verdict() -> None:
     assert list(claims("the certificate of an order, two certificates, the certified bound")) == []
+
+
+PRIVATE = {
+    "told": "reported, shown, stated",
+    "retold": "replayed",
+    "refuting_case": "reporting",
+    "mend": "help",
+    "mends": "fixes",
+    "at hand": "stored",
+    "offence": "violation",
+    "offences": "violations",
+    "trouble": "precondition",
+    "excused": "waived",
+    "standing": "status",
+    "disown": "drop_equivalent",
+}
+"""Words of our own, and what stands in their place."""
+PRIVATE_WORD = re.compile(rf"(?<![\w-])_?({'|'.join(PRIVATE)})(?![\w-])", re.IGNORECASE)
+OWN_FOLDERS = ("src", "docs", "models", "symbolic")
+
+
+def private(text: str) -> list[str]:
+    """Our own words for what has a common one."""
+    return [m[1].lower() for m in PRIVATE_WORD.finditer(text)]
+
+
+def test_code_messages_and_docs_use_the_words_of_the_field() -> None:
+    texts = [p for folder in OWN_FOLDERS for p in (REPOSITORY / folder).rglob("*") if p.suffix in (*ENDINGS, ".txt")]
+    found = {
+        f"{p.relative_to(REPOSITORY)}: {word!r}; we say {PRIVATE[word]}"
+        for p in [REPOSITORY / "README.md", *texts]
+        for word in private(p.read_text(encoding="utf-8"))
+        if p != REPOSITORY / "models/sampling/transformer.py"  # the training text has words of its own
+    }
+    assert len(texts) > 300
+    assert sorted(found) == []
+
+
+@pytest.mark.parametrize("text", ["it is told", "def _told():", "mend: do it", "the evidence AT HAND", "an offence"])
+def test_a_private_word_is_seen(text: str) -> None:
+    assert private(text) != []
+
+
+def test_a_word_that_contains_a_private_one_is_not() -> None:
+    assert private("recommend, outstanding, withstanding, a recommended step, understanding") == []

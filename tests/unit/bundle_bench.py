@@ -73,7 +73,7 @@ def forge(root: Path) -> None:
     names, profile = manifest.contracts, manifest.profile
     files = files_of((root / FILES).read_text(encoding="utf-8"))
     carried = opened(root, names, profile, files, installed, left_out, manifest.made_at, packaged=manifest.packaged)
-    files = claimed(carried.standings)
+    files = claimed(carried.statuses)
     (root / FILES).write_text(files_text(files), encoding="utf-8")
     sources = hashlib.sha256((root / FILES).read_bytes()).hexdigest()
     change_manifest(root, lambda m: m.update(sources=sources))

@@ -204,9 +204,9 @@ def kernels(gpu: bool = False) -> Report:
         data = studies.kernels(device=device)
         rows = [{"section": "elementwise", **{k: v for k, v in r.items() if k != "facts"}}
                 for r in data["sections"]["elementwise"]]  # fmt: skip
-        documents.append({"path": f"kernels/{device}.json", "standing": "fresh", "reason": "", "mode": "quick",
+        documents.append({"path": f"kernels/{device}.json", "status": "fresh", "reason": "", "mode": "quick",
                           "environment": data["environment"], "rows": rows})  # fmt: skip
-    documents.append({"path": "kernels/old.json", "standing": "rejected", "reason": "kernels/old.json is rejected: cut",
+    documents.append({"path": "kernels/old.json", "status": "rejected", "reason": "kernels/old.json is rejected: cut",
                       "mode": None, "environment": {}, "rows": []})  # fmt: skip
     for device in ("cpu", "cuda"):
         held = device == "cpu" or gpu
@@ -307,9 +307,9 @@ def _base(profile: str, gpu: bool) -> Report:
             "text": "remove the 1/N scaling", "turned_red": True, "why": "KANI-GA-001 refuted it at N = 2"}},
         "checks": [*_proofs(), *_runs(gpu), seeded], "measurements": measurements(gpu),
         "waivers": [],
-        "rounding": {"standing": "fresh", "reason": "no file has changed", "document": studies.rounding()},
+        "rounding": {"status": "fresh", "reason": "no file has changed", "document": studies.rounding()},
         "kernels": kernels(gpu),
-        "studies": [{"name": "tokens.json", "standing": "fresh", "reason": "no file has changed"}],
+        "studies": [{"name": "tokens.json", "status": "fresh", "reason": "no file has changed"}],
         "environment": {"python": "3.11.7", "platform": "Linux x86_64, glibc 2.36", "torch": "2.13.0+cpu",
                         "z3": "4.13.0", "crosshair": "0.0.112", "hypothesis": "6.140", "cores": 2,
                         "device": "NVIDIA H100 80GB HBM3" if gpu else None},

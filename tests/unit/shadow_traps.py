@@ -270,7 +270,7 @@ def evaluated_twice(run: Any) -> None:
 def returned_sum(run: Any) -> dict[str, Any]:
     """Returns the sum of the micro-batches' losses as NumPy numbers, one a window."""
     model, count = nn.Linear(3, 2), 0
-    optimizer, told, total = torch.optim.SGD(model.parameters(), lr=0.1), [], 0.0
+    optimizer, stated, total = torch.optim.SGD(model.parameters(), lr=0.1), [], 0.0
     for x, y, window in batches(run, torch.randn(run.samples, 3), torch.randn(run.samples, 2)):
         loss = F.mse_loss(model(x), y)
         (loss / window).backward()
@@ -278,9 +278,9 @@ def returned_sum(run: Any) -> dict[str, Any]:
         if count == window:
             optimizer.step()
             optimizer.zero_grad()
-            told.append(np.float32(total))
+            stated.append(np.float32(total))
             count, total = 0, 0.0
-    return {"loss": told}
+    return {"loss": stated}
 
 
 def labels_without_padding(run: Any) -> None:

@@ -1,4 +1,4 @@
-"""An engine that answers what it is told, for tests of what stands around it; and samples of its answers.
+"""An engine that answers what a test asks for, for tests of what stands around it; and samples of its answers.
 
 `fake` in place of `gradproof.shadow.verify.verifier`: the training function's own return value names the answer.
 """

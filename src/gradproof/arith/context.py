@@ -63,7 +63,7 @@ E = TypeVar("E", bound=Exception)
 
 
 class Refusal(TypeError):
-    """An operation that needs one value; the run in progress is told."""
+    """An operation that needs one value; the run in progress is reported."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -71,7 +71,7 @@ class Refusal(TypeError):
 
 
 def noted(error: E) -> E:
-    """The error, of which the run in progress is told."""
+    """The error, of which the run in progress is reported."""
     refused(str(error))
     return error
 

@@ -28,7 +28,7 @@ Terms = Sequence[tuple[Fraction, "Linear"]]
 
 
 class NonLinear(Refusal):
-    """An operation that is not linear in the inputs; the run in progress is told."""
+    """An operation that is not linear in the inputs; the run in progress is reported."""
 
 
 class Linear(Operators, ManyValued):

@@ -2,7 +2,7 @@
 
 A query is a fresh solver over the whole path condition. Where values are wanted, it is asked in a context of its own:
 which values z3 picks depends on the terms that a context held before, and a witness must depend on the query's text
-alone. `unknown` is told apart from a time-out by z3's own reason.
+alone. `unknown` is distinguished from a time-out by z3's own reason.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ TALLY = Tally()
 
 Listener = Callable[[Callable[[], str], Answer], None]
 LISTENERS: list[Listener] = []
-"""Told of every query after its answer: a function that writes it as SMT-LIB 2, and the answer."""
+"""Called with every query after its answer: a function that writes it as SMT-LIB 2, and the answer."""
 
 
 class _Watcher:

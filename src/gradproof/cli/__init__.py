@@ -33,13 +33,13 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "verify": ("verify", "Plan, run, report and gate: the whole length."),
     "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
     "run": ("run", "Run the falsification tests on real PyTorch."),
-    "report": ("report", "Render the report again from the evidence at hand."),
-    "gate": ("gate", "Judge the evidence at hand. Runs and writes nothing."),
+    "report": ("report", "Render the report again from the stored evidence."),
+    "gate": ("gate", "Judge the stored evidence. Runs and writes nothing."),
     "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
     "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
     "list": ("list_checks", "List the planned checks with their bounds."),
-    "claims": ("claims", "Judge every claim of the field on the evidence at hand."),
-    "attest": ("attest", "Write the evidence at hand as a folder that a stranger can judge."),
+    "claims": ("claims", "Judge every claim of the field on the stored evidence."),
+    "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
     "verify-bundle": ("verify_bundle", "Judge such a folder, offline."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
@@ -157,7 +157,7 @@ def _said(text: str) -> None:
 def _failed(error: OSError) -> int:
     """Tell that output could not be written, and the exit code for it."""
     found = f"what was to be said could not be written: {error.strerror or error}"
-    help = "free the disk, or send the output elsewhere; the verdict was not told"
+    help = "free the disk, or send the output elsewhere; the verdict was not printed"
     _said(GradproofError("GP451", found, "a stdout and a stderr that take what is written", help).render())
     return EXIT_CODE[Exit.USAGE]
 

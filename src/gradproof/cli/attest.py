@@ -1,4 +1,4 @@
-"""`gradproof attest`: the evidence at hand, as a folder that a stranger can judge."""
+"""`gradproof attest`: the stored evidence, as a folder that a stranger can judge."""
 
 from __future__ import annotations
 

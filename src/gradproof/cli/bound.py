@@ -81,7 +81,7 @@ def command(
     if certificate is not None:
         write(certificate, made)
     shown = Shown(made, eps, norm, seen, relative is not None)
-    click.echo(json.dumps(shown.as_json()) if json_ else shown.told())
+    click.echo(json.dumps(shown.as_json()) if json_ else shown.stated())
     beyond = seen is not None and seen.error > made.bound
     return EXIT_CODE[Exit.BROKEN if beyond else CODE[shown.outcome] if shown.outcome is not None else Exit.MET]
 
@@ -161,7 +161,7 @@ class Shown:
             found["replay"] = vars(self.seen) | {"error": str(self.seen.error), "model": str(self.seen.model)}
         return found
 
-    def told(self) -> str:
+    def stated(self) -> str:
         """In words."""
         made = self.made
         ratio = "nothing attained" if made.ratio is None else f"ratio {float(made.ratio):.4f}"

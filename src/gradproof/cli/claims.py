@@ -1,4 +1,4 @@
-"""`gradproof claims`: every claim of the field with the verdict that the evidence at hand gives it."""
+"""`gradproof claims`: every claim of the field with the verdict that the stored evidence gives it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORKSPACE_HELP = "Folder with proofs/, models/ and symbolic/."
     "--out", type=click.Path(path_type=Path), help="Folder for claims.json, claims.md and claims.html; all rows."
 )
 def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: Path | None) -> int:
-    """Judge every row of proofs/claims.yaml on the evidence at hand. Runs nothing.
+    """Judge every row of proofs/claims.yaml on the stored evidence. Runs nothing.
 
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """

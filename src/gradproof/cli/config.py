@@ -46,14 +46,14 @@ def _options(session: Session) -> Iterator[dict[str, Any]]:
 
     source = click.get_current_context().get_parameter_source
     for name, variable in ENVIRONMENT.items():
-        told = f"environment {variable}"
+        stated = f"environment {variable}"
         if source(name) is not ParameterSource.ENVIRONMENT:
             by_line = source(name) is ParameterSource.COMMANDLINE
-            told = "command line" if by_line else session.settings.places.get(name, "default")
+            stated = "command line" if by_line else session.settings.places.get(name, "default")
         value = getattr(session.options, name)
         if name == "baseline" and value is None and session.options.baselines:
             continue
-        yield {"name": name, "value": value if isinstance(value, int | float | None) else str(value), "source": told}
+        yield {"name": name, "value": value if isinstance(value, int | float | None) else str(value), "source": stated}
     for kept in session.options.baselines:
         if kept != session.options.baseline:
             yield {"name": "baseline", "value": str(kept), "source": session.settings.places["baseline"]}
@@ -80,4 +80,4 @@ def _demands(session: Session) -> Iterator[dict[str, Any]]:
             source = where.get(f"require.{name}", fallback)
             yield {"name": f"require {name}", "value": "; ".join(parts) or "nothing", "source": source}
         for waiver in demands.waivers:
-            yield {"name": "waiver", "value": waiver.told(), "source": where.get("waivers", fallback)}
+            yield {"name": "waiver", "value": waiver.stated(), "source": where.get("waivers", fallback)}

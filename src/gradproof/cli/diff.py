@@ -29,11 +29,11 @@ def command(old: Path, new: Path, json_: bool) -> int:
     from gradproof.report.diff import difference
 
     found = difference(old, new)
-    click.echo(found.model_dump_json(by_alias=True, indent=1) if json_ else "\n".join(told(found)))
+    click.echo(found.model_dump_json(by_alias=True, indent=1) if json_ else "\n".join(stated(found)))
     return found.code
 
 
-def told(found: Diff) -> Iterator[str]:
+def stated(found: Diff) -> Iterator[str]:
     """A comparison in words, weakenings first."""
     for row in found.contracts:
         yield from _contract(row)

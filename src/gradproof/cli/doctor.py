@@ -35,7 +35,7 @@ class Shadow:
     installed: str | None
     distributions: tuple[str, ...]
 
-    def told(self) -> str:
+    def stated(self) -> str:
         """What is wrong and what to do."""
         if self.installed is None:
             text = f"{self.found} is taken for the package {self.name!r}, which is not installed: `import {self.name}`"
@@ -147,7 +147,7 @@ def command(folder: Path, quick: bool, json_: bool) -> int:
     installed package, such as wandb/, is warned of: the import system is asked with the folder first and without it.
     """
     found = diagnosis(folder, quick)
-    click.echo(json.dumps(found) if json_ else told(found))
+    click.echo(json.dumps(found) if json_ else stated(found))
     return EXIT_CODE[Exit.BROKEN if found["warnings"] else Exit.MET]
 
 
@@ -162,7 +162,7 @@ def diagnosis(folder: Path, quick: bool = False) -> dict[str, Any]:
     versions, absent = environment(), cuda_absent()
     missing = [name for name in NEEDED if name not in versions]
     tests = [] if quick else self_tests(absent)
-    warnings = [s.told() for s in hidden]
+    warnings = [s.stated() for s in hidden]
     get = {name: f"python -m pip install {PACKAGES[name]}" for name in missing}
     warnings += [f"{name} is not installed: what needs it cannot run; get it with: {get[name]}" for name in missing]
     warnings += [f"the self-test {t['name']} failed: {t['said']}; try: {t['get']}" for t in tests if failed(t)]
@@ -191,7 +191,7 @@ def failed(test: dict[str, Any]) -> bool:
     return test["state"] not in ("passed", "absent")
 
 
-def told(found: dict[str, Any]) -> str:
+def stated(found: dict[str, Any]) -> str:
     """The diagnosis in words."""
     lines = [f"{name:12}{version}" for name, version in found["versions"].items()]
     lines += [f"{name:12}{what}" for name, what in found["devices"].items()]

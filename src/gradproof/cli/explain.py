@@ -142,19 +142,19 @@ def _check(session: Session, name: str) -> Iterator[str]:
         yield from (f"  assumes: {a}" for a in check.assumptions)
         yield f"  rests on: {', '.join(check.depends) or 'no stub'}"
         yield f"  must kill: {', '.join(check.mutants) or 'no mutant'}"
-        standing = session.standings([check])[check.id]
-        why = f" ({standing.reason})" if standing.reason else ""
-        yield f"  evidence: {standing.outcome}{why}, {standing.path or '-'}"
-        if standing.evidence is not None and standing.fresh:
-            yield from _backing(standing.evidence["finding"]["stats"])
+        status = session.statuses([check])[check.id]
+        why = f" ({status.reason})" if status.reason else ""
+        yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
+        if status.evidence is not None and status.fresh:
+            yield from _backing(status.evidence["finding"]["stats"])
 
 
 def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a proof."""
     from gradproof.verdict.judge import lemma_lines, words
 
-    if told := words(stats):
-        yield f"  backed by: {told}"
+    if stated := words(stats):
+        yield f"  backed by: {stated}"
         yield from (f"    {line}" for line in lemma_lines(stats))
 
 
@@ -165,7 +165,7 @@ def _mutant(session: Session, name: str) -> Iterator[str]:
             continue
         yield f"{name}, a mutant in {contract.id}, to be killed by: {', '.join(c.id for c in killers)}"
         for check in killers:
-            evidence = session.standings([check])[check.id].evidence
+            evidence = session.statuses([check])[check.id].evidence
             for control in evidence["finding"]["controls"] if evidence else ():
                 if control["name"].casefold() == name:
                     where = f", a bug of {control['reference']}" if control.get("reference") else ""

@@ -1,4 +1,4 @@
-"""`gradproof gate`: the verdict on the evidence at hand."""
+"""`gradproof gate`: the verdict on the stored evidence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST = 20
 @output_formats
 @with_options
 def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
-    """Judge the evidence at hand against the contract as it stands. Runs nothing, writes what --format names.
+    """Judge the stored evidence against the contract as it stands. Runs nothing, writes what --format names.
 
     With --baseline, a report.json or a folder of reports, nothing may be weaker than it was there.
     """
@@ -35,12 +35,12 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     reports = session.reports(run)
     with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
         if outputs.table:
-            told(reports, None if session.options.baselines else MOST)
+            stated(reports, None if session.options.baselines else MOST)
         outputs.finish(reports)
     return worst(Exit(r["verdict"]["exit"]) for r in reports)
 
 
-def told(reports: Sequence[dict[str, Any]], most: int | None = MOST) -> None:
+def stated(reports: Sequence[dict[str, Any]], most: int | None = MOST) -> None:
     """Criteria, reasons and verdict of each contract in words.
 
     `most`: that many reasons at most, for `gradproof report` shows all; None for all of them, as where a baseline was

@@ -103,10 +103,10 @@ def _tree(contract: Mapping[str, Any], depth: int) -> Tree:
 
 
 def _leaves(checks: Sequence[Mapping[str, Any]]) -> list[Tree]:
-    return [(_told(row), ()) for row in checks]
+    return [(_stated(row), ()) for row in checks]
 
 
-def _told(row: Mapping[str, Any]) -> str:
+def _stated(row: Mapping[str, Any]) -> str:
     words = [f"{row['state']:<10}", row["id"], row["outcome"]]
     words += ["as expected"] if row["expect"] == "refuted" and row["state"] == "DISCHARGED" else []
     words += [f"rests on {', '.join(row['depends_on'])}"] if row["depends_on"] else []
@@ -185,7 +185,7 @@ DRAWN: Mapping[str, Callable[[Graph, str], str]] = {"text": text, "dot": dot, "m
 )  # fmt: skip
 @with_options
 def command(options: Options, format_: str, depth: str) -> int:
-    """Draw contracts, what they depend on, their obligations and checks, with the verdict on the evidence at hand.
+    """Draw contracts, what they depend on, their obligations and checks, with the verdict on the stored evidence.
 
     Runs nothing. A contract whose dependency is not discharged is OPEN.
     """

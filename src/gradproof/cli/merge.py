@@ -62,5 +62,5 @@ def _words(merged: Merged, exit_: Exit) -> None:
         click.echo(f"passed   {path}: of no planned check")
     for name in merged.missing:
         click.echo(f"missing  {name}: no evidence of it is fresh")
-    counts = f"{len(merged.taken)} taken, {len(merged.kept)} at hand already, {len(merged.refused)} refused"
+    counts = f"{len(merged.taken)} taken, {len(merged.kept)} stored already, {len(merged.refused)} refused"
     click.echo(f"{counts} (exit {EXIT_CODE[exit_]}); gradproof gate judges")

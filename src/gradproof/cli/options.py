@@ -139,8 +139,8 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
 # -- --shard and --shard-seconds, which several commands share.
 def sharding(function: F) -> F:
     """--shard i/n and --shard-seconds."""
-    told = "Seconds by which shards are balanced: a report.json, or a folder of them, the same for every shard."
-    timed: F = click.option("--shard-seconds", type=click.Path(path_type=Path), metavar="REPORT", help=told)(function)
+    stated = "Seconds by which shards are balanced: a report.json, or a folder of them, the same for every shard."
+    timed: F = click.option("--shard-seconds", type=click.Path(path_type=Path), metavar="REPORT", help=stated)(function)
     return click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow.")(timed)
 
 

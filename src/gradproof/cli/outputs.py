@@ -119,7 +119,7 @@ class Outputs:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(OSError):  # every event was flushed, so this was told already
+        with suppress(OSError):  # every event was flushed, so this was reported already
             self.stack.close()
 
     def _open(self, path: str) -> TextIO:
@@ -164,19 +164,19 @@ class Outputs:
 
 
 def _event(event: Progress) -> dict[str, Any]:
-    told: dict[str, Any] = {"event": event.event, "done": event.done, "total": event.total}
+    stated: dict[str, Any] = {"event": event.event, "done": event.done, "total": event.total}
     if event.check is None:
-        return told
-    told |= {"check": event.check.id, "kind": str(event.check.kind), "layer": str(event.check.layer)}
+        return stated
+    stated |= {"check": event.check.id, "kind": str(event.check.kind), "layer": str(event.check.layer)}
     if event.evidence is not None:
         from gradproof.core.outcome import DECISION
         from gradproof.evidence.audit import audit
 
         outcome, reason = audit(event.check, event.evidence["finding"])
         effect = DECISION[event.check.expect, outcome]
-        told |= {"outcome": str(outcome), "effect": str(effect), "reason": reason}
-        told["seconds"] = float(event.evidence["seconds"])
-    return told
+        stated |= {"outcome": str(outcome), "effect": str(effect), "reason": reason}
+        stated["seconds"] = float(event.evidence["seconds"])
+    return stated
 
 
 def _write(output: Output, reports: Sequence[Report]) -> None:
@@ -233,10 +233,10 @@ def _github(output: Output, reports: Sequence[Report]) -> None:
             pages.setdefault(output.path.replace(ONE_EACH, report["contract"]["id"]), []).append(report)
         elif path := os.environ.get(SUMMARY):
             pages.setdefault(path, []).append(report)
-    for path, told in pages.items():
+    for path, stated in pages.items():
         try:
             with opened(Path(path), "a") as page:
-                page.write(github.summary(told))
+                page.write(github.summary(stated))
         except OSError as error:
             raise unwritten(path, error) from error
 
@@ -308,7 +308,7 @@ def _not_the_baseline(places: Sequence[tuple[str, Path]], options: Options, work
 
 
 def _named(workspace: Workspace, options: Options) -> list[str]:
-    """Ids of the contracts that are asked for, told by their places alone, whatever is in them."""
+    """Ids of the contracts that are asked for, shown by their places alone, whatever is in them."""
     from gradproof.contract.model import contract_id
     from gradproof.session import is_file
 

@@ -43,7 +43,7 @@ def command(
         found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
         click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
     else:
-        click.echo("\n".join([*told(plan), "", *table(rows, plan)]))
+        click.echo("\n".join([*stated(plan), "", *table(rows, plan)]))
     return EXIT_CODE[Exit.MET]
 
 
@@ -56,7 +56,7 @@ def _values(text: str | None) -> Sequence[int]:
         raise GradproofError("GP413", f"--compare {text!r}", "whole numbers", "such as 1,2,4") from error
 
 
-def told(plan: BatchPlan) -> list[str]:
+def stated(plan: BatchPlan) -> list[str]:
     """A plan in words."""
     lines = [
         settings(plan),

@@ -53,6 +53,6 @@ def some(
     problems(session, quiet)
     with listening(quiet) as listener:
         run = session.run(chosen, listener)
-    verdict = session.judged_only(chosen, run.standings, demanded)
+    verdict = session.judged_only(chosen, run.statuses, demanded)
     selection(verdict, json_, shard, session.workspace.warning)
     return INTERRUPTED if run.interrupted else verdict.code

@@ -1,4 +1,4 @@
-"""`gradproof report`: the report, rendered again from the evidence at hand."""
+"""`gradproof report`: the report, rendered again from the stored evidence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @output_formats
 @with_options
 def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
-    """Judge the evidence at hand, write the report files, and print one format. Runs nothing.
+    """Judge the stored evidence, write the report files, and print one format. Runs nothing.
 
     json, md and html files are written in every case.
     """
@@ -50,7 +50,7 @@ def claimed(session: Session, run: Run) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
     from gradproof.extras.claims.stored import judged, ledger_of
 
-    claims = judged(session, ledger_of(session), run.standings)
+    claims = judged(session, ledger_of(session), run.statuses)
     if claims is not None:
         from gradproof.cli.claims import write
 

@@ -45,7 +45,7 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
     ran = sum(row["fresh"] and not row["cached"] for row in rows)
     click.echo(
         f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
-        f"{cached} on evidence at hand, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
+        f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
         err=True,
     )
     if page is not None:
@@ -63,8 +63,8 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
             "effect": str(r.effect),
             "reason": r.reason,
             "reach": None if r.reach is None else str(r.reach),
-            "cached": r.standing.cached,
-            "evidence": r.standing.path,
+            "cached": r.status.cached,
+            "evidence": r.status.path,
         }
         for r in verdict.rulings.values()
     ]

@@ -40,7 +40,7 @@ def command(
     """
     from gradproof.core.files import writable, written
     from gradproof.extras.studies.sources import text
-    from gradproof.extras.studies.sweep import Asked, made, refused, throughput_svg, told, variance_svg
+    from gradproof.extras.studies.sweep import Asked, made, refused, stated, throughput_svg, variance_svg
 
     asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
     refused(asked)
@@ -54,7 +54,7 @@ def command(
         written(plot, throughput_svg(document))
     if plot_variance is not None and document.variance is not None:
         written(plot_variance, variance_svg(document.variance))
-    click.echo(text(document).rstrip("\n") if json_ else told(document))
+    click.echo(text(document).rstrip("\n") if json_ else stated(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]
 
 

@@ -18,7 +18,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome, worst
 from gradproof.core.workspace import FOLDERS, Workspace
 from gradproof.evidence.claim import place_of
-from gradproof.evidence.record import ANSWERS, Standing
+from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:
     from gradproof.cli.outputs import Output
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Seen = Mapping[Path, tuple[int, int, int]]
 
 
-def seen(workspace: Workspace, standings: Iterable[Standing], also: Iterable[Path] = ()) -> Seen:
+def seen(workspace: Workspace, statuses: Iterable[EvidenceStatus], also: Iterable[Path] = ()) -> Seen:
     """Every file of the workspace's content, of the claims of this evidence, and `also`, as it is now."""
-    return _stats({*_content(workspace.root), *_claimed(workspace.root, standings), *also})
+    return _stats({*_content(workspace.root), *_claimed(workspace.root, statuses), *also})
 
 
 def _stats(paths: Iterable[Path]) -> Seen:
@@ -46,9 +46,9 @@ def _stats(paths: Iterable[Path]) -> Seen:
     return found
 
 
-def named(workspace: Workspace, standings: Iterable[Standing], before: Seen) -> Seen:
+def named(workspace: Workspace, statuses: Iterable[EvidenceStatus], before: Seen) -> Seen:
     """`before`, and the files outside the content that claims name for the first time: those were read just now."""
-    found = _stats(set(_claimed(workspace.root, standings)) - set(_content(workspace.root)) - set(before))
+    found = _stats(set(_claimed(workspace.root, statuses)) - set(_content(workspace.root)) - set(before))
     return {**before, **found}
 
 
@@ -61,28 +61,28 @@ def _content(root: Path) -> Iterator[Path]:
             yield from (Path(home) / name for name in names if not name.startswith("."))
 
 
-def _claimed(root: Path, standings: Iterable[Standing]) -> Iterator[Path]:
-    for standing in standings:
-        if standing.evidence is not None:
-            yield from (place for key in standing.evidence["claim"]["files"] if (place := place_of(key, root)))
+def _claimed(root: Path, statuses: Iterable[EvidenceStatus]) -> Iterator[Path]:
+    for status in statuses:
+        if status.evidence is not None:
+            yield from (place for key in status.evidence["claim"]["files"] if (place := place_of(key, root)))
 
 
-def touched(checks: Sequence[Check], standings: Mapping[str, Standing]) -> list[Check]:
+def touched(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) -> list[Check]:
     """What must run again, and the stubs that it rests on: what has no fresh evidence, by the digests of its claim.
 
     A crash, and a run that ended without a word on its files, may rest on any file: they are run again too.
     """
-    names = {check.id for check in checks if _due(standings[check.id])}
+    names = {check.id for check in checks if _due(statuses[check.id])}
     while more := {d for c in checks if c.id in names for d in c.depends} - names:
         names |= more
     return [check for check in checks if check.id in names]
 
 
-def _due(standing: Standing) -> bool:
-    if standing.evidence is None or not standing.fresh:
+def _due(status: EvidenceStatus) -> bool:
+    if status.evidence is None or not status.fresh:
         return True
-    silent = standing.outcome not in ANSWERS and not standing.evidence["claim"]["files"]
-    return silent or standing.outcome is Outcome.ERROR
+    silent = status.outcome not in ANSWERS and not status.evidence["claim"]["files"]
+    return silent or status.outcome is Outcome.ERROR
 
 
 FORMATS = ("json", "md", "html")
@@ -103,7 +103,7 @@ def command(
 ) -> int:  # fmt: skip
     """Plan every check, run what has no fresh answer, write the report and gate on it.
 
-    With -k only the matching checks are run; the gate still judges all of them, on the evidence at hand. With --shard
+    With -k only the matching checks are run; the gate still judges all of them, on the stored evidence. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
     from gradproof.cli.outputs import Outputs, asked, begun
@@ -127,7 +127,7 @@ def command(
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
-        claims, made = judged(session, ledger, run.standings), []
+        claims, made = judged(session, ledger, run.statuses), []
         for contract, report in zip(session.contracts, session.reports(run), strict=True):
             report |= about(claims, report)
             paths = session.write(contract, report, FORMATS)
@@ -140,7 +140,7 @@ def command(
 
 
 def claimed(session: Session) -> Ledger | None:
-    """The workspace's ledger; one that is wrong is told and left out, for no contract rests on it."""
+    """The workspace's ledger; one that is wrong is reported and left out, for no contract rests on it."""
     from gradproof.contract.yaml_reader import ContractErrors
     from gradproof.extras.claims.stored import ledger_of
 
@@ -176,14 +176,14 @@ def table(report: dict[str, object]) -> None:
 # -- `gradproof verify --watch`: run again what a save touched, and print what became of it.
 EVERY = 0.3  # seconds between two looks at the files
 SHOWN = 100
-Told = Mapping[str, tuple[str, str]]
+Printed = Mapping[str, tuple[str, str]]
 
 
 def watched(options: Options, rounds: int | None = None, pause: Callable[[], object] | None = None) -> int:
     """Verify, and again after every save, until it is interrupted (130) or `rounds` are over.
 
     `pause` waits between two looks at the files. Returns the exit code of the last round; a contract with a mistake is
-    told and waited for. Raises KeyboardInterrupt from a pause.
+    stated and waited for. Raises KeyboardInterrupt from a pause.
     """
     wait = pause or (lambda: time.sleep(EVERY))
     watcher = Watcher(options)
@@ -207,12 +207,12 @@ def _interrupted() -> int:
 
 @dataclass
 class Watcher:
-    """The rounds of one watch. `told`: outcome and reason of each check, verdict of each contract, as last printed."""
+    """The rounds of one watch. `stated`: what was last printed of each check and contract."""
 
     options: Options
-    told: Told | None = None
+    stated: Printed | None = None
     session: Session | None = None
-    standings: Mapping[str, Standing] = field(default_factory=dict)
+    statuses: Mapping[str, EvidenceStatus] = field(default_factory=dict)
 
     def look(self) -> Seen:
         """The files as they are now."""
@@ -220,22 +220,22 @@ class Watcher:
 
         workspace = find(self.options.workspace, explicit=self.options.workspace is not None)
         paths = [Path(name) for name in self.options.contracts if Path(name).is_file()]
-        return seen(workspace, self.standings.values(), paths)
+        return seen(workspace, self.statuses.values(), paths)
 
     def known(self, before: Seen) -> Seen:
         """`before`, with the files that the last round's claims name for the first time."""
 
-        return named(self.session.workspace, self.standings.values(), before) if self.session else before
+        return named(self.session.workspace, self.statuses.values(), before) if self.session else before
 
     def round(self) -> int:
-        """One round. What is wrong with a contract or a command line is told, not raised, once there was a round."""
+        """One round. Once there was a round, a wrong contract or command line is reported, not raised."""
         from gradproof.cli.show import opened
         from gradproof.session import Session
 
         try:
             return self._round(Session(self.options) if self.session else opened(self.options))
         except GradproofError as error:
-            if self.told is None:
+            if self.stated is None:
                 raise
             click.echo(error.render(), err=True)
             return EXIT_CODE[Exit.USAGE]
@@ -247,7 +247,7 @@ class Watcher:
 
         chosen = session.selected()
         if self.session is not None:
-            at_hand = session.standings(chosen)
+            at_hand = session.statuses(chosen)
             chosen = touched(chosen, at_hand)
             session.options = replace(session.options, no_cache=False)
         self.session = session
@@ -255,7 +255,7 @@ class Watcher:
         with listening(quiet=True) as listener:
             run = session.run(chosen, listener)
         run = session.filled(run)
-        self.standings = run.standings
+        self.statuses = run.statuses
         reports = session.reports(run)
         for contract, report in zip(session.contracts, reports, strict=True):
             session.write(contract, report, FORMATS)
@@ -264,8 +264,8 @@ class Watcher:
 
     def _tell(self, reports: list[dict[str, Any]], ran: int) -> None:
         now = dict(_facts(reports))
-        lines = list(_changes(self.told, now))
-        self.told = now
+        lines = list(_changes(self.stated, now))
+        self.stated = now
         for line in lines:
             click.echo(line)
         click.echo(f"{ran} run; {f'{len(lines)} changed' if lines else 'nothing changed'}; ctrl-C ends", err=True)
@@ -280,7 +280,7 @@ def _facts(reports: list[dict[str, Any]]) -> Iterator[tuple[str, tuple[str, str]
         yield report["contract"]["id"], (f"{EXIT_MEANING[exit_]} (exit {EXIT_CODE[exit_]})", "; ".join(reasons[:1]))
 
 
-def _changes(before: Told | None, now: Told) -> Iterator[str]:
+def _changes(before: Printed | None, now: Printed) -> Iterator[str]:
     """One line for each check and verdict that is not what it was; at first, for each that is not discharged."""
     for name, (said, reason) in now.items():
         was = before[name][0] if before is not None and name in before else None

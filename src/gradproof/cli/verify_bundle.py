@@ -22,7 +22,7 @@ MOST = 20
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
 @click.option("--rerun", multiple=True, metavar="ID", help="Run this check again from its sources (repeatable).")
 @click.option("--ask", "solver", type=click.Choice(["z3", "cvc5"]), help="Put the recorded queries to a solver again.")
-@click.option("--sha256", metavar="HEX", help="The digest that MANIFEST.json must have, told to you by other means.")
+@click.option("--sha256", metavar="HEX", help="The digest that MANIFEST.json must have, given to you by other means.")
 @click.option("--wheel", type=click.Path(path_type=Path, dir_okay=False), help="The wheel that it must be about.")
 @click.option(
     "--key",
@@ -40,7 +40,7 @@ def command(
     """Judge a bundle that gradproof attest wrote. Offline; executes nothing without --rerun.
 
     Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts,
-    on the day that the bundle states; what has run out since is told, and counts with --today.
+    on the day that the bundle states; what has run out since is reported, and counts with --today.
     """
     from gradproof.cli.show import warned
     from gradproof.core.outcome import EXIT_CODE, Exit, worst
@@ -51,7 +51,7 @@ def command(
     found = list(judged.problems)
     digest = entry_of(folder, "MANIFEST.json").sha256
     if sha256 is not None and sha256.lower() != digest:
-        found.append(Problem("GP447", "MANIFEST.json", f"its sha256 is {digest}, not the one that was told"))
+        found.append(Problem("GP447", "MANIFEST.json", f"its sha256 is {digest}, not the one that was reported"))
     if wheel is not None and not found:
         found = _wheel(judged, wheel)
     if not found:
@@ -89,9 +89,9 @@ def _dated(judged: Judged) -> list[Exit]:
             click.echo(f"  {waiver_words(waiver)}")
     if session.options.baselines:
         click.echo("the settings name a baseline: no bundle is held to one, gradproof gate and attest are")
-    standings, now = judged.carried.standings, session.under(replace(session.demands, now=datetime.now(UTC)))
-    then = session.verdicts(standings, *session.contracts)
-    for name, verdict in now.verdicts(standings, *session.contracts).items():
+    statuses, now = judged.carried.statuses, session.under(replace(session.demands, now=datetime.now(UTC)))
+    then = session.verdicts(statuses, *session.contracts)
+    for name, verdict in now.verdicts(statuses, *session.contracts).items():
         if name in judged.reports and verdict.exit is not then[name].exit:
             click.echo(f"today: {name}: {verdict.exit} (exit {verdict.code}): {'; '.join(verdict.reasons)}", err=True)
             found.append(verdict.exit)
@@ -123,10 +123,12 @@ def _wheel(judged: Judged, path: Path) -> list[Problem]:
     from gradproof.extras.attest.manifest import Problem, wheel_of
 
     assert judged.carried is not None
-    told, named = wheel_of(path, judged.carried.store.files), judged.manifest.wheel
-    if named is not None and told.sha256 == named.sha256:
+    stated, named = wheel_of(path, judged.carried.store.files), judged.manifest.wheel
+    if named is not None and stated.sha256 == named.sha256:
         return []
-    return [Problem("GP442", path.name, f"its sha256 is {told.sha256}, and the bundle is about {named or 'no wheel'}")]
+    return [
+        Problem("GP442", path.name, f"its sha256 is {stated.sha256}, and the bundle is about {named or 'no wheel'}")
+    ]
 
 
 def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[Problem]:
@@ -137,9 +139,9 @@ def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | N
     found: list[Problem] = []
     assert judged.carried is not None
     for check in [write.chosen(judged.carried, name) for name in names]:
-        told, problem = write.rerun(folder, judged.carried, check)
+        stated, problem = write.rerun(folder, judged.carried, check)
         if problem is None:
-            click.echo(told)
+            click.echo(stated)
         else:
             found.append(problem)
     limits = {check.id: check.time_limit for check in judged.carried.checks()}

@@ -70,7 +70,7 @@ class Waiver:
         """Whether it speaks of this cell, in force or not."""
         return self.obligation == obligation and self.layer in (None, layer)
 
-    def told(self) -> str:
+    def stated(self) -> str:
         """Who excuses what, until when, and why."""
         where = f"{self.obligation} x {self.layer}" if self.layer else self.obligation
         return f"{where} is waived by {self.owner} until {self.expires}: {self.reason}"
@@ -78,7 +78,7 @@ class Waiver:
 
 @dataclass(frozen=True)
 class Demands:
-    """All that is asked and excused. `gpu_max_age` None asks for no age; `now` None judges nothing by the clock."""
+    """All that is asked and waived. `gpu_max_age` None asks for no age; `now` None judges nothing by the clock."""
 
     least: Mapping[str, Least] = field(default_factory=dict)
     gpu_max_age: timedelta | None = None
@@ -89,7 +89,7 @@ class Demands:
         """Whether a waiver holds today. Without a clock none does."""
         return self.now is not None and self.now.astimezone(UTC).date() <= waiver.expires
 
-    def excused(self, obligation: str, layer: Layer) -> Waiver | None:
+    def waived(self, obligation: str, layer: Layer) -> Waiver | None:
         """The waiver in force for a cell."""
         return next((w for w in self.waivers if w.covers(obligation, layer) and self.in_force(w)), None)
 
@@ -128,8 +128,8 @@ def together(parts: Iterable[Demands], now: datetime | None) -> Demands:
 def demands_of(least: Mapping[str, Any], gpu_max_age_days: int | None, waivers: Sequence[Any]) -> Demands:
     """Demands from their shapes (contract.schema), in a contract or in a file."""
     asked = {n: Least(tuple(row.layers), dict(row.reach), dict(row.bounds)) for n, row in least.items()}
-    excused = tuple(Waiver(**dict(row)) for row in waivers)
-    return Demands(asked, timedelta(days=gpu_max_age_days) if gpu_max_age_days else None, excused)
+    waived = tuple(Waiver(**dict(row)) for row in waivers)
+    return Demands(asked, timedelta(days=gpu_max_age_days) if gpu_max_age_days else None, waived)
 
 
 FILE = "pyproject.toml"

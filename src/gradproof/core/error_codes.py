@@ -65,7 +65,7 @@ COMMANDS: Mapping[str, Explanation] = {
         "Give a magnitude and a tolerance as decimals or fractions, and see `gradproof bound --help`.",
     ),
     "GP412": Explanation(
-        "gradproof doctor was told to look in a folder that is not there or that it may not read.",
+        "gradproof doctor was asked to look in a folder that is not there or that it may not read.",
         "Name a folder that you can list.",
     ),
     "GP413": Explanation(
@@ -150,13 +150,13 @@ COMMANDS: Mapping[str, Explanation] = {
     ),
     "GP450": Explanation(
         "A report could not be written: the disk is full, or the folder of reports may not be written to. Evidence "
-        "that could not be written is told with its check, which then counts as not run.",
+        "that could not be written is reported with its check, which then counts as not run.",
         "Free the disk, or give the folder its rights, and run again: what was written is reused.",
     ),
     "GP451": Explanation(
         "What a command says could not be written to stdout or stderr: the disk that it goes to is full, or it is no "
         "longer there. Nothing is known of the verdict from this exit code.",
-        "Free the disk or send the output elsewhere, and run again; gradproof gate judges the evidence at hand.",
+        "Free the disk or send the output elsewhere, and run again; gradproof gate judges the stored evidence.",
     ),
     "GP470": Explanation(
         "`gradproof init` would overwrite files that are there. Nothing was written.",

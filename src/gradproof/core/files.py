@@ -184,7 +184,7 @@ def written(path: Path, text: str, option: str = "--out") -> None:
             stream.write(text)
             stream.flush()
         finally:
-            with suppress(OSError):  # what could not be flushed was told already
+            with suppress(OSError):  # what could not be flushed was reported already
                 stream.close()
     except OSError as error:
         raise unwritten(path, error) from error

@@ -2,7 +2,7 @@
 
 An event may be refused (what is right would not have done it) and may do harm (an obligation breaks there); the two are
 drawn apart, because a bug is often done before it is felt. Text is plain ASCII. The SVG is inline, has no style sheet,
-font or script of its own and takes its colour of text from the page; what is wrong is told by shape and words too.
+font or script of its own and takes its colour of text from the page; what is wrong is shown by shape and words too.
 """
 
 from __future__ import annotations
@@ -103,12 +103,12 @@ def shortened(ticks: Sequence[Tick], most: int = MOST) -> tuple[Tick, ...]:
     order = sorted(range(len(ticks)), key=lambda i: (min(abs(i - w) for w in pinned), i not in pinned, i))
     kept: set[int] = set()
     for i in order:
-        if len(_told(ticks, kept | {i})) <= most:
+        if len(_stated(ticks, kept | {i})) <= most:
             kept.add(i)
-    return tuple(_told(ticks, kept))
+    return tuple(_stated(ticks, kept))
 
 
-def _told(ticks: Sequence[Tick], kept: set[int]) -> list[Tick]:
+def _stated(ticks: Sequence[Tick], kept: set[int]) -> list[Tick]:
     """The kept ticks, and one for each stretch between them."""
     found: list[Tick] = []
     gap = 0
@@ -140,12 +140,12 @@ def as_svg(line: Timeline) -> Markup:
     states = [textwrap.wrap(t.after, int(column / LETTER)) or [""] for t in line.ticks]
     width = max(NARROWEST, GUTTER + column * (len(line.ticks) + 1))
     fit = int((width - 16) / LETTER)
-    told = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
+    stated = [(row, t) for i, t in line.faults for row in textwrap.wrap(f"{i} {t.event}: {t.words}", fit)]
     titles = textwrap.wrap(line.title, fit)
     top = LEADING * len(titles) + ROW
     below = top + ROW * (len(line.lanes) + 1)
     under = below + LEADING * (max(map(len, states)) - 1)
-    height = under + LEADING * len(told) + ROW
+    height = under + LEADING * len(stated) + ROW
     parts = [_text(8, LEADING * (i + 1), row, "start", "currentColor") for i, row in enumerate(titles)]
     parts += _lanes(line, top, width)
     for i, tick in enumerate(line.ticks):
@@ -155,7 +155,7 @@ def as_svg(line: Timeline) -> Markup:
         parts += [_text(x, below + LEADING * k, row, "middle", "currentColor") for k, row in enumerate(states[i])]
     parts += [_text(GUTTER - 8, below, "state", "end", "currentColor")]
     parts += [_text(GUTTER + column / 2, below, line.start, "middle", "currentColor")]
-    for i, (row, tick) in enumerate(told):
+    for i, (row, tick) in enumerate(stated):
         parts.append(_text(8, under + ROW + LEADING * i, row, "start", RED if tick.refused else AMBER))
     label = "; ".join([line.title, *(f"event {i}, {t.event}: {t.words}" for i, t in line.faults)])
     head = Markup(

@@ -205,7 +205,7 @@ def hide(layer: str) -> None:
 
 
 def variables(layer: str) -> dict[str, str]:
-    """The variables that pass into a run and that could matter to it. A value that is a path is told by its digest."""
+    """The variables that pass into a run and that could matter to it. A value that is a path is shown by its digest."""
     names = [k for k in os.environ if k in LIBRARIES or (layer == "cuda" and k.startswith(GPU))]
     found = {k: os.environ[k] for k in sorted(names)}
     return {k: digest_of(v)[:16] if os.sep in v else v for k, v in found.items()}

@@ -224,8 +224,8 @@ class Trail:
             elsewhere = before is not None if hit is None else hit[0] != before
             if (elsewhere or name in modules) and (why := self._other(look, name, before, claim)):
                 found[name] = why
-        told = [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
-        return [*self._archives(search), *told, *self._passed(look, search["passing"])]
+        stated = [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
+        return [*self._archives(search), *stated, *self._passed(look, search["passing"])]
 
     def _archives(self, search: Mapping[str, Any]) -> list[str]:
         new = [p for k, p in self._start or () if k not in search["start"] and os.path.isfile(p)]
@@ -269,7 +269,7 @@ class Trail:
         now = look.first(name)
         where = None if now is None else now[0]
         if where != then and not self._indifferent(look, name, then, where, claim):
-            return _told(name, key, then, now)
+            return _stated(name, key, then, now)
         home = search["apart"].get(name, then)
         if not key or not home or not (self._here or home.startswith("ws:")) or (home == SITE and now is None):
             return None
@@ -305,7 +305,7 @@ def _behind(path: Sequence[str], now: str, then: str) -> bool:
     return now in path and then in path and path.index(now) > path.index(then)
 
 
-def _told(name: str, key: str | None, then: str | None, now: tuple[str, Path] | None) -> str:
+def _stated(name: str, key: str | None, then: str | None, now: tuple[str, Path] | None) -> str:
     if now is None:
         return f"module {name} is no longer found"
     if now[0] == ROOT and not then and not key:

@@ -145,14 +145,14 @@ def _agree(fresh: Mapping[str, Iterable[Found]]) -> None:
         answers = [found for found in rows if found.outcome in SAID]
         other = next((found for found in answers if found.said != answers[0].said), None)
         if other is not None:
-            conflicts.append(f"{name}: {_told(answers[0])}, and {_told(other)}")
+            conflicts.append(f"{name}: {_stated(answers[0])}, and {_stated(other)}")
     if conflicts:
         more = f"; and {len(conflicts) - MOST_NAMED} more" if len(conflicts) > MOST_NAMED else ""
         help = "run it again with --no-cache where the answers came from; nothing was taken"
         raise GradproofError("GP483", "; ".join(conflicts[:MOST_NAMED]) + more, "one answer to one claim", help)
 
 
-def _told(found: Found) -> str:
+def _stated(found: Found) -> str:
     outcome, reach = found.said
     return f"{outcome}{f' ({reach})' if reach else ''} in {found.path}"
 

@@ -127,7 +127,7 @@ def validate(data: Any) -> Check:
 
 
 @dataclass(frozen=True)
-class Standing:
+class EvidenceStatus:
     """The evidence that a check has at present: `reason` says why it is missing or not fresh."""
 
     evidence: dict[str, Any] | None

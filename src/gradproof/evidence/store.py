@@ -20,7 +20,7 @@ from gradproof.core.outcome import Layer, Outcome
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import differences
 from gradproof.evidence.import_path import Trail
-from gradproof.evidence.record import ANSWERS, Standing, misdated, validate
+from gradproof.evidence.record import ANSWERS, EvidenceStatus, misdated, validate
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
 
@@ -106,9 +106,9 @@ class Store:
                 older.unlink(missing_ok=True)
         return path
 
-    def standing(self, check: Check) -> Standing:
+    def status(self, check: Check) -> EvidenceStatus:
         """The check's best evidence: fresh before stale, later before earlier."""
-        ranked: list[tuple[bool, str, Standing]] = []
+        ranked: list[tuple[bool, str, EvidenceStatus]] = []
         rejected = []
         for path in [p for folder in self.folders(check) for p in sorted(folder.glob("*.json"))]:
             try:
@@ -117,15 +117,15 @@ class Store:
                 rejected.append(f"{path.name} is rejected: {e}")
                 continue
             ok, reason = self.fresh(check, evidence)
-            standing = Standing(evidence, ok, reason, str(path), cached=ok)
-            ranked.append((ok, str(evidence["finished_at"]), standing))
+            status = EvidenceStatus(evidence, ok, reason, str(path), cached=ok)
+            ranked.append((ok, str(evidence["finished_at"]), status))
         if ranked:
             return max(ranked, key=lambda r: r[:2])[2]
-        return Standing(None, False, "; ".join(rejected) or "it was never run")
+        return EvidenceStatus(None, False, "; ".join(rejected) or "it was never run")
 
     def seconds(self, check: Check) -> float | None:
         """How long the last run took, whatever became of it."""
-        evidence = self.standing(check).evidence
+        evidence = self.status(check).evidence
         return float(evidence["seconds"]) if evidence else None
 
     def fresh(self, check: Check, evidence: Mapping[str, Any]) -> tuple[bool, str]:

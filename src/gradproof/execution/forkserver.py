@@ -1,7 +1,7 @@
 """The process that the workers of one run are forked from: it imports solvers and PyTorch once, and runs no check.
 
 The parent starts it with one end of a socket (`Forked`). Each message asks for a worker and brings three
-descriptors: its stdin, its output, and a socket on which the worker's process id and then its exit code are told. A
+descriptors: its stdin, its output, and a socket on which the worker's process id and then its exit code are reported. A
 worker has a session and a scratch folder of its own, like one that was started from nothing. Where it cannot be given
 either, or where its workspace has a module of a preloaded name, it starts itself from nothing. The end of the socket
 is the end of the run. Imports of this module must not add to what a worker has imported: `serve` hides them.
@@ -64,16 +64,16 @@ class Forked:
         return code
 
     def _ask(self, seconds: float) -> int | None:
-        with suppress(ValueError):  # another thread was told, and closed the socket
+        with suppress(ValueError):  # another thread was reported, and closed the socket
             if self.returncode is None and select.select([self._report], [], [], max(0.0, seconds))[0]:
                 with self._lock:
                     if self.returncode is None:
-                        self.returncode = _told(self._report)
+                        self.returncode = _stated(self._report)
                         self._report.close()
         return self.returncode
 
 
-def _told(report: socket.socket) -> int:
+def _stated(report: socket.socket) -> int:
     try:
         said = report.recv(64)
     except OSError:
@@ -275,7 +275,9 @@ def serve(descriptor: int, before: Iterable[str], work: Callable[[], None]) -> N
 class _Server:
     def __init__(self, channel: socket.socket, stash: Stash, work: Callable[[], None]) -> None:
         self._channel, self._stash, self._work = channel, stash, work
-        self._children: dict[int, tuple[int, int]] = {}  # descriptor of a process -> its id, and where its end is told
+        self._children: dict[
+            int, tuple[int, int]
+        ] = {}  # descriptor of a process -> its id, and where its end is reported
 
     def run(self) -> NoReturn:
         while True:

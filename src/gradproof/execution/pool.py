@@ -217,7 +217,7 @@ def _death(code: int, output: str) -> str:
 
 @dataclass
 class Pool:
-    """Runs checks in `jobs` slots. `known` holds seconds of earlier runs; `standing` effects of checks not run now.
+    """Runs checks in `jobs` slots. `known` holds seconds of earlier runs; `status` effects of checks not run now.
 
     `limit`: seconds of CPU time for each check, instead of its own. `memory`: MiB for each check that is not on a GPU.
     """
@@ -227,7 +227,7 @@ class Pool:
     limit: float | None = None
     fail_fast: bool = False
     known: Mapping[str, float] = field(default_factory=dict)
-    standing: Mapping[str, Effect] = field(default_factory=dict)
+    status: Mapping[str, Effect] = field(default_factory=dict)
     listener: Listener = lambda progress: None
     worker: type[Worker] = Worker
     memory: int | None = None
@@ -235,7 +235,7 @@ class Pool:
     def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> Result:
         """Run all, saving each as it ends. On KeyboardInterrupt the children are killed and what ended is kept."""
         self._done: dict[str, Evidence] = {}
-        self._effects = dict(self.standing)
+        self._effects = dict(self.status)
         self._waiting = {c.id: c for c in checks}
         self._running: dict[str, tuple[Worker, float]] = {}
         self._events: queue.Queue[tuple[Check, Evidence]] = queue.Queue()

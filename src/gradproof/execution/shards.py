@@ -1,7 +1,7 @@
 """Shards: a plan cut into parts that run on machines of their own, the same cut on every machine.
 
 The cut is a function of the plan, of the number of shards and of seconds that are the same everywhere: those of one
-report that every machine is given, and the time limits of the contract where there is none. Evidence at hand is no
+report that every machine is given, and the time limits of the contract where there is none. Stored evidence is no
 such source: machines have different evidence, so their cuts would leave a check to nobody. A shared stub goes with
 every shard that needs it; every other check is in exactly one.
 """

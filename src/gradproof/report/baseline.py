@@ -42,9 +42,9 @@ def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[s
     shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
     reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
     for row in found.contracts:
-        told = [_told(change) for change in row.changes if change.direction in ("weakened", "undecided")]
+        stated = [_stated(change) for change in row.changes if change.direction in ("weakened", "undecided")]
         for name in [row.contract] if row.contract in known else known:
-            reasons[name] += told
+            reasons[name] += stated
     return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
 
 
@@ -87,7 +87,7 @@ def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None
     return folder if kept else None
 
 
-def _told(change: ChangeShape) -> tuple[Exit, str]:
+def _stated(change: ChangeShape) -> tuple[Exit, str]:
     sides = f": {change.old or 'nothing'} -> {change.new or 'nothing'}"
     if change.direction == "weakened":
         return Exit.BROKEN, f"weaker than the baseline: {change.kind} {change.place}, {change.word}{sides}"
@@ -98,5 +98,5 @@ def _judged(report: dict[str, Any], found: Sequence[tuple[Exit, str]]) -> dict[s
     verdict = report["verdict"]
     exit_ = min([Exit(verdict["exit"]), *(e for e, _ in found)], key=SEVERITY.index)
     reasons = [*(text for _, text in found), *verdict["reasons"]]
-    told = {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons}
-    return {**report, "verdict": {**verdict, **told}}
+    stated = {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons}
+    return {**report, "verdict": {**verdict, **stated}}

@@ -251,7 +251,7 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
         "tolerances": [vars_of(t) for t in source.tolerance],
         "assumptions": list(source.assumptions),
         "effect": str(row.effect),
-        "waived": bool(row.excused),
+        "waived": bool(row.waived),
         "counts": {"discharged": row.discharged, "required": row.required},
         "cells": {str(layer): _cell(row.cells[layer], subject_of(about, layer)) for layer in Layer},
     }
@@ -271,8 +271,8 @@ def _cell(cell: Cell, subject: str) -> dict[str, Any]:
 
 
 def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
-    check, standing = ruling.check, ruling.standing
-    evidence = standing.evidence if standing.fresh else None
+    check, status = ruling.check, ruling.status
+    evidence = status.evidence if status.fresh else None
     finding = {**_EMPTY, **(evidence["finding"] if evidence else {})}
     seen = evidence["environment"] if evidence else {}
     data = check.to_json()
@@ -291,9 +291,9 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
         "assumptions": list(dict.fromkeys([*check.assumptions, *finding["assumptions"]])),
         "solver": _solver(check.kind, seen),
         "seconds": evidence["seconds"] if evidence else 0.0,
-        "fresh": standing.fresh,
-        "cached": standing.cached,
-        "evidence": _relative(standing.path, workspace),
+        "fresh": status.fresh,
+        "cached": status.cached,
+        "evidence": _relative(status.path, workspace),
         "environment": seen,
         "finished_at": evidence["finished_at"] if evidence else None,
     }
@@ -312,9 +312,9 @@ def _solver(kind: str, seen: Mapping[str, Any]) -> str:
 
 
 def _measured(ruling: Ruling) -> list[dict[str, Any]]:
-    if ruling.standing.evidence is None or not ruling.standing.fresh:
+    if ruling.status.evidence is None or not ruling.status.fresh:
         return []
-    rows = ruling.standing.evidence["finding"]["measurements"]
+    rows = ruling.status.evidence["finding"]["measurements"]
     return [{**row, "check": ruling.check.id} for row in rows if row.get("measured") is not None]
 
 
@@ -325,7 +325,7 @@ def _mutants(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
         for name in ruling.check.mutants:
             lists: dict[str, list[str]] = {"killed_by": [], "survived": [], "not_tried": []}
             rows.setdefault(name, {"name": name, "obligation": "", "reference": "", **lists})
-        evidence = ruling.standing.evidence if ruling.standing.fresh else None
+        evidence = ruling.status.evidence if ruling.status.fresh else None
         controls = {c["name"]: c for c in evidence["finding"]["controls"]} if evidence else {}
         for name in ruling.check.mutants:
             control = controls.get(name)

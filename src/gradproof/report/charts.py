@@ -169,7 +169,7 @@ class Curve:
     name: str
     points: tuple[tuple[float, float], ...]
     kind: str = "curve"
-    told: tuple[str, ...] = ()
+    stated: tuple[str, ...] = ()
     aside: float = 0.0
 
 
@@ -237,14 +237,14 @@ def _drawn(p: Panel, c: Curve, i: int) -> Iterator[Markup]:
     places = [(p.x.at(x) + c.aside, p.y.at(y)) for x, y in c.points]
     if c.kind in ("curve", "bound"):
         yield line(c.kind, [place for place in places if place[1] <= p.y.start], i)
-    for (value, _), (x, y), told in zip(c.points, places, c.told or [""] * len(places), strict=True):
+    for (value, _), (x, y), stated in zip(c.points, places, c.stated or [""] * len(places), strict=True):
         if c.kind == "tolerance":
-            yield line(c.kind, [(LEFT, y), (RIGHT, y)]) + text("tick", RIGHT - 4, y - 4, told, "end")
+            yield line(c.kind, [(LEFT, y), (RIGHT, y)]) + text("tick", RIGHT - 4, y - 4, stated, "end")
         elif c.kind == "above":
             where = "end" if x > WIDTH * 0.75 else "start" if x < LEFT + 50 else "middle"
-            yield SHAPES[c.kind].format(x, y, "") + text(c.kind, x, y - 9 if y > TOP + 16 else y + 18, told, where)
+            yield SHAPES[c.kind].format(x, y, "") + text(c.kind, x, y - 9 if y > TOP + 16 else y + 18, stated, where)
         elif c.kind != "curve" and (c.kind != "bound" or value in p.x.ticks):
-            yield SHAPES[c.kind].format(x, y, Markup("<title>{}</title>").format(told) if told else "")
+            yield SHAPES[c.kind].format(x, y, Markup("<title>{}</title>").format(stated) if stated else "")
 
 
 def line(kind: str, places: Sequence[tuple[float, float]], i: int = 0) -> Markup:
@@ -278,9 +278,9 @@ def _errors(dtype: str, rows: Sequence[Row]) -> Panel:
     devices, solid = list(dict.fromkeys(g.device for g in found)), []
     for i, device in enumerate(devices):
         worst = [g.worst for g in found if g.device == device]
-        told = [f"{clean(device)}, N = {r['n']}: {sci(r['measured'])}, bound {sci(r.get('bound'))}" for r in worst]
+        stated = [f"{clean(device)}, N = {r['n']}: {sci(r['measured'])}, bound {sci(r.get('bound'))}" for r in worst]
         kind, aside = "measured" if device == "cpu" else "measured other", 10 * (i - (len(devices) - 1) / 2)
-        solid.append(Curve(f"largest measured, {device}", _points(worst, "measured"), kind, tuple(told), aside))
+        solid.append(Curve(f"largest measured, {device}", _points(worst, "measured"), kind, tuple(stated), aside))
     curves = (
         Curve("contract’s tolerance", tuple((ticks[0], v) for v in asked), "tolerance"),
         Curve("proven bound", tuple(bounds.items()), "bound"),
@@ -308,7 +308,7 @@ def _rounding(buffer: str, series: Iterable[Row], thresholds: Iterable[Row]) -> 
     asked = tuple(dict.fromkeys(r["tolerance"] for r in thresholds if r["buffer"] == buffer == r["gradients"]))
     shown, powers = [p for p in points if p["bound"] > 0], [p for p in points if p["n"] & (p["n"] - 1) == 0]
     solid, faint = [p for p in shown if p in powers], [p for p in shown if p not in powers]
-    told = [f"N = {p['n']}: attained {sci(p['attained'])}, bound {sci(p['bound'])}" for p in solid]
+    stated = [f"N = {p['n']}: attained {sci(p['attained'])}, bound {sci(p['bound'])}" for p in solid]
     ends = [f"N = {p['n']}: bound {sci(p['bound'])}, attained {sci(p['attained'])}" for p in (shown[0], shown[-1])]
     words = list(dict.fromkeys(ends))
     last = max((p["n"] for p in faint), default=0)
@@ -319,7 +319,7 @@ def _rounding(buffer: str, series: Iterable[Row], thresholds: Iterable[Row]) -> 
         Curve("tolerance", tuple((shown[0]["n"], float(Fraction(t))) for t in asked), "tolerance", asked),
         Curve("bound, proved for every input", _points(shown, "bound"), "bound"),
         Curve("attained, other N", _points(faint, "attained"), "row"),
-        Curve("attained by a constructed input, N = 2^k", _points(solid, "attained"), "measured", tuple(told)),
+        Curve("attained by a constructed input, N = 2^k", _points(solid, "attained"), "measured", tuple(stated)),
     )
     title, upright = "Proven bound and attained error over N", "|error|, in units of the gradient"
     note = f"{clean(buffer)} buffer, left to right. {'; '.join(words)}."

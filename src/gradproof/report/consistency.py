@@ -57,9 +57,9 @@ SHAPE: Mapping[str, Mapping[str, type | tuple[type, ...]]] = {
     "checks": {"id": str, "layer": str, "expect": str, "outcome": str, "effect": str, "reason": str},
     "mutants": {"name": str, "killed_by": list, "survived": list},
     "measurements": {"column": str, "device": str, "dtype": str, "net": str, "n": int, "measured": (int, float)},
-    "rounding": {"standing": str, "reason": str, "document": (dict, type(None))},
+    "rounding": {"status": str, "reason": str, "document": (dict, type(None))},
     "kernels": {"documents": list, "relies": list},
-    "studies": {"name": str, "standing": str, "reason": str},
+    "studies": {"name": str, "status": str, "reason": str},
     "totals": {"checks": int, "discharged": int, "broken": int, "open": int},
 }
 
@@ -96,9 +96,9 @@ def worst(effects: list[Effect]) -> Effect:
 
 def required_ids(report: Report) -> set[str]:
     """Checks called required, those of required cells, and those in no cell (stubs, the gate's falsification)."""
-    cells = [told for ob in report["obligations"] for told in ob["cells"].values()]
-    placed = {c for told in cells for c in told["checks"]}
-    needed = {c for told in cells if told["required"] for c in told["checks"]}
+    cells = [stated for ob in report["obligations"] for stated in ob["cells"].values()]
+    placed = {c for stated in cells for c in stated["checks"]}
+    needed = {c for stated in cells if stated["required"] for c in stated["checks"]}
     return needed | {c["id"] for c in report["checks"] if c.get("required") or c["id"] not in placed}
 
 
@@ -197,10 +197,10 @@ def _obligations(report: Report) -> Iterator[str]:
         if ob["effect"] == Effect.DISCHARGED and truth is not Effect.DISCHARGED:
             yield f"obligation {ob['id']} reads DISCHARGED where its cells make it {truth}"
     effects = [c["effect"] for c in report["checks"]]
-    told = (report["totals"]["checks"], *(report["totals"][k] for k in ("discharged", "broken", "open")))
+    stated = (report["totals"]["checks"], *(report["totals"][k] for k in ("discharged", "broken", "open")))
     real = (len(effects), *(effects.count(e) for e in (Effect.DISCHARGED, Effect.BROKEN, Effect.OPEN)))
-    if told != real:
-        yield f"totals (checks, discharged, broken, open) read {told} where the checks count {real}"
+    if stated != real:
+        yield f"totals (checks, discharged, broken, open) read {stated} where the checks count {real}"
 
 
 def _verdict(report: Report) -> Iterator[str]:
@@ -217,15 +217,15 @@ def _studies(report: Report) -> Iterator[str]:
     """A study is fresh only as a document, and whole; an operator conforms only by rows that hold."""
     from gradproof.core.schemas.base import faults
 
-    told, document = report["rounding"]["standing"], report["rounding"]["document"]
-    if told not in STANDINGS or (told in (FRESH, STALE)) != (document is not None):
-        yield f"the rounding study reads {told} with {'a' if document else 'no'} document"
+    stated, document = report["rounding"]["status"], report["rounding"]["document"]
+    if stated not in STANDINGS or (stated in (FRESH, STALE)) != (document is not None):
+        yield f"the rounding study reads {stated} with {'a' if document else 'no'} document"
     elif document is not None:
         yield from (f"the rounding study: {why}" for why in faults(document))
     for row in report["studies"]:
-        if row["standing"] not in STANDINGS:
-            yield f"{row['name']} reads {row['standing']}"
-    read = [d for d in report["kernels"]["documents"] if d["standing"] == FRESH]
+        if row["status"] not in STANDINGS:
+            yield f"{row['name']} reads {row['status']}"
+    read = [d for d in report["kernels"]["documents"] if d["status"] == FRESH]
     held = {(r["device"], r["operator"], r["dtype"]) for d in read for r in d["rows"] if r["outcome"] == HOLDS}
     for r in report["kernels"]["relies"]:
         wanted = {(r["device"], *kernel) for kernel in kernels_of(r["operator"], r["dtype"])}
@@ -247,7 +247,7 @@ def waived(report: Report, ob: Mapping[str, Any]) -> bool:
     return ob["effect"] == Effect.OPEN and ob.get("waived") is True and bool(cells) and covered
 
 
-def excused_ids(report: Report) -> set[str]:
+def waived_ids(report: Report) -> set[str]:
     """Checks that only waived cells ask for."""
     asked: dict[str, list[bool]] = {}
     for ob in report["obligations"]:
@@ -262,9 +262,9 @@ def excused_ids(report: Report) -> set[str]:
 def _met(report: Report) -> Iterator[str]:
     if not report["obligations"] or not report["checks"]:
         yield "the gate reads met over nothing"
-    needed, excused = required_ids(report), excused_ids(report)
+    needed, spared = required_ids(report), waived_ids(report)
     for check in report["checks"]:
-        left = check["id"] in needed and check["id"] not in excused
+        left = check["id"] in needed and check["id"] not in spared
         if check["effect"] == Effect.BROKEN or (check["effect"] == Effect.OPEN and left):
             yield f"the gate reads met and check {check['id']} is {check['effect']}"
     for ob in report["obligations"]:

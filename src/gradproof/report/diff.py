@@ -282,7 +282,7 @@ def _of_report(report: Tree) -> Item:
             "layer",
         ),
         "run_state": report["run_state"],
-        "rounding": report["rounding"]["standing"],
+        "rounding": report["rounding"]["status"],
         "text": contract.get("digest", ""),
     }
     kept = _trimmed(tree)
@@ -310,7 +310,7 @@ def _judged(row: Tree) -> dict[str, Any]:
 
 
 def _shown(finding: Tree, outcome: str, effect: str) -> dict[str, Any]:
-    found: dict[str, Any] = {"standing": f"{outcome}, {effect}"}
+    found: dict[str, Any] = {"status": f"{outcome}, {effect}"}
     if effect != Effect.DISCHARGED:
         return found
     killed = [c["name"] for c in finding["controls"] if c["killed"] is True and c["outcome"] == Outcome.REFUTED]
@@ -379,8 +379,8 @@ def difference(old: Path, new: Path) -> Diff:
         name: {"path": str(path), "kind": s.kind, "digest": s.digest}
         for name, path, s in (("old", old, before), ("new", new, after))
     }
-    told = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
-    return Diff.model_validate({**told, "open": reasons, "contracts": contracts, "totals": totals})
+    stated = {"schema": DIFF, "gradproof": __version__, **sides, "exit": str(exit_), "code": EXIT_CODE[exit_]}
+    return Diff.model_validate({**stated, "open": reasons, "contracts": contracts, "totals": totals})
 
 
 def _open(before: Side, after: Side) -> Iterator[str]:
@@ -423,9 +423,9 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
         return _row(there.name, old.version, new.version, [])
     table = diff_rules.CONTRACT if before.kind == after.kind == CONTRACT else diff_rules.EVIDENCE
     changes = list(compare(*_shared(old.tree, new.tree), table))
-    told = [c for c in changes if c.place != "text"]
-    claims = any(c.of == "claim" for c in told)
-    return _row(there.name, old.version, new.version, told if claims else changes)
+    stated = [c for c in changes if c.place != "text"]
+    claims = any(c.of == "claim" for c in stated)
+    return _row(there.name, old.version, new.version, stated if claims else changes)
 
 
 def _shared(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -433,7 +433,7 @@ def _shared(old: Any, new: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     trees = [{k: v for k, v in t.items() if k != "profile"} for t in (old, new)]
     checks: list[dict[str, Any]] = [dict(t.get("checks", {})) for t in trees]
     for name in checks[0].keys() & checks[1].keys():
-        if all(str(rows[name].get("standing")).endswith(f", {Effect.DISCHARGED}") for rows in checks):
+        if all(str(rows[name].get("status")).endswith(f", {Effect.DISCHARGED}") for rows in checks):
             continue
         for rows in checks:
             gone = ("shown", "taken", "covers", "killed", "domain")

@@ -37,7 +37,7 @@ EFFECTS = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
 
 
 @dataclass(frozen=True)
-class Telling:
+class FieldChange:
     """One difference: its direction, one word for it, and both sides."""
 
     direction: Direction
@@ -46,47 +46,47 @@ class Telling:
     new: Any
 
 
-Order = Callable[[Any, Any], Iterable[Telling]]
+Order = Callable[[Any, Any], Iterable[FieldChange]]
 
 
-def words(old: Any, new: Any) -> Iterator[Telling]:
+def words(old: Any, new: Any) -> Iterator[FieldChange]:
     """Text for readers: nothing is judged by it."""
-    yield Telling(N, "reworded", old, new)
+    yield FieldChange(N, "reworded", old, new)
 
 
-def undecided(old: Any, new: Any) -> Iterator[Telling]:
+def undecided(old: Any, new: Any) -> Iterator[FieldChange]:
     """A change of meaning that no order decides."""
-    yield Telling(U, "changed", old, new)
+    yield FieldChange(U, "changed", old, new)
 
 
-def present(old: Any, new: Any) -> Iterator[Telling]:
+def present(old: Any, new: Any) -> Iterator[FieldChange]:
     """Something that is better there than not."""
-    yield Telling(W, "dropped", old, new) if new is ABSENT else Telling(S, "new", old, new)
+    yield FieldChange(W, "dropped", old, new) if new is ABSENT else FieldChange(S, "new", old, new)
 
 
-def excuse(old: Any, new: Any) -> Iterator[Telling]:
+def excuse(old: Any, new: Any) -> Iterator[FieldChange]:
     """Something that is better not there."""
-    yield Telling(S, "dropped", old, new) if new is ABSENT else Telling(W, "new", old, new)
+    yield FieldChange(S, "dropped", old, new) if new is ABSENT else FieldChange(W, "new", old, new)
 
 
-def unclear(old: Any, new: Any) -> Iterator[Telling]:
+def unclear(old: Any, new: Any) -> Iterator[FieldChange]:
     """Something of which it is not known whether it is better there: a named limit may limit more, or show more."""
-    yield Telling(U, "dropped" if new is ABSENT else "new", old, new)
+    yield FieldChange(U, "dropped" if new is ABSENT else "new", old, new)
 
 
-def more(old: Any, new: Any) -> Iterator[Telling]:
+def more(old: Any, new: Any) -> Iterator[FieldChange]:
     """A list of which every element asks or shows something."""
     before, after = _elements(old), _elements(new)
-    yield from (Telling(W, "dropped", x, ABSENT) for x in before if x not in after)
-    yield from (Telling(S, "added", ABSENT, x) for x in after if x not in before)
+    yield from (FieldChange(W, "dropped", x, ABSENT) for x in before if x not in after)
+    yield from (FieldChange(S, "added", ABSENT, x) for x in after if x not in before)
     if sorted(before) == sorted(after):
-        yield Telling(N, "reordered", old, new)
+        yield FieldChange(N, "reordered", old, new)
 
 
-def fewer(old: Any, new: Any) -> Iterator[Telling]:
+def fewer(old: Any, new: Any) -> Iterator[FieldChange]:
     """A list of which every element takes something for granted."""
     turned = {W: S, S: W, N: N}
-    yield from (Telling(turned[t.direction], t.word, t.old, t.new) for t in more(old, new))
+    yield from (FieldChange(turned[t.direction], t.word, t.old, t.new) for t in more(old, new))
 
 
 def _elements(value: Any) -> list[str]:
@@ -94,17 +94,17 @@ def _elements(value: Any) -> list[str]:
     return list(dict.fromkeys(x if isinstance(x, str) else canonical(x) for x in rows))
 
 
-def larger(old: Any, new: Any) -> Iterator[Telling]:
+def larger(old: Any, new: Any) -> Iterator[FieldChange]:
     """A number that promises more the larger it is; one that is not there cannot be compared."""
     yield from _numbers(old, new, "smaller", "larger", 1)
 
 
-def asked(old: Any, new: Any) -> Iterator[Telling]:
+def asked(old: Any, new: Any) -> Iterator[FieldChange]:
     """A least number that is asked for; none is 0."""
     yield from larger(*(0 if x is ABSENT else x for x in (old, new)))
 
 
-def smaller(old: Any, new: Any) -> Iterator[Telling]:
+def smaller(old: Any, new: Any) -> Iterator[FieldChange]:
     """A number that promises more the smaller it is, such as a tolerance; none is no promise."""
     if ABSENT in (old, new):
         yield from present(old, new)
@@ -112,51 +112,51 @@ def smaller(old: Any, new: Any) -> Iterator[Telling]:
         yield from _numbers(old, new, "looser", "tighter", -1)
 
 
-def _numbers(old: Any, new: Any, weak: str, strong: str, sign: int) -> Iterator[Telling]:
+def _numbers(old: Any, new: Any, weak: str, strong: str, sign: int) -> Iterator[FieldChange]:
     try:
         step = sign * (Fraction(str(new)) - Fraction(str(old)))
     except (ValueError, ZeroDivisionError):
-        yield Telling(U, "changed", old, new)
+        yield FieldChange(U, "changed", old, new)
         return
     if step:
-        yield Telling(W, weak, old, new) if step < 0 else Telling(S, strong, old, new)
+        yield FieldChange(W, weak, old, new) if step < 0 else FieldChange(S, strong, old, new)
     else:
-        yield Telling(N, "rewritten", old, new)
+        yield FieldChange(N, "rewritten", old, new)
 
 
 def ranked(*names: Any, worse: str = "lowered", better: str = "raised") -> Order:
     """An order by place in `names`, the weakest first. What is absent stands below them; other values are undecided."""
 
-    def order(old: Any, new: Any) -> Iterator[Telling]:
+    def order(old: Any, new: Any) -> Iterator[FieldChange]:
         known = [ABSENT, *names]
         if old not in known or new not in known:
-            yield Telling(U, "changed", old, new)
+            yield FieldChange(U, "changed", old, new)
         elif known.index(new) < known.index(old):
-            yield Telling(W, worse, old, new)
+            yield FieldChange(W, worse, old, new)
         else:
-            yield Telling(S, better, old, new)
+            yield FieldChange(S, better, old, new)
 
     return order
 
 
-def later(old: Any, new: Any) -> Iterator[Telling]:
+def later(old: Any, new: Any) -> Iterator[FieldChange]:
     """A last day, ISO 8601, of something that is better over sooner."""
     if not isinstance(old, str) or not isinstance(new, str):
-        yield Telling(U, "changed", old, new)
+        yield FieldChange(U, "changed", old, new)
     else:
-        yield Telling(W, "later", old, new) if new > old else Telling(S, "sooner", old, new)
+        yield FieldChange(W, "later", old, new) if new > old else FieldChange(S, "sooner", old, new)
 
 
-def standing(old: Any, new: Any) -> Iterator[Telling]:
+def status(old: Any, new: Any) -> Iterator[FieldChange]:
     """`OUTCOME, EFFECT`: by the effect; another outcome of the same effect is neither."""
     before, after = (x.rpartition(", ")[2] for x in (old, new))
     if before == after:
-        yield Telling(N, "changed", old, new)
+        yield FieldChange(N, "changed", old, new)
     else:
         yield from ranked(*EFFECTS, worse="worse", better="better")(before, after)
 
 
-def data(old: Any, new: Any) -> Iterator[Telling]:
+def data(old: Any, new: Any) -> Iterator[FieldChange]:
     """Free data: of a list, every element asks something; other values are undecided."""
     lists = [x for x in (old, new) if x is not ABSENT]
     yield from (more if all(isinstance(x, list) for x in lists) else undecided)(old, new)
@@ -310,7 +310,7 @@ EVIDENCE: tuple[Rule, ...] = (
     *_check("checks"),
     *(Rule(f"checks.*.{name}", name, undecided, "evidence") for name in ("kind", "layer", "domain")),
     Rule("checks.*.required", "required", yes),
-    Rule("checks.*.standing", "outcome", standing, "evidence"),
+    Rule("checks.*.status", "outcome", status, "evidence"),
     Rule("checks.*.shown", "reach", by_reach, "evidence"),
     Rule("checks.*.taken", "assumption", fewer, "evidence"),
     Rule("checks.*.covers.*", "cover", present, "evidence"),
@@ -359,7 +359,7 @@ def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] =
     there = [x for x in (old, new) if x is not ABSENT]
     nested = all(isinstance(x, Mapping) for x in there)
     if rule is not None and rule.order in PRESENCE and len(there) == 1:
-        yield from _told(rule, path, ABSENT if old is ABSENT else "it", ABSENT if new is ABSENT else "it")
+        yield from _stated(rule, path, ABSENT if old is ABSENT else "it", ABSENT if new is ABSENT else "it")
     elif nested and (rule is None or rule.order in PRESENCE or rule.pattern.endswith("**")):
         before, after = ({} if x is ABSENT else x for x in (old, new))
         for key in dict.fromkeys([*before, *after]):
@@ -367,13 +367,13 @@ def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] =
     else:
         rule = rule or Rule(".".join(path), "other", undecided)
         order = undecided if rule.order in PRESENCE else rule.order
-        yield from _told(Rule(rule.pattern, rule.kind, order, rule.of), path, old, new)
+        yield from _stated(Rule(rule.pattern, rule.kind, order, rule.of), path, old, new)
 
 
-def _told(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
+def _stated(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
     place = ".".join(path)
-    for told in rule.order(old, new):
-        yield Change(rule.kind, place, told.direction, told.word, _shown(told.old), _shown(told.new), rule.of)
+    for stated in rule.order(old, new):
+        yield Change(rule.kind, place, stated.direction, stated.word, _shown(stated.old), _shown(stated.new), rule.of)
 
 
 def _shown(value: Any) -> str | None:

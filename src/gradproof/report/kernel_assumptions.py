@@ -65,7 +65,7 @@ def reliances(checks: Sequence[Row], documents: Sequence[Document], here: Mappin
     found = []
     for name, operators in relying(checks):
         for device in DEVICES:
-            judged = [_standing(bench, device, *o.rsplit(" ", 1)) for o in operators if o != UNUSED]
+            judged = [_status(bench, device, *o.rsplit(" ", 1)) for o in operators if o != UNUSED]
             other = _unused() if operators == [UNUSED] else _unknown(device)
             found += [asdict(Reliance(name, device, *row)) for row in judged or [other]]
     return [{**row, "rows": list(row["rows"])} for row in found]
@@ -98,7 +98,7 @@ def _unknown(device: str) -> tuple[str, str, str, tuple[str, ...], str]:
     return ANY, ANY, NOT_RUN, (), words
 
 
-def _standing(bench: Bench, device: str, operator: str, dtype: str) -> tuple[str, str, str, tuple[str, ...], str]:
+def _status(bench: Bench, device: str, operator: str, dtype: str) -> tuple[str, str, str, tuple[str, ...], str]:
     """Operator, dtype, state, rows and words; the worst of the kernels that stand for the operator."""
     missing = f"assumption: no conformance row for {operator} {dtype} on {device}"
     state, rows, why = _worst([_kernel(bench, device, *kernel) for kernel in kernels_of(operator, dtype)])

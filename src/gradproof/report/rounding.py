@@ -55,19 +55,17 @@ class Kernel:
         return (*cells, worst, names, self.why)
 
 
-def standing(report: Report) -> str:
+def status(report: Report) -> str:
     """Whether the study speaks of the files as they are, in one sentence."""
     section = report["rounding"]
     words = {FRESH: "Fresh", STALE: "STALE, nothing below speaks of the present files"}
-    return f"{words.get(section['standing'], section['standing'].upper())}: {section['reason']}."
+    return f"{words.get(section['status'], section['status'].upper())}: {section['reason']}."
 
 
 def others(report: Report) -> list[str]:
     """How the documents of the training systems stand, a sentence each."""
     words = {FRESH: "fresh", STALE: "STALE, it speaks of other files"}
-    return [
-        f"{r['name']}: {words.get(r['standing'], r['standing'].upper())}: {r['reason']}." for r in report["studies"]
-    ]
+    return [f"{r['name']}: {words.get(r['status'], r['status'].upper())}: {r['reason']}." for r in report["studies"]]
 
 
 def study(report: Report) -> Mapping[str, Any] | None:
@@ -79,7 +77,7 @@ def study(report: Report) -> Mapping[str, Any] | None:
 def thresholds(report: Report) -> list[tuple[str, ...]]:
     """The rows of the table; where the study is stale, every answer is marked so."""
     document = study(report)
-    stale = " (stale)" if report["rounding"]["standing"] != FRESH else ""
+    stale = " (stale)" if report["rounding"]["status"] != FRESH else ""
     return [] if document is None else [_threshold(row, stale) for row in document["thresholds"]]
 
 
@@ -148,7 +146,7 @@ def section_words(rows: Sequence[Kernel]) -> str:
 def devices(report: Report) -> list[str]:
     """For each device, how many of the operators that proofs rely on were seen to conform there."""
     rows = report["kernels"]["relies"]
-    read = [d for d in report["kernels"]["documents"] if d["standing"] == FRESH]
+    read = [d for d in report["kernels"]["documents"] if d["status"] == FRESH]
     words = []
     for device in DEVICES:
         mine = [r for r in rows if r["device"] == device and r["state"] != UNUSED]

@@ -78,13 +78,13 @@ def state(counts: Mapping[str, int]) -> str | None:
 
 
 def _cell(counts: Mapping[str, int]) -> Markup:
-    told = state(counts)
-    if told is None:
+    stated = state(counts)
+    if stated is None:
         return Markup("<td></td>")
     total = sum(counts.values())
-    share = "" if total == 1 else f" {counts[told]}/{total}"
+    share = "" if total == 1 else f" {counts[stated]}/{total}"
     made = Markup('<td class="{}">{}{}<span class="vh"> {}</span></td>')
-    return made.format(TONE[told], SYMBOL[told], share, WORDS[told])
+    return made.format(TONE[stated], SYMBOL[stated], share, WORDS[stated])
 
 
 def column_heads(columns: Iterable[tuple[str, str]]) -> Markup:
@@ -145,7 +145,7 @@ class Story:
     """An obligation with its checks. `obligation` is None for the checks that claim none.
 
     `answers`: (outcome and reach in words, effect, ids of the checks), the worst first. `bounds`: (name, value, reason,
-    heads of the checks). `harnesses`: those whose text is told here, being the first to need it; `told`: those told of
+    heads of the checks). `harnesses`: those whose text is printed here, being the first to need it; `printed`: those
     another obligation.
     """
 
@@ -154,29 +154,29 @@ class Story:
     assumptions: tuple[str, ...]
     bounds: tuple[tuple[str, Any, str, str], ...]
     harnesses: tuple[str, ...]
-    told: tuple[str, ...]
+    printed: tuple[str, ...]
     counterexamples: tuple[Shown, ...]
 
 
 def stories(report: Report) -> list[Story]:
     """The obligations in the contract's order, then what claims none."""
-    told: set[str] = set()
+    printed: set[str] = set()
     made = []
     for ob in report["obligations"]:
-        made.append(_story(report, ob, [c for c in report["checks"] if ob["id"] in c["obligations"]], told))
+        made.append(_story(report, ob, [c for c in report["checks"] if ob["id"] in c["obligations"]], printed))
     loose = [c for c in report["checks"] if not c["obligations"]]
-    return [*made, _story(report, None, loose, told)] if loose else made
+    return [*made, _story(report, None, loose, printed)] if loose else made
 
 
-def _story(report: Report, ob: Mapping[str, Any] | None, checks: list[Mapping[str, Any]], told: set[str]) -> Story:
+def _story(report: Report, ob: Mapping[str, Any] | None, checks: list[Mapping[str, Any]], printed: set[str]) -> Story:
     known = report.get("harnesses") or {}
     names = [n for n in dict.fromkeys(str(c.get("harness") or "") for c in checks) if n in known]
-    new = tuple(n for n in names if n not in told)
-    told.update(new)
-    stated = [*((ob or {}).get("assumptions") or []), *(a for c in checks for a in c.get("assumptions") or [])]
+    new = tuple(n for n in names if n not in printed)
+    printed.update(new)
+    assumed = [*((ob or {}).get("assumptions") or []), *(a for c in checks for a in c.get("assumptions") or [])]
     shown = tuple(Shown(c, own(c)) for c in checks if c.get("counterexample"))
     old = tuple(n for n in names if n not in new)
-    return Story(ob, _answers(checks), tuple(dict.fromkeys(map(str, stated))), _bounds(checks), new, old, shown)
+    return Story(ob, _answers(checks), tuple(dict.fromkeys(map(str, assumed))), _bounds(checks), new, old, shown)
 
 
 def _answers(checks: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, Effect, tuple[str, ...]], ...]:

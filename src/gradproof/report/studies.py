@@ -75,7 +75,7 @@ def places(workspace: Workspace) -> list[Path]:
 
 
 def rounding(workspace: Workspace) -> dict[str, Any]:
-    """The rounding study with its standing, as JSON values."""
+    """The rounding study with its status, as JSON values."""
     from gradproof.core.schemas.base import Rounding, read
     from gradproof.evidence.source_digests import sources
 
@@ -85,12 +85,12 @@ def rounding(workspace: Workspace) -> dict[str, Any]:
     try:
         document = read(found[0], Rounding).model_dump(mode="json", by_alias=True)
     except ValueError as error:
-        return {"standing": REJECTED, "reason": f"{ROUNDING_FILE} is rejected: {error}", "document": None}
+        return {"status": REJECTED, "reason": f"{ROUNDING_FILE} is rejected: {error}", "document": None}
     changed = differing(document["sources"], sources())
     if changed:
-        return {"standing": STALE, "reason": f"{changed}; {MAKE}", "document": document}
+        return {"status": STALE, "reason": f"{changed}; {MAKE}", "document": document}
     return {
-        "standing": FRESH,
+        "status": FRESH,
         "reason": "no file that it was computed with has changed",
         "document": document,
     }
@@ -98,7 +98,7 @@ def rounding(workspace: Workspace) -> dict[str, Any]:
 
 def no_rounding(reason: str) -> dict[str, Any]:
     """The section where there is no document."""
-    return {"standing": ABSENT, "reason": reason, "document": None}
+    return {"status": ABSENT, "reason": reason, "document": None}
 
 
 def sources_of(study: Study, workspace: Workspace) -> dict[str, str]:
@@ -121,8 +121,8 @@ def training(workspace: Workspace) -> list[dict[str, str]]:
     for study in TRAINING:
         found = [folder / study.file for folder in places(workspace) if (folder / study.file).exists()]
         if found or makes(study, workspace):
-            standing, reason = standing_of(study, workspace, found[0] if found else None)
-            rows.append({"name": study.file, "standing": standing, "reason": reason})
+            status, reason = status_of(study, workspace, found[0] if found else None)
+            rows.append({"name": study.file, "status": status, "reason": reason})
     return rows
 
 
@@ -131,7 +131,7 @@ def makes(study: Study, workspace: Workspace) -> bool:
     return (workspace.root / f"{study.starts[0].replace('.', '/')}.py").is_file()
 
 
-def standing_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
+def status_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
     """Whether a document is fresh, stale, rejected or absent, and why."""
     from gradproof.core.schemas.base import Shape, read
 
@@ -172,7 +172,7 @@ def kernels(workspace: Workspace, checks: Sequence[Mapping[str, Any]], here: Map
         for path in sorted((folder / KERNELS_FOLDER).glob("*.json")):
             paths.setdefault(path.name, path)
     documents = [_kernels(path) for _, path in sorted(paths.items())]
-    read = [d for d in documents if d["standing"] == FRESH]
+    read = [d for d in documents if d["status"] == FRESH]
     relies = reliances(checks, read, here)
     for document in read:
         document["rows"] = [{k: v for k, v in row.items() if k != "facts"} for row in document["rows"]]
@@ -183,10 +183,10 @@ def _kernels(path: Path) -> dict[str, Any]:
     from gradproof.core.schemas.base import Kernels, read
 
     name = f"{KERNELS_FOLDER}/{path.name}"
-    base: dict[str, Any] = {"path": name, "standing": REJECTED, "mode": None, "environment": {}, "rows": []}
+    base: dict[str, Any] = {"path": name, "status": REJECTED, "mode": None, "environment": {}, "rows": []}
     try:
         found = read(path, Kernels)
     except ValueError as error:
         return base | {"reason": f"{name} is rejected: {error}"}
     rows = [{"section": section, **row.model_dump()} for section, rows in found.sections.items() for row in rows]
-    return base | {"standing": FRESH, "reason": "", "mode": found.mode, "environment": found.environment, "rows": rows}
+    return base | {"status": FRESH, "reason": "", "mode": found.mode, "environment": found.environment, "rows": rows}

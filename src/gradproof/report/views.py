@@ -13,14 +13,14 @@ from typing import Any
 
 from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
-from gradproof.report.consistency import Report, effect_of, excused_ids, required_ids, worst
+from gradproof.report.consistency import Report, effect_of, required_ids, waived_ids, worst
 from gradproof.report.rounding import assumed
 from gradproof.report.text import counted, one_line, plural, value
 from gradproof.verdict import judge
 
 
 # -- What a row of a report is to a CI system: passed, failed, an error, or skipped. One table for every format.
-class Standing(StrEnum):
+class RowStatus(StrEnum):
     """Of one row, in a format that knows no more than these."""
 
     PASSED = "passed"
@@ -46,7 +46,7 @@ class Row:
 
     id: str
     title: str
-    standing: Standing
+    status: RowStatus
     level: Level | None
     outcome: str
     words: str
@@ -57,18 +57,18 @@ class Row:
     col: int
 
 
-def standing_of(outcome: Outcome, effect: Effect, required: bool, waived: bool = False) -> Standing:
-    """The standing of a check."""
+def status_of(outcome: Outcome, effect: Effect, required: bool, waived: bool = False) -> RowStatus:
+    """The status of a check."""
     if effect is Effect.DISCHARGED:
-        return Standing.PASSED
+        return RowStatus.PASSED
     if (outcome is Outcome.NOT_RUN and not required) or (waived and effect is Effect.OPEN):
-        return Standing.SKIPPED
-    return Standing.FAILED if outcome in FAILS else Standing.ERROR
+        return RowStatus.SKIPPED
+    return RowStatus.FAILED if outcome in FAILS else RowStatus.ERROR
 
 
-def level_of(outcome: Outcome, standing: Standing) -> Level | None:
+def level_of(outcome: Outcome, status: RowStatus) -> Level | None:
     """How loud an annotation is: none for what passed or was not asked for."""
-    if standing in (Standing.PASSED, Standing.SKIPPED):
+    if status in (RowStatus.PASSED, RowStatus.SKIPPED):
         return None
     return Level.ERROR if outcome in LOUD else Level.WARNING
 
@@ -80,21 +80,21 @@ def of_nobody(report: Report) -> bool:
 
 def rows(report: Report) -> Iterator[Row]:
     """Every check of a report, then every criterion of its gate, and the verdict."""
-    excused = excused_ids(report)
+    waived = waived_ids(report)
     for check in report["checks"]:
-        yield _check(report, check, check["id"] in excused)
+        yield _check(report, check, check["id"] in waived)
     yield from _gate(report)
 
 
 def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
     outcome = Outcome(check["outcome"])
-    standing = standing_of(outcome, Effect(check["effect"]), bool(check.get("required", True)), waived)
+    status = status_of(outcome, Effect(check["effect"]), bool(check.get("required", True)), waived)
     words = f"{'waived: ' if waived else ''}{outcome}: {check['reason'] or check['meaning']}"
     if check["expect"] != "holds":
         words = f"{outcome}, expected {check['expect']}: {check['reason'] or check['meaning']}"
     place = _place(report, entry_of(check["id"]))
-    level = level_of(outcome, standing)
-    return Row(check["id"], one_line(check["title"]), standing, level, str(outcome), one_line(words),
+    level = level_of(outcome, status)
+    return Row(check["id"], one_line(check["title"]), status, level, str(outcome), one_line(words),
                float(check["seconds"]), report["contract"]["id"], *place)  # fmt: skip
 
 
@@ -111,10 +111,10 @@ def _gate(report: Report) -> Iterator[Row]:
 
 
 def _judged(name: str, title: str, good: bool, why: str, report: Report, place: tuple[str, int, int]) -> Row:
-    standing, level = (Standing.PASSED, None) if good else (Standing.FAILED, Level.ERROR)
+    status, level = (RowStatus.PASSED, None) if good else (RowStatus.FAILED, Level.ERROR)
     words = f"{'met' if good else 'not met'}: {why}"
     outcome = "met" if good else "not met"
-    return Row(name, title, standing, level, outcome, one_line(words), 0.0, report["contract"]["id"], *place)
+    return Row(name, title, status, level, outcome, one_line(words), 0.0, report["contract"]["id"], *place)
 
 
 def _place(report: Report, name: str) -> tuple[str, int, int]:
@@ -271,28 +271,28 @@ def reach_words(check: Mapping[str, Any]) -> str:
 
 def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> Cell:
     """The matrix cell, derived from its checks and never better than the judge's word."""
-    told = ob["cells"].get(layer)
-    if told is None or (not told["checks"] and not told["required"]):
+    stated = ob["cells"].get(layer)
+    if stated is None or (not stated["checks"] and not stated["required"]):
         return Cell(layer, None, "", "", False, ())
-    if not told["checks"]:
+    if not stated["checks"]:
         return Cell(layer, Effect.OPEN, "no check", "nothing established", True, ())
     by_id = {c["id"]: c for c in report["checks"]}
-    rows = [by_id[c] for c in told["checks"]]
-    effect = worst([Effect(told["effect"] or Effect.OPEN), *(effect_of(r) for r in rows)])
+    rows = [by_id[c] for c in stated["checks"]]
+    effect = worst([Effect(stated["effect"] or Effect.OPEN), *(effect_of(r) for r in rows)])
     outcomes = counted(outcome_words(r) for r in rows)
-    reach = _cell_reach(told, rows) if effect is Effect.DISCHARGED else "nothing established"
-    return Cell(layer, effect, outcomes, reach, bool(told["required"]), tuple(told["checks"]))
+    reach = _cell_reach(stated, rows) if effect is Effect.DISCHARGED else "nothing established"
+    return Cell(layer, effect, outcomes, reach, bool(stated["required"]), tuple(stated["checks"]))
 
 
-def _cell_reach(told: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
-    """Reach of the contract's model; what is known beyond it of another subject is told as such."""
-    words = list(dict.fromkeys(reach_words(r) for r in rows if of_model(told, r)))
+def _cell_reach(stated: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
+    """Reach of the contract's model; what is known beyond it of another subject is reported as such."""
+    words = list(dict.fromkeys(reach_words(r) for r in rows if of_model(stated, r)))
     known = [w for w in REACH_WORDS.values() if w in words]
     proved = [w.removeprefix("proved, ") for w in known if w.startswith("proved, ")]
     parts = [f"proved, {' + '.join(proved)}"] if proved else []
     parts += [w for w in known or words if not w.startswith("proved, ")]
     shown = {(r.get("subject"), r.get("reach")) for r in rows if effect_of(r) is Effect.DISCHARGED}
-    further = [b for b in told.get("beyond", ()) if (b["subject"], b["reach"]) in shown]
+    further = [b for b in stated.get("beyond", ()) if (b["subject"], b["reach"]) in shown]
     return "; ".join([*parts, *_further(further)])
 
 
@@ -304,9 +304,9 @@ def _further(known: list[Mapping[str, Any]], limit: int = 2) -> list[str]:
     return [f"of {plural(reaches.count(r), 'other subject')}: {r}" for r in dict.fromkeys(reaches)]
 
 
-def of_model(told: Mapping[str, Any], check: Mapping[str, Any]) -> bool:
+def of_model(stated: Mapping[str, Any], check: Mapping[str, Any]) -> bool:
     """Whether a check of a cell is about the contract's own model (or its PyTorch step), and not another subject."""
-    return not told.get("subject") or check.get("subject") == told["subject"]
+    return not stated.get("subject") or check.get("subject") == stated["subject"]
 
 
 def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[Cell]]]:
@@ -326,7 +326,7 @@ def cell_counts(ob: Mapping[str, Any]) -> str:
 def reach_of(report: Report, ob: Mapping[str, Any]) -> dict[Reach, list[str]]:
     """The discharged checks of an obligation that hold of the contract's model, by reach."""
     found: dict[Reach, list[str]] = {reach: [] for reach in Reach}
-    cells = {c: told for told in ob["cells"].values() for c in told["checks"]}
+    cells = {c: stated for stated in ob["cells"].values() for c in stated["checks"]}
     for check in report["checks"]:
         holds = effect_of(check) is Effect.DISCHARGED and check["outcome"] == Outcome.HOLDS
         if check["id"] in cells and holds and check.get("reach") and of_model(cells[check["id"]], check):
@@ -496,5 +496,5 @@ def warning_words(warning: Any) -> str:
     if not isinstance(warning, Mapping):
         return str(warning)
     place = ":".join(str(warning[k]) for k in ("file", "line", "col") if warning.get(k) is not None)
-    told = [f"{k} {warning[k]}" for k in ("found", "expected", "help") if warning.get(k)]
-    return " ".join(filter(None, (place, str(warning.get("code") or ""), "; ".join(told))))
+    stated = [f"{k} {warning[k]}" for k in ("found", "expected", "help") if warning.get(k)]
+    return " ".join(filter(None, (place, str(warning.get("code") or ""), "; ".join(stated))))

@@ -397,7 +397,7 @@ def require(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[Evidence
     return [held[name] for name in asked]
 
 
-def told(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[dict[str, Any]]:
+def stated(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[dict[str, Any]]:
     """What stands behind proved lemmas and all their premises, as JSON values, checked now. Raises LemmaRefused.
 
     Of solvers each reply (solver, version, encoding, answer), of an exhaustion its cases, of a derivation its premises.
@@ -509,7 +509,7 @@ def recheck(name: str, folder: Path = PROVED_FOLDER, seconds: float = SECONDS) -
     return stored, judge(name, run)
 
 
-def standings(folder: Path = PROVED_FOLDER) -> dict[str, str]:
+def statuses(folder: Path = PROVED_FOLDER) -> dict[str, str]:
     """Of every lemma: `proved`, or why it is refused."""
     found = {}
     for name in LEMMAS:
@@ -540,7 +540,7 @@ def main(arguments: Sequence[str]) -> int:
             parser.error(f"no such lemma: {', '.join(unknown)}")
         made = rebuild(chosen.rebuild or None, progress=lambda line: print(line, flush=True))
         return 0 if all(e.verdict == PROVED for e in made) else 1
-    found = standings()
+    found = statuses()
     for name, verdict in found.items():
         print(f"{name:34} {verdict}")
     return 0 if all(verdict == PROVED for verdict in found.values()) else 1

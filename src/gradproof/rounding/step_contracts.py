@@ -403,7 +403,7 @@ def altered(made: Step) -> Iterator[Step]:
             yield replace(made, t=t)
 
 
-def telling(name: str) -> tuple[Operands, Step]:
+def refuting_case(name: str) -> tuple[Operands, Step]:
     """Operands, and a wrong result of theirs that the lemma excludes. Raises ArithmeticError where there is none."""
     form = form_of(name)
     for given, right in tried(name):

@@ -40,7 +40,7 @@ from gradproof.arith.bounds import accumulation_witness
 from gradproof.arith.formats import Format, binade, format_named
 from gradproof.rounding.accumulation import Setting, error_of, largest, terms
 
-R = 4  # significands are told apart modulo this
+R = 4  # significands are distinguished modulo this
 NEVER = -(10**60)
 
 
@@ -327,7 +327,7 @@ def neumaier(p: int, most: int, way: int) -> Machine:
 
 
 def blocked(p: int, most: int, way: int, size: int) -> Machine:
-    """`sums.blocked`; held are the sum of the full blocks and the sum of the block at hand."""
+    """`sums.blocked`; held are the sum of the full blocks and the sum of the present block."""
 
     def step(held: Numbers, x: int, k: int) -> Numbers:
         total, block = held

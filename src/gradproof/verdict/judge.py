@@ -24,13 +24,13 @@ from gradproof.contract.settings import REACHES, Demands, Least, Waiver
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
-from gradproof.evidence.record import Standing
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.plan import NOTHING, Clause, Criterion, Policy, Required, outdated, shortcoming
 
 if TYPE_CHECKING:
     from gradproof.rounding.step_contracts import Lemma
 
-_MISSING = Standing(None, False, "it was never run")
+_MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
 
 
@@ -39,7 +39,7 @@ class Ruling:
     """One check as it counts. `outcome` may be worse than what its evidence says."""
 
     check: Check
-    standing: Standing
+    status: EvidenceStatus
     outcome: Outcome
     effect: Effect
     reason: str
@@ -66,14 +66,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class ObligationRuling:
-    """One row of the coverage matrix; `discharged` of `required` cells. `excused`: each that is open is waived."""
+    """One row of the coverage matrix; `discharged` of `required` cells. `waived`: each that is open is waived."""
 
     id: str
     effect: Effect
     discharged: int
     required: int
     cells: Mapping[Layer, Cell]
-    excused: tuple[Waiver, ...] = ()
+    waived: tuple[Waiver, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -112,8 +112,8 @@ class Verdict:
         return EXIT_CODE[self.exit]
 
 
-def judge(checks: Sequence[Check], evidence: Mapping[str, Standing], policy: Policy) -> Verdict:
-    """The verdict on `checks`, given the standing evidence of each."""
+def judge(checks: Sequence[Check], evidence: Mapping[str, EvidenceStatus], policy: Policy) -> Verdict:
+    """The verdict on `checks`, given the status evidence of each."""
     rulings: dict[str, Ruling] = {}
     for check in _by_dependence(checks):
         rulings[check.id] = _rule(check, evidence.get(check.id, _MISSING), rulings, policy)
@@ -159,18 +159,18 @@ def required(check: Check, policy: Policy) -> bool:
     return any(c.id in check.obligations and check.layer in c.layers for c in policy.clauses)
 
 
-def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy: Policy) -> Ruling:
-    outcome, reason = Outcome.NOT_RUN, standing.reason
-    if standing.evidence is not None and standing.fresh:
-        outcome, reason = audit(check, standing.evidence["finding"])
-    elif standing.evidence is not None:
-        reason = f"its evidence is stale: {standing.reason}"
-    if standing.evidence is not None and outcome is not Outcome.NOT_RUN:
-        old = outdated(standing.evidence["finished_at"], check.layer, policy.demands)
+def _rule(check: Check, status: EvidenceStatus, above: Mapping[str, Ruling], policy: Policy) -> Ruling:
+    outcome, reason = Outcome.NOT_RUN, status.reason
+    if status.evidence is not None and status.fresh:
+        outcome, reason = audit(check, status.evidence["finding"])
+    elif status.evidence is not None:
+        reason = f"its evidence is stale: {status.reason}"
+    if status.evidence is not None and outcome is not Outcome.NOT_RUN:
+        old = outdated(status.evidence["finished_at"], check.layer, policy.demands)
         outcome, reason = (Outcome.NOT_RUN, f"its evidence does not count: {old}") if old else (outcome, reason)
     effect = DECISION[check.expect, outcome]
-    if standing.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
-        missing = shortfall(check, standing.evidence["finding"], policy.backing)
+    if status.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
+        missing = shortfall(check, status.evidence["finding"], policy.backing)
         outcome, reason = (
             (Outcome.NOT_RUN, f"its backing does not suffice: {missing}") if missing else (outcome, reason)
         )
@@ -180,10 +180,10 @@ def _rule(check: Check, standing: Standing, above: Mapping[str, Ruling], policy:
         outcome, reason = Outcome.NOT_RUN, f"it rests on {', '.join(loose)}, which is not discharged"
         effect = DECISION[check.expect, outcome]
     reach = None
-    if standing.evidence is not None and effect is Effect.DISCHARGED and outcome is Outcome.HOLDS:
-        stated = standing.evidence["finding"]["reach"]
+    if status.evidence is not None and effect is Effect.DISCHARGED and outcome is Outcome.HOLDS:
+        stated = status.evidence["finding"]["reach"]
         reach = Reach(stated) if stated is not None else None
-    return Ruling(check, standing, outcome, effect, reason, reach, required(check, policy))
+    return Ruling(check, status, outcome, effect, reason, reach, required(check, policy))
 
 
 def _obligation(clause: Clause, rulings: Mapping[str, Ruling], demands: Demands) -> ObligationRuling:
@@ -195,7 +195,7 @@ def _obligation(clause: Clause, rulings: Mapping[str, Ruling], demands: Demands)
     if any(cell.effect is Effect.BROKEN for cell in cells.values()):
         effect = Effect.BROKEN
     open_ = [layer for layer, cell in cells.items() if cell.required and cell.effect is Effect.OPEN]
-    found = [demands.excused(clause.id, layer) for layer in open_]
+    found = [demands.waived(clause.id, layer) for layer in open_]
     waived = tuple(dict.fromkeys(w for w in found if w is not None)) if effect is Effect.OPEN and all(found) else ()
     return ObligationRuling(clause.id, effect, discharged, len(demanded), cells, waived)
 
@@ -257,13 +257,13 @@ def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]
     open_ = [
         f"{name} is {obligations[name].effect if name in obligations else 'no obligation of the contract'}"
         for name in criterion.obligations
-        if name not in obligations or not (obligations[name].effect is Effect.DISCHARGED or obligations[name].excused)
+        if name not in obligations or not (obligations[name].effect is Effect.DISCHARGED or obligations[name].waived)
     ]
     if not criterion.obligations:
         open_ = ["it names no obligation"]
     rows = [obligations[name] for name in criterion.obligations if name in obligations]
-    good = f"{sum(not row.excused for row in rows)} of {len(rows)} obligations DISCHARGED"
-    good += "".join(f"; {waiver.told()}" for row in rows for waiver in row.excused)
+    good = f"{sum(not row.waived for row in rows)} of {len(rows)} obligations DISCHARGED"
+    good += "".join(f"; {waiver.stated()}" for row in rows for waiver in row.waived)
     why = "; ".join(open_) or good
     return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
 
@@ -277,10 +277,10 @@ def _exit(
     """The first that applies of BROKEN, CRASH, OPEN, NOTHING; with every reason, worst first."""
     if not rulings:
         return Exit.NOTHING, ["no check was selected"]
-    broken = [_told(r) for r in rulings.values() if r.effect is Effect.BROKEN]
-    crashed = [_told(r) for r in rulings.values() if r.required and r.outcome is Outcome.ERROR]
+    broken = [_stated(r) for r in rulings.values() if r.effect is Effect.BROKEN]
+    crashed = [_stated(r) for r in rulings.values() if r.required and r.outcome is Outcome.ERROR]
     left = [r for r in rulings.values() if r.required and r.effect is Effect.OPEN and r.outcome is not Outcome.ERROR]
-    open_ = [_told(r) for r in left if not excused(r.check, policy)]
+    open_ = [_stated(r) for r in left if not waived(r.check, policy)]
     if policy.restricted:
         if not any(r.effect is Effect.DISCHARGED for r in rulings.values()):
             open_ = open_ or ["no selected check gave an answer"]
@@ -292,15 +292,15 @@ def _exit(
     return Exit.MET, []
 
 
-def excused(check: Check, policy: Policy) -> bool:
+def waived(check: Check, policy: Policy) -> bool:
     """Whether every cell that asks for this check is waived. Stubs and the gate's falsification never are."""
     if policy.restricted or check.kind in (Kind.STUB, Kind.GATE):
         return False
     asking = [c.id for c in policy.clauses if c.id in check.obligations and check.layer in c.layers]
-    return all(policy.demands.excused(name, check.layer) is not None for name in asking)
+    return all(policy.demands.waived(name, check.layer) is not None for name in asking)
 
 
-def _told(ruling: Ruling) -> str:
+def _stated(ruling: Ruling) -> str:
     expected = "" if ruling.check.expect is Expect.HOLDS else " (expected to be refuted)"
     return f"{ruling.check.id} is {ruling.outcome}{expected}: {ruling.reason}"
 
@@ -321,13 +321,13 @@ def _uncovered(
         for layer, cell in row.cells.items():
             if cell.required and cell.effect is Effect.OPEN and (waiver := policy.demands.lapsed(row.id, layer)):
                 reasons.append(f"{row.id} x {layer}: the waiver of {waiver.owner} expired on {waiver.expires}")
-            if policy.demands.excused(row.id, layer) is not None:
+            if policy.demands.waived(row.id, layer) is not None:
                 continue
             if cell.required and not cell.checks:
                 reasons.append(f"{row.id} x {layer}: no check is planned for this required layer")
             elif cell.required and cell.effect is Effect.OPEN and cell.reason:
                 reasons.append(f"{row.id} x {layer}: {cell.reason}")
-    if obligations and all(row.excused and not row.discharged for row in obligations.values()):
+    if obligations and all(row.waived and not row.discharged for row in obligations.values()):
         reasons.append("every obligation is waived in every layer, and nothing is shown")
     reasons += [f"criterion {c.name} is not met: {c.why}" for c in criteria if not c.met]
     if policy.gate_check is not None and policy.gate_check not in rulings:

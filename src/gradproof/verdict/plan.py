@@ -296,10 +296,10 @@ ABSENT = "it is not there"
 
 @dataclass(frozen=True)
 class Policy:
-    """What is demanded. `restricted`: only the checks at hand are judged, on the layers in `demanded`.
+    """What is demanded. `restricted`: only the given checks are judged, on the layers in `demanded`.
 
     `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
-    one that is not discharged keeps the gate open. `demands`: what is asked and excused beyond the contract.
+    one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract.
     """
 
     profile: str

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "reports/plan-batch.schema.json").read_text(encoding="utf-8"))
 
 
-def told(*args: str) -> tuple[int, str]:
+def stated(*args: str) -> tuple[int, str]:
     """Exit code and output of `gradproof plan-batch`."""
     result = CliRunner().invoke(cli, ["plan-batch", *args], standalone_mode=False)
     if result.exception is not None:
@@ -98,7 +98,7 @@ def test_comparing_keeps_the_micro_batch_or_the_effective_batch() -> None:
 
 
 def test_the_command_prints_the_documented_numbers() -> None:
-    code, text = told("-b", "16", "-n", "4", "--batches", "625", "--epochs", "100")
+    code, text = stated("-b", "16", "-n", "4", "--batches", "625", "--epochs", "100")
     assert code == 0
     for words in (
         "settings: micro-batch 16, 4 a window, ranks 1, 625 an epoch, epochs 100",
@@ -110,23 +110,23 @@ def test_the_command_prints_the_documented_numbers() -> None:
         assert words in text
     marked = [line.split() for line in text.splitlines() if line.startswith("now")]
     assert marked == [["now", "4", "16", "64", "16", "samples", "64", "157", "74.88", "%", "15,700"]]
-    _, text = told("--effective", "64", "-n", "4", "--keep-effective", "--compare", "3")
+    _, text = stated("--effective", "64", "-n", "4", "--keep-effective", "--compare", "3")
     assert "does not divide" in text
 
 
 def test_the_command_as_json() -> None:
-    _, text = told("--effective", "64", "-b", "16", "--compare", "1,2", "--json")
+    _, text = stated("--effective", "64", "-b", "16", "--compare", "1,2", "--json")
     data = json.loads(text)
     jsonschema.validate(data, SCHEMA)
     assert data["plan"]["accum"] == 4
     assert [row["plan"]["effective"] for row in data["compared"]] == [16, 32]
     with pytest.raises(GradproofError, match="--compare"):
-        told("-b", "1", "-n", "1", "--compare", "x")
+        stated("-b", "1", "-n", "1", "--compare", "x")
 
 
 def test_the_schema_holds_every_form_and_refuses_another() -> None:
     for args in (("--batches", "625"), ("--keep-effective", "--compare", "3,4")):
-        data = json.loads(told("-b", "16", "-n", "4", *args, "--json")[1])
+        data = json.loads(stated("-b", "16", "-n", "4", *args, "--json")[1])
         jsonschema.validate(data, SCHEMA)
     for wrong in ({**data, "more": 1}, {**data, "plan": {**data["plan"], "fewer": "0.7488"}}):
         with pytest.raises(jsonschema.ValidationError):

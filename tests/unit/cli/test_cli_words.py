@@ -49,9 +49,9 @@ EXPLAINED += ["130", "GA-DATA-001", "ga-sync-001"]
 @pytest.mark.parametrize("outcome", Outcome)
 def test_every_outcome_says_what_to_do(outcome: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     assert gradproof("explain", outcome.lower()) == 0
-    told = capsys.readouterr().out
-    assert MEANING[outcome] in told
-    assert f"Help: {NEXT[outcome]}" in told
+    stated = capsys.readouterr().out
+    assert MEANING[outcome] in stated
+    assert f"Help: {NEXT[outcome]}" in stated
     assert len({*NEXT.values()}) == len(Outcome)
     assert all(len(text) > 40 and text.endswith(".") for text in NEXT.values())
 

@@ -48,7 +48,7 @@ def test_a_package_of_the_folder_shadows_the_installed_one(tmp_path: Path, monke
     [found] = doctor.shadows(here)
     assert (found.name, found.found, found.distributions) == ("wandb", str(planted), ("wandb",))
     assert found.installed == str(site / "wandb" / "__init__.py")
-    assert "shadows 'wandb' of wandb" in found.told()
+    assert "shadows 'wandb' of wandb" in found.stated()
     assert imported("wandb", here, site) == str(planted)
 
 
@@ -102,7 +102,7 @@ def test_a_tracker_s_folder_is_taken_for_the_package_that_is_not_installed(tmp_p
     (tmp_path / "data").mkdir()
     [found] = doctor.shadows(tmp_path)
     assert (found.name, found.installed) == ("neptune", None)
-    assert "empty module" in found.told()
+    assert "empty module" in found.stated()
     assert imported("neptune", tmp_path) == str(tmp_path / "neptune")
 
 

@@ -50,10 +50,10 @@ def refused(capsys: pytest.CaptureFixture[str], *args: str) -> str:
 def test_the_files_and_the_next_commands(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert dispatch(["init", "--loop", "train.py:train"]) == 0
     assert set(tree(home)) == WRITTEN | {"train.py"}
-    told = capsys.readouterr().out
-    assert all(f"written: {name}" in told for name in WRITTEN)
-    assert "  gradproof verify\n  git add " in told
-    assert all(" " not in name and (home / name).exists() for name in told.rpartition("git add ")[2].split())
+    stated = capsys.readouterr().out
+    assert all(f"written: {name}" in stated for name in WRITTEN)
+    assert "  gradproof verify\n  git add " in stated
+    assert all(" " not in name and (home / name).exists() for name in stated.rpartition("git add ")[2].split())
 
 
 @pytest.mark.parametrize("loop", ["train", "clipped"])
@@ -109,9 +109,9 @@ def test_a_link_is_named_as_a_link_because_it_may_change(home: Path, tmp_path_fa
 def test_it_overwrites_nothing_unless_told_to(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (home / "symbolic").mkdir()
     (home / "symbolic" / "loop.py").write_text("mine = 1\n", encoding="utf-8")
-    told = refused(capsys, "--loop", "train.py:train")
-    assert "GP470" in told
-    assert "symbolic/loop.py would be overwritten" in told
+    stated = refused(capsys, "--loop", "train.py:train")
+    assert "GP470" in stated
+    assert "symbolic/loop.py would be overwritten" in stated
     (home / "models").mkdir()
     (home / "models" / "__init__.py").write_text("mine = 2\n", encoding="utf-8")
     assert dispatch(["init", "--loop", "train.py:train", "--force"]) == 0
@@ -154,9 +154,9 @@ def test_a_loop_that_is_none(home: Path, capsys: pytest.CaptureFixture[str], loo
     for name, text in {"bare": bare, "bad": "def (\n", "a-b": LOOP, **dict.fromkeys(taken, LOOP)}.items():
         (home / f"{name}.py").parent.mkdir(parents=True, exist_ok=True)
         (home / f"{name}.py").write_text(text, encoding="utf-8")
-    told = refused(capsys, "--loop", loop)
-    assert code in told
-    assert words in told
+    stated = refused(capsys, "--loop", loop)
+    assert code in stated
+    assert words in stated
 
 
 @pytest.mark.parametrize("name", ["models/loop", "symbolic/loop"])
@@ -164,9 +164,9 @@ def test_the_loop_itself_is_never_overwritten(home: Path, capsys: pytest.Capture
     """Not even where that is asked for: what is written there would import itself."""
     (home / name).parent.mkdir()
     (home / f"{name}.py").write_text(LOOP, encoding="utf-8")
-    told = refused(capsys, "--loop", f"{name}.py:train", "--force")
-    assert "GP473" in told
-    assert "is the loop, and init writes a file there" in told
+    stated = refused(capsys, "--loop", f"{name}.py:train", "--force")
+    assert "GP473" in stated
+    assert "is the loop, and init writes a file there" in stated
 
 
 @pytest.mark.parametrize("name", ["models/fit", "mine/random", "scripts/fit", "match", "proofs", "reports"])

@@ -12,10 +12,10 @@ from tests.tutorial import Reader, blocks
 
 def test_a_broken_promise_is_seen(tmp_path: Path) -> None:
     page = blocks("```sh\necho red 1; false\n```\n\n```text\nred\ngreen 1\n```\n")
-    told = list(Reader(tmp_path, os.environ).follow(page))
-    assert len(told) == 2
-    assert "ended with 1" in told[0]
-    assert told[1].startswith("'green 1' is not in red 1")
+    stated = list(Reader(tmp_path, os.environ).follow(page))
+    assert len(stated) == 2
+    assert "ended with 1" in stated[0]
+    assert stated[1].startswith("'green 1' is not in red 1")
 
 
 def test_a_help_that_does_not_fit_and_a_block_that_nobody_follows_are_seen(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from gradproof.cli.verify import touched, watched
 from gradproof.core.check import Finding
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import Standing, record
+from gradproof.evidence.record import EvidenceStatus, record
 from gradproof.session import Options
 
 Save = Callable[[Path], object]
@@ -99,10 +99,10 @@ def test_what_a_save_makes_due(outcome: Outcome, files: bool, fresh: bool, due: 
     """A check whose claim is as it was is left alone; a crash, or a run that named no file, may rest on any."""
     stub, proof = check("S-1", kind=Kind.STUB), check("K-1", depends=("S-1",))
     claim = {"files": {"ws:models/a.py": "0" * 64} if files else {}}
-    held = Standing(record(stub, answer(stub), claim={"files": {"gp:core/check.py": "0" * 64}}), True)
-    standings = {"S-1": held, "K-1": Standing(record(proof, Finding(outcome, "r"), claim=claim), fresh)}
-    assert [c.id for c in touched([stub, proof], standings)] == (["S-1", "K-1"] if due else [])
-    assert [c.id for c in touched([proof], {"K-1": Standing(None, False)})] == ["K-1"]
+    held = EvidenceStatus(record(stub, answer(stub), claim={"files": {"gp:core/check.py": "0" * 64}}), True)
+    statuses = {"S-1": held, "K-1": EvidenceStatus(record(proof, Finding(outcome, "r"), claim=claim), fresh)}
+    assert [c.id for c in touched([stub, proof], statuses)] == (["S-1", "K-1"] if due else [])
+    assert [c.id for c in touched([proof], {"K-1": EvidenceStatus(None, False)})] == ["K-1"]
 
 
 def test_a_document_of_one_run_is_refused(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:

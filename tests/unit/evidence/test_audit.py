@@ -121,6 +121,6 @@ def test_a_refutation_is_of_a_clause_that_the_check_claims() -> None:
     assert audited(stub, refutation(stub))[0] is Outcome.REFUTED
     for clause in ("T-1", "T-2/fp16"):
         assert audited(two, refutation(two, counterexample={"clause": clause}))[0] is Outcome.REFUTED
-    for clause, told in (("T-3", "T-3"), ("", "no clause")):
+    for clause, stated in (("T-3", "T-3"), ("", "no clause")):
         found = audited(two, refutation(two, counterexample={"clause": clause}))
-        assert found == (Outcome.SPURIOUS, f"the counterexample is to {told}, which this check does not claim")
+        assert found == (Outcome.SPURIOUS, f"the counterexample is to {stated}, which this check does not claim")

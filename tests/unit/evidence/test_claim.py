@@ -125,10 +125,10 @@ def test_a_file_that_is_read_is_part_of_the_claim(toy: Workspace, harness: str) 
     store, one, data = ran(toy, harness)
     assert data["finding"]["outcome"] == "HOLDS"
     assert "ws:models/scale.json" in data["claim"]["files"]
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
     (toy.root / "models/scale.json").write_text('{"scale": 2}')
-    standing = Store(toy).standing(one)
-    assert (standing.fresh, standing.reason) == (False, "ws:models/scale.json changed")
+    status = Store(toy).status(one)
+    assert (status.fresh, status.reason) == (False, "ws:models/scale.json changed")
     assert concluded(toy, harness) == "REFUTED"
 
 
@@ -176,9 +176,9 @@ def test_the_gate_falls_with_a_file_that_is_read(toy: Workspace) -> None:
 def test_a_file_that_was_looked_for_in_vain_counts_when_it_appears(toy: Workspace) -> None:
     store, one, data = ran(toy, "reads_if_there")
     assert data["claim"]["files"]["ws:models/override.json"] == ABSENT
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
     (toy.root / "models/override.json").write_text("2")
-    assert not Store(toy).standing(one).fresh
+    assert not Store(toy).status(one).fresh
     assert concluded(toy, "reads_if_there") == "REFUTED"
 
 
@@ -194,7 +194,7 @@ def test_what_the_run_made_itself_and_reports_are_no_part_of_the_claim(toy: Work
         if "<" in key or "scratch" in key or "reports" in key or "__pycache__" in key
     }
     (toy.reports / "report.json").write_text("[]")
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
 
 
 def test_the_module_that_torch_writes_counts_by_torchs_version_and_no_other_one(toy: Workspace) -> None:
@@ -202,7 +202,7 @@ def test_the_module_that_torch_writes_counts_by_torchs_version_and_no_other_one(
     store, one, data = ran(toy, "writes_as_torch_does")
     assert (data["finding"]["outcome"], data["finding"]["reason"]) == ("HOLDS", "every clause held")
     assert [key for key in data["claim"]["files"] if key.startswith("ext:") and "_remote_module" in key] == []
-    assert store.standing(one).reason == ""
+    assert store.status(one).reason == ""
     (toy.root / "models/scale.json").write_text('{"more": ["strange"]}')
     finding = ran(toy, "writes_as_torch_does")[2]["finding"]
     assert finding["outcome"] == "ERROR"
@@ -244,11 +244,11 @@ def test_a_variable_that_is_let_through_is_compared(toy: Workspace, monkeypatch:
     store, one, data = ran(toy, "reads")
     assert list(data["environment"]["variables"]) == ["LD_LIBRARY_PATH"]
     assert str(toy.root) not in json.dumps(data["environment"])
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
     monkeypatch.setenv("LD_LIBRARY_PATH", "/elsewhere")
-    assert "LD_LIBRARY_PATH" in Store(toy).standing(one).reason
+    assert "LD_LIBRARY_PATH" in Store(toy).status(one).reason
     monkeypatch.delenv("LD_LIBRARY_PATH")
-    assert not Store(toy).standing(one).fresh
+    assert not Store(toy).status(one).fresh
 
 
 @pytest.fixture
@@ -278,12 +278,12 @@ def metadata(site: Path, version: str, top: str = "mylib.py") -> None:
 def test_an_installed_module_that_the_workspace_imports_is_part_of_the_claim(toy: Workspace, site: Path) -> None:
     store, one, data = ran(toy, "uses_a_package")
     assert data["finding"]["outcome"] == "HOLDS"
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
     before = (site / "mylib.py").stat()
     py_compile.compile(str(site / "mylib.py"))
     (site / "mylib.py").write_text("FACTOR = 2\n")
     os.utime(site / "mylib.py", ns=(before.st_atime_ns, before.st_mtime_ns))  # its bytecode seems to fit
-    assert "mylib.py changed" in Store(toy).standing(one).reason
+    assert "mylib.py changed" in Store(toy).status(one).reason
     assert concluded(toy, "uses_a_package") == "REFUTED"
 
 
@@ -291,9 +291,9 @@ def test_the_version_of_an_imported_distribution_counts(toy: Workspace, site: Pa
     metadata(site, "1.0")
     store, one, data = ran(toy, "uses_a_package")
     assert data["environment"]["distributions"]["mylib"] == "1.0"
-    assert store.standing(one).fresh
+    assert store.status(one).fresh
     metadata(site, "2.0")
-    assert Store(toy).standing(one).reason == "mylib 1.0 then, 2.0 now"
+    assert Store(toy).status(one).reason == "mylib 1.0 then, 2.0 now"
 
 
 def test_a_version_is_that_of_the_metadata_s_head_and_not_of_its_text(site: Path) -> None:

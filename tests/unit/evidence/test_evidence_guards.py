@@ -19,7 +19,7 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import (
     ANSWERS,
     NO_SEARCH,
-    Standing,
+    EvidenceStatus,
     misdated,
     plain,
     record,
@@ -179,11 +179,11 @@ def test_evidence_of_other_versions_is_none_of_this_bundle(toy: Workspace, recor
 
 
 def test_the_clock_of_a_bundle_is_that_of_its_newest_evidence() -> None:
-    def standing(text: str) -> Standing:
-        return Standing({**record(check(), answer(check())), "finished_at": text}, True)
+    def status(text: str) -> EvidenceStatus:
+        return EvidenceStatus({**record(check(), answer(check())), "finished_at": text}, True)
 
     late, early = "2026-03-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
-    held = {"a": standing(early), "b": standing("2026-02-01T00:00:00+00:00"), "c": Standing(None, False)}
+    held = {"a": status(early), "b": status("2026-02-01T00:00:00+00:00"), "c": EvidenceStatus(None, False)}
     assert clock(late, held).isoformat() == late
     assert clock(early, held).isoformat() == "2026-02-01T00:00:00+00:00"
     assert clock("2026-03-01T00:00:00", held).isoformat() == late
@@ -197,7 +197,7 @@ def test_a_list_of_files_is_read_as_it_was_written() -> None:
     for line in (f"{DIGEST}  x\n{DIGEST}  x\n", f"{DIGEST}  \n", f"{DIGEST} x\n", "x\n"):
         with pytest.raises(ValueError, match="none of a file"):
             files_of(line)
-    assert claimed({"K-1": Standing(None, False)}) == {}
+    assert claimed({"K-1": EvidenceStatus(None, False)}) == {}
 
 
 def test_a_number_that_is_large_and_finite_is_evidence() -> None:

@@ -162,8 +162,8 @@ def test_a_claim_of_folders_that_there_are_none_is_no_crash(run: Run, here: bool
     run.write("ws/b.py", "ws/c.py")
     search = {**NO_SEARCH, **FORGED}
     claim = {"modules": {"d": "ws:d.py", "a": "what:a.py"}, "absent": [], "search": search}
-    told = {why.removeprefix("module ").split(" ")[0] for why in run.moved(claim, here=here)}
-    assert told == ({"a", "b", "c", "d"} if here else {"b", "c"})
+    stated = {why.removeprefix("module ").split(" ")[0] for why in run.moved(claim, here=here)}
+    assert stated == ({"a", "b", "c", "d"} if here else {"b", "c"})
     for path in (["ext:/nowhere"], [ROOT]):
         assert len(run.moved({**claim, "search": {**search, "path": path}}, here=here)) >= 2
 
@@ -202,10 +202,10 @@ def kept(toy: Workspace, layer: Layer) -> Store:
 @pytest.mark.parametrize("layer", [Layer.SMT, Layer.CUDA])
 def test_evidence_on_a_source_folder_is_fresh_until_something_shadows_it(toy: Workspace, layer: Layer) -> None:
     store = kept(toy, layer)
-    assert "deep" not in store.standing(check(layer=layer)).reason
+    assert "deep" not in store.status(check(layer=layer)).reason
     (toy.root / "lib").mkdir()
     (toy.root / "lib/deep.py").write_text("")
-    assert "module deep is now in lib, shadowing ws:src" in Store(toy).standing(check(layer=layer)).reason
+    assert "module deep is now in lib, shadowing ws:src" in Store(toy).status(check(layer=layer)).reason
 
 
 BROKEN: list[Any] = [

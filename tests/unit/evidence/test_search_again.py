@@ -1,4 +1,4 @@
-"""Where names would be found now that a run asked for: told where it is elsewhere, and only there."""
+"""Where names would be found now that a run asked for: stated where it is elsewhere, and only there."""
 
 from __future__ import annotations
 

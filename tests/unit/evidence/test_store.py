@@ -45,9 +45,9 @@ def test_what_is_written_is_read_back_and_fresh(toy: Workspace) -> None:
     path = kept.write(evidence(toy, one))
     assert path.name == f"{digest_of(read(path))[:16]}.json"
     assert path.parent == toy.reports / "evidence/K-1"
-    standing = kept.standing(one)
-    assert (standing.fresh, standing.cached, standing.outcome) == (True, True, Outcome.HOLDS)
-    assert standing.path == str(path)
+    status = kept.status(one)
+    assert (status.fresh, status.cached, status.outcome) == (True, True, Outcome.HOLDS)
+    assert status.path == str(path)
 
 
 def test_an_older_file_goes_when_the_new_one_is_in_place(toy: Workspace) -> None:
@@ -68,7 +68,7 @@ def test_a_failed_write_leaves_the_old_evidence(toy: Workspace, monkeypatch: pyt
     with pytest.raises(OSError, match="no space"):
         kept.write(evidence(toy, one, answer(one, domain="another")))
     assert [p.name for p in first.parent.iterdir()] == [first.name]
-    assert kept.standing(one).fresh
+    assert kept.status(one).fresh
 
 
 def test_cuda_evidence_lies_where_version_control_keeps_it(toy: Workspace) -> None:
@@ -81,8 +81,8 @@ def test_gpu_evidence_that_comes_with_a_workspace_is_read_wherever_reports_go(to
     for one in (gpu, cpu):
         Store(toy).write(evidence(toy, one))
     elsewhere = Store(Workspace(toy.root, tmp_path / "reports", packaged=True))
-    assert elsewhere.standing(gpu).fresh
-    assert elsewhere.standing(cpu).reason == "it was never run"
+    assert elsewhere.status(gpu).fresh
+    assert elsewhere.status(cpu).reason == "it was never run"
 
 
 def test_folder_names_are_safe_and_distinct() -> None:
@@ -146,12 +146,12 @@ def test_tampered_evidence_is_rejected_with_a_reason(toy: Workspace, name: str) 
     tamper, said = TAMPERING[name]
     one, kept = check(), Store(toy)
     tamper(kept.write(evidence(toy, one)))
-    standing = kept.standing(one)
-    assert standing.evidence is None
-    assert not standing.fresh
-    assert standing.outcome is Outcome.NOT_RUN
-    assert "rejected" in standing.reason
-    assert said in standing.reason
+    status = kept.status(one)
+    assert status.evidence is None
+    assert not status.fresh
+    assert status.outcome is Outcome.NOT_RUN
+    assert "rejected" in status.reason
+    assert said in status.reason
 
 
 def test_evidence_of_another_check_does_not_count(toy: Workspace) -> None:
@@ -160,14 +160,14 @@ def test_evidence_of_another_check_does_not_count(toy: Workspace) -> None:
     place = kept.folder(one)
     place.mkdir(parents=True)
     path.rename(place / path.name)
-    assert "evidence of K-9" in kept.standing(one).reason
+    assert "evidence of K-9" in kept.status(one).reason
     with pytest.raises(GradproofError, match="GP211"):
         open_evidence(place / path.name)
 
 
 def test_no_evidence_is_not_run(toy: Workspace) -> None:
-    standing = Store(toy).standing(check())
-    assert (standing.evidence, standing.fresh, standing.reason) == (None, False, "it was never run")
+    status = Store(toy).status(check())
+    assert (status.evidence, status.fresh, status.reason) == (None, False, "it was never run")
 
 
 def test_fresh_evidence_comes_before_later_stale_one(toy: Workspace) -> None:
@@ -179,7 +179,7 @@ def test_fresh_evidence_comes_before_later_stale_one(toy: Workspace) -> None:
     content = json.dumps(good)
     (path.parent / f"{digest_of(good)[:16]}.json").write_text(content)
     assert len(list(path.parent.iterdir())) == 2
-    assert kept.standing(one).fresh
+    assert kept.status(one).fresh
 
 
 Change = Callable[[Workspace], Any]
@@ -207,11 +207,11 @@ def test_what_the_run_rested_on_has_changed(toy: Workspace, name: str) -> None:
     one = check()
     path = Store(toy).write(evidence(toy, one))
     change(toy)
-    standing = Store(toy).standing(one)
-    assert standing.path == str(path)
-    assert not standing.fresh
-    assert standing.outcome is Outcome.NOT_RUN
-    assert said in standing.reason
+    status = Store(toy).status(one)
+    assert status.path == str(path)
+    assert not status.fresh
+    assert status.outcome is Outcome.NOT_RUN
+    assert said in status.reason
 
 
 def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
@@ -219,7 +219,7 @@ def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
     Store(toy).write(evidence(toy, one))
     (toy.root / "models/b.py").write_text("VALUE = 5\n")
     (toy.root / "models/new.py").write_text("")
-    assert Store(toy).standing(one).fresh
+    assert Store(toy).status(one).fresh
 
 
 def test_a_changed_claim_names_what_changed(toy: Workspace) -> None:

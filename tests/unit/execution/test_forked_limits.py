@@ -38,7 +38,7 @@ def test_a_start_waits_no_longer_than_its_limit(toy: Workspace, monkeypatch: pyt
 
 @pytest.fixture
 def untold() -> Iterator[Untold]:
-    """A worker whose end nobody tells, and the socket on which it could be told."""
+    """A worker whose end nobody tells, and the socket on which it could be stated."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     (given, stdin), (stdout, printed) = ((os.fdopen(r, "rb"), os.fdopen(w, "wb")) for r, w in (os.pipe(), os.pipe()))
     printed.close()
@@ -60,17 +60,17 @@ def test_a_worker_that_cannot_be_killed_is_lost_and_holds_nobody_up(
     assert worker._report.fileno() == -1
 
 
-@pytest.mark.parametrize(("told", "code"), [(b"0", 0), (b"-9", -9), (b"", LOST)])
-def test_an_exit_code_is_what_was_told_and_its_absence_is_none(untold: Untold, told: bytes, code: int) -> None:
+@pytest.mark.parametrize(("stated", "code"), [(b"0", 0), (b"-9", -9), (b"", LOST)])
+def test_an_exit_code_is_what_was_told_and_its_absence_is_none(untold: Untold, stated: bytes, code: int) -> None:
     worker, theirs = untold
-    if told:
-        theirs.send(told)
+    if stated:
+        theirs.send(stated)
     theirs.close()
     assert (worker.wait(), worker.poll()) == (code, code)
 
 
 def test_two_threads_may_ask_for_one_end(untold: Untold, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other one was told between this one's first look and its wait, and closed the socket."""
+    """The other one was reported between this one's first look and its wait, and closed the socket."""
     worker, _ = untold
 
     def told_elsewhere(*asked: Any) -> Any:
@@ -92,7 +92,7 @@ def test_an_end_that_cannot_be_read_is_lost(untold: Untold) -> None:
 def test_a_check_whose_worker_cannot_be_killed_is_no_answer(
     toy: Workspace, untold: Untold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The process is there and in a group of its own; that it ended is never told."""
+    """The process is there and in a group of its own; that it ended is never stated."""
     monkeypatch.setattr(forked, "DIES_WITHIN", 0.05)
     body = subprocess.Popen(["sleep", "600"], start_new_session=True)
     stuck, _ = untold
@@ -131,7 +131,7 @@ def test_another_system_has_no_fork_server(toy: Workspace, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
 def test_a_server_outlives_whoever_no_longer_listens(read: bool) -> None:
-    """Its other workers are not to be lost because the end of one can be told to nobody."""
+    """Its other workers are not to be lost because the end of one can be stated to nobody."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.send(b"17")
     if read:

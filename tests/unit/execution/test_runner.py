@@ -326,7 +326,7 @@ def test_a_check_whose_stub_is_not_discharged_is_not_run(toy: Workspace) -> None
 
 
 @pytest.mark.parametrize(
-    ("standing", "outcome"),
+    ("status", "outcome"),
     [
         ({"STUB-1": Effect.DISCHARGED}, "HOLDS"),
         ({"STUB-1": Effect.OPEN}, "NOT_RUN"),
@@ -334,8 +334,8 @@ def test_a_check_whose_stub_is_not_discharged_is_not_run(toy: Workspace) -> None
         ({}, "NOT_RUN"),
     ],
 )
-def test_a_stub_that_was_not_run_now_counts_as_it_stands(toy: Workspace, standing: Any, outcome: str) -> None:
-    pool = Pool(toy, worker=Instant, standing=standing)
+def test_a_stub_that_was_not_run_now_counts_as_it_stands(toy: Workspace, status: Any, outcome: str) -> None:
+    pool = Pool(toy, worker=Instant, status=status)
     assert outcomes(pool.run([check("K-1", depends=("STUB-1",))], lambda data: None)) == {"K-1": outcome}
 
 

@@ -43,7 +43,7 @@ def stash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stash]:
 
 
 class Ahead(importlib.abc.MetaPathFinder):
-    """A finder like that of a workspace: it notes what it is asked for, and has what it is told to have."""
+    """A finder like that of a workspace: it notes what it is asked for, and has what a test gives it."""
 
     def __init__(self, has: str = "") -> None:
         self.asked: set[str] = set()

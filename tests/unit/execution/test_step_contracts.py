@@ -24,8 +24,8 @@ from gradproof.rounding.step_contracts import (
     altered,
     form_of,
     named,
+    refuting_case,
     step,
-    telling,
     tried,
 )
 from models.accumulation.step_contracts import TOO_STRONG, Contracts
@@ -58,7 +58,7 @@ def test_every_contract_keeps_its_steps_and_excludes_a_wrong_result(name: str) -
     form, steps = form_of(name), tried(name)
     assert len(steps) >= 20
     assert [given for given, one in steps if not form.holds(one)] == []
-    given, wrong = telling(name)
+    given, wrong = refuting_case(name)
     assert wrong in list(altered(step(name, given)))
     assert not form.holds(wrong)
 
@@ -145,9 +145,9 @@ def test_broken_evidence_is_never_green(
 ) -> None:
     folder = tmp_path / "proved"
     shutil.copytree(store.PROVED_FOLDER, folder)
-    require, told = store.require, store.told
+    require, stated = store.require, store.stated
     monkeypatch.setattr(contract_run, "require", lambda names: require(names, folder))
-    monkeypatch.setattr(store, "told", lambda names: told(names, folder))
+    monkeypatch.setattr(store, "stated", lambda names: stated(names, folder))
     assert ran(claim(["round/fp32/*"])).outcome is Outcome.HOLDS
     damage(folder)
     found = ran(claim(["round/fp32/*"]))

@@ -18,7 +18,7 @@ from gradproof.core.timeline import (
     from_json,
     shortened,
 )
-from gradproof.execution.methods import counterexample as telling, crosshair as crosshair_run
+from gradproof.execution.methods import counterexample as refuting_case, crosshair as crosshair_run
 from gradproof.execution.methods.counterexample import (
     CUT,
     EXACT,
@@ -39,10 +39,10 @@ from models.systems import tails
 from models.tokens import window as tokens
 from symbolic.accumulation.contracts import numerical_equivalence
 
-Told = list[Said]
+Events = list[Said]
 
 
-def window(subject: type, n: int = 2, total: int = 3, **config: Any) -> Told:
+def window(subject: type, n: int = 2, total: int = 3, **config: Any) -> Events:
     """The events of a loop over `total` micro-batches, from a buffer that holds something."""
     batches = [MicroBatch(Fraction(i + 1), (Fraction(i + 1, 4), Fraction(-1, i + 2))) for i in range(total)]
     left = (Fraction(1, 8), Fraction(0))
@@ -100,11 +100,11 @@ def test_both_forms_of_the_drawing_mark_the_event() -> None:
     assert "2 accumulate: the reference has [1/8, -1/4] here" in drawing
 
 
-def said(*events: tuple[str, Any], phase: bool = False) -> Told:
+def said(*events: tuple[str, Any], phase: bool = False) -> Events:
     return [Said(name, after, phase) for name, after in events]
 
 
-def refused(ours: Told, right: Told, slack: Fraction = EXACT) -> list[tuple[int, str]]:
+def refused(ours: Events, right: Events, slack: Fraction = EXACT) -> list[tuple[int, str]]:
     line = timeline("t", ours, right, "breaks", slack)
     assert line is not None
     return [(i, t.refused) for i, t in line.faults if t.refused]
@@ -155,8 +155,8 @@ def test_a_long_run_is_cut_and_keeps_what_is_wrong(marks: tuple[int, ...]) -> No
     assert len(cut) <= MOST
     assert [t.event for t in cut if t.refused] == [f"e{i}" for i in marks]
     assert cut[-1].event == f"e{marks[-1]}"
-    told = sum(int(t.note.removesuffix(" events")) if t.event == LEFT_OUT else 1 for t in cut)
-    assert told == marks[-1] + 1
+    stated = sum(int(t.note.removesuffix(" events")) if t.event == LEFT_OUT else 1 for t in cut)
+    assert stated == marks[-1] + 1
     assert all(t.mark == ":" for t in cut if t.event == LEFT_OUT)
 
 
@@ -171,17 +171,17 @@ def test_a_state_is_shown_in_a_few_letters(value: Any, words: str) -> None:
 
 def test_nothing_is_kept_while_nobody_listens() -> None:
     tell("lost", 1)
-    assert not telling.heard()
-    with listening() as told:
+    assert not refuting_case.heard()
+    with listening() as stated:
         tell("kept", 2)
         with pytest.raises(RuntimeError, match="already"), listening():
             pass
-        for _ in range(2 * telling.MOST):
+        for _ in range(2 * refuting_case.MOST):
             tell("more", 3)
-    assert told[0] == Said("kept", 2)
-    assert len(told) == telling.MOST
+    assert stated[0] == Said("kept", 2)
+    assert len(stated) == refuting_case.MOST
     tell("lost", 4)
-    assert len(told) == telling.MOST
+    assert len(stated) == refuting_case.MOST
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class Frozen:
 def test_the_phases_of_a_subject_are_told_where_it_has_no_events() -> None:
     batches = [tokens.TokenBatch((Fraction(3),), 3), tokens.TokenBatch((Fraction(1),), 1)]
 
-    def events(subject: type) -> Told:
+    def events(subject: type) -> Events:
         return heard(lambda: watched(subject, tokens.TokenWindow).run((Fraction(0),), batches))
 
     ours, right = events(tokens.FixedConstant), events(tokens.TokenWindow)
@@ -211,7 +211,7 @@ def test_crosshair_tells_its_numbers_too() -> None:
     trial = crosshair_run.Trial(check, numerical_equivalence, Accumulation, 0.0, 1)
     names = [f"{letter}{i}" for letter in "gh" for i in range(1, 5)]
     example: dict[str, Any] = {"clause": "GA-EQ-001"}
-    trial.retold(MUTANTS["missing_scale"].subject, {"n": 2, **dict.fromkeys(names, 1)}, example)
+    trial.replayed(MUTANTS["missing_scale"].subject, {"n": 2, **dict.fromkeys(names, 1)}, example)
     line = from_json(example["trace"])
     [(number, tick)] = [(i, t) for i, t in line.faults if t.refused]
     assert (number, tick.event) == (2, "accumulate")
@@ -225,7 +225,7 @@ def test_crosshair_tells_its_numbers_too() -> None:
      ("GA-INV-003", "step_per_micro_batch", 3, "the reference does accumulate")],
 )  # fmt: skip
 def test_a_torch_step_is_told_by_its_hooks(clause: str, name: str, number: int, why: str) -> None:
-    """What is told is what the buffers held when the next event began; what is recorded besides is as it was."""
+    """What is reported is what the buffers held when the next event began; what is recorded besides is as it was."""
     check = a_check(clause, nets=NETS[:1], n=[2], mutants=[name], examples=1)
     finding = attempt(check)
     [control] = [c for c in finding.controls if c.name == name]

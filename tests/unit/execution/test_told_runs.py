@@ -1,4 +1,4 @@
-"""Counterexamples of whole checks over symbolic values, told as windows of events by their replay."""
+"""Counterexamples of whole checks over symbolic values, stated as windows of events by their replay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from test_smt_run import claim, run
 
 from gradproof.core.outcome import Expect, Outcome
 from gradproof.core.timeline import from_json
-from gradproof.execution.methods import counterexample as telling
+from gradproof.execution.methods import counterexample as refuting_case
 from gradproof.execution.methods.counterexample import FLOATS, Said, listening, traced
 from gradproof.execution.methods.observe import phases
 from gradproof.report.formats import html, markdown
@@ -23,7 +23,7 @@ def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() ->
 
     class Spy(MUTANTS["missing_scale"].subject):  # type: ignore[misc,name-defined]
         def zero(self, buffer: Vector) -> Vector:
-            heard.append(telling.heard())
+            heard.append(refuting_case.heard())
             return tuple(super().zero(buffer))
 
     check = claim(
@@ -38,7 +38,7 @@ def test_a_killed_mutant_is_told_by_its_replay_and_never_by_the_exploration() ->
     assert [t.event for _, t in line.faults if t.refused] == ["accumulate"]
     explored = heard.index(True)
     assert explored > 0
-    assert not telling.heard()
+    assert not refuting_case.heard()
 
 
 def test_an_expected_refutation_is_told_without_an_event_to_blame() -> None:

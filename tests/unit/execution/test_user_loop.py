@@ -141,8 +141,8 @@ def test_the_full_batch_is_trained_as_it_is(name: str) -> None:
 
 
 def test_what_is_returned_is_made_larger() -> None:
-    told = mutated(lambda run: {"a": [1.0, torch.ones(2)], "n": 3}, BUGS["loss_misreported"][1])
-    found = told(SimpleNamespace(accum_steps=2))
+    stated = mutated(lambda run: {"a": [1.0, torch.ones(2)], "n": 3}, BUGS["loss_misreported"][1])
+    found = stated(SimpleNamespace(accum_steps=2))
     assert (found["a"][0], found["a"][1].tolist(), found["n"]) == (2.0, [2.0, 2.0], 3)
 
 

@@ -170,13 +170,13 @@ def test_what_is_stale_is_left_out_and_never_green(verified: Workspace, capsys: 
 
 def test_the_statement_knows_passed_and_failed_and_nothing_between(verified: Workspace) -> None:
     assert attested() == 0
-    told = load(verified.root / "out/statements/toy.json")
-    assert (told["_type"], told["predicateType"]) == (
+    stated = load(verified.root / "out/statements/toy.json")
+    assert (stated["_type"], stated["predicateType"]) == (
         "https://in-toto.io/Statement/v1",
         "https://in-toto.io/attestation/test-result/v0.1",
     )
-    assert told["subject"][0]["digest"]["sha256"] == load(verified.root / "out" / MANIFEST)["sources"]
-    predicate = told["predicate"]
+    assert stated["subject"][0]["digest"]["sha256"] == load(verified.root / "out" / MANIFEST)["sources"]
+    predicate = stated["predicate"]
     assert (predicate["result"], predicate["warnedTests"], predicate["failedTests"]) == ("PASSED", [], [])
     assert {"K-1", "K-2", "STUB-1", "F-1@cpu-fp32", "GATE-1/verdict"} <= set(predicate["passedTests"])
     assert "F-1@cuda-fp32" not in json.dumps(predicate)
@@ -301,9 +301,9 @@ def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, Made]
     root, _ = proved
     carried = verify(root).carried
     assert carried is not None
-    told, problem = write.rerun(root, carried, write.chosen(carried, PROOF))
+    stated, problem = write.rerun(root, carried, write.chosen(carried, PROOF))
     assert problem is None
-    assert told.startswith(f"{PROOF} is HOLDS again")
+    assert stated.startswith(f"{PROOF} is HOLDS again")
 
 
 @pytest.mark.parametrize("of", ["the empty body", "a mutant"])
@@ -364,11 +364,11 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(
     monkeypatch.setattr("gradproof.cli.verify_bundle.datetime", Later)
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(out)]) == 0
-    told = capsys.readouterr()
-    assert f"judged by the clock of {today}" in told.out
-    assert "Waiver in force: T-1 x cuda" in told.out
-    assert "today: toy: open (exit 4): " in told.err
-    assert f"T-1 x cuda: the waiver of ann expired on {today}" in told.err
+    stated = capsys.readouterr()
+    assert f"judged by the clock of {today}" in stated.out
+    assert "Waiver in force: T-1 x cuda" in stated.out
+    assert "today: toy: open (exit 4): " in stated.err
+    assert f"T-1 x cuda: the waiver of ann expired on {today}" in stated.err
     assert cli.dispatch(["verify-bundle", str(out), "--today"]) == OPEN
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(time.time())))
     assert cli.dispatch(["attest", "late", "-q", "--no-queries"]) == USAGE
@@ -379,7 +379,7 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(
 def test_evidence_of_a_gpu_and_the_lock_are_carried(verified: Workspace) -> None:
     (verified.root / "constraints.txt").write_text("torch==2.0\n", encoding="utf-8")
     checks = {c.id: c for cs in Session(Options(workspace=verified.root)).plans.values() for c in cs}
-    gpu, cpu = checks["F-1@cuda-fp32"], Store(verified).standing(checks["F-1@cpu-fp32"]).evidence
+    gpu, cpu = checks["F-1@cuda-fp32"], Store(verified).status(checks["F-1@cpu-fp32"]).evidence
     assert cpu is not None
     Store(verified).write(
         record(gpu, answer(gpu), claim={**cpu["claim"], "spec": gpu.digest}, environment=cpu["environment"])

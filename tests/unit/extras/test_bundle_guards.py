@@ -34,7 +34,7 @@ def entry(path: str) -> Entry:
     return Entry(path=path, sha256=NO_DIGEST, bytes=0)
 
 
-def told(found: Iterator[Problem]) -> list[str]:
+def stated(found: Iterator[Problem]) -> list[str]:
     return [str(problem) for problem in found]
 
 
@@ -48,9 +48,9 @@ def test_a_place_outside_is_refused_for_what_it_is(path: str) -> None:
 
 
 def test_places_that_are_doubled_or_out_of_order_are_told_once() -> None:
-    assert told(listing._listed([entry("a"), entry("a"), entry("b")])) == ["GP445 a: the manifest lists it twice"]
-    assert told(listing._listed([entry("b"), entry("a")])) == ["GP445 MANIFEST.json: its files are not sorted"]
-    assert told(listing._listed([entry("a"), entry("b/c"), entry("b/d")])) == []
+    assert stated(listing._listed([entry("a"), entry("a"), entry("b")])) == ["GP445 a: the manifest lists it twice"]
+    assert stated(listing._listed([entry("b"), entry("a")])) == ["GP445 MANIFEST.json: its files are not sorted"]
+    assert stated(listing._listed([entry("a"), entry("b/c"), entry("b/d")])) == []
 
 
 def test_an_entry_is_of_every_byte(tmp_path: Path) -> None:
@@ -83,7 +83,7 @@ def test_only_plain_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
     opened: list[str] = []
     monkeypatch.setattr(listing, "entry_of", lambda root, path: opened.append(path) or entry(path))
     names = ["file", "folder", "gone", "link", "linked", "pipe"]
-    assert told(listing._present(tmp_path, [entry(n) for n in names])) == [
+    assert stated(listing._present(tmp_path, [entry(n) for n in names])) == [
         "GP446 folder: it is an empty folder",
         "GP446 link: it is a link",
         "GP446 linked: it is a link",
@@ -99,7 +99,7 @@ def test_what_cannot_be_read_is_a_problem(bundle: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(listing.os, "scandir", refused)
-        assert told(iter(verify(bundle).problems)) == ["GP446 some/place: it cannot be read: Permission denied"]
+        assert stated(iter(verify(bundle).problems)) == ["GP446 some/place: it cannot be read: Permission denied"]
     with monkeypatch.context() as patch:
         patch.setattr(listing, "entry_of", refused)
         found = verify(bundle).problems
@@ -261,17 +261,17 @@ def carried_by(bundle: Path) -> Carried:
 
 def reworded(carried: Carried, name: str, edit: Callable[[Any], object]) -> Carried:
     """Where the evidence of one check is another."""
-    standing = carried.standings[name]
-    evidence = copy.deepcopy(standing.evidence)
+    status = carried.statuses[name]
+    evidence = copy.deepcopy(status.evidence)
     edit(evidence)
-    return replace(carried, standings={**carried.standings, name: replace(standing, evidence=evidence)})
+    return replace(carried, statuses={**carried.statuses, name: replace(status, evidence=evidence)})
 
 
 def test_a_check_is_run_again_only_where_there_is_evidence(bundle: Path) -> None:
     carried = carried_by(bundle)
     assert write.chosen(carried, "K-1").id == "K-1"
-    none = replace(carried.standings["K-1"], evidence=None)
-    for one, name in ((carried, "K-9"), (replace(carried, standings={**carried.standings, "K-1": none}), "K-1")):
+    none = replace(carried.statuses["K-1"], evidence=None)
+    for one, name in ((carried, "K-9"), (replace(carried, statuses={**carried.statuses, "K-1": none}), "K-1")):
         with pytest.raises(GradproofError, match=rf"GP441[\s\S]*there is no evidence of {name}"):
             write.chosen(one, name)
 
@@ -279,7 +279,7 @@ def test_a_check_is_run_again_only_where_there_is_evidence(bundle: Path) -> None
 def test_a_check_of_a_gpu_is_run_again_only_where_there_is_one(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     carried = carried_by(bundle)
     gpu, cpu = "F-1@cuda-fp32", "F-1@cpu-fp32"
-    carried = replace(carried, standings={**carried.standings, gpu: carried.standings[cpu]})
+    carried = replace(carried, statuses={**carried.statuses, gpu: carried.statuses[cpu]})
     monkeypatch.setattr(write, "cuda_absent", lambda: "no driver")
     assert write.chosen(carried, cpu).id == cpu
     with pytest.raises(GradproofError, match=r"GP441[\s\S]*needs a GPU: no driver"):
@@ -311,7 +311,7 @@ def test_a_repeated_run_agrees_by_outcome_and_by_clauses(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[Any], object], same: bool
 ) -> None:
     carried = carried_by(bundle)
-    finding = copy.deepcopy((carried.standings["K-1"].evidence or {})["finding"])
+    finding = copy.deepcopy((carried.statuses["K-1"].evidence or {})["finding"])
     edit(finding)
 
     class Ended:

@@ -46,7 +46,7 @@ def indexed(heard: asking.Heard) -> dict[str, Any]:
     return asking.index_row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
 
 
-def told(heard: asking.Heard) -> tuple[dict[str, Any], str]:
+def stated(heard: asking.Heard) -> tuple[dict[str, Any], str]:
     row = indexed(heard)
     return row, asking.text_of(planned("KANI-GT-403"), row, heard)
 
@@ -59,7 +59,7 @@ def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking
     assert heard.outcome is Outcome.HOLDS
     assert heard.asked is not None
     assert heard.asked >= len(heard.queries) > 5
-    _, text = told(heard)
+    _, text = stated(heard)
     queries = parse(text)
     assert tuple(queries) == heard.queries
     statuses = [q.status for q in queries]
@@ -69,17 +69,17 @@ def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking
 
 def test_the_whole_script_has_one_answer_a_query(heard: asking.Heard) -> None:
     """As any SMT-LIB solver reads it: one file, one status before each (check-sat)."""
-    _, text = told(heard)
+    _, text = stated(heard)
     assert text.count("(push 1)") == text.count("(pop 1)") == text.count("(check-sat)") == len(heard.queries)
     assert text.index("(set-logic ALL)") < text.index("(push 1)")
 
 
 def test_a_query_that_cannot_be_read_back_is_named(heard: asking.Heard) -> None:
-    row, _ = told(heard)
+    row, _ = stated(heard)
     assert row["read_back"] == row["included"] == len(heard.queries)
     before = asking.contradictions([row])
     garbled = [Query(q.text.replace("(assert", "(assert |a\\|b|", 1), q.status) for q in heard.queries[:2]]
-    row, _ = told(replace(heard, queries=(*garbled, *heard.queries[2:])))
+    row, _ = stated(replace(heard, queries=(*garbled, *heard.queries[2:])))
     many = len(heard.queries)
     assert [w for w in asking.contradictions([row]) if w not in before] == [
         f"KANI-GT-403: {many - 2} of {many} queries can be read back"
@@ -87,7 +87,7 @@ def test_a_query_that_cannot_be_read_back_is_named(heard: asking.Heard) -> None:
 
 
 def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> None:
-    row, _ = told(heard)
+    row, _ = stated(heard)
     found = row["second"]
     if version_of("cvc5"):
         assert (found["agree"], found["differ"]) == (len(heard.queries), 0)
@@ -200,7 +200,7 @@ def test_what_a_repeated_run_did_not_write_is_said() -> None:
 
 @pytest.mark.parametrize(("left_out", "words"), [(0, ""), (3, "3 more: a script is at most a megabyte")])
 def test_queries_that_were_left_out_are_counted_in_index_and_script(left_out: int, words: str) -> None:
-    row, text = told(asking.Heard(Outcome.HOLDS, 4, left_out, (Query(TRUE, "sat"),)))
+    row, text = stated(asking.Heard(Outcome.HOLDS, 4, left_out, (Query(TRUE, "sat"),)))
     assert row["not_included"] == words
     assert (f", not included: {words}" in text) is bool(words)
     assert ("not included" in text) is bool(words)
@@ -237,8 +237,8 @@ def test_a_stub_that_is_not_run_again_is_taken_as_given(monkeypatch: pytest.Monk
     given: list[Any] = []
 
     class Pool:
-        def __init__(self, *args: Any, standing: Any, **kwargs: Any) -> None:
-            given.append(standing)
+        def __init__(self, *args: Any, status: Any, **kwargs: Any) -> None:
+            given.append(status)
 
         def run(self, checks: Any, save: Any) -> Any:
             return SimpleNamespace(interrupted=False, evidence={})

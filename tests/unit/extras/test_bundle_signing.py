@@ -211,14 +211,14 @@ def test_the_bundle_that_nobody_touched_is_signed(bundle: Path, keys: Path, caps
 
 def test_what_is_signed_is_the_manifest_and_each_statement_as_it_lies_there(bundle: Path) -> None:
     assert payload(bundle / STATEMENT) == (bundle / "statements/toy.json").read_bytes()
-    told = json.loads(payload(bundle / ENVELOPE))
+    stated = json.loads(payload(bundle / ENVELOPE))
     digest = entry_of(bundle, MANIFEST).sha256
-    assert told["subject"] == [{"name": MANIFEST, "digest": {"sha256": digest}}]
-    assert (told["_type"], told["predicateType"]) == tuple(
+    assert stated["subject"] == [{"name": MANIFEST, "digest": {"sha256": digest}}]
+    assert (stated["_type"], stated["predicateType"]) == tuple(
         load(bundle / "statements/toy.json")[key] for key in ("_type", "predicateType")
     )
     digest = entry_of(bundle, "statements/toy.json").sha256
-    assert told["predicate"] == {
+    assert stated["predicate"] == {
         "result": "PASSED",
         "configuration": [{"name": "statements/toy.json", "digest": {"sha256": digest}}],
         "passedTests": ["toy"],
@@ -390,6 +390,6 @@ def test_an_answer_that_is_not_green_is_signed_as_failed(tmp_path: Path) -> None
     }
     assert of_manifest("0", texts)["predicate"]["result"] == "WARNED"
     texts |= {"failed": ("failed.json", json.dumps({"predicate": {"result": "FAILED"}}))}
-    told = of_manifest("0", texts)["predicate"]
-    assert (told["result"], told["passedTests"], told["failedTests"]) == ("FAILED", ["passed"], ["failed"])
+    stated = of_manifest("0", texts)["predicate"]
+    assert (stated["result"], stated["passedTests"], stated["failedTests"]) == ("FAILED", ["passed"], ["failed"])
     assert of_manifest("0", {})["predicate"]["result"] == "FAILED"

@@ -299,16 +299,16 @@ def test_tampering_behind_a_new_manifest_is_seen(bundle: Path, name: str) -> Non
 def test_a_turned_model_behind_a_whole_forgery_is_seen_by_a_repeated_run_alone(
     bundle: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Digests are no signature: who makes everything anew is stopped by --rerun, or by a digest told otherwise."""
+    """Digests are no signature: who makes everything anew is stopped by --rerun, or by a digest stated otherwise."""
     digest = verify_digest(bundle, capsys)
     source = bundle / "sources/models/a.py"
     source.write_text("VALUE = 3\n", encoding="utf-8")
-    told = hashlib.sha256(source.read_bytes()).hexdigest()
+    stated = hashlib.sha256(source.read_bytes()).hexdigest()
     for place in sorted((bundle / "evidence").glob("*/*.json")):
         if "ws:models/a.py" in load(place)["claim"]["files"]:
-            reword(place, lambda d: d["claim"]["files"].update({"ws:models/a.py": told}))
+            reword(place, lambda d: d["claim"]["files"].update({"ws:models/a.py": stated}))
     listed = (bundle / "files.sha256").read_text(encoding="utf-8").splitlines()
-    text = "".join(f"{told}  ws:models/a.py\n" if row.endswith("ws:models/a.py") else f"{row}\n" for row in listed)
+    text = "".join(f"{stated}  ws:models/a.py\n" if row.endswith("ws:models/a.py") else f"{row}\n" for row in listed)
     (bundle / "files.sha256").write_text(text, encoding="utf-8")
     forge(bundle)
     assert cli.dispatch(["verify-bundle", str(bundle)]) == 0

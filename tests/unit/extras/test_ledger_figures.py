@@ -16,7 +16,7 @@ from gradproof.extras.claims.figures import (
     computed,
     judged,
     said,
-    told,
+    stated,
     value_of,
 )
 
@@ -111,9 +111,9 @@ def test_a_number_that_would_fill_the_memory_or_is_no_decimal_is_refused(text: s
 
 
 def test_a_figure_in_words_is_exact_or_says_that_it_is_not() -> None:
-    assert told(Fraction("74.88"), "%") == "74.88 %"
-    assert told(Fraction(1, 3)) == "≈ 0.333333333333"
-    assert [told(True), told("x"), told(Fraction(157))] == ["yes", "x", "157"]
+    assert stated(Fraction("74.88"), "%") == "74.88 %"
+    assert stated(Fraction(1, 3)) == "≈ 0.333333333333"
+    assert [stated(True), stated("x"), stated(Fraction(157))] == ["yes", "x", "157"]
     assert said(figure(at="/x", at_least=3, at_most=4)) == ">= 3 and <= 4"
 
 
@@ -129,5 +129,5 @@ def test_a_figure_in_words_is_exact_or_says_that_it_is_not() -> None:
     ],
 )
 def test_a_figure_beyond_the_doubles_has_words_too(value: Fraction, words: str) -> None:
-    assert told(value) == words
+    assert stated(value) == words
     assert judged(figure(compute="1", document=None, equals=1), value) is False

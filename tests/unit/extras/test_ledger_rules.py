@@ -47,35 +47,37 @@ SAID = [
 ]
 
 
-@pytest.mark.parametrize(("told", "said"), SAID, ids=lambda v: " ".join(sorted(v)) if isinstance(v, set) else str(v))
-def test_a_verdict_follows_from_what_was_told(told: set[Answer], said: Verdict) -> None:
-    assert verdict(told) is said
+@pytest.mark.parametrize(("stated", "said"), SAID, ids=lambda v: " ".join(sorted(v)) if isinstance(v, set) else str(v))
+def test_a_verdict_follows_from_what_was_told(stated: set[Answer], said: Verdict) -> None:
+    assert verdict(stated) is said
 
 
 def test_every_rule_is_seen_to_apply_and_each_is_needed() -> None:
     assert {said for _, said in SAID} == {name for name, _ in VERDICTS}
-    assert {a for told, _ in SAID for a in told} == set(Answer)
+    assert {a for stated, _ in SAID for a in stated} == set(Answer)
     for name, _ in VERDICTS:
         fewer = [rule for rule in VERDICTS if rule[0] is not name]
-        lost = [told for told, said in SAID if next((n for n, applies in fewer if applies(told)), None) is not said]
+        lost = [
+            stated for stated, said in SAID if next((n for n, applies in fewer if applies(stated)), None) is not said
+        ]
         assert lost != [], name
 
 
 @pytest.mark.parametrize("part", Part)
 @pytest.mark.parametrize("reach", [*Reach, None])
 def test_no_outcome_but_an_answer_tells_anything(part: Part, reach: Reach | None) -> None:
-    told = {o: answer(part, o, reach) for o in Outcome}
-    assert {told[o] for o in Outcome if o not in ANSWERS} == {Answer.NOTHING}
-    assert (told[Outcome.HOLDS] is Answer.NOTHING) is (reach is None)
+    stated = {o: answer(part, o, reach) for o in Outcome}
+    assert {stated[o] for o in Outcome if o not in ANSWERS} == {Answer.NOTHING}
+    assert (stated[Outcome.HOLDS] is Answer.NOTHING) is (reach is None)
     refuted = Answer.NOTHING if part is Part.CONTRADICTS else Answer.COUNTEREXAMPLE
-    assert told[Outcome.REFUTED] is refuted
+    assert stated[Outcome.REFUTED] is refuted
 
 
 def test_the_table_is_total_and_a_sample_is_never_a_proof() -> None:
     for part, outcome, reach in product(Part, Outcome, Reach):
-        told = answer(part, outcome, reach)
+        stated = answer(part, outcome, reach)
         if outcome is Outcome.HOLDS and reach is Reach.SAMPLED:
-            assert told in (Answer.SAMPLED, Answer.SAMPLED_AGAINST)
+            assert stated in (Answer.SAMPLED, Answer.SAMPLED_AGAINST)
     sampled = [answer(p, Outcome.HOLDS, Reach.SAMPLED) for p in (Part.STATES, Part.REFUTES)]
     assert verdict(sampled) is Verdict.TRUE
 

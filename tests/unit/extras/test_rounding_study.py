@@ -182,12 +182,12 @@ FORGED: dict[str, Callable[[Json], Any]] = {
 def test_a_forged_study_is_rejected_with_a_reason(name: str, tmp_path: Path) -> None:
     data, place = copy.deepcopy(sample.rounding()), workspace(tmp_path)
     put(place, data)
-    assert studies.rounding(place)["standing"] == "fresh"
+    assert studies.rounding(place)["status"] == "fresh"
     assert faults(data) == []
     FORGED[name](data)
     put(place, data)
     section = studies.rounding(place)
-    assert (section["standing"], section["document"]) == ("rejected", None)
+    assert (section["status"], section["document"]) == ("rejected", None)
     assert section["reason"].startswith("rounding.json is rejected: ")
     assert faults(data)
 
@@ -197,9 +197,9 @@ def test_what_is_no_document_is_rejected(text: str, tmp_path: Path) -> None:
     place = workspace(tmp_path)
     (place.reports / "rounding.json").write_text(text, encoding="utf-8")
     (place.reports / "kernels" / "cpu.json").write_text(text, encoding="utf-8")
-    assert studies.rounding(place)["standing"] == "rejected"
+    assert studies.rounding(place)["status"] == "rejected"
     [one] = studies.kernels(place, [], {})["documents"]
-    assert one["standing"] == "rejected"
+    assert one["status"] == "rejected"
     assert one["reason"].startswith("kernels/cpu.json is rejected: ")
     assert one["rows"] == []
 
@@ -217,14 +217,14 @@ def test_a_study_of_other_files_is_stale(change: Callable[[Json], Any], word: st
     change(data["sources"])
     put(place, data)
     section = studies.rounding(place)
-    assert section["standing"] == "stale"
+    assert section["status"] == "stale"
     assert word in section["reason"]
     assert section["document"] == data
 
 
 def test_without_a_document_the_study_is_absent(tmp_path: Path) -> None:
     section = studies.rounding(workspace(tmp_path))
-    assert (section["standing"], section["document"]) == ("absent", None)
+    assert (section["status"], section["document"]) == ("absent", None)
     assert "python -m gradproof.extras.studies.rounding" in section["reason"]
     assert studies.kernels(workspace(tmp_path / "other"), [], {}) == {"documents": [], "relies": []}
 
@@ -234,7 +234,7 @@ def test_the_workspace_carries_documents_to_a_folder_of_reports(tmp_path: Path) 
     put(place, sample.rounding())
     put(place, sample.kernels(), "kernels/cpu.json")
     elsewhere = Workspace(tmp_path, tmp_path / "elsewhere")
-    assert studies.rounding(elsewhere)["standing"] == "fresh"
+    assert studies.rounding(elsewhere)["status"] == "fresh"
     assert [d["path"] for d in studies.kernels(elsewhere, [], {})["documents"]] == ["kernels/cpu.json"]
 
 
@@ -279,7 +279,7 @@ def test_a_forged_run_of_kernels_is_rejected(name: str, tmp_path: Path) -> None:
     BAD_KERNELS[name](data)
     put(place, data, "kernels/cpu.json")
     found = studies.kernels(place, [sample.check("K-1")], sample.HERE)
-    assert [d["standing"] for d in found["documents"]] == ["rejected"]
+    assert [d["status"] for d in found["documents"]] == ["rejected"]
     assert {r["state"] for r in found["relies"]} == {"NOT_RUN"}
 
 
@@ -298,7 +298,7 @@ def test_a_real_run_of_kernels_is_read_and_conforms(tmp_path: Path) -> None:
     here = {key: data["environment"][key] for key in ("torch", "machine")}
     rounded = ("add fp16", "multiply fp16", "divide fp16", "add fp32", "convert bf16")
     found = studies.kernels(place, [sample.check("K-1", rounded=(*rounded, "divide fp32"))], here)
-    assert [d["standing"] for d in found["documents"]] == ["fresh", "fresh"]
+    assert [d["status"] for d in found["documents"]] == ["fresh", "fresh"]
     own = {f"{r['operator']} {r['dtype']}": r["state"] for r in found["relies"] if r["device"] == "cpu"}
     assert own == dict.fromkeys(rounded, "HOLDS") | {"divide fp32": "NOT_RUN"}
     assert {r["state"] for r in found["relies"] if r["device"] == "cuda"} == {"NOT_RUN"}

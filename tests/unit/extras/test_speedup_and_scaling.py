@@ -102,7 +102,7 @@ def test_a_mistake_in_the_call_is_told_before_anything_runs(
 @pytest.mark.parametrize("name", KINDS)
 def test_the_committed_documents_are_of_these_sources(name: str) -> None:
     rows = {r["name"]: r for r in studies.training(Workspace(REPORTS.parent, REPORTS))}
-    assert rows[f"{name}.json"]["standing"] == "fresh", rows[f"{name}.json"]["reason"]
+    assert rows[f"{name}.json"]["status"] == "fresh", rows[f"{name}.json"]["reason"]
     data = json.loads((REPORTS / f"{name}.json").read_text(encoding="utf-8"))
     jsonschema.validate(data, schemas()[f"{name}.schema.json"])
 
@@ -116,7 +116,7 @@ FORGED: dict[str, Callable[[Json], Any]] = {
     "speedup: another claim": lambda d: d.update(claimed_percent=[0.0, 50.0]),
     "scaling: another rate": lambda d: d["runs"][2].update(rate=0.5),
     "scaling: no warm-up": lambda d: d["runs"][3].update(warm_up_steps=0),
-    "scaling: another ending": lambda d: d.update(told="all are alike"),
+    "scaling: another ending": lambda d: d.update(stated="all are alike"),
     "scaling: a median": lambda d: d["runs"][1].update(median_final=0.0),
 }
 

@@ -62,13 +62,14 @@ def test_the_published_row_is_the_documents() -> None:
     assert (two - one, PUBLISHED.train_loss[0] - PUBLISHED.train_loss[1]) == (pytest.approx(2.4e-7, rel=1e-3), 0.0)
     fast, slow = PUBLISHED.steps_per_second
     assert fast / slow == 1.5
-    assert "1.50x by its own figures, told as: bit-identical train loss; 3-4x slower per step" in deterministic.told(
-        made(*PAIR)
+    assert (
+        "1.50x by its own figures, stated as: bit-identical train loss; 3-4x slower per step"
+        in deterministic.stated(made(*PAIR))
     )
 
 
 def test_what_is_told_has_every_number() -> None:
-    text = deterministic.told(made(PAIR[0], run(16, 4, repeats=False)))
+    text = deterministic.stated(made(PAIR[0], run(16, 4, repeats=False)))
     for piece in (
         "64 x 1",
         "16 x 4",
@@ -129,7 +130,7 @@ def test_the_command_writes_what_it_measured(tmp_path: Path, capsys: Any, monkey
     found = read(path, Deterministic)
     assert [(r.size, r.n, r.steps, r.repeats) for r in found.runs] == [(4, 1, 2, True), (2, 2, 2, True)]
     assert abs(found.compared.train_loss) < 1e-4
-    assert deterministic.told(found) == capsys.readouterr().out.rstrip("\n")
+    assert deterministic.stated(found) == capsys.readouterr().out.rstrip("\n")
 
 
 @pytest.mark.parametrize("arguments", [["--out", "no/such/folder/d.json"], ["--device", "cuda"]])

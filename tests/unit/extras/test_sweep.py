@@ -18,7 +18,7 @@ from gradproof.core.schemas.base import read
 from gradproof.core.schemas.sweep import Point, Sweep, interval, knee, slope
 from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import sweep
-from gradproof.extras.studies.sweep import Asked, refused, throughput_svg, told, variance_svg
+from gradproof.extras.studies.sweep import Asked, refused, stated, throughput_svg, variance_svg
 from gradproof.report import studies
 from models.speed.throughput import Request, measure, rotated
 
@@ -105,7 +105,7 @@ def test_ranks_are_counted_one_all_reduce_a_window(document: Json) -> None:
 
 def test_a_drawing_and_a_table_have_every_row(document: Json) -> None:
     found = Sweep.model_validate_json(json.dumps(document))
-    text = told(found)
+    text = stated(found)
     assert all(piece in text for piece in ("2 ranks", "samples/s", "knee", "sigma^2 / B", "slope", "all-reduces"))
     assert found.variance is not None
     for svg in (throughput_svg(found), variance_svg(found.variance)):
@@ -176,7 +176,7 @@ def test_a_loss_that_is_no_number_is_an_error() -> None:
         sweep.row(Asked(), 1, series, [[float("nan")]], 0)
 
 
-def standing(reports: Path) -> dict[str, str]:
+def status(reports: Path) -> dict[str, str]:
     """How the sweep in a folder stands beside the files of this repository."""
     (row,) = [r for r in studies.training(Workspace(ROOT, reports)) if r["name"] == "sweep.json"]
     return row
@@ -185,17 +185,17 @@ def standing(reports: Path) -> dict[str, str]:
 def test_standing_tells_stale_from_fresh(document: Json, tmp_path: Path) -> None:
     path = tmp_path / "sweep.json"
     path.write_text(json.dumps(document), encoding="utf-8")
-    assert standing(tmp_path)["standing"] == "fresh"
+    assert status(tmp_path)["status"] == "fresh"
     assert {"models/speed/throughput.py", "models/sampling/transformer.py", "models/sampling/variance.py"} <= set(
         document["sources"]
     )
     assert "gradproof/core/schemas/sweep.py" in document["sources"]
     path.write_text(json.dumps(document | {"sources": document["sources"] | {"models/speed/throughput.py": "0" * 64}}))
-    assert standing(tmp_path)["standing"] == "stale"
-    assert "models/speed/throughput.py changed" in standing(tmp_path)["reason"]
+    assert status(tmp_path)["status"] == "stale"
+    assert "models/speed/throughput.py changed" in status(tmp_path)["reason"]
     path.write_text("{}", encoding="utf-8")
-    assert standing(tmp_path)["standing"] == "rejected"
+    assert status(tmp_path)["status"] == "rejected"
 
 
 def test_the_committed_sweep_is_of_these_sources() -> None:
-    assert standing(ROOT / "reports")["standing"] == "fresh"
+    assert status(ROOT / "reports")["status"] == "fresh"

@@ -121,6 +121,6 @@ def test_the_page_tells_the_figures_of_the_document() -> None:
         assert f"| {row['tokens']} | {row['micro_batches']} | {row['counted']} | {row['weight_of_each']} |" in page
     for row in data["parity"]["runs"]:
         scaled = "no" if row["run"].startswith("without") else "yes"
-        told = f"| {row['optimizer']} | {row['rate']:.0e}".replace("e-03", "e-3")
-        assert f"{told} | {scaled} | {row['losses'][-1]:.4f} |" in page
+        stated = f"| {row['optimizer']} | {row['rate']:.0e}".replace("e-03", "e-3")
+        assert f"{stated} | {scaled} | {row['losses'][-1]:.4f} |" in page
     assert f"up to {data['after_switch']['largest']:.2f} rates, at the {data['after_switch']['at']}th step" in page

@@ -15,7 +15,7 @@ from report_sample import green, judged, partial, red
 
 from gradproof.core.outcome import DECISION, MEANING, NO_WORKSPACE, Effect, Expect, Outcome
 from gradproof.report.formats import github, junit, sarif
-from gradproof.report.views import Level, Standing, level_of, rows, standing_of
+from gradproof.report.views import Level, RowStatus, level_of, rows, status_of
 
 DATA = Path(__file__).resolve().parents[2] / "data"
 XSD = [xmlschema.XMLSchema(DATA / name) for name in ("junit-10.xsd", "junit-4.xsd")]
@@ -73,10 +73,10 @@ def test_junit_counts_what_it_shows() -> None:
     text = junit.render([every_outcome()])
     suite = next(ET.fromstring(text).iter("testsuite"))
     found = list(cases(text).values())
-    told = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
-    assert told == {"tests": len(found), "failures": found.count("failure"), "errors": found.count("error"),
+    stated = {key: int(suite.attrib[key]) for key in ("tests", "failures", "errors", "skipped")}
+    assert stated == {"tests": len(found), "failures": found.count("failure"), "errors": found.count("error"),
                     "skipped": found.count("skipped")}  # fmt: skip
-    assert min(told.values()) > 0
+    assert min(stated.values()) > 0
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -114,8 +114,8 @@ def test_sarif_keeps_errors_before_warnings_at_its_limit(monkeypatch: pytest.Mon
 def test_sarif_where_no_workspace_was_found() -> None:
     log = json.loads(sarif.render([of_nobody(green()), red()]))
     jsonschema.Draft7Validator(SARIF).validate(log)
-    told = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
-    assert told == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
+    stated = [i.get("toolConfigurationNotifications", []) for i in log["runs"][0]["invocations"]]
+    assert stated == [[{"level": "warning", "message": {"text": NO_WORKSPACE}}], []]
 
 
 COMMAND = re.compile(r"::(error|warning|notice) [^\n:]*(?:%3A[^\n:]*)*::[^\r\n]*")
@@ -162,18 +162,18 @@ def test_the_summary_is_cut_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize("outcome", list(Outcome))
 def test_nothing_passes_that_is_not_discharged(outcome: Outcome, expect: Expect, required: bool) -> None:
     effect = DECISION[expect, outcome]
-    standing = standing_of(outcome, effect, required)
-    assert (standing is Standing.PASSED) is (effect is Effect.DISCHARGED)
-    assert (standing is Standing.SKIPPED) is (outcome is Outcome.NOT_RUN and not required)
-    assert (level_of(outcome, standing) is None) is (standing in (Standing.PASSED, Standing.SKIPPED))
+    status = status_of(outcome, effect, required)
+    assert (status is RowStatus.PASSED) is (effect is Effect.DISCHARGED)
+    assert (status is RowStatus.SKIPPED) is (outcome is Outcome.NOT_RUN and not required)
+    assert (level_of(outcome, status) is None) is (status in (RowStatus.PASSED, RowStatus.SKIPPED))
 
 
 def test_the_mapping_of_the_table() -> None:
     """The verdict mapping that release managers know: refuted fails, inconclusive is an error."""
-    told = {o: standing_of(o, DECISION[Expect.HOLDS, o], True) for o in Outcome}
-    failed = {o for o, s in told.items() if s is Standing.FAILED}
+    stated = {o: status_of(o, DECISION[Expect.HOLDS, o], True) for o in Outcome}
+    failed = {o for o, s in stated.items() if s is RowStatus.FAILED}
     assert failed == {Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS}
-    assert {o for o, s in told.items() if s is Standing.PASSED} == {Outcome.HOLDS}
-    warned = {o for o, s in told.items() if level_of(o, s) is Level.WARNING}
+    assert {o for o, s in stated.items() if s is RowStatus.PASSED} == {Outcome.HOLDS}
+    warned = {o for o, s in stated.items() if level_of(o, s) is Level.WARNING}
     assert warned == {Outcome.BOUND_HIT, Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.OPAQUE, Outcome.OUTSIDE,
                       Outcome.NOT_RUN}  # fmt: skip

@@ -223,8 +223,8 @@ def test_two_workspaces_with_a_new_waiver_and_a_dropped_contract(tmp_path: Path)
     waiver = '[tool.gradproof]\nwaivers = [{obligation = "T-1", owner = "o", reason = "r", expires = 2030-01-31}]\n'
     (tmp_path / "b/pyproject.toml").write_text(waiver, encoding="utf-8")
     found = difference(tmp_path / "a", tmp_path / "b")
-    told = {(c.kind, c.word, c.direction) for row in found.contracts for c in row.changes}
-    assert told == {("contract", "dropped", "weakened"), ("waiver", "new", "weakened")}
+    stated = {(c.kind, c.word, c.direction) for row in found.contracts for c in row.changes}
+    assert stated == {("contract", "dropped", "weakened"), ("waiver", "new", "weakened")}
     back = difference(tmp_path / "b", tmp_path / "a")
     assert {c.direction for row in back.contracts for c in row.changes} == {"strengthened"}
     assert (found.code, back.code) == (1, 0)

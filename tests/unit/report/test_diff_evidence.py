@@ -93,7 +93,7 @@ WORSE: dict[str, tuple[Callable[[Report], Any], str]] = {
     "expect flipped": (lambda r: row(r).update(expect="refuted", outcome="REFUTED", reach=None), "expect"),
     "a new waiver": (waive, "waiver"),
     "a dropped dependency": (lambda r: r["contract"].update(depends_on=[]), "dependency"),
-    "a stale study": (lambda r: r["rounding"].update(standing="stale"), "document"),
+    "a stale study": (lambda r: r["rounding"].update(status="stale"), "document"),
     "a gate that did not turn red": (lambda r: r["gate"]["falsification"].update(turned_red=None), "outcome"),
 }
 
@@ -118,7 +118,7 @@ def saved(path: Path, report: Report) -> Path:
     return path
 
 
-def told(found: Diff) -> dict[tuple[str, str], int]:
+def stated(found: Diff) -> dict[tuple[str, str], int]:
     rows = [(c.kind, c.direction) for item in found.contracts for c in item.changes]
     return {key: rows.count(key) for key in rows}
 
@@ -131,18 +131,18 @@ def test_what_is_worse_is_seen_and_its_reverse_is_better(tmp_path: Path, name: s
     worsen(bad)
     one, other = saved(tmp_path / "a.json", good), saved(tmp_path / "b.json", bad)
     there, back = difference(one, other), difference(other, one)
-    assert (kind, "weakened") in told(there)
+    assert (kind, "weakened") in stated(there)
     assert (there.code, back.code) == (1, 0)
-    assert {(k, TURNED[d]): n for (k, d), n in told(there).items()} == told(back)
-    assert not any(direction == "strengthened" for _, direction in told(there))
+    assert {(k, TURNED[d]): n for (k, d), n in stated(there).items()} == stated(back)
+    assert not any(direction == "strengthened" for _, direction in stated(there))
 
 
 def test_a_green_report_and_a_partial_one(tmp_path: Path) -> None:
-    """Nothing is excused: what was not run is worse, and a run that was cut says so."""
+    """Nothing is waived: what was not run is worse, and a run that was cut says so."""
     one, other = saved(tmp_path / "a/report.json", green()), saved(tmp_path / "b/report.json", partial())
     found = difference(tmp_path / "a", other)
     assert found.code == 1
-    assert {("run", "weakened"), ("outcome", "weakened")} <= set(told(found))
+    assert {("run", "weakened"), ("outcome", "weakened")} <= set(stated(found))
     assert difference(one, tmp_path / "a").totals == dict.fromkeys(found.totals, 0)
 
 
@@ -185,10 +185,10 @@ def test_evidence_files_are_compared_where_there_is_no_report(tmp_path: Path) ->
                                          (Finding(Outcome.TIMEOUT, "late"), "outcome"),
                                          (refutation(check()), "outcome")]):  # fmt: skip
         other = evidence(tmp_path / f"b{i}", finding)
-        assert told(difference(one, other)) == {(kind, "weakened"): 1}
-        assert told(difference(other, one)) == {(kind, "strengthened"): 1}
+        assert stated(difference(one, other)) == {(kind, "weakened"): 1}
+        assert stated(difference(other, one)) == {(kind, "strengthened"): 1}
     fewer = evidence(tmp_path / "c", answer(check()), mutants=())
-    assert ("mutant", "weakened") in told(difference(one, fewer))
+    assert ("mutant", "weakened") in stated(difference(one, fewer))
     contract = saved(tmp_path / "report.json", green())
     assert difference(one, contract).open[0].startswith("evidence and report")
 

@@ -162,8 +162,8 @@ def test_every_command_that_judges_is_held_to_it(
     edit(toy, 'value: "1e-5"', 'value: "1e-4"')
     capsys.readouterr()
     assert dispatch(command) == BROKEN
-    told = capsys.readouterr()
-    assert "weaker" in told.out + told.err
+    stated = capsys.readouterr()
+    assert "weaker" in stated.out + stated.err
     (toy.root / "pyproject.toml").unlink()
     assert dispatch(["verify", "-q", "--baseline", str(base)]) == BROKEN
     assert dispatch(["verify", "-q"]) == MET
@@ -279,8 +279,8 @@ def test_every_reason_is_told_where_no_other_command_has_them(
     reasons = json.loads(capsys.readouterr().out)["verdict"]["reasons"]
     assert len(reasons) > 3
     dispatch(["gate", "--baseline", str(base)])
-    told = capsys.readouterr().out
-    assert [line[4:] for line in told.splitlines() if line.startswith("  - ")] == reasons
+    stated = capsys.readouterr().out
+    assert [line[4:] for line in stated.splitlines() if line.startswith("  - ")] == reasons
     dispatch(["gate"])
     assert "more: gradproof report shows all" in capsys.readouterr().out
 

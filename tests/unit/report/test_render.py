@@ -264,7 +264,7 @@ def test_colour_adds_nothing_but_colour() -> None:
 def hostile(value: Any, text: str) -> Any:
     """`value` with `text` appended to every free string below it."""
     fixed = {"schema", "run_state", "exit", "outcome", "effect", "expect", "layer", "reach", "column", "outcomes"}
-    linked = {"id", "obligations", "checks", "killed_by", "survived", "check", "standing", "state"}
+    linked = {"id", "obligations", "checks", "killed_by", "survived", "check", "status", "state"}
     if not isinstance(value, dict):
         lists = isinstance(value, list)
         return [hostile(v, text) for v in value] if lists else value + text if isinstance(value, str) else value

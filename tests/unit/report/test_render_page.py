@@ -85,8 +85,10 @@ def test_every_table_has_headers_and_every_graphic_words(made: Any) -> None:
     assert all(a.get("scope") in ("col", "row", "rowgroup") for a in page.all("th"))
     assert len(page.all("h1")) == 1
     for attrs in page.all("svg"):
-        told = attrs.get("aria-label", "")
-        assert attrs.get("aria-hidden") == "true" or (attrs["role"] == "img" and ("bound" in told or "breaks" in told))
+        stated = attrs.get("aria-label", "")
+        assert attrs.get("aria-hidden") == "true" or (
+            attrs["role"] == "img" and ("bound" in stated or "breaks" in stated)
+        )
     for (tag, attrs), after in zip(page.found, page.found[1:], strict=False):
         if "effect" in attrs.get("class", "").split():
             assert (tag, after[1].get("aria-hidden")) == ("span", "true")

@@ -141,8 +141,8 @@ def many(count: int) -> Report:
             cell["effect"] = "BROKEN" if cell["checks"] else None
     for row in report["mutants"]:
         row |= {"killed_by": [c["id"] for c in checks][:9], "survived": [], "not_tried": []}
-    told = [c["effect"] for c in checks]
-    report["totals"] |= {"checks": count, **{e.lower(): told.count(e) for e in ("DISCHARGED", "BROKEN", "OPEN")}}
+    stated = [c["effect"] for c in checks]
+    report["totals"] |= {"checks": count, **{e.lower(): stated.count(e) for e in ("DISCHARGED", "BROKEN", "OPEN")}}
     return report
 
 
@@ -157,14 +157,14 @@ def test_five_hundred_checks_stay_below_one_megabyte_and_nothing_undischarged_is
 
 
 def test_five_hundred_checks_with_a_run_of_each_counterexample_stay_below_one_megabyte() -> None:
-    """Twelve events each, with the words of a real one: few are drawn, the others told in lines, and none is left."""
+    """Twelve events each, with the words of a real one: few are drawn, the others listed, and none is left."""
     report = many(500)
-    told = {"refused": "the reference has [0.02053, 0.008292, 0.004715, ...] here", "harm": "GA-EQ-001 breaks"}
+    stated = {"refused": "the reference has [0.02053, 0.008292, 0.004715, ...] here", "harm": "GA-EQ-001 breaks"}
     ticks = [
         {"event": "accumulate", "after": "[0.04107, 0.01658, 0.009431, ...]", "note": "", "refused": "", "harm": ""}
         for _ in range(12)
     ]
-    ticks[3] |= told
+    ticks[3] |= stated
     trace = {"title": "GA-EQ-001, linear/N=2", "start": "", "ticks": ticks}
     own = [c for c in report["checks"] if c.get("counterexample")]
     killed = [k for c in report["checks"] for k in c["controls"] if k.get("counterexample")]

@@ -36,8 +36,8 @@ def section(page: str, name: str) -> str:
     return page[start : page.index("</section>", start)]
 
 
-def absent(report: Report, standing: str = "absent") -> None:
-    report["rounding"] = {"standing": standing, "reason": f"it is {standing}; make it", "document": None}
+def absent(report: Report, status: str = "absent") -> None:
+    report["rounding"] = {"status": status, "reason": f"it is {status}; make it", "document": None}
 
 
 def test_every_threshold_is_shown_in_every_format(green: Report) -> None:
@@ -53,7 +53,7 @@ def test_every_threshold_is_shown_in_every_format(green: Report) -> None:
 
 
 def test_a_stale_study_is_called_stale_wherever_it_is_shown(green: Report) -> None:
-    green["rounding"] |= {"standing": "stale", "reason": "rounding/answer.py changed"}
+    green["rounding"] |= {"status": "stale", "reason": "rounding/answer.py changed"}
     page, text = section(html.render(green), "rounding"), markdown.render(green)
     assert "STALE" in page
     assert "rounding/answer.py changed" in page
@@ -65,12 +65,12 @@ def test_a_stale_study_is_called_stale_wherever_it_is_shown(green: Report) -> No
     assert page.count(" buffer (stale)") == 3
 
 
-@pytest.mark.parametrize("standing", ["absent", "rejected"])
-def test_a_study_that_is_not_there_is_told(green: Report, standing: str) -> None:
-    absent(green, standing)
+@pytest.mark.parametrize("status", ["absent", "rejected"])
+def test_a_study_that_is_not_there_is_told(green: Report, status: str) -> None:
+    absent(green, status)
     page, text = section(html.render(green), "rounding"), markdown.render(green)
-    assert f"{standing.upper()}: it is {standing}; make it." in page
-    assert f"{standing.upper()}: it is {standing}; make it." in text
+    assert f"{status.upper()}: it is {status}; make it." in page
+    assert f"{status.upper()}: it is {status}; make it." in text
     assert "<svg" not in page
     assert "discharged" not in page
     assert "No threshold and no plot can be shown." in page
@@ -80,13 +80,13 @@ def test_a_study_that_is_not_there_is_told(green: Report, standing: str) -> None
     "lie",
     [
         lambda r: r["rounding"].update(document=None),
-        lambda r: r["rounding"].update(standing="absent"),
-        lambda r: r["rounding"].update(standing="proved"),
+        lambda r: r["rounding"].update(status="absent"),
+        lambda r: r["rounding"].update(status="proved"),
         lambda r: r["rounding"]["document"]["series"][0]["points"][1].update(attained="1"),
         lambda r: r["kernels"]["relies"][1].update(state="HOLDS"),
         lambda r: r["kernels"]["relies"][0].update(operator="divine"),
         lambda r: r["kernels"]["documents"][0]["rows"][0].update(outcome="REFUTED"),
-        lambda r: r["kernels"]["documents"][0].update(standing="rejected"),
+        lambda r: r["kernels"]["documents"][0].update(status="rejected"),
         lambda r: r["kernels"]["documents"][0].update(rows=[]),
     ],
 )
@@ -103,7 +103,7 @@ def test_the_report_schema_takes_both_sections_and_traces(green: Report) -> None
     data = json.loads(jsonreport.render(green))
     assert [e.message for e in validator.iter_errors(data)] == []
     for damage in (
-        lambda r: r["rounding"].update(standing="fine"),
+        lambda r: r["rounding"].update(status="fine"),
         lambda r: r["kernels"]["relies"][0].update(state="FINE"),
         lambda r: r["kernels"]["documents"][0]["rows"][0].pop("claim"),
         lambda r: r.pop("rounding"),
@@ -137,8 +137,8 @@ def test_the_plot_is_true_to_the_numbers(green: Report) -> None:
         assert heights == {f"{y.at(float(v)):.1f}" for v in asked}
         assert asked <= {t.text for t in svg.findall("text[@class='tick']")}
         assert len(asked) == (1 if series["buffer"] == "fp32" else 2)
-        told = svg.get("aria-label") or ""
-        assert "Proven bound and attained error" in told
+        stated = svg.get("aria-label") or ""
+        assert "Proven bound and attained error" in stated
 
 
 def test_the_axes_hold_every_number_and_grow_by_powers_of_two() -> None:
@@ -166,7 +166,7 @@ def test_a_series_with_nothing_above_zero_has_no_panel() -> None:
 
 
 def test_kernels_are_told_by_operator_dtype_and_device(green: Report) -> None:
-    [document] = [d for d in green["kernels"]["documents"] if d["standing"] == "fresh"]
+    [document] = [d for d in green["kernels"]["documents"] if d["status"] == "fresh"]
     document["rows"] += [
         {**document["rows"][0], "section": "matmul", "operator": "matmul", "flags": {"allow_tf32": tf32},
          "outcome": outcome, "mismatches": off, "ratio": worst, "names": names, "reason": ""}
@@ -272,7 +272,7 @@ def test_documents_of_two_machines_and_thirty_traces_leave_the_page_below_its_si
     absent(bare)
     bare["kernels"] = {"documents": [], "relies": []}
     before = len(html.render(bare).encode())
-    [document] = [d for d in green["kernels"]["documents"] if d["standing"] == "fresh"]
+    [document] = [d for d in green["kernels"]["documents"] if d["status"] == "fresh"]
     rows = [{**document["rows"][0], "operator": f"buf.add_(g / {n}) transformer", "ratio": 0.5} for n in range(250)]
     green["kernels"]["documents"] = [
         {**document, "path": f"kernels/{d}.json", "rows": rows + document["rows"]} for d in "ab"

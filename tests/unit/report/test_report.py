@@ -16,7 +16,7 @@ from gradproof.contract.model import Contract, load
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import Standing, record
+from gradproof.evidence.record import EvidenceStatus, record
 from gradproof.report import build as reports, consistency
 from gradproof.report.formats import html, jsonreport, markdown, terminal
 from gradproof.session import Options, Session
@@ -44,7 +44,8 @@ def right(of: Check) -> Finding:
 def built(toy: Workspace, make: Maker = right, state: str = "complete", fresh: bool = True) -> dict[str, Any]:
     contract: Contract = load(toy.contracts()[0])
     checks = plan(contract)
-    held = {c.id: Standing(record(c, make(c), seconds=1.0), fresh, "" if fresh else "old", f"{toy.reports}/x.json")
+    why = "" if fresh else "old"
+    held = {c.id: EvidenceStatus(record(c, make(c), seconds=1.0), fresh, why, f"{toy.reports}/x.json")
             for c in checks}  # fmt: skip
     made = judge(checks, held, policy_of(contract, "ci"))
     return reports.build(contract, toy, made, profile="ci", run_state=state, seconds=2.0)

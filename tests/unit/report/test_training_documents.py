@@ -32,36 +32,36 @@ def committed(name: str) -> Json:
     return data | {"sources": sources_of(study, Workspace(ROOT, ROOT / "reports"))}
 
 
-def standing(tmp_path: Path, name: str, data: Json | str | None, root: Path = ROOT) -> tuple[str, str]:
+def status(tmp_path: Path, name: str, data: Json | str | None, root: Path = ROOT) -> tuple[str, str]:
     """How a document stands that lies in the reports of this checkout, or of `root`."""
     reports = tmp_path / "reports"
     reports.mkdir(exist_ok=True)
     if data is not None:
         (reports / name).write_text(data if isinstance(data, str) else json.dumps(data), encoding="utf-8")
     [row] = [r for r in studies.training(Workspace(root, reports)) if r["name"] == name]
-    return row["standing"], row["reason"]
+    return row["status"], row["reason"]
 
 
 @pytest.mark.parametrize("study", TRAINING, ids=lambda s: str(s.file))
 def test_the_committed_documents_are_believed(study: studies.Study) -> None:
     path = ROOT / "reports" / study.file
     jsonschema.validate(json.loads(path.read_text(encoding="utf-8")), schemas()[study.file.replace(".", ".schema.")])
-    rows = {r["name"]: r["standing"] for r in studies.training(Workspace(ROOT, ROOT / "reports"))}
+    rows = {r["name"]: r["status"] for r in studies.training(Workspace(ROOT, ROOT / "reports"))}
     assert rows[study.file] in ("fresh", "stale")
 
 
 @pytest.mark.parametrize("name", ["deterministic.json", "tokens.json"])
 def test_a_document_is_fresh_until_a_file_changes(name: str, tmp_path: Path) -> None:
     data = committed(name)
-    assert standing(tmp_path, name, data)[0] == "fresh"
+    assert status(tmp_path, name, data)[0] == "fresh"
     first = next(iter(data["sources"]))
     for changed, word in (
         ({**data["sources"], first: "0" * 64}, f"{first} changed"),
         ({k: v for k, v in data["sources"].items() if k != first}, f"{first} is new"),
         ({**data["sources"], "models/old.py": "0" * 64}, "models/old.py is gone"),
     ):
-        told, reason = standing(tmp_path, name, {**data, "sources": changed})
-        assert told == "stale"
+        stated, reason = status(tmp_path, name, {**data, "sources": changed})
+        assert stated == "stale"
         assert word in reason
         assert "make it with: python -m" in reason
 
@@ -92,15 +92,15 @@ FORGED: dict[str, tuple[str, Callable[[Json], Any]]] = {
 def test_a_forged_document_is_rejected_with_a_reason(name: str, tmp_path: Path) -> None:
     file, change = FORGED[name]
     data = copy.deepcopy(committed(file))
-    assert standing(tmp_path, file, data)[0] == "fresh"
+    assert status(tmp_path, file, data)[0] == "fresh"
     change(data)
-    told, reason = standing(tmp_path, file, data)
-    assert (told, reason.partition(":")[0]) == ("rejected", f"{file} is rejected")
+    stated, reason = status(tmp_path, file, data)
+    assert (stated, reason.partition(":")[0]) == ("rejected", f"{file} is rejected")
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"schema": "gradproof-tokens/1"}', "\x00"])
 def test_what_is_no_document_is_rejected(text: str, tmp_path: Path) -> None:
-    assert standing(tmp_path, "tokens.json", text)[0] == "rejected"
+    assert status(tmp_path, "tokens.json", text)[0] == "rejected"
 
 
 def maker(root: Path, text: str = "import symbolic.other\n") -> Path:
@@ -114,18 +114,18 @@ def maker(root: Path, text: str = "import symbolic.other\n") -> Path:
 def test_a_source_that_is_edited_makes_its_document_stale(tmp_path: Path) -> None:
     root = maker(tmp_path)
     data = committed("tokens.json") | {"sources": sources_of(TOKENS, Workspace(root, root / "reports"))}
-    assert standing(tmp_path, "tokens.json", data, root)[0] == "fresh"
+    assert status(tmp_path, "tokens.json", data, root)[0] == "fresh"
     (root / "symbolic" / "other.py").write_text("import json  # edited\n", encoding="utf-8")
-    assert standing(tmp_path, "tokens.json", data, root)[0] == "stale"
+    assert status(tmp_path, "tokens.json", data, root)[0] == "stale"
     maker(root, "def broken(:\n")
-    told, reason = standing(tmp_path, "tokens.json", data, root)
-    assert (told, "cannot be read" in reason) == ("stale", True)
+    stated, reason = status(tmp_path, "tokens.json", data, root)
+    assert (stated, "cannot be read" in reason) == ("stale", True)
 
 
 def test_a_document_is_absent_where_it_could_be_made_and_nothing_elsewhere(tmp_path: Path) -> None:
     assert studies.training(Workspace(tmp_path, tmp_path / "reports")) == []
-    told, reason = standing(tmp_path, "tokens.json", None, maker(tmp_path))
-    assert (told, "python -m symbolic.tokens.study" in reason) == ("absent", True)
+    stated, reason = status(tmp_path, "tokens.json", None, maker(tmp_path))
+    assert (stated, "python -m symbolic.tokens.study" in reason) == ("absent", True)
 
 
 def test_a_source_that_changes_under_a_run_is_refused() -> None:
@@ -162,20 +162,18 @@ def test_the_measured_files_are_those_of_the_runs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("stated", "words"),
     [("fresh", "tokens.json: fresh: why."), ("stale", "tokens.json: STALE, it speaks"), ("absent", "ABSENT: why.")],
 )
-def test_a_report_tells_how_a_document_stands(told: str, words: str) -> None:
+def test_a_report_tells_how_a_document_stands(stated: str, words: str) -> None:
     report = sample.green()
-    report["studies"] = [{"name": "tokens.json", "standing": told, "reason": "why"}]
+    report["studies"] = [{"name": "tokens.json", "status": stated, "reason": "why"}]
     consistency.require(report)
     assert words in markdown.render(report)
     assert words in html.render(report)
 
 
-@pytest.mark.parametrize(
-    "rows", [[{"name": "tokens.json", "standing": "green", "reason": "why"}], [{"name": "x"}], None]
-)
+@pytest.mark.parametrize("rows", [[{"name": "tokens.json", "status": "green", "reason": "why"}], [{"name": "x"}], None])
 def test_a_standing_that_is_none_is_refused(rows: Any) -> None:
     report = sample.green() | {"studies": rows}
     with pytest.raises(GradproofError):

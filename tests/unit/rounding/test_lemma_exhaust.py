@@ -146,7 +146,7 @@ def test_another_rounding_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_promises_on_integers_are_those_on_rationals() -> None:
     """On right and wrong results alike: what a vectorised promise accepts, its meaning on rationals accepts."""
-    told = {name: [0, 0] for name in ADD_CHECKS}
+    stated = {name: [0, 0] for name in ADD_CHECKS}
     rows = [(s, x) for row, column in exhaust.pairs(TINY) for s, x in zip(row, column, strict=True)]
     s, x = (np.array(v, dtype=np.int64) for v in zip(*rows, strict=True))
     for off in (-4, -1, 0, 1, 2, 8):
@@ -157,9 +157,9 @@ def test_the_promises_on_integers_are_those_on_rationals() -> None:
             kept = np.broadcast_to(check(a), s.shape)
             for i in np.flatnonzero(r.t <= 28):
                 parts = (Fraction(int(v)) * TINY.tiny for v in (a.z[i], r.t[i], s[i], x[i]))
-                told[name][int(kept[i])] += 1
+                stated[name][int(kept[i])] += 1
                 assert not kept[i] or ADD_FORMS[name].holds(Step(TINY, *parts)), name
-    assert all(min(both) > 0 for both in told.values()), told
+    assert all(min(both) > 0 for both in stated.values()), stated
 
 
 def test_ratios_round_as_rationals_do() -> None:
@@ -175,7 +175,7 @@ def test_ratios_round_as_rationals_do() -> None:
 
 
 def test_the_promises_on_ratios_are_those_on_rationals() -> None:
-    told = {name: [0, 0] for name in RATIO_CHECKS}
+    stated = {name: [0, 0] for name in RATIO_CHECKS}
     num = np.arange(0, 130)
     den = np.full_like(num, 5)
     good = round_ratio(num, den, TINY.p)
@@ -185,9 +185,9 @@ def test_the_promises_on_ratios_are_those_on_rationals() -> None:
         for name, check in RATIO_CHECKS.items():
             for i, kept in enumerate(np.broadcast_to(check(r), num.shape)):
                 c = Step(TINY, Fraction(int(num[i]), 5) * TINY.tiny, Fraction(int(t[i])) * TINY.tiny)
-                told[name][int(kept)] += 1
+                stated[name][int(kept)] += 1
                 assert not kept or ROUND_FORMS[name].holds(c), (name, c)
-    assert all(min(both) > 0 for both in told.values()), told
+    assert all(min(both) > 0 for both in stated.values()), stated
 
 
 def _batches(f: Format) -> list[Any]:

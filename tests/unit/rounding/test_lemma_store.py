@@ -64,7 +64,7 @@ def test_what_was_discharged_is_given(folder: Path) -> None:
 def test_every_lemma_of_the_repository_is_discharged() -> None:
     """What ships with the package, against the texts as they are now."""
     assert len(require(LEMMAS)) == len(LEMMAS)
-    assert set(lemmas.standings().values()) == {"proved"}
+    assert set(lemmas.statuses().values()) == {"proved"}
 
 
 def test_the_counts_of_the_repository_are_whole() -> None:
@@ -250,7 +250,7 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert lemmas.main(["--list"]) == 0
     assert len(capsys.readouterr().out.splitlines()) == len(LEMMAS)
     assert lemmas.main(["--check"]) == 0
-    monkeypatch.setattr(lemmas, "standings", lambda: {QUICK: "stale"})
+    monkeypatch.setattr(lemmas, "statuses", lambda: {QUICK: "stale"})
     assert lemmas.main(["--check"]) == 1
     with pytest.raises(SystemExit):
         lemmas.main(["--rebuild", "add/fp8/half-ulp"])

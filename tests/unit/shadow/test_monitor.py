@@ -44,7 +44,7 @@ RANKS = 3
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def told_by(tally: Tally) -> tuple[dict[str, Any], list[float]]:
+def stated_by(tally: Tally) -> tuple[dict[str, Any], list[float]]:
     """What a monitor tells of the real loop in a world of three, and the loop's own losses."""
     losses: list[float] = []
     with world_of(RANKS), Monitor(tally, windows=6) as monitor:
@@ -52,24 +52,24 @@ def told_by(tally: Tally) -> tuple[dict[str, Any], list[float]]:
     return monitored(monitor), losses
 
 
-def mistakes(told: dict[str, Any], losses: Iterable[float]) -> set[str]:
+def mistakes(stated: dict[str, Any], losses: Iterable[float]) -> set[str]:
     """Where it differs from what is known of the loop: ten micro-batches of four rows an epoch, N = 4, one overflow."""
-    rows = [(r["epoch"], r["passes"], r["performed"], r["skipped"], r["complete"]) for r in told["epochs"]["rows"]]
+    rows = [(r["epoch"], r["passes"], r["performed"], r["skipped"], r["complete"]) for r in stated["epochs"]["rows"]]
     found = {
-        "effective": told["effective"]["samples"] != 4 * 4 * RANKS,
+        "effective": stated["effective"]["samples"] != 4 * 4 * RANKS,
         "epochs": rows != [(1, 10, 2, 1, True), (2, 10, 3, 0, True)],
-        "run": [(r["passes"], r["performed"], r["skipped"]) for r in told["steps"]] != [(20, 5, 1)],
-        "scaler": told["scalers"] != [{"performed": 5, "skipped": 1, "scale": 512.0}],
-        "losses": [r["loss"] for r in told["losses"]] != pytest.approx(list(losses), rel=1e-6),
+        "run": [(r["passes"], r["performed"], r["skipped"]) for r in stated["steps"]] != [(20, 5, 1)],
+        "scaler": stated["scalers"] != [{"performed": 5, "skipped": 1, "scale": 512.0}],
+        "losses": [r["loss"] for r in stated["losses"]] != pytest.approx(list(losses), rel=1e-6),
     }
     return {name for name, wrong in found.items() if wrong}
 
 
 def test_a_real_training_is_told_as_it_was() -> None:
-    told, losses = told_by(Tally())
-    assert mistakes(told, losses) == set()
-    assert told["effective"]["sizes"] == [4, 4, 4, 4]
-    text = " ".join(monitoring.monitoring_lines(told))
+    stated, losses = stated_by(Tally())
+    assert mistakes(stated, losses) == set()
+    assert stated["effective"]["sizes"] == [4, 4, 4, 4]
+    text = " ".join(monitoring.monitoring_lines(stated))
     for words in (
         "4 x 4 x 3 = 48 samples",
         "2 optimizer steps and 1 skipped",
@@ -92,7 +92,7 @@ RED = {
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_wrong_monitor_is_seen(name: str) -> None:
-    assert RED[name] in mistakes(*told_by(MUTANTS[name].subject()))
+    assert RED[name] in mistakes(*stated_by(MUTANTS[name].subject()))
 
 
 def running() -> Callable[[Tensor, Tensor], None]:
@@ -242,7 +242,7 @@ def test_epochs_that_a_loader_does_not_tell_are_not_guessed() -> None:
             yield next(other)
 
     turns = run(in_turn())
-    assert monitored(turns)["epochs"] == {"told_by": "", "why": MIXED, "rows": []}
+    assert monitored(turns)["epochs"] == {"stated_by": "", "why": MIXED, "rows": []}
 
 
 def test_validation_between_two_micro_batches_is_no_epoch() -> None:
@@ -272,10 +272,10 @@ def test_two_optimizers_have_no_effective_batch() -> None:
         for optimizer in both * 2:
             critic(generator(torch.randn(2, 3))).mean().backward()
             optimizer.step()
-    told = monitored(monitor)
-    assert told["effective"]["samples"] is None
-    assert told["effective"]["why"] == SEVERAL
-    assert [(row["optimizer"], row["performed"]) for row in told["steps"]] == [("0 SGD", 2), ("1 SGD", 2)]
+    stated = monitored(monitor)
+    assert stated["effective"]["samples"] is None
+    assert stated["effective"]["why"] == SEVERAL
+    assert [(row["optimizer"], row["performed"]) for row in stated["steps"]] == [("0 SGD", 2), ("1 SGD", 2)]
 
 
 def test_a_fused_optimizer_s_skip_is_no_step() -> None:

@@ -124,7 +124,7 @@ SCALED: dict[str, tuple[Callable[[Any, Tensor], Tensor], bool]] = {
 
 @pytest.mark.parametrize("name", SCALED)
 def test_only_the_scaler_s_own_product_is_taken_out(name: str) -> None:
-    share, told = SCALED[name]
+    share, stated = SCALED[name]
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
@@ -135,7 +135,7 @@ def test_only_the_scaler_s_own_product_is_taken_out(name: str) -> None:
             share(scaler, loss).backward()  # type: ignore[no-untyped-call]
             right.append(float(loss.detach()))
         scaler.step(optimizer)
-    due = pytest.approx(right, rel=1e-6) if told else [None] * N
+    due = pytest.approx(right, rel=1e-6) if stated else [None] * N
     assert [row["loss"] for row in monitored(monitor)["losses"]] == due
 
 
@@ -152,8 +152,8 @@ def test_gradients_that_were_zeroed_inside_a_window_have_no_effective_batch(of: 
                 (owner if wrong else other).zero_grad()
             optimizer.step()
             owner.zero_grad()
-        told = monitored(monitor)["effective"]
-        assert (told["samples"], told["why"]) == ((None, DROPPED) if wrong else (2 * N, ""))
+        stated = monitored(monitor)["effective"]
+        assert (stated["samples"], stated["why"]) == ((None, DROPPED) if wrong else (2 * N, ""))
 
 
 def test_a_closure_that_is_called_again_has_no_effective_batch() -> None:

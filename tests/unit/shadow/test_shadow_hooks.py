@@ -151,8 +151,8 @@ def test_an_act_is_seen(name: str, tensors: bool) -> None:
     """Once for every parameter, and as nothing else."""
     act, kind = ACTS[name]
     seen = watched(act, tensors)
-    told = [p for d in seen.details(kind) for p in d["params"]]
-    assert sorted(told) == ["bias", "weight"]
+    stated = [p for d in seen.details(kind) for p in d["params"]]
+    assert sorted(stated) == ["bias", "weight"]
     assert {"zero", "assign", "touch", "clip"} & set(seen.kinds()) <= {kind}
 
 
@@ -180,7 +180,7 @@ def test_checkpointing_is_one_micro_batch() -> None:
 
 
 def test_a_closure_steps_after_its_backward() -> None:
-    """The step is told when the closure has returned."""
+    """The step is reported when the closure has returned."""
     sink = Seen()
     with Hooks(sink):
         model, optimizer = small()

@@ -178,8 +178,8 @@ def test_a_bug_is_found_at_its_line(name: str) -> None:
     edits, scaled, obligation, line = BROKEN[name]
     found, text = judged(edits, scaled=scaled)
     lines = text.splitlines()
-    told = [(b.obligation, lines[b.place.line - 1]) for b in found.broken]
-    assert any(o == obligation and line in at for o, at in told), told
+    stated = [(b.obligation, lines[b.place.line - 1]) for b in found.broken]
+    assert any(o == obligation and line in at for o, at in stated), stated
 
 
 @pytest.mark.parametrize("n", [1, 4])

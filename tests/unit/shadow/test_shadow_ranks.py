@@ -77,8 +77,8 @@ def test_every_recording_begins_anew_in_a_fork_of_one_process(pool: Pool, capfd:
     record(1)
     assert first is not None
     assert pool._process is first
-    told = capfd.readouterr().err
-    assert told.count("rank 0 of 2, call 1") == told.count("rank 1 of 2, call 1") == 2
+    stated = capfd.readouterr().err
+    assert stated.count("rank 0 of 2, call 1") == stated.count("rank 1 of 2, call 1") == 2
 
 
 def test_a_rank_that_ends_early_ends_the_others(pool: Pool) -> None:
@@ -106,14 +106,14 @@ def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     )
     own = os.pathsep.join([str(rank_pool.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own})
-    told = tmp_path / "waiting"
+    stated = tmp_path / "waiting"
     for _ in range(3000):
-        if told.exists() and told.read_text():
+        if stated.exists() and stated.read_text():
             break
         time.sleep(0.1)
     parent.send_signal(signal.SIGKILL)
     parent.wait()
-    assert gone(int(told.read_text()))
+    assert gone(int(stated.read_text()))
 
 
 @pytest.mark.parametrize("name", ["correct", "per_rank_token_means", "world_forgotten", "ranks_read_the_same"])

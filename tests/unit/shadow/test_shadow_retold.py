@@ -1,4 +1,4 @@
-"""A refuted real step is told as the events of its run, with the one that is to blame marked, and no earlier one."""
+"""A refuted real step is shown as the events of its run, with the one that is to blame marked, and no earlier one."""
 
 from __future__ import annotations
 

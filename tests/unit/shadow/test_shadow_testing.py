@@ -1,4 +1,4 @@
-"""assert_accumulates and the pytest fixture, with the engine that answers what it is told."""
+"""assert_accumulates and the pytest fixture, with the engine that answers what a test asks for."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_weights_changed_between_two_steps_are_blamed_on_their_line() -> None:
 
 
 def test_lbfgs_is_not_refuted() -> None:
-    """What its Python numbers do is not known; that it evaluates its closure several times is no offence."""
+    """What its Python numbers do is not known; that it evaluates its closure several times is no violation."""
     found = said("evaluated_twice")
     assert found.outcome is OPAQUE
     assert "flowed" in str(found.result("GA-EQ-001").details)

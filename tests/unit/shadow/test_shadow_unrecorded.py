@@ -125,7 +125,7 @@ def test_the_place_is_the_function(tmp_path: Any) -> None:
 
 
 def test_a_step_that_carries_state_from_call_to_call_is_no_false_alarm() -> None:
-    """Recorded twice from one seed it differs, so that a plain call has nothing to agree with; and that is told."""
+    """Recorded twice from one seed it differs, so that a plain call has nothing to agree with; and that is reported."""
     model = nn.Linear(3, 2)
 
     def step(run: Any) -> None:

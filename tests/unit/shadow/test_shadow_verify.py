@@ -270,9 +270,9 @@ def test_rounding_at_a_jump_is_no_hidden_write(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_jump_at_all_other_values_is_not_decided(monkeypatch: pytest.MonkeyPatch) -> None:
-    (trouble,) = session.disagreement(at_a_jump(monkeypatch, {1, *session.AGAIN}))
-    assert trouble.outcome is OPAQUE
-    assert "at other values" in trouble.reason
+    (precondition,) = session.disagreement(at_a_jump(monkeypatch, {1, *session.AGAIN}))
+    assert precondition.outcome is OPAQUE
+    assert "at other values" in precondition.reason
 
 
 def test_a_hidden_write_at_other_values_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:

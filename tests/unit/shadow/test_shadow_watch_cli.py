@@ -1,4 +1,4 @@
-"""`gradproof watch`: the script stays itself, its exit code is told, and what was seen of it is judged."""
+"""`gradproof watch`: the script stays itself, its exit code is reported, and what was seen of it is judged."""
 
 from __future__ import annotations
 

@@ -13,9 +13,9 @@ from toy_workspace import answer, check
 from gradproof.contract.model import load
 from gradproof.core.check import Check
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
-from gradproof.evidence.record import Standing, record
+from gradproof.evidence.record import EvidenceStatus, record
 from gradproof.report.views import backing_words
-from gradproof.rounding.lemma_store import told
+from gradproof.rounding.lemma_store import stated
 from gradproof.verdict.judge import Verdict, families, judge, lemma_lines, shortfall, words
 from gradproof.verdict.plan import Clause, Policy, Required, plan, policy_of
 
@@ -28,14 +28,14 @@ NAMES = ["add/fp32/half-ulp", "round/fp32/exact", "add/fp16/grid", "multiply/fp3
 def chain_stats() -> dict[str, Any]:
     """What a linear chain writes down."""
     row = {"clause": "T-1", "label": "N=4", "sha256": "a" * 64, "rows": 9, "contracts": NAMES}
-    return {"certificates": [{**row, "bound": "1/3", "claimed": "1/2"}], "lemmas": told(NAMES)}
+    return {"certificates": [{**row, "bound": "1/3", "claimed": "1/2"}], "lemmas": stated(NAMES)}
 
 
 def ruled(of: Check, stats: dict[str, Any], required: Required = BOTH) -> Verdict:
     """The verdict on a proof that holds, with this backing."""
     evidence = record(of, answer(of, stats=stats))
     policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), backing=required)
-    return judge([of], {of.id: Standing(evidence, True)}, policy)
+    return judge([of], {of.id: EvidenceStatus(evidence, True)}, policy)
 
 
 CHAIN = check(strategy="linear_chain")
@@ -170,8 +170,8 @@ def test_step_contracts_need_a_row_for_every_lemma_that_is_named(required: Requi
     one = check(strategy="step_contract", params={**CHAIN.params, "lemmas": ["round/fp32/*"]})
     names = ["round/fp32/half-ulp", "round/fp32/relative", "round/fp32/subnormal", "round/fp32/grid"]
     all_of_them = [*names, "round/fp32/exact", "round/fp32/ftz"]
-    assert ruled(one, {"lemmas": told(all_of_them)}, required).exit is Exit.MET
-    made = ruled(one, {"lemmas": told(names)}, required)
+    assert ruled(one, {"lemmas": stated(all_of_them)}, required).exit is Exit.MET
+    made = ruled(one, {"lemmas": stated(names)}, required)
     assert (made.exit, "round/fp32/exact" in " ".join(made.reasons)) == (Exit.OPEN, True)
     assert ruled(one, {}, required).exit is Exit.OPEN
 
@@ -190,9 +190,9 @@ def test_a_stub_needs_the_lemmas_that_it_names() -> None:
     stub = check("STUB-1", kind=Kind.STUB, obligations=(), params={"lemmas": ["round/fp16/grid"]})
     rests = check("K-1", depends=("STUB-1",))
     policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),))
-    for stats, exit_ in (({"lemmas": told(["round/fp16/grid"])}, Exit.MET), ({}, Exit.OPEN)):
-        held = {"STUB-1": Standing(record(stub, answer(stub, stats=stats)), True)}
-        held["K-1"] = Standing(record(rests, answer(rests)), True)
+    for stats, exit_ in (({"lemmas": stated(["round/fp16/grid"])}, Exit.MET), ({}, Exit.OPEN)):
+        held = {"STUB-1": EvidenceStatus(record(stub, answer(stub, stats=stats)), True)}
+        held["K-1"] = EvidenceStatus(record(rests, answer(rests)), True)
         assert judge([stub, rests], held, policy).exit is exit_
 
 

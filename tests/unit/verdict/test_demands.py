@@ -12,7 +12,7 @@ from toy_workspace import answer, check
 from gradproof.contract.settings import Demands, Least, Waiver, stricter, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome, Reach
-from gradproof.evidence.record import Standing
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.judge import Verdict, required
 from gradproof.verdict.plan import Clause, Policy, outdated, shortcoming
 
@@ -22,24 +22,24 @@ WAIVER = Waiver("T-1", Layer.CUDA, "ann", "no GPU", TODAY)
 BOTH = replace(POLICY, clauses=(Clause("T-1", (Layer.SMT, Layer.CUDA)),))
 
 
-def proof(reach: Reach = Reach.BOUNDED, value: int = 8) -> tuple[Check, Standing]:
+def proof(reach: Reach = Reach.BOUNDED, value: int = 8) -> tuple[Check, EvidenceStatus]:
     one = check("K-1", bounds=(Bound("micro_batches", value, "toy"),))
     return one, dated(stands(one, replace(answer(one), reach=reach)), NOW)
 
 
-def dated(standing: Standing, when: datetime) -> Standing:
-    assert standing.evidence is not None
-    return replace(standing, evidence={**standing.evidence, "finished_at": when.isoformat()})
+def dated(status: EvidenceStatus, when: datetime) -> EvidenceStatus:
+    assert status.evidence is not None
+    return replace(status, evidence={**status.evidence, "finished_at": when.isoformat()})
 
 
-def run(outcome: Outcome = Outcome.HOLDS, when: datetime = NOW) -> tuple[Check, Standing | None]:
+def run(outcome: Outcome = Outcome.HOLDS, when: datetime = NOW) -> tuple[Check, EvidenceStatus | None]:
     one = check("F-1@cuda-fp32", kind=Kind.TORCH, layer=Layer.CUDA)
     if outcome is Outcome.NOT_RUN:
         return one, None
     return one, dated(stands(one, finding_of(one, outcome)), when)
 
 
-def judged(*pairs: tuple[Check, Standing | None], policy: Policy, **demands: object) -> Verdict:
+def judged(*pairs: tuple[Check, EvidenceStatus | None], policy: Policy, **demands: object) -> Verdict:
     asked = Demands(now=NOW, **demands)  # type: ignore[arg-type]
     gate = (GATE, dated(stands(GATE), NOW))
     return verdict(*pairs, gate, policy=replace(policy, demands=asked), gate=False)
@@ -112,7 +112,7 @@ def test_a_waiver_excuses_what_is_open_until_its_last_day() -> None:
     made = judged(proof(), run(Outcome.NOT_RUN), policy=BOTH, waivers=(WAIVER,))
     assert made.exit is Exit.MET
     assert made.obligations["T-1"].effect is Effect.OPEN
-    assert made.obligations["T-1"].excused == (WAIVER,)
+    assert made.obligations["T-1"].waived == (WAIVER,)
     assert [(w.state, w.cells) for w in made.waivers] == [("in force", ("T-1 x cuda",))]
     assert "waived by ann" in made.criteria[0].why
     assert made.criteria[0].why.startswith("0 of 1")
@@ -141,7 +141,7 @@ def test_a_waiver_of_one_cell_does_not_excuse_the_other() -> None:
     one = check("K-1")
     made = judged((one, None), run(Outcome.NOT_RUN), policy=BOTH, waivers=(WAIVER,))
     assert made.exit is Exit.OPEN
-    assert made.obligations["T-1"].excused == ()
+    assert made.obligations["T-1"].waived == ()
 
 
 def test_waivers_of_everything_leave_nothing_to_release() -> None:

@@ -22,7 +22,7 @@ from gradproof.core.outcome import (
     Reach,
 )
 from gradproof.evidence.audit import audit, belongs
-from gradproof.evidence.record import Standing, plain, record
+from gradproof.evidence.record import EvidenceStatus, plain, record
 from gradproof.verdict.judge import Verdict, judge, required
 from gradproof.verdict.plan import Clause, Criterion, Policy
 
@@ -37,11 +37,11 @@ def finding_of(of: Check, outcome: Outcome) -> Finding:
     return refutation(of) if outcome is Outcome.REFUTED else Finding(outcome, f"it is {outcome}")
 
 
-def stands(of: Check, finding: Finding | None = None, **more: Any) -> Standing:
-    return Standing(record(of, finding or answer(of)), more.pop("fresh", True), **more)
+def stands(of: Check, finding: Finding | None = None, **more: Any) -> EvidenceStatus:
+    return EvidenceStatus(record(of, finding or answer(of)), more.pop("fresh", True), **more)
 
 
-def verdict(*pairs: tuple[Check, Standing | None], policy: Policy = POLICY, gate: bool = True) -> Verdict:
+def verdict(*pairs: tuple[Check, EvidenceStatus | None], policy: Policy = POLICY, gate: bool = True) -> Verdict:
     """The verdict on these checks and a gate check that turned red as it should."""
     rows = [*pairs, *([(GATE, stands(GATE))] if gate else [])]
     return judge([c for c, _ in rows], {c.id: s for c, s in rows if s is not None}, policy)
@@ -107,9 +107,11 @@ def test_nothing_selected() -> None:
     assert judge([], {}, POLICY).exit is Exit.NOTHING
 
 
-@pytest.mark.parametrize("standing", [None, Standing(None, False, "rejected: edited"), Standing(None, True, "")])
-def test_missing_evidence_is_not_run(standing: Standing | None) -> None:
-    made = verdict((check(), standing))
+@pytest.mark.parametrize(
+    "status", [None, EvidenceStatus(None, False, "rejected: edited"), EvidenceStatus(None, True, "")]
+)
+def test_missing_evidence_is_not_run(status: EvidenceStatus | None) -> None:
+    made = verdict((check(), status))
     assert made.rulings["K-1"].outcome is Outcome.NOT_RUN
     assert made.exit is Exit.OPEN
 
@@ -358,7 +360,7 @@ def test_a_contract_that_names_no_model_discharges_nothing(params: dict[str, Any
 
 
 def test_the_reach_of_a_cell_is_that_of_the_model() -> None:
-    """What is known beyond it of another subject is told apart."""
+    """What is known beyond it of another subject is distinguished."""
     model, table, far = check(), check("K-2", subject=TABLE), {"reach": "all inputs"}
     rows = ((model, stands(model)), (table, stands(table, answer(table, **far))))
     cell = verdict(*rows).obligations["T-1"].cells[Layer.SMT]

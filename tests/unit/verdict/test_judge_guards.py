@@ -85,16 +85,16 @@ LATE = Finding(Outcome.TIMEOUT, "late")
 
 def test_a_waiver_excuses_no_obligation_that_is_broken() -> None:
     one = check()
-    excused = judged(proved(), (GPU, LATE), policy=ON_GPU, waivers=(waiver(),))
-    assert (excused.exit, excused.obligations["T-1"].excused) == (Exit.MET, (waiver(),))
+    waived = judged(proved(), (GPU, LATE), policy=ON_GPU, waivers=(waiver(),))
+    assert (waived.exit, waived.obligations["T-1"].waived) == (Exit.MET, (waiver(),))
     broken = judged((one, refutation(one)), (GPU, LATE), policy=ON_GPU, waivers=(waiver(),))
-    assert (broken.exit, broken.obligations["T-1"].excused) == (Exit.BROKEN, ())
+    assert (broken.exit, broken.obligations["T-1"].waived) == (Exit.BROKEN, ())
 
 
 @pytest.mark.parametrize("given", [waiver(days=-1), waiver("T-2"), waiver(layer=Layer.CPU)])
 def test_a_waiver_that_does_not_hold_here_excuses_nothing(given: Waiver) -> None:
     made = judged(proved(), (GPU, LATE), policy=ON_GPU, waivers=(given,))
-    assert (made.exit, made.obligations["T-1"].excused) == (Exit.OPEN, ())
+    assert (made.exit, made.obligations["T-1"].waived) == (Exit.OPEN, ())
     assert ("expired" in " ".join(made.reasons)) is (given.expires < TODAY)
 
 
@@ -105,8 +105,8 @@ def test_a_waiver_covers_required_cells_that_are_open_and_says_which() -> None:
     assert [(w.state, w.cells) for w in made.waivers] == [
         ("in force", cell), ("in force", cell), ("unused", ()), ("unused", ()), ("expired", cell)]  # fmt: skip
     assert [w.state for w in judged(proved(), (GPU, LATE), policy=BARE, waivers=every).waivers] == ["unused"] * 5
-    assert waiver().told().startswith("T-1 x cuda is waived by ann until ")
-    assert waiver(layer=None).told().startswith("T-1 is waived by ann until ")
+    assert waiver().stated().startswith("T-1 x cuda is waived by ann until ")
+    assert waiver(layer=None).stated().startswith("T-1 is waived by ann until ")
 
 
 def test_a_check_of_two_obligations_is_excused_by_both_or_not_at_all() -> None:
@@ -163,6 +163,6 @@ def test_an_age_and_a_reach_that_a_contract_asks_for_are_asked() -> None:
     least = made.least["T-1"]
     assert least == Least((Layer.SMT,), {Layer.SMT: Reach.ALL_INPUTS})
     assert shortcoming(least, Layer.SMT, [(check(), None)]) == "its reach is not stated, and all inputs is asked for"
-    told = shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.SAMPLED), (check(), Reach.BOUNDED)])
-    assert told == "its reach is bounded, and all inputs is asked for"
+    stated = shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.SAMPLED), (check(), Reach.BOUNDED)])
+    assert stated == "its reach is bounded, and all inputs is asked for"
     assert shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.ALL_INPUTS)]) == ""

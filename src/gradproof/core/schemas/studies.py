@@ -143,7 +143,7 @@ class Scaling(Shape):
     momentum: float
     seeds: Count
     runs: list[ScalingRun]
-    told: str
+    stated: str
     sources: dict[str, Sha256]
 
     @model_validator(mode="after")
@@ -157,8 +157,8 @@ class Scaling(Shape):
         rates = (same.rate == small.rate, scaled.rate == warmed.rate == self.k * small.rate)
         if not all([*large, *rates]) or (scaled.warm_up_steps, small.warm_up_steps) != (0, 0):
             raise ValueError("the batches or rates are not those of the rule")
-        if warmed.warm_up_steps < 1 or self.told != conclusion(self.runs):
-            raise ValueError("there is no warm-up, or what is told is not what the runs say")
+        if warmed.warm_up_steps < 1 or self.stated != conclusion(self.runs):
+            raise ValueError("there is no warm-up, or what is reported is not what the runs say")
         return self
 
 

@@ -1,7 +1,7 @@
 """Controls that are one thing under two names: a mutant that is the empty body, or another mutant, shows nothing new.
 
-Two subjects are twins when they are one object, or functions or classes with the same text: bytecode, constants, names,
-defaults and closures; names and docstrings do not count.
+Two subjects have the same code when they are one object, or functions or classes of the same text: bytecode, constants,
+names, defaults and closures. What they are called and their docstrings do not count.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _APART = {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "_
 _PLAIN = (bool, int, float, str, bytes, tuple, frozenset, type(None))
 
 
-def twins(one: Any, other: Any) -> bool:
+def same_code(one: Any, other: Any) -> bool:
     """Whether two subjects are the same thing."""
     if one is other:
         return True
@@ -50,13 +50,13 @@ def _members(one: type, other: type) -> bool:
 def _alike(one: Any, other: Any) -> bool:
     for kind in (staticmethod, classmethod):
         if isinstance(one, kind) and isinstance(other, kind):
-            return twins(one.__func__, other.__func__)
+            return same_code(one.__func__, other.__func__)
     if isinstance(one, _PLAIN) and type(one) is type(other):
         return bool(one == other)
-    return twins(one, other)
+    return same_code(one, other)
 
 
-def disown(rows: Sequence[tuple[Control, Any]], registry: Mapping[str, Any]) -> None:
+def drop_equivalent(rows: Sequence[tuple[Control, Any]], registry: Mapping[str, Any]) -> None:
     """Take back the kill of a control that is an earlier one under another name, and of an empty body in the registry.
 
     `rows` are controls after their runs, with their subjects, the empty body first; `registry` has the mutants by name.
@@ -65,11 +65,11 @@ def disown(rows: Sequence[tuple[Control, Any]], registry: Mapping[str, Any]) -> 
         others = [(c.name, s) for c, s in rows[:place]]
         if control.kind == "empty_body":
             others = [(name, m.subject) for name, m in registry.items() if name not in {c.name for c, _ in rows}]
-        name = next((n for n, other in others if subject is not None and twins(subject, other)), None)
+        name = next((n for n, other in others if subject is not None and same_code(subject, other)), None)
         if name is not None:
             is_ = "the empty body" if control.kind == "empty_body" else control.name
-            told = "the empty body" if name == rows[0][0].name else name
-            control.killed, control.reason = False, f"{is_} is {told} under another name"
+            stated = "the empty body" if name == rows[0][0].name else name
+            control.killed, control.reason = False, f"{is_} is {stated} under another name"
 
 
 def survivors(controls: Sequence[Control]) -> str:

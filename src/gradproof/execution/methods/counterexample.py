@@ -1,4 +1,4 @@
-"""A counterexample told as a window of events: what the wrong subject did, beside the reference on the same numbers.
+"""A counterexample shown as a window of events: what the wrong subject did, beside the reference on the same numbers.
 
 The first event at which the two differ, in kind or in the state after it, is the offending one: it is marked with what
 the reference does there. Nothing is marked that the two runs do not show. The clause breaks, at the latest, where the
@@ -20,9 +20,9 @@ from gradproof.arith import exact
 from gradproof.arith.soft import Ratio
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 
-# -- What a model does, told event by event to whoever listens; nothing is kept while nobody does.
+# -- What a model does, reported event by event to whoever listens; nothing is kept while nobody does.
 MOST = 4096
-"""Events that are kept, at most: a longer run is told up to here."""
+"""Events that are kept, at most: a longer run is reported up to here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ def heard() -> bool:
 
 @contextmanager
 def listening() -> Iterator[list[Said]]:
-    """The events told inside the block, in order; one listener at a time. Raises RuntimeError for a second one."""
+    """The events stated inside the block, in order; one listener at a time. Raises RuntimeError for a second one."""
     global _heard
     if _heard is not None:
         raise RuntimeError("somebody listens already")
@@ -74,13 +74,13 @@ def by_phase(subject: Any, kind: type) -> Any:
         if name.startswith("_") or not isfunction(getattr_static(kind, name)):
             continue
         try:
-            setattr(subject, name, _told(name, getattr(subject, name)))
+            setattr(subject, name, _stated(name, getattr(subject, name)))
         except (AttributeError, TypeError):
             return subject
     return subject
 
 
-def _told(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _stated(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
     def call(*args: Any, **kwargs: Any) -> Any:
         result = method(*args, **kwargs)
@@ -100,7 +100,7 @@ EXACT = Fraction(0)
 
 
 def events_during(run: Callable[[], Any]) -> list[Said]:
-    """What is told while something runs, as `events_of`."""
+    """What is reported while something runs, as `events_of`."""
     with listening() as said:
         run()
     return events_of(said)

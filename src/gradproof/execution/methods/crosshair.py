@@ -28,7 +28,7 @@ from gradproof.arith.soft import Ratio, Soft
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach
-from gradproof.execution.methods.controls import disown, remaining, survivors
+from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
 from gradproof.execution.methods.counterexample import CUT, EXACT, events_during, traced
 from gradproof.execution.methods.replay import instance, watched
 
@@ -176,10 +176,10 @@ def counted(checkable: ConditionCheckable, watch: Watch) -> ConditionCheckable:
         return ", ".join(f"{k}={v!r}" for k, v in args.arguments.items()), repr(returned)
 
     pre = [p if p.evaluate is None else replace(p, evaluate=guarded(p.evaluate)) for p in conditions.pre]
-    told = replace(
+    stated = replace(
         conditions, fn=entered, pre=pre, post=[replace(post, evaluate=judged)], counterexample_description_maker=kept
     )
-    return ConditionCheckable(checkable.ctxfn, replace(checkable.options, analysis_kind=()), told)
+    return ConditionCheckable(checkable.ctxfn, replace(checkable.options, analysis_kind=()), stated)
 
 
 def read(messages: Sequence[Any], watch: Watch) -> Answer:
@@ -311,7 +311,7 @@ class Trial:
         rows.append(self._replay("Python model, NumPy floats", subject, values, {"number": float}))
         return [r for r in rows if "NumPy has no" not in r["detail"]]
 
-    def retold(self, subject: Any, values: Mapping[str, Any], example: dict[str, Any]) -> None:
+    def replayed(self, subject: Any, values: Mapping[str, Any], example: dict[str, Any]) -> None:
         """Add the window of events to a reproduced counterexample."""
 
         def run(one: Any) -> Any:
@@ -345,7 +345,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
         _judge_covers(trial, covers, finding)
     if finding.outcome is Outcome.HOLDS:
         finding.controls = [_control(trial, control, subject) for control, subject in controls]
-        disown([(c, s) for c, (_, s) in zip(finding.controls, controls, strict=True)], {})
+        drop_equivalent([(c, s) for c, (_, s) in zip(finding.controls, controls, strict=True)], {})
         if left := survivors(finding.controls):
             finding.outcome, finding.reason = remaining(finding.controls), left
     finding.stats |= {
@@ -476,7 +476,7 @@ def _judge_subject(trial: Trial, workspace: Workspace, finding: Finding) -> None
         if not finding.replays[0]["reproduced"]:
             finding.outcome = Outcome.SPURIOUS
         else:
-            trial.retold(trial.reference, answer.values, finding.counterexample)
+            trial.replayed(trial.reference, answer.values, finding.counterexample)
             finding.replays += torch_replay(trial, workspace, answer.values)
     elif answer.outcome is Outcome.HOLDS:
         count, disagreement = sampled(contract)
@@ -505,7 +505,7 @@ def _judge_covers(trial: Trial, covers: Sequence[Callable[..., Contract]], findi
 
 
 def _control(trial: Trial, control: Control, subject: Any) -> Control:
-    """Put the same question about a mutant or the empty body; the harness is told neither name nor clause."""
+    """Put the same question about a mutant or the empty body; the harness gets neither name nor clause."""
     began = time.monotonic()
     try:
         answer = trial.ask(control.name, fresh(trial.harness, subject), CLAIM)
@@ -523,7 +523,7 @@ def _control(trial: Trial, control: Control, subject: Any) -> Control:
         elif not named:
             control.reason += f" (it is named for {control.clause})"
         elif control.kind == "mutant":
-            trial.retold(subject, answer.values, control.counterexample)
+            trial.replayed(subject, answer.values, control.counterexample)
     elif answer.outcome is Outcome.HOLDS:
         control.reason = "the contract finds nothing wrong with it"
     control.seconds = round(time.monotonic() - began, 3)

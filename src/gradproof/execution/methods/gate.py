@@ -14,7 +14,7 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Exit, Layer, Outcome, Reach
 from gradproof.evidence.environment import environment
-from gradproof.evidence.record import Standing, now, record
+from gradproof.evidence.record import EvidenceStatus, now, record
 from gradproof.execution import methods
 from gradproof.verdict.judge import Verdict, judge
 from gradproof.verdict.plan import Clause, Criterion, Policy
@@ -31,7 +31,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
     checks = [Check.from_json(data) for data in check.params["subchecks"]]
     found = {bug: _seeded(bug, [c for c in checks if c.subject.endswith(f"[{bug}]")], check, workspace) for bug in bugs}
     outcome = next((o for o, _, _ in found.values() if o is not Outcome.HOLDS), Outcome.HOLDS)
-    reason = "; ".join(told for o, told, _ in found.values() if o is outcome)
+    reason = "; ".join(stated for o, stated, _ in found.values() if o is outcome)
     clauses = {check.id: "HOLDS"} if outcome is Outcome.HOLDS else {}
     reach = Reach.SAMPLED if outcome is Outcome.HOLDS else None
     stats = {"seeded_bugs": {bug: row for bug, (_, _, row) in found.items()}}
@@ -44,8 +44,8 @@ def _seeded(
     """What one bug does to the gate: the outcome, why, and the judge's findings."""
     if not checks:
         return Outcome.WEAK, f"no proof and no fp32 run is named to kill {bug}, so the gate cannot see it", {}
-    standings = {c.id: _attempt(c, workspace) for c in checks}
-    verdict = judge([_freed(c) for c in checks], standings, _policy(checks, check.params["criteria"]))
+    statuses = {c.id: _attempt(c, workspace) for c in checks}
+    verdict = judge([_freed(c) for c in checks], statuses, _policy(checks, check.params["criteria"]))
     outcome, reason = _conclude(bug, verdict)
     rows = {name: [str(r.outcome), r.reason] for name, r in verdict.rulings.items()}
     criteria = {c.name: c.met for c in verdict.criteria}
@@ -59,7 +59,7 @@ def _freed(check: Check) -> Check:
     return Check.from_json({**check.to_json(), "depends": []})
 
 
-def _attempt(check: Check, workspace: Workspace) -> Standing:
+def _attempt(check: Check, workspace: Workspace) -> EvidenceStatus:
     """Evidence of one sub-check on the seeded bug. A crash is an ERROR."""
     started_at, clock = now(), time.monotonic()
     try:
@@ -70,7 +70,7 @@ def _attempt(check: Check, workspace: Workspace) -> Standing:
         finding = Finding(Outcome.ERROR, f"the backend raised {type(e).__name__}: {e}")
     spent = time.monotonic() - clock
     evidence = record(check, finding, environment=environment(), started_at=started_at, seconds=spent)
-    return Standing(evidence, True)
+    return EvidenceStatus(evidence, True)
 
 
 def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
@@ -86,14 +86,14 @@ def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
 
 def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:
     # Without controls of its own a seeded check that holds is WEAK to the audit; it still did not see the bug.
-    passed = [r for r in verdict.rulings.values() if r.standing.outcome is Outcome.HOLDS]
+    passed = [r for r in verdict.rulings.values() if r.status.outcome is Outcome.HOLDS]
     blind = [r.check.id for r in passed if r.outcome in (Outcome.HOLDS, Outcome.WEAK)]
     if blind:
         return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {', '.join(blind)}"
     odd = [r for r in verdict.rulings.values() if r.outcome is not Outcome.REFUTED]
     if odd:
-        told = "; ".join(f"{r.check.id} is {r.outcome}: {r.reason}" for r in odd)
-        return Outcome.ERROR, f"with {bug} seeded, the gate is red for another reason: {told}"
+        stated = "; ".join(f"{r.check.id} is {r.outcome}: {r.reason}" for r in odd)
+        return Outcome.ERROR, f"with {bug} seeded, the gate is red for another reason: {stated}"
     if verdict.exit is not Exit.BROKEN:
         return Outcome.WEAK, f"with {bug} seeded, the gate does not see it: {verdict.exit}"
     broken = [o.id for o in verdict.obligations.values() if o.effect is Effect.BROKEN]

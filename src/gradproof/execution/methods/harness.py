@@ -201,7 +201,7 @@ class ConcreteKit(Kit):
     """Inputs are the numbers of a counterexample, in one number system.
 
     `family`: `fraction` (the reals), `float` (binary64, then NumPy after a conversion), `soft` (every operation
-    rounded in the format at hand, exactly) or `torch` (a number of a format is a tensor). Equality over the reals is
+    rounded in the present format, exactly) or `torch` (a number of a format is a tensor). Equality over the reals is
     judged in floats within 1e-4 of the scale (in rationals within 2^-60, because a root is cut), so a replay is
     meaningful only beside the reference's, which must not break there.
     """
@@ -259,10 +259,10 @@ class ConcreteKit(Kit):
         return promise.holds(step(lemma, operands))
 
     def refuses(self, lemma: str, promise: Any) -> Any:
-        """Whether the promise excludes the wrong result by which the lemma is told from a promise of nothing."""
-        from gradproof.rounding.step_contracts import telling
+        """Whether the promise excludes the wrong result that tells the lemma from a promise of nothing."""
+        from gradproof.rounding.step_contracts import refuting_case
 
-        return not promise.holds(telling(lemma)[1])
+        return not promise.holds(refuting_case(lemma)[1])
 
     def choose(self, name: str, options: Sequence[Any]) -> Any:
         """The option that the counterexample's path took. Raises Unreplayable when it is not on offer."""

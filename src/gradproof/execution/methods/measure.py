@@ -26,7 +26,7 @@ from hypothesis.errors import Flaky
 
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Layer, Outcome, Reach
-from gradproof.execution.methods.controls import disown
+from gradproof.execution.methods.controls import drop_equivalent
 from gradproof.execution.methods.counterexample import (
     FLOATS,
     Said,
@@ -185,8 +185,8 @@ def _failure(
     except Refutation:
         return held[-1]
     if counted.left and fixed is None:
-        told = f"{len(counted.left)} cases were left without an answer, the first one {counted.left[0].to_json()}"
-        raise RuntimeError(told)
+        stated = f"{len(counted.left)} cases were left without an answer, the first one {counted.left[0].to_json()}"
+        raise RuntimeError(stated)
     return fixed
 
 
@@ -230,20 +230,20 @@ def _refuted(control: Control, prop: Property, subject: Any, right: Any, place: 
     control.killed = control.outcome is Outcome.REFUTED and failure.refutation.clause == control.clause
     control.reason = str(failure.refutation)
     if control.killed and control.kind == "mutant":
-        control.counterexample |= _retold(prop, right, said, place, failure)
+        control.counterexample |= _replayed(prop, right, said, place, failure)
     if failure.refutation.clause != control.clause:
         control.reason = f"refuted on {failure.refutation.clause}, not on {control.clause}"
 
 
-def _retold(prop: Property, right: Any, ours: list[Said], place: Place, failure: Failure) -> dict[str, Any]:
+def _replayed(prop: Property, right: Any, ours: list[Said], place: Place, failure: Failure) -> dict[str, Any]:
     """The window of events of a reproduced counterexample, as its field; `right` is None where there is no other."""
     case, clause = failure.case, failure.refutation.clause
-    told = events_of(ours)
+    stated = events_of(ours)
     theirs: list[Said] = []
-    if told and right is not None:
+    if stated and right is not None:
         with phases():
             theirs = events_during(lambda: _again(prop, right, case, place, clause))
-    return traced(f"{clause}, {Cell(case.net, case.n)}", told, theirs, f"{clause} breaks", FLOATS)
+    return traced(f"{clause}, {Cell(case.net, case.n)}", stated, theirs, f"{clause} breaks", FLOATS)
 
 
 def _controls(
@@ -267,7 +267,7 @@ def _controls(
         control = Control(name, "mutant", mutant.obligation, Outcome.HOLDS, False, mutant.reference)
         found.append(_control(prop, control, mutant.subject, right, place, first, CONTROL_EXAMPLES))
         subjects.append(mutant.subject)
-    disown(list(zip(found, subjects, strict=True)), mutants)
+    drop_equivalent(list(zip(found, subjects, strict=True)), mutants)
     return found
 
 
@@ -315,7 +315,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
                 again = _again(prop, subject, failure.case, place, failure.refutation.clause)
             finding.counterexample, finding.replays = _counterexample(failure), [again]
             if again["reproduced"]:
-                finding.counterexample |= _retold(prop, None, said, place, failure)
+                finding.counterexample |= _replayed(prop, None, said, place, failure)
         able = [c for c in cells if str(c) not in tally.unsupported]
         finding.controls = _controls(prop, check, workspace, subject, place, able) if able else []
     _report(finding, prop, check, place, cells, tally)

@@ -35,7 +35,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gradproof.execution.methods.counterexample import heard, tell
 from gradproof.execution.methods.property import Batch, Job, make_optimizer
 
-# -- What any PyTorch loop does, told as phases: backward passes, clips, steps and zeroes of the optimizers of torch.
+# -- What any PyTorch loop does, seen as phases: backward passes, clips, steps and zeroes of the optimizers of torch.
 FIRST = 16
 """Weights that a step tells, at most."""
 
@@ -55,7 +55,7 @@ def phases() -> Iterator[None]:
 
 
 def _after(plain: Callable[..., Any], event: str, state: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """The function, telling an event when it has returned; `state` is given its first argument and its result."""
+    """The function, reporting an event when it has returned; `state` is given its first argument and its result."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         result = plain(*args, **kwargs)
@@ -72,10 +72,10 @@ def _number(value: Any, _: Any) -> float | None:
 
 def _stepped(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
     held = [p for group in optimizer.param_groups for p in group["params"]]
-    told: list[float] = []
+    stated: list[float] = []
     for weight in held[:FIRST]:
-        told += weight.detach().flatten()[: FIRST - len(told)].tolist()
-    tell("step", tuple(told), True)
+        stated += weight.detach().flatten()[: FIRST - len(stated)].tolist()
+    tell("step", tuple(stated), True)
 
 
 @dataclass(eq=False)

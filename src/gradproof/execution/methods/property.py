@@ -2,7 +2,7 @@
 
 A property is an object of the workspace. `cells` is the grid of net and N that the claim lists; the runner runs
 each, so that nothing is left to chance. `examples` are the cases of a cell that run always, `strategy` draws more.
-The optimizers and their forms are spread over the grid: a cell is told its `turn` among the `turns` cells of the
+The optimizers and their forms are spread over the grid: a cell gets its `turn` among the `turns` cells of the
 walk, and the property owes every fixed case in every optimizer and form once a walk.
 `test` runs a subject on one case and raises `Refutation` when the clause is broken; anything else that it raises is
 a crash and counts neither as a proof nor as a kill.

@@ -24,7 +24,7 @@ import torch
 
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Outcome, Reach
-from gradproof.execution.methods.controls import disown, remaining
+from gradproof.execution.methods.controls import drop_equivalent, remaining
 from gradproof.shadow.result import (
     ALL_INPUTS,
     OBLIGATIONS,
@@ -240,7 +240,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
         if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
             rows = list(_controls(check, workspace))
             finding.controls = [_control(trial, *row) for row in rows]
-            disown(rows, workspace.resolve(check.params["subjects"]["torch_mutants"]) if check.mutants else {})
+            drop_equivalent(rows, workspace.resolve(check.params["subjects"]["torch_mutants"]) if check.mutants else {})
             alive = [f"{c.name} ({c.outcome}: {c.reason})" for c in finding.controls if not c.killed]
             if alive:
                 finding.outcome, finding.reason = remaining(finding.controls), f"not killed: {'; '.join(alive)}"
@@ -280,7 +280,7 @@ def _judged(trial: Trial) -> Finding:
     finding.domain = f"{len(tried)} verifications of {len({t.subject for t in tried})} steps"
     finding.covers = [{"name": COMPARED, "reached": bad.outcome is Outcome.HOLDS, "witness": str(len(tried))}]
     if bad.outcome is not Outcome.HOLDS:
-        finding.reason = _told(trial, bad)
+        finding.reason = _stated(trial, bad)
         finding.clauses = {bad.result.obligation or check.obligations[0]: str(bad.outcome)}
         return finding
     finding.reach = min(
@@ -293,7 +293,7 @@ def _judged(trial: Trial) -> Finding:
     return finding
 
 
-def _told(trial: Trial, tried: Tried) -> str:
+def _stated(trial: Trial, tried: Tried) -> str:
     """Why a verification does not hold: the subject where it is another, the reason, the line and the help."""
     result = tried.result
     who = "" if tried.subject == trial.check.subject else f"{tried.subject}: "
@@ -392,12 +392,12 @@ def _example(trial: Trial, tried: Tried, result: Result) -> dict[str, Any]:
         **{name: value for name, value in (result.counterexample or {}).items() if name != "trace"},
     }
     trace = (result.counterexample or {}).get("trace")
-    told = {} if trace is None else {"trace": trace}
+    stated = {} if trace is None else {"trace": trace}
     return {
         "clause": result.obligation,
         "values": values,
         "found_by": f"gradproof.shadow, {result.domain or 'events'}",
-        **told,
+        **stated,
     }
 
 
@@ -405,8 +405,8 @@ def _again(trial: Trial, name: str, subject: Any, setting: Setting, clause: str)
     """Is the same obligation refuted by fresh recordings?"""
     tried = trial.verify(name, subject, setting)
     found = next((r for r in tried.results if r.obligation == clause), None)
-    told = "the verifier said nothing of it" if found is None else f"{found.outcome}: {trial.shown(found.reason)}"
-    return {"on": REPLAYED, "reproduced": found is not None and found.outcome is Outcome.REFUTED, "detail": told}
+    stated = "the verifier said nothing of it" if found is None else f"{found.outcome}: {trial.shown(found.reason)}"
+    return {"on": REPLAYED, "reproduced": found is not None and found.outcome is Outcome.REFUTED, "detail": stated}
 
 
 def _controls(check: Check, workspace: Resolver) -> Iterator[tuple[Control, Any]]:
@@ -448,7 +448,7 @@ def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses
     hit = next((r for r in tried.results if r.obligation in clauses and r.outcome is Outcome.REFUTED), None)
     if hit is None:
         if control.outcome is Outcome.HOLDS and tried.outcome is not Outcome.HOLDS:
-            control.outcome, control.reason = tried.outcome, _told(trial, tried)
+            control.outcome, control.reason = tried.outcome, _stated(trial, tried)
             if control.outcome is Outcome.REFUTED:
                 control.reason = f"{control.reason}; it is named for {', '.join(clauses)}"
         return control.outcome is Outcome.ERROR

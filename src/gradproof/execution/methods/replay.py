@@ -111,7 +111,7 @@ def _attempt(
     return attempt
 
 
-def retold(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, attempt: Attempt) -> None:
+def replayed(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, attempt: Attempt) -> None:
     """Add the window of events to a reproduced counterexample; `reference` is None where the subject is its own."""
     family = FAMILIES[check.strategy][0]
 
@@ -127,7 +127,7 @@ def retold(check: Check, harness: Any, subject: Any, reference: Any, violation: 
 
 
 def watched(subject: Any, reference: Any) -> Any:
-    """An instance of a subject that is a class, of which the phases that the reference has are told."""
+    """An instance of a subject that is a class, of which the phases that the reference has are reported."""
     made = instance(subject)
     both = isinstance(subject, type) and isinstance(reference, type)
     return by_phase(made, reference) if both else made

@@ -141,7 +141,7 @@ def pytest_file(
     """
     expected = subject != check.subject or check.expect is Expect.REFUTED
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in check.id.lower())
-    clause, told, id_ = (_quiet(str(text)) for text in (example.get("clause"), subject, check.id))
+    clause, stated, id_ = (_quiet(str(text)) for text in (example.get("clause"), subject, check.id))
     verb, test = "breaks", "REPRODUCED_ON <= broken"
     if not expected:
         verb, test = "holds", "not broken"
@@ -149,7 +149,7 @@ def pytest_file(
     root = os.path.relpath(workspace.root, place.resolve().parent)
     return f'''"""A counterexample to {clause}, found by {id_} of gradproof {__version__}.
 
-Subject: {told}. Run it with pytest where gradproof is installed.
+Subject: {stated}. Run it with pytest where gradproof is installed.
 """
 
 from pathlib import Path

@@ -17,14 +17,14 @@ from gradproof.core.check import Check, Control, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.timeline import as_json
-from gradproof.execution.methods.controls import disown, remaining, survivors
+from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
 from gradproof.execution.methods.explore import Explorer, Limits, Result, Violated
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.replay import (
     Attempt,
     first_reproduced,
     instance,
-    retold,
+    replayed,
     torch_replay,
 )
 from gradproof.rounding.lemma_store import LemmaRefused
@@ -102,7 +102,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
     if finding.outcome is Outcome.HOLDS and not check.params.get("controls_off"):
         rows, registry = _controls(check, workspace)
         finding.controls = [_control(trial, *row) for row in rows]
-        disown(rows, registry)
+        drop_equivalent(rows, registry)
         if left := survivors(finding.controls):
             finding.outcome, finding.reason = remaining(finding.controls), left
     for tell in trial.untold:  # after the last question: what a solver answers depends on what was freed before
@@ -125,9 +125,9 @@ def _rests_on(check: Check) -> dict[str, Any]:
     if check.kind is not Kind.STUB or "lemmas" not in check.params:
         return {}
     from gradproof.execution.methods.smt_strategies import lemmas_of
-    from gradproof.rounding.lemma_store import told
+    from gradproof.rounding.lemma_store import stated
 
-    return {"lemmas": told(lemmas_of(check))}
+    return {"lemmas": stated(lemmas_of(check))}
 
 
 def stub_of(check: Check, workspace: Workspace) -> Any:
@@ -223,7 +223,7 @@ def _missing(check: Check, result: Result) -> str:
 
 
 def _control(trial: Trial, control: Control, subject: Any) -> Control:
-    """Run the harness on a mutant or the empty body; it is told neither the name nor the clause."""
+    """Run the harness on a mutant or the empty body; it gets neither the name nor the clause."""
     began = time.monotonic()
     try:
         result = trial.explore(subject)
@@ -265,4 +265,4 @@ def _trace(trial: Trial, attempt: Attempt, violation: Violated, name: str, subje
         attempt.counterexample["trace"] = None if line is None else as_json(line)
         return
     reference = None if subject is trial.reference else trial.reference
-    trial.untold.append(partial(retold, trial.check, trial.harness, subject, reference, violation, attempt))
+    trial.untold.append(partial(replayed, trial.check, trial.harness, subject, reference, violation, attempt))

@@ -21,8 +21,8 @@ from gradproof.execution.methods.harness import LETTERS, Kit
 from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.enumerated import AtMost, Difference, Enumerated
 from gradproof.rounding.farkas import Refused, check as checked
-from gradproof.rounding.lemma_store import LemmaRefused, require, require_contracts, told
-from gradproof.rounding.step_contracts import Form, Operands, form_of, named, operators_of, telling, tried
+from gradproof.rounding.lemma_store import LemmaRefused, require, require_contracts, stated
+from gradproof.rounding.step_contracts import Form, Operands, form_of, named, operators_of, refuting_case, tried
 
 
 class ChainExplorer(Explorer):
@@ -38,7 +38,7 @@ class ChainExplorer(Explorer):
         if not self.certificates:
             return {}
         names = sorted({name for row in self.certificates for name in row["contracts"]})
-        return {"certificates": self.certificates, "lemmas": told(names)}
+        return {"certificates": self.certificates, "lemmas": stated(names)}
 
     def run(self, body: Callable[[], None]) -> Result:
         """Explore. What is not linear, or may overflow, ends in UNKNOWN."""
@@ -208,7 +208,7 @@ class ContractExplorer(ChainExplorer):
 
     def backing(self) -> dict[str, Any]:
         """The evidence of every lemma that a claim rests on."""
-        return {"lemmas": told(self.proved)} if self.proved else {}
+        return {"lemmas": stated(self.proved)} if self.proved else {}
 
     def decide(self, clause: str, condition: Any, label: str) -> None:
         """One claim. Raises Violated with the operands that break it, or Stopped."""
@@ -217,7 +217,7 @@ class ContractExplorer(ChainExplorer):
         if isinstance(condition, Keeps):
             self._keeps(clause, condition, label)
         elif isinstance(condition, Refuses):
-            given, wrong = telling(condition.lemma)
+            given, wrong = refuting_case(condition.lemma)
             if condition.promise.holds(wrong):
                 self._broken(clause, f"{label}: it allows {float(wrong.t):.9g} for {float(wrong.z):.9g}", given)
         elif condition is not True:

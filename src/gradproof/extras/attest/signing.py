@@ -1,7 +1,7 @@
 """ed25519 keys of DSSE envelopes, by securesystemslib and pyca/cryptography: the optional extra `sign`.
 
 Keys are PEM files: the private one PKCS#8, the public one SubjectPublicKeyInfo. A private key is read, and never
-written or told. ed25519 is deterministic (RFC 8032, section 5.1.6), so one state gives one envelope.
+written or stated. ed25519 is deterministic (RFC 8032, section 5.1.6), so one state gives one envelope.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ class PublicKey:
 
 
 class Signer:
-    """A private key. `digest`: sha256 in hex of its file, so that the file is told where it must not be."""
+    """A private key. `digest`: sha256 in hex of its file, so that the file is reported where it must not be."""
 
     def __init__(self, key: Ed25519PrivateKey, digest: str) -> None:
         from securesystemslib.signer import CryptoSigner

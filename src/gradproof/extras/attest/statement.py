@@ -24,13 +24,13 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Layer
 from gradproof.core.workspace import Workspace, sha256_of
 from gradproof.evidence.environment import KEYS, normal
-from gradproof.evidence.record import Standing
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.evidence.store import Store, safe
 from gradproof.extras.attest.manifest import MANIFEST, Wheel
 from gradproof.report import studies
-from gradproof.report.consistency import excused_ids
+from gradproof.report.consistency import waived_ids
 from gradproof.report.formats import jsonreport
-from gradproof.report.views import Standing as RowStanding, rows
+from gradproof.report.views import RowStatus, rows
 from gradproof.session import Options, Run, Session
 
 SOURCES = "sources"
@@ -75,16 +75,16 @@ def _minor(key: str, was: Any, now: Any) -> bool:
 
 @dataclass(frozen=True)
 class Carried:
-    """A bundle that was opened: its session, its store, and the standing of every check."""
+    """A bundle that was opened: its session, its store, and the status of every check."""
 
     session: Session
     store: CarriedStore
-    standings: Mapping[str, Standing]
+    statuses: Mapping[str, EvidenceStatus]
 
     @property
     def run(self) -> Run:
-        """The standings, as a run that ran nothing."""
-        return Run(self.standings, frozenset(), True, False, 0.0)
+        """The statuses, as a run that ran nothing."""
+        return Run(self.statuses, frozenset(), True, False, 0.0)
 
     def checks(self) -> list[Check]:
         """Every check of every contract in the bundle."""
@@ -110,20 +110,20 @@ def opened(
     session = Session(Options(workspace=root / SOURCES, contracts=tuple(contracts), profile=profile))
     session.workspace = replace(session.workspace, reports=root, packaged=packaged)
     store = CarriedStore(session.workspace, files, ran_on)
-    standings = {}
+    statuses = {}
     for check in (c for checks in session.plans.values() for c in checks):
-        standing = store.standing(check)
-        if standing.evidence is None and check.id in left_out:
-            standing = Standing(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
-        standings[check.id] = standing
-    session.demands = replace(session.demands, now=clock(made_at, standings))
-    return Carried(session, store, standings)
+        status = store.status(check)
+        if status.evidence is None and check.id in left_out:
+            status = EvidenceStatus(None, False, f"the bundle carries no evidence of it: {left_out[check.id]}")
+        statuses[check.id] = status
+    session.demands = replace(session.demands, now=clock(made_at, statuses))
+    return Carried(session, store, statuses)
 
 
-def clock(made_at: str, standings: Mapping[str, Standing]) -> datetime:
+def clock(made_at: str, statuses: Mapping[str, EvidenceStatus]) -> datetime:
     """When the bundle was made: by its own word, and not before the newest of its evidence."""
-    told = [made_at, *(s.evidence["finished_at"] for s in standings.values() if s.evidence is not None)]
-    times = [_time(text) for text in told]
+    stated = [made_at, *(s.evidence["finished_at"] for s in statuses.values() if s.evidence is not None)]
+    times = [_time(text) for text in stated]
     return max(times, default=_time(made_at))
 
 
@@ -135,11 +135,11 @@ def _time(text: str) -> datetime:
     return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
 
 
-def claimed(standings: Mapping[str, Standing]) -> dict[str, str]:
+def claimed(statuses: Mapping[str, EvidenceStatus]) -> dict[str, str]:
     """Digests of every file that the evidence rests on, by claim key, sorted. One digest a key, where all is fresh."""
     files: dict[str, str] = {}
-    for standing in standings.values():
-        files |= standing.evidence["claim"]["files"] if standing.evidence is not None else {}
+    for status in statuses.values():
+        files |= status.evidence["claim"]["files"] if status.evidence is not None else {}
     return dict(sorted(files.items()))
 
 
@@ -210,15 +210,15 @@ def _described(name: str, digest: str) -> dict[str, Any]:
 
 def sorted_rows(report: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
     """Names of what passed, what is waived, and everything else that was asked for."""
-    waived = excused_ids(report)
+    waived = waived_ids(report)
     passed: list[str] = []
     warned: list[str] = []
     failed: list[str] = []
     for row in rows(report):
         if row.id in waived:
             warned.append(row.id)
-        elif row.standing is not RowStanding.SKIPPED:
-            (passed if row.standing is RowStanding.PASSED else failed).append(row.id)
+        elif row.status is not RowStatus.SKIPPED:
+            (passed if row.status is RowStatus.PASSED else failed).append(row.id)
     return passed, warned, failed
 
 
@@ -248,7 +248,7 @@ def dumped(data: Any) -> str:
 def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
     """The report of each contract by id, without the place on this machine. `version`: of the gradproof that attests.
 
-    Only the standing of the rounding study depends on the gradproof that is installed here.
+    Only the status of the rounding study depends on the gradproof that is installed here.
     """
     found = {}
     here = carried.store.ran_on["environment"]
@@ -273,7 +273,7 @@ def statement_path(contract: str) -> str:
 
 def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None, sources: str) -> dict[str, str]:
     """Every derived file but the reports, by its place in the bundle. `sources`: the digest of files.sha256."""
-    found = {FILES: files_text(claimed(carried.standings))}
+    found = {FILES: files_text(claimed(carried.statuses))}
     for name, report in made.items():
         found[statement_path(name)] = dumped(statement(report, wheel, sources, _materials(carried)))
     witnesses = list(_witnesses(carried))
@@ -285,16 +285,16 @@ def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None,
     return found
 
 
-def _rows(carried: Carried) -> Iterator[tuple[str, Standing, dict[str, Any]]]:
+def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, dict[str, Any]]]:
     """Every check of which there is evidence, sorted."""
-    for name, standing in sorted(carried.standings.items()):
-        if standing.evidence is not None:
-            yield name, standing, standing.evidence
+    for name, status in sorted(carried.statuses.items()):
+        if status.evidence is not None:
+            yield name, status, status.evidence
 
 
-def place_of(carried: Carried, standing: Standing) -> str:
+def place_of(carried: Carried, status: EvidenceStatus) -> str:
     """Where an evidence file lies in the bundle."""
-    return str(standing.path).removeprefix(f"{carried.session.workspace.reports}/")
+    return str(status.path).removeprefix(f"{carried.session.workspace.reports}/")
 
 
 def _materials(carried: Carried) -> list[tuple[str, str]]:
@@ -307,8 +307,8 @@ def _materials(carried: Carried) -> list[tuple[str, str]]:
 
 def _witnesses(carried: Carried) -> Iterator[tuple[dict[str, Any], str]]:
     """Each counterexample, of a check or of a control, with the script that replays it."""
-    for name, standing, evidence in _rows(carried):
-        place, finding = place_of(carried, standing), evidence["finding"]
+    for name, status, evidence in _rows(carried):
+        place, finding = place_of(carried, status), evidence["finding"]
         held = [(None, finding["counterexample"], finding["replays"])]
         held += [(c["name"], c.get("counterexample"), c.get("replays", [])) for c in finding["controls"]]
         for control, example, replays in held:

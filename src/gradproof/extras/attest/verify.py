@@ -112,16 +112,16 @@ def _text(root: Path, name: str) -> str:
 
 def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
-    held = {statement.place_of(carried, s): (n, s) for n, s in carried.standings.items() if s.path}
+    held = {statement.place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
     for name in (e.path for e in manifest.files if e.path.startswith(("evidence/", "gpu/"))):
         if name not in held:
             yield Problem("GP448", name, _why_unused(root, name, carried))
         elif not held[name][1].fresh:
             yield Problem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
     missing = {row.check for row in manifest.left_out}
-    for name, standing in carried.standings.items():
-        if (standing.evidence is None) is not (name in missing):
-            words = "is listed as left out, and is there" if standing.evidence else "is neither there nor left out"
+    for name, status in carried.statuses.items():
+        if (status.evidence is None) is not (name in missing):
+            words = "is listed as left out, and is there" if status.evidence else "is neither there nor left out"
             yield Problem("GP448", "evidence", f"the evidence of {name} {words}")
 
 
@@ -129,7 +129,7 @@ def _why_unused(root: Path, name: str, carried: Carried) -> str:
     folder = Path(name).parent.name
     for check in carried.checks():
         if carried.store.folder(check).name == folder:
-            return carried.store.standing(check).reason or "there is more than one evidence file of this check"
+            return carried.store.status(check).reason or "there is more than one evidence file of this check"
     return "no contract of the bundle plans its check"
 
 
@@ -170,35 +170,35 @@ def _of_another(manifest: Manifest) -> str:
 def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[Problem]:
     """The report of the bundle against the one that its evidence makes. A malformed one differs."""
     try:
-        told = parse_json(_text(root, name))
+        stated = parse_json(_text(root, name))
     except (ValueError, RecursionError) as error:
         yield Problem("GP449", name, f"it cannot be read: {error}")
         return
-    if not isinstance(told, dict) or set(told) != set(made):
+    if not isinstance(stated, dict) or set(stated) != set(made):
         yield Problem("GP449", name, "its keys are not those of a report")
         return
     for key, value in made.items():
-        if place := _study(told[key], value) if key == "rounding" else _differs(key, told[key], value):
+        if place := _study(stated[key], value) if key == "rounding" else _differs(key, stated[key], value):
             yield Problem("GP449", name, place)
 
 
-def _study(told: Any, made: Mapping[str, Any]) -> str:
-    """The rounding study, but for its standing, which is that of the gradproof that wrote it."""
-    if not isinstance(told, dict) or set(told) != set(made):
+def _study(stated: Any, made: Mapping[str, Any]) -> str:
+    """The rounding study, but for its status, which is that of the gradproof that wrote it."""
+    if not isinstance(stated, dict) or set(stated) != set(made):
         return "rounding has other keys"
-    return _differs("rounding.document", told["document"], made["document"])
+    return _differs("rounding.document", stated["document"], made["document"])
 
 
-def _differs(place: str, told: Any, made: Any) -> str:
+def _differs(place: str, stated: Any, made: Any) -> str:
     """The first place where two JSON values differ, in words, or an empty text."""
-    if isinstance(told, dict) and isinstance(made, dict) and set(told) == set(made):
-        return next((d for key in made if (d := _differs(f"{place}.{key}", told[key], made[key]))), "")
-    if isinstance(told, list) and isinstance(made, list) and len(told) == len(made):
-        rows = enumerate(zip(told, made, strict=True))
+    if isinstance(stated, dict) and isinstance(made, dict) and set(stated) == set(made):
+        return next((d for key in made if (d := _differs(f"{place}.{key}", stated[key], made[key]))), "")
+    if isinstance(stated, list) and isinstance(made, list) and len(stated) == len(made):
+        rows = enumerate(zip(stated, made, strict=True))
         named = ((_name(b, i), a, b) for i, (a, b) in rows)
         return next((d for n, a, b in named if (d := _differs(f"{place}[{n}]", a, b))), "")
-    same = type(told) is type(made) and told == made
-    return "" if same else f"{place} is {_short(told)}, and the evidence carries {_short(made)}"
+    same = type(stated) is type(made) and stated == made
+    return "" if same else f"{place} is {_short(stated)}, and the evidence carries {_short(made)}"
 
 
 def _name(row: Any, index: int) -> str:
@@ -215,7 +215,7 @@ def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Probl
     place = write.INDEX
     try:
         rows = parse_json(_text(root, place))
-        wanted = sorted(name for name, s in carried.standings.items() if s.evidence is not None)
+        wanted = sorted(name for name, s in carried.statuses.items() if s.evidence is not None)
         if [row["check"] for row in rows] != wanted:
             raise ValueError("its rows are not those of the evidence")
         scripts = {row["file"]: row for row in rows if row["file"] is not None}

@@ -1,4 +1,4 @@
-"""`gradproof attest`: the evidence at hand as a bundle, in a folder that appears whole or not at all.
+"""`gradproof attest`: the stored evidence as a bundle, in a folder that appears whole or not at all.
 
 A check of a bundle, run again from the bundle's own sources; its recorded queries, put to a solver again.
 
@@ -26,7 +26,7 @@ from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.workspace import CONTENT, PACKAGE, Workspace, sha256_of
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
-from gradproof.evidence.record import ANSWERS, Standing, now
+from gradproof.evidence.record import ANSWERS, EvidenceStatus, now
 from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.pool import Evidence, Listener, Pool, Worker
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
@@ -111,7 +111,7 @@ def repeated(
 
     by_id = {check.id: check for check in checks}
     effects = {name: Effect.DISCHARGED for check in checks for name in check.depends if name not in by_id}
-    pool = Pool(workspace, jobs, standing=effects, listener=listener, worker=Recording)
+    pool = Pool(workspace, jobs, status=effects, listener=listener, worker=Recording)
     done = pool.run(checks, lambda evidence: None)
     if done.interrupted:
         raise KeyboardInterrupt
@@ -153,12 +153,12 @@ def index_row(
     }  # fmt: skip
 
 
-def text_of(check: Check, told: Mapping[str, Any], heard: Heard) -> str:
+def text_of(check: Check, stated: Mapping[str, Any], heard: Heard) -> str:
     """The script of one check."""
-    more = f", not included: {told['not_included']}" if told["not_included"] else ""
+    more = f", not included: {stated['not_included']}" if stated["not_included"] else ""
     title = [
-        f"{check.id}: the distinct queries of one run, {told['asked']} asked{more}",
-        f"{told['options']['solver']}, a solver of its own for each, at most {check.time_limit:g} s, no other option",
+        f"{check.id}: the distinct queries of one run, {stated['asked']} asked{more}",
+        f"{stated['options']['solver']}, a solver of its own for each, at most {check.time_limit:g} s, no other option",
     ]
     return script(title, heard.queries)
 
@@ -194,22 +194,24 @@ def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     Another answer of the repeated run, another one of the second solver, queries that z3 could not read back.
     """
     found = []
-    for told in rows:
-        again = told.get("again")
+    for stated in rows:
+        again = stated.get("again")
         if again and not again["same"] and again["outcome"] in ANSWERS:
-            found.append(f"{told['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
-        if told.get("read_back") != told.get("included"):
-            found.append(f"{told['check']}: {told.get('read_back', 0)} of {told['included']} queries can be read back")
-        if told.get("second", {}).get("differ"):
-            second_ = told["second"]
-            found.append(f"{told['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
+            found.append(f"{stated['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+        if stated.get("read_back") != stated.get("included"):
+            found.append(
+                f"{stated['check']}: {stated.get('read_back', 0)} of {stated['included']} queries can be read back"
+            )
+        if stated.get("second", {}).get("differ"):
+            second_ = stated["second"]
+            found.append(f"{stated['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
     return found
 
 
 def chosen(carried: Carried, name: str) -> Check:
     """A check that can be run again here. Raises GradproofError GP441: unknown, without evidence, another engine."""
     check = next((c for c in carried.checks() if c.id == name), None)
-    evidence = None if check is None else carried.standings[name].evidence
+    evidence = None if check is None else carried.statuses[name].evidence
     if check is None or evidence is None:
         raise _not_again(f"there is no evidence of {name}", "the id of a check of the bundle", "see reports/")
     if check.layer is Layer.CUDA and (why := cuda_absent()):
@@ -233,7 +235,7 @@ def _same(key: str, digest: str) -> bool:
 
 def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, Problem | None]:
     """Run a check from the bundle's sources: what it found in words, and the problem where the evidence disagrees."""
-    evidence = carried.standings[check.id].evidence
+    evidence = carried.statuses[check.id].evidence
     assert evidence is not None
     with tempfile.TemporaryDirectory(prefix="gradproof-bundle-") as folder:
         home = Path(folder).resolve()
@@ -241,11 +243,11 @@ def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, Problem | No
         workspace = Workspace(home / "workspace", home / "reports")
         finding = Worker(check, workspace, check.time_limit).run()["finding"]
     then, now = audit(check, evidence["finding"]), audit(check, finding)
-    told = f"{check.id} is {now[0]} again: {now[1]}"
+    stated = f"{check.id} is {now[0]} again: {now[1]}"
     if now[0] is not then[0] or finding["clauses"] != evidence["finding"]["clauses"]:
         words = f"{check.id} was run again: {now[0]}, {now[1]}; the evidence says {then[0]}, {then[1]}"
         return words, Problem("GP449", str(check.id), words)
-    return told, None
+    return stated, None
 
 
 def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) -> Iterator[Problem | str]:
@@ -304,15 +306,15 @@ def attest(session: Session, wanted: Wanted, listener: Listener = lambda progres
     """
     made_at = stated_time()
     out = free(wanted.out)
-    standings = session.standings(c for checks in session.plans.values() for c in checks)
-    if not any(s.fresh for s in standings.values()):
+    statuses = session.statuses(c for checks in session.plans.values() for c in checks)
+    if not any(s.fresh for s in statuses.values()):
         help = "run gradproof verify first"
         raise GradproofError("GP441", "no check has fresh evidence", "evidence of the sources as they are", help)
-    _honest(session, standings, made_at)
+    _honest(session, statuses, made_at)
     stage = out.with_name(f".{out.name[:40]}.{secrets.token_hex(8)}.tmp")
     try:
         stage.mkdir()
-        made = _fill(stage, session, standings, wanted, made_at, listener)
+        made = _fill(stage, session, statuses, wanted, made_at, listener)
         os.rename(stage, out)
     except OSError as error:
         raise _refused(out, f"it cannot be written: {error}") from error
@@ -333,11 +335,11 @@ def stated_time() -> str:
         raise GradproofError("GP440", found, "whole seconds since 1970", "set it right, or unset it") from error
 
 
-def _honest(session: Session, standings: Mapping[str, Standing], made_at: str) -> None:
+def _honest(session: Session, statuses: Mapping[str, EvidenceStatus], made_at: str) -> None:
     """Raises GradproofError GP440 where a gate is met on the day that a bundle states, and is not today."""
-    stated = replace(session.demands, now=clock(made_at, standings))
-    today = session.verdicts(standings, *session.contracts)
-    then = session.under(stated).verdicts(standings, *session.contracts)
+    stated = replace(session.demands, now=clock(made_at, statuses))
+    today = session.verdicts(statuses, *session.contracts)
+    then = session.under(stated).verdicts(statuses, *session.contracts)
     for contract in session.contracts:
         if then[contract.id].exit is Exit.MET and today[contract.id].exit is not Exit.MET:
             reason = next(iter(today[contract.id].reasons), "")
@@ -363,10 +365,15 @@ def _refused(out: Path, found: str) -> GradproofError:
 
 
 def _fill(
-    stage: Path, session: Session, standings: Mapping[str, Standing], wanted: Wanted, made_at: str, listener: Listener
+    stage: Path,
+    session: Session,
+    statuses: Mapping[str, EvidenceStatus],
+    wanted: Wanted,
+    made_at: str,
+    listener: Listener,
 ) -> Made:
-    kept = {name: s for name, s in standings.items() if s.fresh}
-    left_out = {name: s.reason for name, s in sorted(standings.items()) if not s.fresh}
+    kept = {name: s for name, s in statuses.items() if s.fresh}
+    left_out = {name: s.reason for name, s in sorted(statuses.items()) if not s.fresh}
     _copy_evidence(stage, session, kept)
     files = claimed(kept)
     _copy_sources(stage, session, files)
@@ -424,7 +431,7 @@ def _copy(source: Path, target: Path) -> None:
     target.write_bytes(source.read_bytes())
 
 
-def _copy_evidence(stage: Path, session: Session, kept: Mapping[str, Standing]) -> None:
+def _copy_evidence(stage: Path, session: Session, kept: Mapping[str, EvidenceStatus]) -> None:
     """Evidence in the layout of the store."""
     for checks in session.plans.values():
         for check in (c for c in checks if c.id in kept):
@@ -451,18 +458,18 @@ def _copy_sources(stage: Path, session: Session, files: Mapping[str, str]) -> No
             _put(stage, f"{SOURCES}/{name}/{NOTHING}", "No evidence of this bundle rests on a file of this folder.\n")
 
 
-def _unchanged(carried: Carried, kept: Mapping[str, Standing]) -> None:
+def _unchanged(carried: Carried, kept: Mapping[str, EvidenceStatus]) -> None:
     """Raises GradproofError GP441 where what was copied is not what the evidence is about."""
     for name in kept:
-        standing = carried.standings.get(name)
-        if standing is None or not standing.fresh:
-            why = standing.reason if standing else "no contract of the bundle plans it"
+        status = carried.statuses.get(name)
+        if status is None or not status.fresh:
+            why = status.reason if status else "no contract of the bundle plans it"
             help = "run gradproof verify again, and leave the files alone meanwhile"
             raise GradproofError("GP441", f"{name}: {why}", "evidence of the sources as they are", help)
 
 
 def _queries(
-    stage: Path, session: Session, kept: Mapping[str, Standing], wanted: Wanted, listener: Listener
+    stage: Path, session: Session, kept: Mapping[str, EvidenceStatus], wanted: Wanted, listener: Listener
 ) -> list[str]:
     """Write the scripts and their index. Gives what contradicts the evidence, one line each."""
     checks = sorted((c for cs in session.plans.values() for c in cs if c.id in kept), key=lambda c: c.id)
@@ -473,9 +480,9 @@ def _queries(
     rows = []
     for check in checks:
         said = heard.get(check.id)
-        told = index_row(check, findings[check.id], said, refusals[check.id], wanted.second_limit)
-        rows.append(told)
-        if told["file"] and said is not None:
-            _put(stage, told["file"], text_of(check, told, said))
+        stated = index_row(check, findings[check.id], said, refusals[check.id], wanted.second_limit)
+        rows.append(stated)
+        if stated["file"] and said is not None:
+            _put(stage, stated["file"], text_of(check, stated, said))
     _put(stage, INDEX, statement.dumped(rows))
     return contradictions(rows)

@@ -1,4 +1,4 @@
-"""The ledger: every claim of the field with the verdict that the evidence at hand gives it."""
+"""The ledger: every claim of the field with the verdict that the stored evidence gives it."""
 
 from __future__ import annotations
 

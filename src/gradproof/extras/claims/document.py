@@ -74,14 +74,14 @@ AGAINST = {Answer.COUNTEREXAMPLE, Answer.CONTRADICTED, Answer.COMPUTED_OTHERWISE
 MEASURED_AGAINST = {Answer.SAMPLED_AGAINST, Answer.FIGURE_OUTSIDE}
 MEASURED_FOR = {Answer.SAMPLED, Answer.COMPUTED}
 
-Told = Collection[Answer]
-VERDICTS: tuple[tuple[Verdict, Callable[[Told], bool]], ...] = (
-    (Verdict.REFUTED, lambda told: any(a in AGAINST for a in told)),
-    (Verdict.FALSE, lambda told: any(a in MEASURED_AGAINST for a in told)),
-    (Verdict.OPEN, lambda told: not told or Answer.NOTHING in told),
-    (Verdict.TRUE, lambda told: Answer.FIGURE_INSIDE in told or all(a in MEASURED_FOR for a in told)),
-    (Verdict.BOUNDED, lambda told: Answer.PROVED_BOUNDED in told),
-    (Verdict.ALL, lambda told: Answer.PROVED_ALL in told),
+Answers = Collection[Answer]
+VERDICTS: tuple[tuple[Verdict, Callable[[Answers], bool]], ...] = (
+    (Verdict.REFUTED, lambda stated: any(a in AGAINST for a in stated)),
+    (Verdict.FALSE, lambda stated: any(a in MEASURED_AGAINST for a in stated)),
+    (Verdict.OPEN, lambda stated: not stated or Answer.NOTHING in stated),
+    (Verdict.TRUE, lambda stated: Answer.FIGURE_INSIDE in stated or all(a in MEASURED_FOR for a in stated)),
+    (Verdict.BOUNDED, lambda stated: Answer.PROVED_BOUNDED in stated),
+    (Verdict.ALL, lambda stated: Answer.PROVED_ALL in stated),
 )
 
 TRUTH: Mapping[Verdict, bool] = {
@@ -99,21 +99,21 @@ def answer(part: Part, outcome: Outcome, reach: Reach | None) -> Answer:
     return (_AGAINST if part is Part.CONTRADICTS else _FOR)[reach]
 
 
-def verdict(told: Told) -> Verdict:
+def verdict(stated: Answers) -> Verdict:
     """The verdict on a claim that can be tested."""
-    return next(name for name, applies in VERDICTS if applies(told))
+    return next(name for name, applies in VERDICTS if applies(stated))
 
 
-def effect(expect: Verdict, found: Verdict, told: Told, contrary: bool) -> Effect:
+def effect(expect: Verdict, found: Verdict, stated: Answers, contrary: bool) -> Effect:
     """Whether a row is as expected.
 
     BROKEN: the opposite was found, or a check answered the opposite of its own expectation (`contrary`). OPEN: nothing
-    was found, more or less was proved than is expected, or something that the row names told nothing.
+    was found, more or less was proved than is expected, or something that the row names stated nothing.
     """
     opposite = {TRUTH.get(expect), TRUTH.get(found)} == {True, False}
     if opposite or contrary:
         return Effect.BROKEN
-    return Effect.OPEN if found is not expect or Answer.NOTHING in told else Effect.DISCHARGED
+    return Effect.OPEN if found is not expect or Answer.NOTHING in stated else Effect.DISCHARGED
 
 
 CLAIMS = "gradproof-claims/1"
@@ -204,9 +204,9 @@ class Row(Shape):
 def concluded(expect: Verdict, checks: Sequence[Named], figures: Sequence[Figure]) -> tuple[Verdict, Effect, bool]:
     """The verdict on a row, its effect, and whether it counts."""
     named: list[Named | Figure] = [*checks, *figures]
-    told = [Answer(one.answer) for one in named]
-    found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(told)
-    made = effect(expect, found, told, any(c.contrary for c in checks))
+    stated = [Answer(one.answer) for one in named]
+    found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(stated)
+    made = effect(expect, found, stated, any(c.contrary for c in checks))
     return found, made, any(one.red for one in named)
 
 
@@ -222,7 +222,7 @@ class Totals(Shape):
 
 
 class Claims(Shape):
-    """Every claim of the field with its verdict on the evidence at hand.
+    """Every claim of the field with its verdict on the stored evidence.
 
     History: 1, the first. `ledger` is the sha256 of the file that states the claims; it holds no verdict.
     """
@@ -329,7 +329,7 @@ def terminal(made: Claims, console: Console, *, details: bool) -> None:
 
     if details:
         for row in made.rows:
-            for line in _told(row):
+            for line in _stated(row):
                 console.print(Text(line, style=STYLE[row.effect] if line.startswith(row.id) else ""), soft_wrap=True)
             console.print()
     else:
@@ -379,7 +379,7 @@ def _heads(row: Row) -> list[str]:
     return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
 
 
-def _told(row: Row) -> Iterator[str]:
+def _stated(row: Row) -> Iterator[str]:
     yield f"{row.id}  {row.verdict}  ({EFFECT[row.effect]})"
     yield f"  claim     {one_line(row.claim)}"
     yield f"  source    {one_line(row.title)}"
@@ -404,7 +404,7 @@ def markdown(made: Claims) -> str:
     """The whole ledger, a table for each source and what was found below it."""
     from gradproof.report.formats.markdown import bullets, escape, table
 
-    head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the evidence at hand; no verdict is written."
+    head = f"Made {when(made.made_at)} by gradproof {made.gradproof} from the stored evidence; no verdict is written."
     parts = ["# Claims of the field", escape(headline(made)), escape(head)]
     parts.append(table(("Verdict", "Claims"), [(v, n) for v, n in made.totals.verdicts.items()]))
     for rows in by_source(made):

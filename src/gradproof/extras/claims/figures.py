@@ -32,7 +32,7 @@ from gradproof.report.studies import (
     makes,
     places,
     rounding,
-    standing_of,
+    status_of,
 )
 
 DocumentName = Literal["deterministic", "rounding", "scaling", "speedup", "sweep", "tokens"]
@@ -319,7 +319,7 @@ def plan_again(figure: FigureShape) -> str:
     return words + (f" --batches {p.batches} --epochs {p.epochs}" if p.batches is not None else "")
 
 
-def told(value: Value, unit: str = "") -> str:
+def stated(value: Value, unit: str = "") -> str:
     """A value in words: exact where that is short, else with 12 digits behind "≈"."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -341,8 +341,10 @@ def _decimal(value: Fraction) -> str:
 
 def said(figure: FigureShape) -> str:
     """What the claim says of the value, in words."""
-    words = [f"= {told(figure.equals)}"] if figure.equals is not None else []
-    words += [f"{sign} {told(getattr(figure, name))}" for name, sign, _ in LIMITS if getattr(figure, name) is not None]
+    words = [f"= {stated(figure.equals)}"] if figure.equals is not None else []
+    words += [
+        f"{sign} {stated(getattr(figure, name))}" for name, sign, _ in LIMITS if getattr(figure, name) is not None
+    ]
     return " and ".join(words)
 
 
@@ -363,7 +365,7 @@ def document(workspace: Workspace, name: str) -> tuple[str, Mapping[str, Any]]:
     """Why one of the documents is not to be believed, or nothing; and its content where it is fresh."""
     if name == "rounding":
         section = rounding(workspace)
-        return ("", section["document"]) if section["standing"] == FRESH else (section["reason"], {})
+        return ("", section["document"]) if section["status"] == FRESH else (section["reason"], {})
     file = f"{name}.json"
     path = next((f / file for f in places(workspace) if (f / file).exists()), None)
     if path is None:
@@ -374,8 +376,8 @@ def document(workspace: Workspace, name: str) -> tuple[str, Mapping[str, Any]]:
         return f"reports/{file} is rejected: {error}", {}
     study = next(s for s in TRAINING if s.file == file)
     if makes(study, workspace):
-        standing, reason = standing_of(study, workspace, path)
-        return ("", content) if standing == FRESH else (reason, {})
+        status, reason = status_of(study, workspace, path)
+        return ("", content) if status == FRESH else (reason, {})
     sources = content.get("sources")
     if not isinstance(sources, dict) or not sources:
         return f"reports/{file} does not say which sources made it", {}

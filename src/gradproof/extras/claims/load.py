@@ -47,7 +47,7 @@ from gradproof.extras.claims.figures import (
 )
 
 if TYPE_CHECKING:
-    from gradproof.evidence.record import Standing
+    from gradproof.evidence.record import EvidenceStatus
     from gradproof.session import Session
     from gradproof.verdict.judge import Ruling
 
@@ -179,8 +179,8 @@ def _parts(row: ClaimShape, place: _Place, planned: _Planned) -> Iterator[Proble
                 help = planned.near(name)
                 yield place.problem("GP502", f"{name}, which no contract plans", "a planned check", *here, help=help)
             elif any(check.expect is not EXPECTS[part] for check in found):
-                told = f"{name} under {part}, which is expected to be {found[0].expect}"
-                yield place.problem("GP503", told, f"a check with expect: {EXPECTS[part]}", *here)
+                stated = f"{name} under {part}, which is expected to be {found[0].expect}"
+                yield place.problem("GP503", stated, f"a check with expect: {EXPECTS[part]}", *here)
             if name in names:
                 yield place.problem("GP129", f"{name} again", "each check once", *here)
             names.add(name)
@@ -229,10 +229,10 @@ def built(session: Session, select: Sequence[str] = ()) -> Claims:
 
 
 def claims_of(
-    session: Session, ledger: Ledger, standings: Mapping[str, Standing], select: Sequence[str] = ()
+    session: Session, ledger: Ledger, statuses: Mapping[str, EvidenceStatus], select: Sequence[str] = ()
 ) -> Claims:
-    """The claims of a ledger. `standings`: what is known of the evidence already; the rest is read."""
-    builder = _Builder(session, ledger, standings)
+    """The claims of a ledger. `statuses`: what is known of the evidence already; the rest is read."""
+    builder = _Builder(session, ledger, statuses)
     wanted = [c for c in ledger.claims if not select or any(s.casefold() in c.id.casefold() for s in select)]
     rows = [builder.row(claim) for claim in wanted]
     found = exit_of(rows)
@@ -254,9 +254,9 @@ def claims_of(
 class _Builder:
     """What the rows of a ledger are made of."""
 
-    def __init__(self, session: Session, ledger: Ledger, standings: Mapping[str, Standing]) -> None:
+    def __init__(self, session: Session, ledger: Ledger, statuses: Mapping[str, EvidenceStatus]) -> None:
         self.session, self.ledger = session, ledger
-        verdicts = session.verdicts(standings)
+        verdicts = session.verdicts(statuses)
         self.contract = {name: c for c, v in verdicts.items() for name in v.rulings}
         self.rulings: dict[str, Ruling] = {n: r for v in verdicts.values() for n, r in v.rulings.items()}
         self.documents: dict[str, tuple[str, Mapping[str, Any]]] = {}
@@ -284,20 +284,20 @@ class _Builder:
     def _named(self, part: Part, ruling: Ruling) -> Named:
         check, finding = ruling.check, _finding(ruling)
         reach = Reach(finding["reach"]) if finding and finding["reach"] else None
-        told = answer(part, ruling.outcome, reach)
-        counter = finding["counterexample"] if finding and told is Answer.COUNTEREXAMPLE else None
+        stated = answer(part, ruling.outcome, reach)
+        counter = finding["counterexample"] if finding and stated is Answer.COUNTEREXAMPLE else None
         return Named(
             id=check.id,
             part=part.value,
             contract=self.contract[check.id],
             outcome=str(ruling.outcome),
-            answer=told.value,
+            answer=stated.value,
             contrary=ruling.outcome is FAR[_wanted(check)],
             red=can_turn_red(check),
             reason="" if ruling.effect is Effect.DISCHARGED else ruling.reason,
             bounds=[NamedBound(name=b.name, value=b.value) for b in check.bounds if b.name not in EXPLORATION],
             counterexample=None if counter is None else _shown(counter),
-            evidence=digest_of(ruling.standing.evidence) if finding else None,
+            evidence=digest_of(ruling.status.evidence) if finding else None,
             again=again(check),
         )
 
@@ -312,10 +312,10 @@ class _Builder:
             return Figure(**words, answer="nothing", value="", reason=reason, red=figure.compute is None)
         inside = figures.judged(figure, value)
         exact = figure.compute is not None or figure.plan is not None
-        told = (Answer.COMPUTED if inside else Answer.COMPUTED_OTHERWISE) if exact else None
-        told = told or (Answer.FIGURE_INSIDE if inside else Answer.FIGURE_OUTSIDE)
-        shown = figures.told(value, figure.unit)
-        return Figure(**words, answer=told.value, value=shown, reason="", red=figure.compute is None)
+        stated = (Answer.COMPUTED if inside else Answer.COMPUTED_OTHERWISE) if exact else None
+        stated = stated or (Answer.FIGURE_INSIDE if inside else Answer.FIGURE_OUTSIDE)
+        shown = figures.stated(value, figure.unit)
+        return Figure(**words, answer=stated.value, value=shown, reason="", red=figure.compute is None)
 
     def _origin(self, figure: FigureShape) -> tuple[str, str, str]:
         """What a figure is read from, where, and the command that makes it again."""
@@ -335,7 +335,7 @@ class _Builder:
         except (figures.Unread, GradproofError):
             return ""
         if figure.evidence is not None:
-            evidence = self._evidence(figure).standing.evidence or {}
+            evidence = self._evidence(figure).status.evidence or {}
             content = {**evidence.get("environment", {}), "made_at": evidence.get("started_at")}
             content["device_name"] = content.get("device")
         if not isinstance(content, Mapping) or not content.get("torch"):
@@ -371,8 +371,8 @@ class _Builder:
 
 def _finding(ruling: Ruling) -> Mapping[str, Any] | None:
     """What fresh evidence found."""
-    standing = ruling.standing
-    return standing.evidence["finding"] if standing.evidence is not None and standing.fresh else None
+    status = ruling.status
+    return status.evidence["finding"] if status.evidence is not None and status.fresh else None
 
 
 def _wanted(check: Check) -> Outcome:
@@ -395,7 +395,7 @@ def again(check: Check) -> str:
 def _place(figure: FigureShape) -> str:
     words = str(figure.at)
     if figure.among is not None:
-        where = ", ".join(f"{k} = {figures.told(v)}" for k, v in (figure.where or {}).items())
+        where = ", ".join(f"{k} = {figures.stated(v)}" for k, v in (figure.where or {}).items())
         words = f"{figure.among}[{where}]{words}" + (f", the {figure.take}" if figure.take else "")
     return words if figure.over is None else f"{words} / {figure.over}"
 

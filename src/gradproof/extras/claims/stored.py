@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gradproof.extras.claims import FILE
 
 if TYPE_CHECKING:
-    from gradproof.evidence.record import Standing
+    from gradproof.evidence.record import EvidenceStatus
     from gradproof.extras.claims.document import Claims
     from gradproof.extras.claims.load import Ledger
     from gradproof.session import Session
@@ -23,13 +23,13 @@ def ledger_of(session: Session) -> Ledger | None:
     return load(session.workspace.root, session.checks)
 
 
-def judged(session: Session, ledger: Ledger | None, standings: Mapping[str, Standing]) -> Claims | None:
+def judged(session: Session, ledger: Ledger | None, statuses: Mapping[str, EvidenceStatus]) -> Claims | None:
     """Every claim of a ledger, on evidence that has been read."""
     if ledger is None:
         return None
     from gradproof.extras.claims.load import claims_of
 
-    return claims_of(session, ledger, standings)
+    return claims_of(session, ledger, statuses)
 
 
 def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,5 @@
 """Conformance of PyTorch's real kernels with the rounding model, and what they do at the edges.
 
-`python -m gradproof.extras.conformance` runs the rows on the device at hand. This package loads neither a solver nor,
+`python -m gradproof.extras.conformance` runs the rows on the device of this machine. It loads neither a solver nor,
 until one of its modules that runs kernels is imported, torch.
 """

@@ -37,7 +37,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
-    """The rows of every section asked for, in order; each is told as it comes."""
+    """The rows of every section asked for, in order; each is reported as it comes."""
     from gradproof.extras.conformance import accumulation, elementwise, matmul, reductions
 
     full, device, seed = not o.quick, o.device, o.seed

@@ -103,10 +103,10 @@ def collect(
     def judged() -> Result:
         made = list(facts())
         off = [f for f in made if f.got != f.want]
-        told = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
+        stated = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
         outcome, reason = (REFUTED if off else HOLDS, "") if made else (ERROR, "no fact was found")
         return row.result(
-            outcome, cases=len(made), mismatches=len(off), first=off[0] if off else None, facts={**told, **more},
+            outcome, cases=len(made), mismatches=len(off), first=off[0] if off else None, facts={**stated, **more},
             reason=reason,
         )  # fmt: skip
 
@@ -238,14 +238,14 @@ def orders(device: str, n: int, dtype: str, elements: int = 2000, seed: int = 0)
         limits = order_bounds(dtype, n)
         for name, got, limit in (("before", before, limits[0]), ("after", after, limits[1])):
             error = max(_errors(bits, got, dtype))
-            told[f"largest error, division {name}"] = error
-            told[f"bound, division {name}"] = limit
+            stated[f"largest error, division {name}"] = error
+            stated[f"bound, division {name}"] = limit
             yield Fact((f"N={n}",), str(error <= limit), "True", f"division {name} within its bound")
 
-    told: dict[str, Any] = {}
+    stated: dict[str, Any] = {}
     claim = "same bits" if n & (n - 1) == 0 else "each within its bound"
     result = collect(f"division order, N={n}", dtype, device, claim, facts)
-    return replace(result, facts={**result.facts, **told} if told else {"elements": elements})
+    return replace(result, facts={**result.facts, **stated} if stated else {"elements": elements})
 
 
 def both_orders(bits: Bits, dtype: str, device: str) -> tuple[Bits, Bits]:
@@ -320,7 +320,7 @@ class Flags:
     reduced: bool = False
     deterministic: bool = False
 
-    def told(self, dtype: str) -> dict[str, Any]:
+    def stated(self, dtype: str) -> dict[str, Any]:
         """The flags that matter for a dtype, by name."""
         own = {"allow_tf32": self.tf32} if dtype == "fp32" else {"reduced_precision_reduction": self.reduced}
         return {**own, "deterministic": self.deterministic}
@@ -457,7 +457,7 @@ def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
         if device == "cpu":
             yield _row(Row("matmul", dtype, "cpu", "bound: any order in fp32, rounded once"), Flags(), full, seed)
         for flags in settings(dtype):
-            row = Row("matmul", dtype, "cuda", "bound: what these flags allow", flags.told(dtype))
+            row = Row("matmul", dtype, "cuda", "bound: what these flags allow", flags.stated(dtype))
             yield _row(row, flags, full, seed)
 
 
@@ -539,8 +539,8 @@ def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed
             bound = any_order_bound(dtype, len(own), reach) if reach else Fraction(0)
             error = abs(value(got[place : place + 1], dtype) - exact_sum(own, dtype))
             pattern = hexadecimal(got[place], known(dtype).bits)
-            told = f"{note}, place {place}, {len(own)} terms"
-            yield Trial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", told, len(own))
+            stated = f"{note}, place {place}, {len(own)} terms"
+            yield Trial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", stated, len(own))
 
 
 def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
@@ -551,9 +551,9 @@ def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
     off = [(r, p) for r in range(RUNS) for p in range(PLACES) if runs[r][p] != runs[0][p]]
     run, place = off[0] if off else (0, 0)
     width = known(dtype).bits
-    told = f"{RUNS} runs of {MANY} terms, seed={seed}; run {run}, place {place}"
+    stated = f"{RUNS} runs of {MANY} terms, seed={seed}; run {run}, place {place}"
     return Trial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], width),
-                 hexadecimal(runs[0][place], width), told, MANY)  # fmt: skip
+                 hexadecimal(runs[0][place], width), stated, MANY)  # fmt: skip
 
 
 def scatter_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:

@@ -29,7 +29,7 @@ from gradproof.extras.conformance.machine import Bits, Values, decode, encode, k
 SCHEMA = "gradproof-kernels/1"
 HOLDS, REFUTED, NOT_RUN, ERROR = "HOLDS", "REFUTED", "NOT_RUN", "ERROR"
 OUTCOMES = (HOLDS, REFUTED, NOT_RUN, ERROR)
-NO_CUDA = "no CUDA device is at hand"
+NO_CUDA = "there is no CUDA device"
 
 
 @dataclass(frozen=True, slots=True)

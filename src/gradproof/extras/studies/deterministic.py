@@ -38,7 +38,7 @@ def document(steps: int, device: str) -> Deterministic:
     )  # fmt: skip
 
 
-def told(made: Deterministic) -> str:
+def stated(made: Deterministic) -> str:
     """The two runs, their differences and the published row."""
     p, c = made.published, made.compared
     lines = [f"{'':16}{'train loss':>20}{'validation loss':>20}{'steps/s':>10}  repeats"]
@@ -54,7 +54,7 @@ def told(made: Deterministic) -> str:
     lines.append(f"{'difference':16}{c.train_loss:20.3e}{c.validation_loss:20.3e}{c.slower:9.2f}x as long a step")
     apart = p.validation_loss[1] - p.validation_loss[0]
     slow = p.steps_per_second[0] / p.steps_per_second[1]
-    lines.append(f"{'  published':16}{0:20.3e}{apart:20.3e}{slow:9.2f}x by its own figures, told as: {p.said}")
+    lines.append(f"{'  published':16}{0:20.3e}{apart:20.3e}{slow:9.2f}x by its own figures, stated as: {p.said}")
     where = f"torch {made.torch} on {made.device_name}, one thread"
     return "\n".join([*lines, f"step {made.runs[0].steps}, {where}, {made.seconds} s in all"])
 
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def repeated(made: Deterministic) -> Exit:
         return Exit.MET if all(run.repeats for run in made.runs) else Exit.BROKEN
 
-    return command(o, lambda: document(QUICK if o.quick else STEPS, o.device), told, ends=repeated)
+    return command(o, lambda: document(QUICK if o.quick else STEPS, o.device), stated, ends=repeated)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,7 @@ def document(most: int, stated: Mapping[str, str], say: Callable[[str], None] = 
     thresholds, drawn, contracts = [], [], set[str]()
     for asked in questions(stated):
         thresholds.append(threshold(asked, most))
-        say(told(thresholds[-1]))
+        say(summary(thresholds[-1]))
     for buffer in DTYPES:
         made, rests = series(buffer, most)
         drawn.append(made)
@@ -76,7 +76,7 @@ def document(most: int, stated: Mapping[str, str], say: Callable[[str], None] = 
     }  # fmt: skip
 
 
-def told(row: Mapping[str, Any]) -> str:
+def summary(row: Mapping[str, Any]) -> str:
     """One row of the table on a line."""
     sides = [f"{row[k]['n']} ({row[k]['by']})" if row[k] else "none" for k in ("true", "false")]
     where = f"{row['gradients']} in {row['buffer']}, {row['order']}, {row['tolerance']}"

@@ -47,7 +47,7 @@ def document(samples: int) -> Scaling:
     return Scaling(
         schema="gradproof-scaling/1", threads=1, rule=RULE, source=SOURCE, net="mlp",
         parameters=models("speed.throughput").parameters(NET), k=K, samples=samples, momentum=MOMENTUM, seeds=SEEDS,
-        runs=runs, told=conclusion(runs), **begun.head(),
+        runs=runs, stated=conclusion(runs), **begun.head(),
     )  # fmt: skip
 
 
@@ -86,20 +86,20 @@ def drawing(made: Scaling) -> str:
     return Panel(f"Linear scaling, k = {made.k}", "samples seen", "loss of the batches, nats", lines).svg
 
 
-def told(made: Scaling) -> str:
+def stated(made: Scaling) -> str:
     """The rule, every run with its final losses, and how far they are apart."""
     lines = [f"{made.rule} ({made.source})"]
     for r in made.runs:
         finals = ", ".join("diverged" if f is None else f"{f:.4f}" for f in r.finals)
         warm = f", warm-up of {r.warm_up_steps}" if r.warm_up_steps else ""
         lines.append(f"{r.name:22}{r.batch:5} at {r.rate:<6g}{r.steps:5} steps{warm}: final loss {finals}")
-    return "\n".join([*lines, made.told, f"torch {made.torch}, one thread, {made.seconds} s"])
+    return "\n".join([*lines, made.stated, f"torch {made.torch}, one thread, {made.seconds} s"])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, print, write, and return the exit code."""
     o = options("scaling", __doc__, arguments, f"{QUICK} samples instead of {SAMPLES}", plot=True, device=False)
-    return command(o, lambda: document(QUICK if o.quick else SAMPLES), told, drawing=drawing)
+    return command(o, lambda: document(QUICK if o.quick else SAMPLES), stated, drawing=drawing)
 
 
 if __name__ == "__main__":

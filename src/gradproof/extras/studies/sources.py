@@ -36,7 +36,7 @@ def options(
 
 
 def command(
-    o: argparse.Namespace, make: Callable[[], D], told: Callable[[D], str], *,
+    o: argparse.Namespace, make: Callable[[], D], stated: Callable[[D], str], *,
     ends: Callable[[D], Exit] = lambda made: Exit.MET, drawing: Callable[[D], str] | None = None,
 ) -> int:  # fmt: skip
     """Measure, write, print, and return the exit code; 2 for a mistake in the call."""
@@ -56,7 +56,7 @@ def command(
     except GradproofError as error:
         print(error.render(), file=sys.stderr)
         return EXIT_CODE[Exit.USAGE]
-    print(told(made))
+    print(stated(made))
     return EXIT_CODE[ends(made)]
 
 

@@ -60,7 +60,7 @@ def row(optimizer: str, width: int, pairs: int, device: str) -> SpeedRow:
     )  # fmt: skip
 
 
-def told(made: Speedup) -> str:
+def stated(made: Speedup) -> str:
     """Every row, and the one of the documented configuration beside the claim."""
     n, micro = made.accumulate, made.micro_batch
     lines = [f"{'':8}{'width':>6}{'weights':>10}{f'{micro} x {n} ms':>12}{f'{n} steps ms':>12}{'faster':>9}  interval"]
@@ -81,7 +81,7 @@ def told(made: Speedup) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print, write, and return the exit code."""
     o = options("speedup", __doc__, arguments, f"{QUICK} pairs instead of {PAIRS}")
-    return command(o, lambda: document(QUICK if o.quick else PAIRS, o.device), told)
+    return command(o, lambda: document(QUICK if o.quick else PAIRS, o.device), stated)
 
 
 if __name__ == "__main__":

@@ -169,7 +169,7 @@ BUSY = 0.9
 HEAD = f"{'N':>4}{'effective':>11}{'samples/s':>11}{'interval':>19}{'step ms':>9}{'syncs':>7}{'loss':>8}"
 
 
-def told(made: Sweep) -> str:
+def stated(made: Sweep) -> str:
     """The sweep in words: a row with a bar for each length, the knee, and the variance."""
     s = made.setup
     if made.outcome == "NOT_RUN":

@@ -30,9 +30,9 @@ from gradproof.report.consistency import Report, effect_of, exceeds, require, re
 HERE = Path(__file__).resolve().parent
 MANY = 150  # checks up to which a page is tried in full
 MOST = 1_000_000  # bytes of a page that is not the least
-DRAWN = 40  # runs of mutants that a full page draws; the others are told in lines
-FEW = 8  # runs of subjects that a page draws which is not told in full
-FULL, BRIEF, LEAST = 2, 1, 0  # how much is told of what is discharged; of the rest everything is told
+DRAWN = 40  # runs of mutants that a full page draws; the others are listed
+FEW = 8  # runs of subjects that a page draws which is not drawn in full
+FULL, BRIEF, LEAST = 2, 1, 0  # how much is shown of what is discharged; of the rest everything is reported
 
 
 def _finalize(value: Any) -> Any:

@@ -13,10 +13,10 @@ from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, 
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report
-from gradproof.report.views import Row, Standing, of_nobody, rows
+from gradproof.report.views import Row, RowStatus, of_nobody, rows
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_RESULT = {Standing.FAILED: Failure, Standing.ERROR: Error, Standing.SKIPPED: Skipped}
+_RESULT = {RowStatus.FAILED: Failure, RowStatus.ERROR: Error, RowStatus.SKIPPED: Skipped}
 
 
 def render(reports: Sequence[Report]) -> str:
@@ -41,10 +41,10 @@ def render(reports: Sequence[Report]) -> str:
 
 def _case(row: Row) -> TestCase:
     case = TestCase(_clean(row.id), _clean(f"{row.contract}.{row.id.partition('@')[0]}"), row.seconds)
-    if row.standing is not Standing.PASSED:
-        result = _RESULT[row.standing](_clean(row.words), row.outcome)
+    if row.status is not RowStatus.PASSED:
+        result = _RESULT[row.status](_clean(row.words), row.outcome)
         result.text = _clean(f"{row.title}\n{row.words}\n{row.file}:{row.line}:{row.col}")
-        if row.standing is Standing.SKIPPED:
+        if row.status is RowStatus.SKIPPED:
             result._elem.attrib.clear()  # the older schema has a skipped case say why in its text alone
         case.result = [result]
     return case

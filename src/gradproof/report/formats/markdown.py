@@ -183,7 +183,7 @@ def _traces(report: Report) -> str:
 
 def _rounding(report: Report) -> str:
     document = rounding.study(report)
-    parts = ["## Rounding", escape(rounding.standing(report))]
+    parts = ["## Rounding", escape(rounding.status(report))]
     if document is not None:
         parts += [escape(rounding.about(document)), table(rounding.TITLES, rounding.thresholds(report))]
         parts += [bullets(panel.note for panel in charts.rounding_panels(document))]
@@ -194,7 +194,7 @@ def _kernels(report: Report) -> str:
     parts = ["## The stub against the real kernel", bullets(rounding.devices(report))]
     parts += [table(rounding.RELY_TITLES, rounding.relies(report))]
     for document in report["kernels"]["documents"]:
-        if document["standing"] != FRESH:
+        if document["status"] != FRESH:
             parts.append(escape(document["reason"]))
             continue
         found = rounding.kernels(document)
@@ -205,8 +205,8 @@ def _kernels(report: Report) -> str:
 
 
 def _others(report: Report) -> list[str]:
-    told = rounding.others(report)
-    return [f"## Measured documents\n\n{bullets(told)}"] if told else []
+    stated = rounding.others(report)
+    return [f"## Measured documents\n\n{bullets(stated)}"] if stated else []
 
 
 def _reach(report: Report) -> str:

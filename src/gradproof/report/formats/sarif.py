@@ -45,13 +45,13 @@ def render(reports: Sequence[Report]) -> str:
 
 
 def _invocation(report: Report) -> dict[str, Any]:
-    told = [{"level": "warning", "message": {"text": NO_WORKSPACE}}] if of_nobody(report) else []
+    stated = [{"level": "warning", "message": {"text": NO_WORKSPACE}}] if of_nobody(report) else []
     return {
         "executionSuccessful": report["run_state"] == "complete",
         "exitCode": report["verdict"]["code"],
         "exitCodeDescription": str(report["verdict"]["exit"]),
         "endTimeUtc": f"{str(report['generated_at'])[:19]}Z",
-    } | ({"toolConfigurationNotifications": told} if told else {})
+    } | ({"toolConfigurationNotifications": stated} if stated else {})
 
 
 def _result(row: Row, index: int) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The verification of a real step, for people: a terminal of 60 columns or more, plain text, Markdown.
 
 A word of success stands only where the outcome is HOLDS, with its reach; what was not decided is said to be so.
-Colour never carries a statement alone. Results with the same outcome, reason and place are told once.
+Colour never carries a statement alone. Results with the same outcome, reason and place are printed once.
 """
 
 from __future__ import annotations

@@ -212,7 +212,7 @@ class Interpreter:
         return seen
 
     def do(self, item: Item) -> None:
-        """One item of the tape that is no event. A domain with a method `begin` is told of it first."""
+        """One item of the tape that is no event. A domain with a method `begin` gets it first."""
         begin = getattr(self.domain, "begin", None)
         if begin is not None:
             begin(item)

@@ -27,7 +27,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.record.user_code import blamed, load, own_fault, told
+from gradproof.shadow.record.user_code import blamed, load, own_fault, stated
 from gradproof.shadow.request import Request, complete, function_of, undecided
 from gradproof.shadow.result import Verification, from_json, plain, to_json
 
@@ -73,7 +73,7 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
     if own_fault(error):
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
     help, place = "run the function by itself first", blamed(error, path)
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, told(error), place, help))}
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), place, help))}
 
 
 def mistake(error: GradproofError) -> Answer:

@@ -110,14 +110,14 @@ class Watch:
 class Counting:
     """A sink that tells the kind of every event, and the number of its backward pass, after it was taken."""
 
-    def __init__(self, sink: Any, told: Callable[[str, int], None]) -> None:
-        self.sink, self.told = sink, told
+    def __init__(self, sink: Any, stated: Callable[[str, int], None]) -> None:
+        self.sink, self.stated = sink, stated
         self.tensors = bool(getattr(sink, "tensors", True))
 
     def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
         """Pass an event on."""
         self.sink.event(kind, tensors, place, **detail)
-        self.told(kind, int(detail.get("number", 0)))
+        self.stated(kind, int(detail.get("number", 0)))
 
 
 def watch(

@@ -324,16 +324,16 @@ class Flow:
         name = base(entry.op)
         reads = list(held_in((*entry.args, *entry.kwargs.values()), Ref))
         newest = max((self.latest.get(r.storage, 0) for r in reads), default=0)
-        told, numbers = [], []
+        stated, numbers = [], []
         for out, given in pairings(entry):
             inputs = list(held_in(given, Ref))
             if name in OVERWRITES:
                 inputs = [r for r in inputs if r.storage != out.storage]
-            told.append((out, given, inputs, self._carried(name, out, inputs)))
+            stated.append((out, given, inputs, self._carried(name, out, inputs)))
             numbers.append(self._passes(entry, name, out, inputs))
-        for (out, _, _, _), depends in zip(told, numbers, strict=True):
+        for (out, _, _, _), depends in zip(stated, numbers, strict=True):
             self._depend(entry, out, depends)
-        for out, given, inputs, tokens in told:
+        for out, given, inputs, tokens in stated:
             if not self.scope:
                 self._look(index, entry, name, out, given, inputs, tokens)
             elif self.scope != "step" and out.storage in self.params and not entry.backward:

@@ -49,7 +49,7 @@ class Iteration:
     late: int = 0
 
     @property
-    def told(self) -> bool:
+    def stated(self) -> bool:
         """Whether its batches and the backward passes went together: it was not read to its end beforehand."""
         return self.late <= self.most
 
@@ -98,7 +98,7 @@ class Scaled:
 
 @dataclass
 class Epoch:
-    """A finished epoch, or the present one: counts by optimizer, and what told it."""
+    """A finished epoch, or the present one: counts by optimizer, and what stated it."""
 
     iteration: Iteration | None
     counts: dict[int, Counts] = field(default_factory=dict)
@@ -169,8 +169,8 @@ class Monitor:
             stack.callback(self._settled)
             self._install(patches)
             patches.active = True
-            LISTENERS.append(self._told)
-            stack.callback(LISTENERS.remove, self._told)
+            LISTENERS.append(self._stated)
+            stack.callback(LISTENERS.remove, self._stated)
             self._undo = stack.pop_all()
         return self
 
@@ -253,7 +253,7 @@ class Monitor:
     def _arriving(self, roots: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
         self._turn()
-        size, told_by = self._size or (None, "")
+        size, stated_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
         self._forwards = max(self._called.values(), default=0)
         self._again = max(self._each.values(), default=0) > 1
@@ -265,14 +265,14 @@ class Monitor:
             it.late += int(it.ended)
             it.most = it.most if it.ended else max(it.most, it.since)
             if size is None:
-                size, told_by = it.size, LOADER
+                size, stated_by = it.size, LOADER
         self.epoch.passes += 1
         self.common = self.tally.micro_batch(self.common, size or 0)
         for number, counts in self.epoch.counts.items():
             self.epoch.counts[number] = self.tally.micro_batch(counts, size or 0)
         self._past = self._forward is None
         if not self._past:
-            self.open.append(handed(roots, self._scale, size, told_by))
+            self.open.append(handed(roots, self._scale, size, stated_by))
             self.recorded.append(self.open[-1])
         self._scale = None
 
@@ -372,7 +372,7 @@ class Monitor:
 
     # What the script tells
 
-    def _told(self, value: Any, of: str, divided: bool) -> None:
+    def _stated(self, value: Any, of: str, divided: bool) -> None:
         """A loss that the script reported."""
         window = list(self.open) or (self.closed[-1] if self.closed else [])
         if self._past or len(self.reports) >= MOST_REPORTS:
@@ -395,13 +395,13 @@ def number_of(value: Any) -> Tensor | float | None:
 
 def length_of(loader: Any) -> int | None:
     """The batches of a DataLoader; None where it does not know."""
-    told = getattr(loader, "_IterableDataset_len_called", None)
+    stated = getattr(loader, "_IterableDataset_len_called", None)
     try:
         return len(loader)
     except Exception:  # a dataset may raise what it likes
         return None
     finally:
-        loader._IterableDataset_len_called = told
+        loader._IterableDataset_len_called = stated
 
 
 def rows_of(given: Any, depth: int = 0) -> int | None:

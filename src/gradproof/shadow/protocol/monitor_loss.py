@@ -2,8 +2,8 @@
 
 The graph shows it: the outermost product is the loss scaler's where one was asked, then come quotients by numbers, then
 the loss. Only below a mean is the quotient the division by N; of a sum, the divisor may be its tokens, and then it is
-not told apart. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not divided out either;
-where it may be the division, being below 1 or one over a window's length, the loss is not told at all.
+not distinguished. A product with a number (`loss * (1 / N)`) may be a weight of the loss, so it is not divided out;
+where it may be the division, being below 1 or one over a window's length, the loss is not known at all.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ ULPS = 16
 
 @dataclass
 class Handed:
-    """One micro-batch: its samples (None: not told), what backward was handed, the divisor, whether it divides a mean.
+    """One micro-batch: its samples (None: not known), what backward was handed, the divisor, whether it divides a mean.
 
     `scale` is what a loss scaler multiplied it by; `products` are factors that may be 1/N where nothing else divides.
     `elements` is what the mean divides by (its elements, or the weight of its labels), None where that is not seen.
     """
 
     size: int | None
-    told_by: str
+    stated_by: str
     value: Tensor | None = None
     divisor: float = 1.0
     scale: Tensor | float = 1.0
@@ -50,7 +50,7 @@ class Handed:
     elements: float | None = None
 
     def own(self, tally: Tally, before: float, lengths: Sequence[int]) -> float | None:
-        """The loss before its division by N, or None where that is not told; `lengths` are what N may be."""
+        """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
         number = self.number
         if number is None or not self.mean or (self.divisor != 1 and self.divisor not in lengths):
             return None
@@ -78,9 +78,9 @@ class Handed:
         return ULPS * torch.finfo(self.value.dtype).eps if self.value is not None else 0.0
 
 
-def handed(roots: Sequence[Tensor], scale: Any, size: int | None, told_by: str) -> Handed:
+def handed(roots: Sequence[Tensor], scale: Any, size: int | None, stated_by: str) -> Handed:
     """A micro-batch as its backward pass begins; `scale` is what a loss scaler multiplied by, or None."""
-    made = Handed(size, told_by)
+    made = Handed(size, stated_by)
     if len(roots) != 1 or roots[0].numel() != 1 or not roots[0].is_floating_point():
         return made
     with torch.no_grad(), _disable_current_modes():
@@ -222,7 +222,7 @@ class Reported:
         rows = own_losses(window, tally, lengths)
         numbers = [h.number for h in window]
         if not rows or any(own is None for own in rows) or any(n is None for n in numbers):
-            return None, "the loss before its division by N is not told by the graph"
+            return None, "the loss before its division by N is not shown by the graph"
         losses = [own for own in rows if own is not None]
         scales = [float(h.scale) for h in window]
         shares = [n / s for n, s in zip(numbers, scales, strict=True) if n is not None]

@@ -15,9 +15,9 @@ REPORTED = "GA-INV-001"
 NO_EPOCH = "no DataLoader was read before a backward pass, and no --epoch-batches was given"
 READ_AHEAD = "a DataLoader was read to its end before its batches were trained on; give --epoch-batches"
 MIXED = "backward passes followed several DataLoaders in turn; give --epoch-batches"
-SEVERAL = "several optimizers step: which of them a micro-batch is for is not told"
-NO_SIZE = "the rows of a micro-batch are not told: no tensor was seen to enter a module or to leave a DataLoader"
-DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not told"
+SEVERAL = "several optimizers step: which of them a micro-batch is for is not known"
+NO_SIZE = "the rows of a micro-batch are not known: no tensor was seen to enter a module or to leave a DataLoader"
+DROPPED = "gradients were zeroed inside the first window: which micro-batches reached its step is not known"
 RAGGED = (
     "the mean over micro-batches is the full batch's loss only where all average as many elements, which is not seen"
 )
@@ -40,8 +40,8 @@ def monitored(monitor: Monitor) -> dict[str, Any]:
 
 
 def effective(monitor: Monitor) -> dict[str, Any]:
-    """The effective batch of the first complete window; `samples` is None where it is not told, and `why`."""
-    made: dict[str, Any] = {"samples": None, "sizes": [], "told_by": "", "accum_steps": None, "world": monitor.world}
+    """The effective batch of the first complete window; `samples` is None where it is not known, and `why`."""
+    made: dict[str, Any] = {"samples": None, "sizes": [], "stated_by": "", "accum_steps": None, "world": monitor.world}
     if not monitor.closed:
         return {**made, "why": NO_WINDOW}
     first = monitor.closed[0]
@@ -52,7 +52,7 @@ def effective(monitor: Monitor) -> dict[str, Any]:
         return {**made, "why": DROPPED}
     if any(h.size is None for h in first):
         return {**made, "why": NO_SIZE}
-    told = ", ".join(dict.fromkeys(h.told_by for h in first))
+    stated = ", ".join(dict.fromkeys(h.stated_by for h in first))
     samples = int(monitor.tally.effective(monitor.samples[0], monitor.world))
     given = monitor.accum_steps
     why = (
@@ -60,21 +60,21 @@ def effective(monitor: Monitor) -> dict[str, Any]:
         if given in (None, len(first))
         else f"the first window has {len(first)} micro-batches, and {given} were given"
     )
-    return {**made, "samples": samples, "told_by": told, "why": why}
+    return {**made, "samples": samples, "stated_by": stated, "why": why}
 
 
 def epochs(monitor: Monitor) -> dict[str, Any]:
     """Counts by epoch and optimizer; no rows where nothing tells an epoch, and `why`."""
     rows = [*monitor.epochs, monitor.epoch]
     if monitor.epoch_batches is not None:
-        return {"told_by": f"every {monitor.epoch_batches} backward passes", "why": "", "rows": _rows(monitor, rows)}
+        return {"stated_by": f"every {monitor.epoch_batches} backward passes", "why": "", "rows": _rows(monitor, rows)}
     seen = [e.iteration for e in rows if e.iteration is not None]
     why = NO_EPOCH if not seen else MIXED if monitor.mixed else ""
-    if seen and not all(it.told for it in seen):
+    if seen and not all(it.stated for it in seen):
         why = READ_AHEAD
     if why:
-        return {"told_by": "", "why": why, "rows": []}
-    return {"told_by": "iterations over a DataLoader", "why": "", "rows": _rows(monitor, rows)}
+        return {"stated_by": "", "why": why, "rows": []}
+    return {"stated_by": "iterations over a DataLoader", "why": "", "rows": _rows(monitor, rows)}
 
 
 def _rows(monitor: Monitor, found: list[Epoch]) -> list[dict[str, Any]]:
@@ -116,7 +116,7 @@ def lengths(monitor: Monitor) -> list[int]:
 
 
 def losses(monitor: Monitor) -> list[dict[str, Any]]:
-    """Each recorded micro-batch's own loss, None where it is not told, beside what backward was handed."""
+    """Each recorded micro-batch's own loss, None where it is not known, beside what backward was handed."""
     made = []
     for i, window in enumerate(monitor.closed, 1):
         own = own_losses(window, monitor.tally, lengths(monitor))
@@ -171,7 +171,7 @@ def heard(monitor: Monitor) -> list[str]:
     if not monitor.reports:
         return []
     found = [report.verdict(monitor.tally, lengths(monitor), monitor.recorded) for report in monitor.reports]
-    right = [words for told, words in found if told]
+    right = [words for stated, words in found if stated]
     kinds = ", ".join(f"{right.count(words)} {words}" for words in dict.fromkeys(right))
     later = f"; {monitor.unchecked} later ones were not looked at" if monitor.unchecked else ""
     return [f"of {len(found)} reported losses {len(right)} are as reported" + (f": {kinds}" if kinds else "") + later]
@@ -195,23 +195,23 @@ def monitoring_lines(monitoring: Mapping[str, Any]) -> list[str]:
 
 
 def effective_line(found: Mapping[str, Any]) -> str:
-    """The effective batch, or why it is not told."""
+    """The effective batch, or why it is not known."""
     if found["samples"] is None:
-        return f"effective batch: not told; {found['why']}"
+        return f"effective batch: not known; {found['why']}"
     sizes, world = found["sizes"], found["world"]
     same = len(set(sizes)) == 1
     window = f"{sizes[0]} x {found['accum_steps']}" if same else f"({' + '.join(map(str, sizes))})"
     said = f"effective batch: {window} x {world} = {found['samples']:,} samples a step"
-    return f"{said} (micro-batch: {found['told_by']})" + (f"; {found['why']}" if found["why"] else "")
+    return f"{said} (micro-batch: {found['stated_by']})" + (f"; {found['why']}" if found["why"] else "")
 
 
 def _epochs(found: Mapping[str, Any]) -> Iterator[str]:
     rows = found["rows"]
     if found["why"]:
-        yield f"optimizer steps an epoch: not told; {found['why']}"
+        yield f"optimizer steps an epoch: not known; {found['why']}"
     for row in rows[:EPOCHS]:
         ended = "" if row["complete"] else ", not to its end"
-        yield f"epoch {row['epoch']}{ended}: {_counted(row)}, told by {found['told_by']}"
+        yield f"epoch {row['epoch']}{ended}: {_counted(row)}, shown by {found['stated_by']}"
     if len(rows) > EPOCHS:
         yield f"and {len(rows) - EPOCHS} more epochs; --format json has all"
 
@@ -242,7 +242,7 @@ def _losses(rows: list[Mapping[str, Any]]) -> Iterator[str]:
             yield f"window {window}, losses of its micro-batches: {own}"
         else:
             said = ", ".join("no one number" if row["handed"] is None else _number(row["handed"]) for row in found)
-            yield f"window {window}, handed to backward: {said}; the losses before a division by N are not told"
+            yield f"window {window}, handed to backward: {said}; the losses before a division by N are not known"
 
 
 def _scalers(rows: list[Mapping[str, Any]]) -> Iterator[str]:

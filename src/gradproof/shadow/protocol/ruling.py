@@ -178,8 +178,8 @@ class Ruling:
         made.results += [self._kept(name, found) for name in PROTOCOL if not self._broken(name, found)]
         if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
             made.results += self._synced(found)
-        told, made.notes = reported(watch.monitor), heard(watch.monitor)
-        made.results += [] if told is None else [told]
+        stated, made.notes = reported(watch.monitor), heard(watch.monitor)
+        made.results += [] if stated is None else [stated]
         decided = {r.obligation for r in made.results}
         made.results += [self._one_run(name) for name in names if name not in decided]
         return complete(made, watch.monitor.world)
@@ -220,7 +220,7 @@ class Ruling:
         return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, help, "events", RECORDED, details)
 
     def _excuse(self, broken: Broken) -> str:
-        """Why a broken rule is no offence for certain; empty where it is one."""
+        """Why a broken rule is no violation for certain; empty where it is one."""
         if len({frozenset(a.micro for a in self.steps if a.params & c.own) for c in self.groups}) > 1:
             return IN_TURN
         for names, why, _ in self.odd():

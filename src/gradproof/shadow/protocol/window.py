@@ -120,16 +120,20 @@ class Windows:
         self, stream: list[tuple[str, Act]], scaled: bool, scheduler: int | None, name: str
     ) -> Iterator[Broken]:
         window = table()
-        told = [(e, a) for e, a in stream if e != "schedule" or a.detail["scheduler"] == scheduler]
-        trace = window.replay([window.Event(event) for event, _ in told], self.sizes, scaled)
-        if not trace or trace[-1].broken is None or (scheduler is not None and told[trace[-1].index][0] != "schedule"):
+        stated = [(e, a) for e, a in stream if e != "schedule" or a.detail["scheduler"] == scheduler]
+        trace = window.replay([window.Event(event) for event, _ in stated], self.sizes, scaled)
+        if (
+            not trace
+            or trace[-1].broken is None
+            or (scheduler is not None and stated[trace[-1].index][0] != "schedule")
+        ):
             return
         at, broken = trace[-1].index, trace[-1].broken
-        if told[at][0] in ("clip", "unscale"):
-            at, broken = _cause(told, trace[-1])
-        event, act = told[at]
+        if stated[at][0] in ("clip", "unscale"):
+            at, broken = _cause(stated, trace[-1])
+        event, act = stated[at]
         if broken.why == table().RULES[window.State.STEPPED, window.Event.STEP].why:
-            before = next(a for e, a in reversed(told[:at]) if e == "step")
+            before = next(a for e, a in reversed(stated[:at]) if e == "step")
             act = before if act.place.via and not before.place.via else act
         place = self._last() if event == "end" or act.place == NOWHERE else act.place
         if event == "zero":
@@ -143,14 +147,14 @@ class Windows:
     def stream(self, name: str) -> list[tuple[str, Act]]:
         """The events of the table that concern one parameter, in order."""
         out: list[tuple[str, Act]] = []
-        held, told, last_number = False, set[int](), None
+        held, stated, last_number = False, set[int](), None
         wanted = set(self.numbers)
         for act in self.acts.acts:
             number = act.detail.get("number")
             if act.kind == "arrive" and number in wanted:
                 held = held or name in act.params
-                if number not in told and self._counts(act, name):
-                    told.add(number)
+                if number not in stated and self._counts(act, name):
+                    stated.add(number)
                     out.append(("accumulate", act))
                     last_number = number
             elif act.kind == "assign" and (name in act.params or self.cluster.masters):
@@ -294,14 +298,14 @@ def _same_clip(out: list[tuple[str, Act]], act: Act, name: str) -> bool:
     return before.place == act.place and name not in act.params and not before.params & act.params
 
 
-def _cause(told: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
+def _cause(stated: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
     """A clip or unscale that only goes with a step that is wrong itself: then the step is to blame."""
     window = table()
     following = step.index + 1
-    while following < len(told) and told[following][0] in ("clip", "unscale", "sync"):
+    while following < len(stated) and stated[following][0] in ("clip", "unscale", "sync"):
         following += 1
     wrong = window.RULES[step.before, window.Event.STEP]
-    stepped = following < len(told) and told[following][0] == "step"
+    stepped = following < len(stated) and stated[following][0] == "step"
     return (following, wrong) if stepped and isinstance(wrong, window.Breaks) else (step.index, step.broken)
 
 

@@ -153,7 +153,7 @@ class Buffers:
         self._records = []
 
     def changes(self, only: Iterable[Tensor] | None = None) -> list[Change]:
-        """Every buffer that changed, or those of the parameters given; each change is told once."""
+        """Every buffer that changed, or those of the parameters given; each change is reported once."""
         if only is not None:
             return self._changed([self._record(p) for p in only])
         return self._changed(self._known())

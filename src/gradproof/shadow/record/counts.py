@@ -486,10 +486,10 @@ class Counts:
         """Results whose shape, or which themselves, tell Python a number."""
         bits = (torch.bool, torch.uint8)
         if func is torch.ops.aten.index.Tensor:
-            told = any(given[id(t)].dtype in bits and some(given[id(t)].marks) for t in tensors_in(args[1]))
+            stated = any(given[id(t)].dtype in bits and some(given[id(t)].marks) for t in tensors_in(args[1]))
         else:
-            told = bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
-        if told:
+            stated = bool({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape} & set(func.tags))
+        if stated:
             self.ledger.reads.append(len(self.items))
 
 

@@ -143,7 +143,7 @@ class Reporter:
         self._event("zero", self._grads(params), params=self._named(params), how=how)
 
     def assigned(self, setter: Call, tensor: Tensor, value: Any) -> None:
-        """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is told first."""
+        """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is reported first."""
         inside = self._inside
         nothing = value is None and tensor.grad is None
         other = not isinstance(tensor, nn.Parameter) and not self.names.knows(tensor)
@@ -165,14 +165,14 @@ class Reporter:
     def within(self, what: str, call: Callable[[], Any]) -> Any:
         """Make a call whose writes to the buffers are accounted for."""
         self._inside.append(what)
-        told = self.thorough and what != "backward"
-        if told:
+        stated = self.thorough and what != "backward"
+        if stated:
             self._event("enter", what=what)
         try:
             return call()
         finally:
             self._inside.pop()
-            if told:
+            if stated:
                 self._event("leave", what=what)
 
     def zero(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:

@@ -142,7 +142,7 @@ def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") 
             recorder.quiet -= 1
             recorder.event("loss", {f"loss/{i:04d}": t for i, t in enumerate(tensors(returned))})
         except Exception as caught:
-            error, place = told(caught), blamed(caught)
+            error, place = stated(caught), blamed(caught)
         hooks.end()
         recorder.tape.buffers = hooks.module_buffers
     recorder.tape.printed = decimals("".join(printed.texts))
@@ -185,7 +185,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-def told(error: BaseException) -> str:
+def stated(error: BaseException) -> str:
     """An exception in words; one that began in gradproof itself says so."""
     innermost = [frame for frame, _ in traceback.walk_tb(error.__traceback__)][-1]
     own = owner(innermost.f_code.co_filename) == OWN and not isinstance(error, GradproofError)

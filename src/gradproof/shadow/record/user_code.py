@@ -36,7 +36,7 @@ def load(path: Path) -> ModuleType:
     return module
 
 
-def told(error: BaseException) -> str:
+def stated(error: BaseException) -> str:
     """What the user's code ended with, in one line."""
     if isinstance(error, SystemExit):
         return f"the function ended the process with exit code {error.code}"

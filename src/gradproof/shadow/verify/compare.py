@@ -115,11 +115,11 @@ def pairs(ours: Reading, full: Reading) -> Pairs:
 def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Window]]) -> None:
     """The losses that the function returned, or the roots of its backward passes: of a function that returns none, or
     one for each micro-batch, for which the full batch has no counterpart."""
-    told = [[o for o in r.observations if o.event.kind == "loss" and o.values] for r in (ours, full)]
+    stated = [[o for o in r.observations if o.event.kind == "loss" and o.values] for r in (ours, full)]
     passes = sum(len(window.roots) for window in stepped[0])
-    if told[0] and told[1] and not len(told[0][0].values) == passes != len(told[1][0].values):
-        _tensors(found, "loss", 0, told[0][0], told[1][0], "loss/")
-        _told(found, told[1][0], stepped[1])
+    if stated[0] and stated[1] and not len(stated[0][0].values) == passes != len(stated[1][0].values):
+        _tensors(found, "loss", 0, stated[0][0], stated[1][0], "loss/")
+        _stated(found, stated[1][0], stepped[1])
         return
     for index, (a, b) in enumerate(zip(stepped[0], stepped[1], strict=False)):
         a_loss, b_loss = a.loss(), b.loss()
@@ -128,16 +128,16 @@ def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Windo
             found.quantities.append(Quantity("loss", index, "root", a_loss, b_loss, place, "backward"))
 
 
-def _told(found: Pairs, told: Observation, full: list[Window]) -> None:
+def _stated(found: Pairs, stated: Observation, full: list[Window]) -> None:
     """Where the first returned loss of the full batch is the root of its window, the others must be that too."""
-    names = sorted(told.values)
+    names = sorted(stated.values)
     roots = [window.loss() for window in full]
-    if len(names) != len(roots) or not roots or not identical(told.values[names[0]], roots[0]):
+    if len(names) != len(roots) or not roots or not identical(stated.values[names[0]], roots[0]):
         return
     for index, (name, root) in enumerate(zip(names, roots, strict=True)):
-        if root is not None and told.values[name].size == 1:
-            value = told.values[name].reshape(())
-            found.quantities.append(Quantity("loss", index, name, value, root, told.event.place, "told"))
+        if root is not None and stated.values[name].size == 1:
+            value = stated.values[name].reshape(())
+            found.quantities.append(Quantity("loss", index, name, value, root, stated.event.place, "stated"))
 
 
 def identical(a: Value | None, b: Value | None) -> bool:

@@ -258,7 +258,7 @@ def help_for(found: Scale | None, n: int) -> str:
     return "the factors of the window's micro-batches must sum to one"
 
 
-# -- A refuted step told as the events of its run: what happened to one gradient, where, and which event is to blame.
+# -- A refuted step shown as the events of its run: what happened to one gradient, where, and which event is to blame.
 WORDS = {"arrive": "backward", "assign": "assign .grad", "weights": "weights change", "rate": "lr changes"}
 SILENT = frozenset({"touch", "end"})
 NOTHING = "none"
@@ -266,7 +266,7 @@ BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TraceRow:
     """A tick, the item of the tape that it tells of, and its line."""
 
     index: int
@@ -302,10 +302,10 @@ class Held:
 
 def of_offence(tape: Tape, broken: Broken) -> dict[str, Any] | None:
     """The run up to a broken rule of the window protocol, as JSON of a Timeline; None where it has no event."""
-    told = _caused(list(_ticks(tape, broken.params[0] if broken.params else "")), broken)
+    stated = _caused(list(_ticks(tape, broken.params[0] if broken.params else "")), broken)
     harm = f"{broken.obligation} is broken"
-    told = [replace(row, tick=replace(row.tick, harm=harm)) if row.tick.refused else row for row in told]
-    return _line(f"{broken.obligation}, {broken.why}", told)
+    stated = [replace(row, tick=replace(row.tick, harm=harm)) if row.tick.refused else row for row in stated]
+    return _line(f"{broken.obligation}, {broken.why}", stated)
 
 
 def last_write(tape: Tape, place: Place, window: int) -> int:
@@ -343,23 +343,23 @@ def of_wrong(tape: Tape, wrong: Wrong, weights: Sequence[Mapping[str, Any]] = ()
     """
     quantity = wrong.quantity
     named = quantity is not None and quantity.group == "grad" and not (wrong.cause and wrong.cause.event == "weights")
-    told = list(_ticks(tape, quantity.name if quantity and named else ""))
+    stated = list(_ticks(tape, quantity.name if quantity and named else ""))
     if wrong.cause is not None:
-        told = _caused(told, wrong.cause)
-    if not told:
+        stated = _caused(stated, wrong.cause)
+    if not stated:
         return None
     if quantity is None:
-        felt = len(told) - 1
+        felt = len(stated) - 1
     else:
         inside = _window(tape, quantity.window)
         if wrong.line:
-            told = _blamed(tape, told, inside, wrong, _apart(weights, quantity))
-        steps = (i for i, row in enumerate(told) if row.index in inside and row.tick.event == "step")
-        felt = len(told) - 1 if quantity.event == "end" else next(steps, len(told) - 1)
-    doubt = bool(quantity and wrong.line) and not any(row.tick.refused for row in told)
+            stated = _blamed(tape, stated, inside, wrong, _apart(weights, quantity))
+        steps = (i for i, row in enumerate(stated) if row.index in inside and row.tick.event == "step")
+        felt = len(stated) - 1 if quantity.event == "end" else next(steps, len(stated) - 1)
+    doubt = bool(quantity and wrong.line) and not any(row.tick.refused for row in stated)
     harm = f"{wrong.why}; {wrong.line} is blamed, and no one event of it" if doubt else wrong.why
-    told[felt] = replace(told[felt], tick=replace(told[felt].tick, harm=harm))
-    return _line(f"{wrong.obligation}, {quantity or 'the whole run'}", told)
+    stated[felt] = replace(stated[felt], tick=replace(stated[felt].tick, harm=harm))
+    return _line(f"{wrong.obligation}, {quantity or 'the whole run'}", stated)
 
 
 def _apart(weights: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
@@ -374,7 +374,7 @@ def _apart(weights: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str
     return [found[k] for k in sorted(found)] if sorted(found) == list(range(len(found))) else []
 
 
-def _ticks(tape: Tape, name: str) -> Iterator[Told]:
+def _ticks(tape: Tape, name: str) -> Iterator[TraceRow]:
     """The acts on one parameter, or on any where it has none of its own; what one line does at once is one tick."""
     acts = [a for a in acts_of(tape).acts if a.kind not in SILENT]
     mine = [a for a in acts if name in a.params or not a.params]
@@ -387,7 +387,7 @@ def _ticks(tape: Tape, name: str) -> Iterator[Told]:
             continue
         last = alike
         note = _shown(act.place) + (", skipped" if act.detail.get("skipped") else "")
-        yield Told(act.index, Tick(WORDS.get(act.kind, act.kind), held.after(act), note), act.place)
+        yield TraceRow(act.index, Tick(WORDS.get(act.kind, act.kind), held.after(act), note), act.place)
 
 
 def _window(tape: Tape, number: int) -> range:
@@ -398,22 +398,22 @@ def _window(tape: Tape, number: int) -> range:
     return range(first, first + len(cut[at]))
 
 
-def _blamed(tape: Tape, told: list[Told], inside: range, wrong: Wrong, apart: Sequence[str]) -> list[Told]:
-    """The ticks with the blamed event among them, where it can be told which one it is."""
+def _blamed(tape: Tape, stated: list[TraceRow], inside: range, wrong: Wrong, apart: Sequence[str]) -> list[TraceRow]:
+    """The ticks with the blamed event among them, where it can be known which one it is."""
     assert wrong.place is not None
-    here = [i for i, row in enumerate(told) if row.index in inside and str(row.place) == str(wrong.place)]
+    here = [i for i, row in enumerate(stated) if row.index in inside and str(row.place) == str(wrong.place)]
     if not here:
         found = list(_written_at(tape, inside, wrong.place))
-        told = _merged(told, found, wrong.line)
-        here = [i for i, row in enumerate(told) if any(row.index == index for index, _ in found)]
+        stated = _merged(stated, found, wrong.line)
+        here = [i for i, row in enumerate(stated) if any(row.index == index for index, _ in found)]
     first = next((i for i, words in enumerate(apart) if words), None)
     if len(here) == 1:
-        told[here[0]] = _refuse(told[here[0]], BLAMED)
+        stated[here[0]] = _refuse(stated[here[0]], BLAMED)
     elif len(here) == len(apart) and first is not None:
-        told[here[first]] = _refuse(told[here[first]], f"{BLAMED}: {apart[first]}")
+        stated[here[first]] = _refuse(stated[here[first]], f"{BLAMED}: {apart[first]}")
     elif here and wrong.everywhere:
-        told[here[0]] = _refuse(told[here[0]], f"{BLAMED}, {EACH}")
-    return told
+        stated[here[0]] = _refuse(stated[here[0]], f"{BLAMED}, {EACH}")
+    return stated
 
 
 def _written_at(tape: Tape, inside: range, place: Place) -> Iterator[tuple[int, str]]:
@@ -436,30 +436,30 @@ def _is(item: Item, kind: str) -> bool:
     return isinstance(item, Event) and item.kind == kind
 
 
-def _merged(told: Sequence[Told], found: Sequence[tuple[int, str]], note: str) -> list[Told]:
+def _merged(stated: Sequence[TraceRow], found: Sequence[tuple[int, str]], note: str) -> list[TraceRow]:
     """Further ticks at their places; none of them changes the state."""
-    out = list(told)
+    out = list(stated)
     for index, word in found:
         at = sum(row.index < index for row in out)
         state = out[at - 1].tick.after if at else NOTHING
-        out.insert(at, Told(index, Tick(word, state, note)))
+        out.insert(at, TraceRow(index, Tick(word, state, note)))
     return out
 
 
-def _caused(told: list[Told], cause: Broken) -> list[Told]:
+def _caused(stated: list[TraceRow], cause: Broken) -> list[TraceRow]:
     """The ticks with the event that broke a rule marked, at its line."""
-    if not any(row.index == cause.index for row in told):
-        told = _merged(told, [(cause.index, WORDS.get(cause.event, cause.event or "write"))], _shown(cause.place))
+    if not any(row.index == cause.index for row in stated):
+        stated = _merged(stated, [(cause.index, WORDS.get(cause.event, cause.event or "write"))], _shown(cause.place))
     place = _shown(cause.place)
     return [
         replace(row, tick=replace(row.tick, refused=cause.why, note=place or row.tick.note))
         if row.index == cause.index
         else row
-        for row in told
+        for row in stated
     ]
 
 
-def _refuse(row: Told, why: str) -> Told:
+def _refuse(row: TraceRow, why: str) -> TraceRow:
     return replace(row, tick=replace(row.tick, refused=why))
 
 
@@ -467,6 +467,6 @@ def _shown(place: Place) -> str:
     return "" if place == NOWHERE or not place.file else f"{Path(place.file).name}:{place.line}"
 
 
-def _line(title: str, told: Sequence[Told]) -> dict[str, Any] | None:
-    ticks = shortened([row.tick for row in told]) if told else ()
+def _line(title: str, stated: Sequence[TraceRow]) -> dict[str, Any] | None:
+    ticks = shortened([row.tick for row in stated]) if stated else ()
     return as_json(Timeline(title, NOTHING, ticks)) if ticks else None

@@ -78,7 +78,7 @@ def data_of_roots(session: Session, recordings: Sequence[Recording]) -> list[lis
     """The data elements on which each root depends beyond the weights, window by window, micro-batch by micro-batch.
 
     A weight that was stepped depends on the data of the windows before; what a window shares with all later ones
-    through its weights is told apart by cutting the weights off (`Cut`).
+    through its weights is distinguished by cutting the weights off (`Cut`).
     """
     domain = Reals()
     reading = Cut(domain, session.havoc).run(recordings[0].tape, _roots)

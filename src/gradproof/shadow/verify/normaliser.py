@@ -10,7 +10,7 @@ allows as many values as there are fractions of `SHORT`. The degree is followed:
 Shown is: on the recorded operators and Python numbers, at the recorded token ids, for every choice of the valid tokens
 at which nothing is divided by zero, and for any weights and states that the window begins with. A value that depends
 on a comparison of counts is poisoned and shows nothing, and so does a number that left for Python. None says that
-nothing was shown; a wrong normaliser is never told from one that was not followed.
+nothing was shown; a wrong normaliser is never confused with one that was not followed.
 """
 
 from __future__ import annotations

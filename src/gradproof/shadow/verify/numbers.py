@@ -13,7 +13,7 @@ modules, and the losses that the function returns; where it returns none, the nu
 A difference counts above `ROUNDINGS` units of roundoff of the narrowest dtype on the tape, relative to the largest
 element, and above `SLACK` times the difference that leaves a few units of roundoff away make. Where the proof needed
 constants read as rationals, the unit is that of float32. At other scales nothing counts after a gradient that is lost
-in rounding. This judge proves nothing. It only keeps HOLDS from standing where the numbers differ.
+in rounding. This judge proves nothing. It only keeps HOLDS from status where the numbers differ.
 
 Whether the recorded numbers bear out what events and streams of data only suggest. A zero before the step, a step in
 the middle of a window, a weight that moved inside of it, or data that the other run did not see are wrong in most
@@ -222,10 +222,10 @@ class Numbers:
             allowed = roundings(unit, a, b) + SLACK * spread.get(name, 0.0) + last_place.get(name, 0.0)
             if distance(a, b) > allowed:
                 apart.append((name, a, b, allowed))
-        told: set[str] = set()
+        stated: set[str] = set()
         for name, a, b, allowed in self._unsaturated(apart, sides, ours, full):
-            if kind(name) not in told:
-                told.add(kind(name))
+            if kind(name) not in stated:
+                stated.add(kind(name))
                 place = place_of(sides.ours.tape, name)
                 text = name[1].partition("/")[2]
                 yield Apart(kind(name), text, name[0], distance(a, b), allowed, sides.where, place)
@@ -478,7 +478,7 @@ def _new_at_every_step(tape: Tape) -> bool:
 
 
 def undecided(doubted: Sequence[Broken], refuted: Sequence[Broken]) -> Iterator[Result]:
-    """Results of offences that no number bears out, and of what was not followed any further."""
+    """Results of violations that no number bears out, and of what was not followed any further."""
     for broken in doubted:
         alike, help = MEANT.get(broken.event, MEANT["step"])
         but = "" if broken.event == "end" else f", but {EQUAL}"

@@ -1,7 +1,7 @@
 """From what was compared to one result an obligation.
 
 A gradient that differs is refuted only when the difference is seen on the real step too, at the same leaves; it may be
-explained first: by an offence against the window protocol, by data that do not match, by statistics over the batch, by
+explained first: by a violation against the window protocol, by data that do not match, by statistics over the batch, by
 constants that are not the numbers that they stand for, or by a learning rate that makes up for it.
 """
 
@@ -75,7 +75,7 @@ class Seen:
 def replay(session: Session, quantity: Quantity) -> Seen | None:
     """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
     rank = quantity.rank
-    if quantity.event == "told":
+    if quantity.event == "stated":
         ours, root = (content(session.full[rank].tape, replace(quantity, event=e)) for e in ("loss", "backward"))
         return _seen(ours, root, session.full, "the recorded values, in the full batch's run")
     if quantity.group == "sync":
@@ -341,7 +341,7 @@ def only_pass(session: Session, quantity: Quantity) -> Place | None:
 def blamed(session: Session, quantity: Quantity) -> Place:
     """The line that a difference is blamed on. A loss that was returned has a line of its own."""
     tape = session.ours[quantity.rank].tape
-    if quantity.event in ("loss", "told"):
+    if quantity.event in ("loss", "stated"):
         return place_of_loss(tape, quantity.name)
     if quantity.group == "average":
         places = [e.detail.get("averages", {}).get(quantity.name) for e in tape.events("end")]

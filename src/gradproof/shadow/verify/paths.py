@@ -16,7 +16,7 @@ away do: an adaptive optimizer makes a whole step out of a gradient that is noth
 another kernel where nobody looks.
 
 Where two recorded calls from the same seed already differ (data from an unseeded generator), there is nothing to agree
-with: that is told and is no answer. A function that looks for gradproof itself and behaves in all of these calls is
+with: that is reported and is no answer. A function that looks for gradproof itself and behaves in all of these calls is
 not found out.
 """
 
@@ -34,15 +34,15 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.domains.marks import Marks, Unknown
 from gradproof.shadow.record.hook_points import params_of
-from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, tensors, told
+from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, stated, tensors
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
 from gradproof.shadow.streams import blocks_of, sample_axis
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Place, Tape
 from gradproof.shadow.verify.match import joined, near
 from gradproof.shadow.verify.recordings import (
     UNIT,
+    Precondition,
     Session,
-    Trouble,
     apart,
     distance,
     finite,
@@ -304,8 +304,8 @@ class Seen:
     error: str = ""
 
 
-def unrecorded(session: Session, made: Verification) -> Iterator[Trouble]:
-    """The step does something else when nobody records it. What could not be looked at is told in `made`."""
+def unrecorded(session: Session, made: Verification) -> Iterator[Precondition]:
+    """The step does something else when nobody records it. What could not be looked at is reported in `made`."""
     if session.ranks > 1:
         made.uncovered.append(RANKS)
         return
@@ -331,7 +331,7 @@ def unrecorded(session: Session, made: Verification) -> Iterator[Trouble]:
             made.notes.append(CLOSE)
             return
     reason = f"the step does something else when nobody records it: {found}"
-    yield Trouble(Outcome.OPAQUE, reason, _start(session.step), HELP, "unrecorded")
+    yield Precondition(Outcome.OPAQUE, reason, _start(session.step), HELP, "unrecorded")
 
 
 def _calls(session: Session, ours: Seen) -> list[Seen]:
@@ -381,7 +381,7 @@ def called(step: Step, run: Run, watched: bool) -> Seen:
         returned = step(run)
         seen.returned = _flat([*map(_plain, tensors(returned)), np.asarray(numbers(returned))])
     except Exception as error:
-        seen.error = told(error)
+        seen.error = stated(error)
     finally:
         for handle in handles:
             handle.remove()

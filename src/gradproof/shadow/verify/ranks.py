@@ -94,7 +94,7 @@ def read_ranks(
     follow: Sequence[Sequence[Event]] = (),
     rows: Mapping[str, Row] | None = None,
 ) -> list[Reading]:
-    """Interpret the tapes of all ranks together. A domain with a `rank` is told whose turn it is.
+    """Interpret the tapes of all ranks together. A domain with a `rank` knows whose turn it is.
 
     Raises NoRow and Beyond.
     """

@@ -125,7 +125,7 @@ Values = Mapping[Key, Array]
 
 
 @dataclass(slots=True)
-class Trouble:
+class Precondition:
     """Why nothing can be said about the numbers of the step: an outcome that is no answer, the place and the help."""
 
     outcome: Outcome
@@ -251,7 +251,7 @@ def values_of(recordings: Sequence[Recording]) -> list[Values]:
     return [streams(r.tape) for r in recordings]
 
 
-def errors(session: Session) -> Iterator[Trouble]:
+def errors(session: Session) -> Iterator[Precondition]:
     """The user's function ended with an exception: its own, or one that it raises only while it is recorded."""
     pairs = (
         ("with micro-batches", session.run, session.ours),
@@ -267,11 +267,11 @@ def errors(session: Session) -> Iterator[Trouble]:
                     f"called {name}, the function raised {first} while it was recorded, and runs without the recorder"
                 )
                 help = "the recorder cannot follow what this line calls: leave it out of the step, or report it"
-                yield Trouble(Outcome.OPAQUE, reason, recording.raised, help, "unrecordable")
+                yield Precondition(Outcome.OPAQUE, reason, recording.raised, help, "unrecordable")
                 continue
             help = "the function must train with the numbers of `run`; for a whole script use gradproof watch"
             reason = f"called {name}, the function raised {first}"
-            yield Trouble(Outcome.ERROR, reason, recording.raised, help, "raised")
+            yield Precondition(Outcome.ERROR, reason, recording.raised, help, "raised")
 
 
 def runs_alone(step: Step, run: Run) -> bool:
@@ -284,7 +284,7 @@ def runs_alone(step: Step, run: Run) -> bool:
     return True
 
 
-def ignored(session: Session) -> Iterator[Trouble]:
+def ignored(session: Session) -> Iterator[Precondition]:
     """The function did not train with the numbers of its `run`: the two calls cannot be compared."""
     run, (ours, full) = session.run, (session.ours[0], session.full[0])
     if run.accum_steps == 1:
@@ -298,7 +298,7 @@ def ignored(session: Session) -> Iterator[Trouble]:
     reason = f"not decided: the function did not use run ({found}); the full batch must be one micro-batch a window"
     help = "train with run.micro_batch_size, run.accum_steps and run.windows; for a script use gradproof watch"
     place = next((e.place for e in ours.tape.events("backward")), NOWHERE)
-    yield Trouble(Outcome.OUTSIDE, reason, place, help, "run-unused")
+    yield Precondition(Outcome.OUTSIDE, reason, place, help, "run-unused")
 
 
 def _operators(tape: Tape) -> list[tuple[Any, ...]]:
@@ -325,7 +325,7 @@ def stepped(tape: Tape) -> list[Window]:
     return [w for w in windows(seen(tape)) if w.steps]
 
 
-def blindness(session: Session) -> Iterator[Trouble]:
+def blindness(session: Session) -> Iterator[Precondition]:
     """The recorder said that it lost sight of a value."""
     seen: set[tuple[str, str, str]] = set()
     for name, tape in session.tapes():
@@ -336,9 +336,9 @@ def blindness(session: Session) -> Iterator[Trouble]:
                 yield _lost(blind, name, exported(tape) if blind.code == "unseen-write" else None)
 
 
-def _lost(blind: Blind, name: str, source: Place | None) -> Trouble:
+def _lost(blind: Blind, name: str, source: Place | None) -> Precondition:
     where = f"seen at {blind.place}, in {name}" if source else f"seen in {name}"
-    return Trouble(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.help, blind.code)
+    return Precondition(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.help, blind.code)
 
 
 def exported(tape: Tape) -> Place | None:
@@ -370,7 +370,7 @@ def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Differen
     return [d for a, b in zip(one, other, strict=True) for d in differences(a.tape, b.tape)]
 
 
-def past_the_recorder(session: Session) -> Iterator[Trouble]:
+def past_the_recorder(session: Session) -> Iterator[Precondition]:
     """Nondeterminism, and values that left the tape and came back as constants."""
     found = apart(session.ours, session.moved) if session.moved else []
     if session.moved and not found:
@@ -380,19 +380,19 @@ def past_the_recorder(session: Session) -> Iterator[Trouble]:
     if unsteady:
         help = "seed every generator from run.seed, so that two calls of the function do the same"
         reason = f"two runs with one seed differ: {unsteady[0].what}"
-        yield Trouble(Outcome.OPAQUE, reason, unsteady[0].place, help, "nondeterministic")
+        yield Precondition(Outcome.OPAQUE, reason, unsteady[0].place, help, "nondeterministic")
     elif found:
         yield flowed(found[0])
     else:
         place = next((d.place for away in session.away for d in apart(session.ours, away)), NOWHERE)
         reason = "at every other value that was tried the step takes another path, so that no flow can be tested"
-        yield Trouble(Outcome.OPAQUE, reason, place, "make the branch depend on fewer numbers", "flow-untested")
+        yield Precondition(Outcome.OPAQUE, reason, place, "make the branch depend on fewer numbers", "flow-untested")
 
 
-def flowed(found: Difference) -> Trouble:
+def flowed(found: Difference) -> Precondition:
     """A value that left the tape and came back."""
     help = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
-    return Trouble(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, help, "flowed")
+    return Precondition(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, help, "flowed")
 
 
 def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
@@ -400,7 +400,7 @@ def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
     return all(d.kind == "value" for d in apart(one, other))
 
 
-def disagreement(session: Session) -> Iterator[Trouble]:
+def disagreement(session: Session) -> Iterator[Precondition]:
     """Storages that are not what the tape says, at the run's own leaves and at other ones. Raises NoRow, Beyond."""
     for name, said in (("", session.ours), (" of the full batch", session.full)):
         yield from _in_words(_disagreements(session, said, said), name)
@@ -448,11 +448,11 @@ def _at_a_jump(session: Session, found: Sequence[Disagreement], held: list[Recor
     return False
 
 
-def _in_words(found: Sequence[Disagreement], name: str) -> Iterator[Trouble]:
+def _in_words(found: Sequence[Disagreement], name: str) -> Iterator[Precondition]:
     for one in found[:1]:
         reason = f"{one.name} at {one.event}{name} is not what its operators give (off by {one.size:.3g})"
         help = "something wrote it that torch did not dispatch, or an operator's row is wrong"
-        yield Trouble(Outcome.OPAQUE, reason, one.place, help, "disagreement")
+        yield Precondition(Outcome.OPAQUE, reason, one.place, help, "disagreement")
 
 
 def leaves_of(said: Sequence[Recording], held: Sequence[Values]) -> dict[Key, Array]:

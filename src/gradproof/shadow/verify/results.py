@@ -23,7 +23,7 @@ from gradproof.shadow.verify.diagnosis import (
 )
 from gradproof.shadow.verify.interaction import interacting
 from gradproof.shadow.verify.obligations import Decision
-from gradproof.shadow.verify.recordings import Session, Trouble, batch_norm
+from gradproof.shadow.verify.recordings import Precondition, Session, batch_norm
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 SILENT = frozenset({Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.BOUND_HIT})
@@ -46,9 +46,16 @@ def unjudged(name: str) -> Result:
     return Result(name, Outcome.NOT_RUN, "nothing decided it")
 
 
-def as_result(name: str, trouble: Trouble) -> Result:
+def as_result(name: str, precondition: Precondition) -> Result:
     """What keeps an obligation from being judged, as its result."""
-    return Result(name, trouble.outcome, trouble.reason, trouble.place, trouble.help, details={"code": trouble.code})
+    return Result(
+        name,
+        precondition.outcome,
+        precondition.reason,
+        precondition.place,
+        precondition.help,
+        details={"code": precondition.code},
+    )
 
 
 def with_trace(shown: dict[str, Any] | None, trace: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -56,7 +63,7 @@ def with_trace(shown: dict[str, Any] | None, trace: dict[str, Any] | None) -> di
     return shown if trace is None else {**(shown or {}), "trace": trace}
 
 
-def offence(broken: Broken, tape: Tape) -> Result:
+def violation(broken: Broken, tape: Tape) -> Result:
     """A broken rule of the window protocol as a result."""
     details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
     return Result(
@@ -111,7 +118,7 @@ class Settled:
         if moved is not None:
             self.broken = [*self.broken, moved]
             tape = self.session.ours[0].tape
-            yield replace(offence(moved, tape), domain=decision.domain, reach=decision.reach)
+            yield replace(violation(moved, tape), domain=decision.domain, reach=decision.reach)
         apart = next((text for text in decision.missing if "windows were stepped" in text), "")
         if apart and not self.broken:
             for name in ("GA-EQ-001", "GA-INV-001"):

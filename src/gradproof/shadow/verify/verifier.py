@@ -53,8 +53,8 @@ from gradproof.shadow.verify.numbers import (
 )
 from gradproof.shadow.verify.paths import constants, integers_differ, narrow, numbers_read, others, unrecorded
 from gradproof.shadow.verify.recordings import (
+    Precondition,
     Session,
-    Trouble,
     apart,
     blindness,
     data_apart,
@@ -73,8 +73,8 @@ from gradproof.shadow.verify.results import (
     Settled,
     as_result,
     held,
-    offence,
     unjudged,
+    violation,
     with_trace,
 )
 from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions, ranges_of, report
@@ -187,10 +187,10 @@ class Judge:
         if self._errors() or self._ignored():
             return self._collected()
         broken = self.broken = self._protocol()
-        troubles = list(self._troubles())
-        for trouble in troubles:
-            self._obscured(trouble)
-        if not troubles:
+        preconditions = list(self._troubles())
+        for precondition in preconditions:
+            self._obscured(precondition)
+        if not preconditions:
             self._compare(broken)
             self._second()
         self._trivial()
@@ -211,29 +211,29 @@ class Judge:
         return made
 
     def _traced(self, result: Result) -> None:
-        """A refutation is told as the events of its run."""
+        """A refutation is shown as the events of its run."""
         if result.outcome is not Outcome.REFUTED or "trace" in (result.counterexample or {}):
             return
         cause = next((b for b in self.broken if b.place == result.place), None)
         wrong = Wrong(result.obligation, result.reason, result.place, cause)
         wrong = next((found for one, found in self.wrongs if one is result), wrong)
         rank = wrong.quantity.rank if wrong.quantity else 0
-        told = of_wrong(self.session.ours[rank].tape, wrong, self.made.weights)
-        result.counterexample = with_trace(result.counterexample, told)
+        stated = of_wrong(self.session.ours[rank].tape, wrong, self.made.weights)
+        result.counterexample = with_trace(result.counterexample, stated)
 
     def _errors(self) -> bool:
         raised = list(errors(self.session))
-        for trouble in raised[:1]:
+        for precondition in raised[:1]:
             for name in (*NUMBERS, *PROTOCOL, "GA-DATA-001"):
-                self.add(as_result(name, trouble))
+                self.add(as_result(name, precondition))
         return bool(raised)
 
     def _ignored(self) -> bool:
-        troubles = list(ignored(self.session))
-        for trouble in troubles:
+        preconditions = list(ignored(self.session))
+        for precondition in preconditions:
             for name in (*NUMBERS, *PROTOCOL, "GA-DATA-001"):
-                self.add(as_result(name, trouble))
-        return bool(troubles)
+                self.add(as_result(name, precondition))
+        return bool(preconditions)
 
     def _second(self) -> None:
         """Beside every proof, plain numbers: where they differ nothing holds."""
@@ -287,7 +287,7 @@ class Judge:
         self._windows()
         stands, doubted = borne_out(self.session, report.broken)
         for broken in stands:
-            self.add(offence(broken, tape))
+            self.add(violation(broken, tape))
         for result in undecided(doubted, stands):
             self.add(result)
         for name in PROTOCOL:
@@ -337,8 +337,8 @@ class Judge:
 
     # What makes numbers worthless
 
-    def _troubles(self) -> Iterable[Trouble]:
-        looks: tuple[Callable[[Session], Iterable[Trouble]], ...] = (
+    def _troubles(self) -> Iterable[Precondition]:
+        looks: tuple[Callable[[Session], Iterable[Precondition]], ...] = (
             blindness, past_the_recorder, self._sight, lambda session: unrecorded(session, self.made),
         )  # fmt: skip
         for look in looks:
@@ -347,23 +347,23 @@ class Judge:
                 return found
         return []
 
-    def _sight(self, session: Session) -> Iterable[Trouble]:
+    def _sight(self, session: Session) -> Iterable[Precondition]:
         try:
             return list(disagreement(session))
         except NoRow as error:
             words = f"{error.op} has no row in the operator table"
             help = f"add one with gradproof.shadow.register({error.op!r}, examples=[...])"
-            return [Trouble(Outcome.OPAQUE, words, error.place, help, "no-row")]
+            return [Precondition(Outcome.OPAQUE, words, error.place, help, "no-row")]
         except Beyond as error:
             code = "data-dependent-shape" if "data-dependent shape" in str(error) else "beyond"
-            return [Trouble(Outcome.OPAQUE, str(error), error.place, "", code)]
+            return [Precondition(Outcome.OPAQUE, str(error), error.place, "", code)]
 
-    def _obscured(self, trouble: Trouble) -> None:
+    def _obscured(self, precondition: Precondition) -> None:
         for name in (*NUMBERS, "GA-DATA-001"):
-            self.add(as_result(name, trouble))
-        if trouble.code in BLINDING:
+            self.add(as_result(name, precondition))
+        if precondition.code in BLINDING:
             for name in PROTOCOL:
-                self.add(as_result(name, trouble))
+                self.add(as_result(name, precondition))
 
     # Numbers
 
@@ -419,11 +419,11 @@ class Judge:
     def _path(self, session: Session, broken: list[Broken], same_data: bool = True) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
         if session is not self.session:
-            troubles = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]
+            preconditions = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]
             if same_data and same_path(self.session.ours, session.ours):
-                troubles += [flowed(d) for d in apart(self.session.ours, session.ours)]
-            if troubles:
-                return [as_result(name, troubles[0]) for name in NUMBERS]
+                preconditions += [flowed(d) for d in apart(self.session.ours, session.ours)]
+            if preconditions:
+                return [as_result(name, preconditions[0]) for name in NUMBERS]
         found: list[Result] = []
         for name in self.domains:
             if name not in DOMAINS:
