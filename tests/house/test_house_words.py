@@ -67,7 +67,7 @@ def test_certificates_of_rounding_are_no_verdict() -> None:
 PRIVATE = {
     "told": "reported, shown, stated",
     "retold": "replayed",
-    "refuting_case": "reporting",
+    "telling": "reporting",
     "mend": "help",
     "mends": "fixes",
     "at hand": "stored",

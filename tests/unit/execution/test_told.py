@@ -18,7 +18,7 @@ from gradproof.core.timeline import (
     from_json,
     shortened,
 )
-from gradproof.execution.methods import counterexample as refuting_case, crosshair as crosshair_run
+from gradproof.execution.methods import counterexample, crosshair as crosshair_run
 from gradproof.execution.methods.counterexample import (
     CUT,
     EXACT,
@@ -171,17 +171,17 @@ def test_a_state_is_shown_in_a_few_letters(value: Any, words: str) -> None:
 
 def test_nothing_is_kept_while_nobody_listens() -> None:
     tell("lost", 1)
-    assert not refuting_case.heard()
+    assert not counterexample.heard()
     with listening() as stated:
         tell("kept", 2)
         with pytest.raises(RuntimeError, match="already"), listening():
             pass
-        for _ in range(2 * refuting_case.MOST):
+        for _ in range(2 * counterexample.MOST):
             tell("more", 3)
     assert stated[0] == Said("kept", 2)
-    assert len(stated) == refuting_case.MOST
+    assert len(stated) == counterexample.MOST
     tell("lost", 4)
-    assert len(stated) == refuting_case.MOST
+    assert len(stated) == counterexample.MOST
 
 
 @dataclass(frozen=True)
