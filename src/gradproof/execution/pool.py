@@ -9,7 +9,9 @@ from __future__ import annotations
 import json
 import os
 import queue
+import select
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -17,20 +19,28 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
-from gradproof.core.processes import PREFIX, end_strays, exceeded
+from gradproof.core.processes import PREFIX, SERVE, end_strays, exceeded
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent, environment, worker_environ
 from gradproof.evidence.record import now, record, validate
-from gradproof.execution.forkserver import LOST, NEEDED, Forked, ForkServer
 
+# torch._dynamo, which every optimizer imports at its first step, costs as much as torch itself.
+NEEDED: Mapping[Kind, tuple[str, ...]] = {
+    Kind.STUB: ("z3",),
+    Kind.SMT: ("z3",),
+    Kind.CROSSHAIR: ("z3", "crosshair.core_and_libs"),
+    Kind.TRACE: ("hypothesis", "numpy", "torch._dynamo"),
+    Kind.TORCH: ("hypothesis", "numpy", "torch._dynamo"),
+    Kind.GATE: (),
+}
 GRACE = 0.2
 SEVERAL = 3
 MEMORY = (signal.SIGKILL, signal.SIGABRT)  # how a process ends that gets no memory, from outside and from within
@@ -45,6 +55,135 @@ from gradproof.execution.worker import main
 main()
 """
 Evidence = dict[str, Any]
+
+# -- Workers that are forked from one process with the solvers or PyTorch imported, which saves seconds for each.
+LOST = 256  # no exit code of a process: the fork server ended before it could tell
+STARTS_WITHIN = 120.0  # seconds; the first worker waits for the import of PyTorch
+DIES_WITHIN = 30.0
+
+
+class Forked:
+    """A forked worker, with what is used of subprocess.Popen. Its methods may be called from any thread."""
+
+    def __init__(self, pid: int, report: socket.socket, stdin: IO[bytes], stdout: IO[bytes]) -> None:
+        self.pid, self.stdin, self.stdout = pid, stdin, stdout
+        self.returncode: int | None = None
+        self._report, self._lock = report, threading.Lock()
+
+    def poll(self) -> int | None:
+        """The exit code; None while the worker runs."""
+        return self._ask(0.0)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code. Raises subprocess.TimeoutExpired; LOST when nobody tells it within DIES_WITHIN of a kill."""
+        code = self._ask(DIES_WITHIN if timeout is None else timeout)
+        if code is None and timeout is None:
+            code = self.returncode = LOST
+            self._report.close()
+        if code is None:
+            raise subprocess.TimeoutExpired("a forked worker", timeout or 0.0)
+        return code
+
+    def _ask(self, seconds: float) -> int | None:
+        with suppress(ValueError):  # another thread was reported, and closed the socket
+            if self.returncode is None and select.select([self._report], [], [], max(0.0, seconds))[0]:
+                with self._lock:
+                    if self.returncode is None:
+                        self.returncode = _stated(self._report)
+                        self._report.close()
+        return self.returncode
+
+
+def _stated(report: socket.socket) -> int:
+    try:
+        said = report.recv(64)
+    except OSError:
+        said = b""
+    return int(said) if said else LOST
+
+
+def _pipe(kept: ExitStack) -> tuple[IO[bytes], IO[bytes]]:
+    """A pipe's end for writing and its end for reading."""
+    reading, writing = os.pipe()
+    return kept.enter_context(os.fdopen(writing, "wb")), kept.enter_context(os.fdopen(reading, "rb"))
+
+
+class ForkServer:
+    """Starts workers for one workspace until it is closed. `libraries` are imported once, before the first fork.
+
+    Each message asks for a worker and brings three descriptors: its stdin, its output, and a socket that reports its
+    process id and then its exit code. `root`: the folder that the workers run in.
+    """
+
+    def __init__(self, root: Path, libraries: Sequence[str] = ()) -> None:
+        self.root, self.libraries = root, libraries
+        self.since = 0.0
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._broken = not (sys.platform == "linux" and hasattr(os, "pidfd_open") and hasattr(socket, "recv_fds"))
+
+    def start(self, command: Sequence[str], environ: Mapping[str, str]) -> Forked | None:
+        """A worker in the environment `environ`, whose TMPDIR is its scratch folder; None when there can be none."""
+        with self._lock:
+            channel = self._serving(command, environ)
+        if channel is None:
+            return None
+        with ExitStack() as kept:
+            stdin, taken = _pipe(kept)
+            given, stdout = _pipe(kept)
+            mine, report = (kept.enter_context(end) for end in socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET))
+            descriptors = [taken.fileno(), given.fileno(), report.fileno()]
+            try:
+                socket.send_fds(channel, [os.fsencode(environ["TMPDIR"])], descriptors)
+                taken.close()
+                given.close()
+                report.close()
+                said = mine.recv(64) if select.select([mine], [], [], STARTS_WITHIN)[0] else b""
+            except OSError:
+                said = b""
+            if said:
+                kept.pop_all()
+                return Forked(int(said), mine, stdin, stdout)
+        self._broken = True
+        return None
+
+    def _serving(self, command: Sequence[str], environ: Mapping[str, str]) -> socket.socket | None:
+        """The channel to the server, which is started when it is first needed; None once it has failed."""
+        if self._broken:
+            return None
+        if self._process is None:
+            self._scratch = tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True)
+            self.since = time.time()
+            mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            self._channel = mine
+            self._process = subprocess.Popen(
+                [*command, SERVE, str(theirs.fileno()), *self.libraries],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                env={**environ, "TMPDIR": self._scratch.name},
+                cwd=self.root,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+            theirs.close()
+        return self._channel
+
+    def close(self) -> None:
+        """End the server. Workers that it started live on, but nobody tells how they end."""
+        with self._lock:
+            self._broken = True
+            if self._process is not None:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.wait()
+            if self._channel is not None:
+                self._channel.close()
+            if self._scratch is not None:
+                end_strays(self._scratch.name)
+                self._scratch.cleanup()
 
 
 @dataclass(frozen=True)
@@ -77,7 +216,6 @@ class Worker:
     def __init__(self, check: Check, workspace: Workspace, limit: float, memory: int | None = None) -> None:
         self.check, self.workspace, self.limit, self.memory = check, workspace, limit, memory
         self.server: ForkServer | None = None
-        self.preload: Sequence[str] = ()
         self.process: subprocess.Popen[bytes] | Forked | None = None
         self.killed = False
         self._tail = b""
@@ -136,7 +274,7 @@ class Worker:
         """The process, forked where that can be; a GPU's driver does not outlive a fork."""
         command, environ = self.command(), worker_environ(str(self.check.layer), scratch)
         if self.server is not None and self.check.layer is not Layer.CUDA:
-            forked = self.server.start(command, environ, self.preload)
+            forked = self.server.start(command, environ)
             if forked is not None:
                 return forked
         return subprocess.Popen(
@@ -241,7 +379,7 @@ class Pool:
         self._events: queue.Queue[tuple[Check, Evidence]] = queue.Queue()
         self._total, self._stop = len(checks), False
         self._threads: list[threading.Thread] = []
-        self._server, self._preload = ForkServer(self.workspace.root), _worth(checks)
+        self._servers = {names: ForkServer(self.workspace.root, names) for names in _worth(checks)}
         weight = _weights(checks, self.known)
         try:
             while self._running or (self._waiting and not self._stop):
@@ -255,7 +393,8 @@ class Pool:
             self._abort()
             raise
         finally:
-            self._server.close()
+            for server in self._servers.values():
+                server.close()
         return Result(self._done, complete=not self._waiting)
 
     def _launch(self, weight: Mapping[str, float]) -> bool:
@@ -271,9 +410,7 @@ class Pool:
             return True
         limit = self.limit or check.time_limit
         worker = self.worker(check, self.workspace, limit, self.memory)
-        if self._preload:
-            worker.server = self._server
-            worker.preload = [name for name in NEEDED[check.kind] if name in self._preload]
+        worker.server = self._servers.get(NEEDED[check.kind])
         self._running[check.id] = (worker, time.monotonic())
         thread = threading.Thread(target=self._attend, args=(check, worker), daemon=True)
         self._threads.append(thread)
@@ -347,10 +484,10 @@ class Pool:
             thread.join(5.0)
 
 
-def _worth(checks: Sequence[Check]) -> frozenset[str]:
+def _worth(checks: Sequence[Check]) -> set[tuple[str, ...]]:
     """Libraries that so many of these checks import that one process should import them for all."""
-    wanted = Counter(name for c in checks if c.harness and c.layer is not Layer.CUDA for name in NEEDED[c.kind])
-    return frozenset(name for name, count in wanted.items() if count >= SEVERAL)
+    count = Counter(NEEDED[c.kind] for c in checks if c.harness and c.layer is not Layer.CUDA)
+    return {names for names, checks_ in count.items() if names and checks_ >= SEVERAL}
 
 
 def _weights(checks: Sequence[Check], known: Mapping[str, float]) -> dict[str, float]:

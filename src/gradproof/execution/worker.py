@@ -3,17 +3,27 @@
 The job is JSON: check, root, reports, package, result, and `queries`, a file for the solver's queries, where they are
 wanted. The evidence goes to the file `result`, which appears complete or not at all. With `lifeline`, the end of stdin
 means that the parent is gone: the process group ends. `since` is when the process started that this one was forked
-from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process itself.
+from (seconds, epoch): the engine must not have been edited after it. With `--serve` it is that process itself, with a
+descriptor of its channel and the libraries that it imports in advance. A worker has a session and a scratch folder of
+its own, like one that was started from nothing.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
+import importlib.abc
+import importlib.util
 import os
+import select
+import signal
+import socket
 import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -21,10 +31,10 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import write_json
 from gradproof.core.outcome import Layer, Outcome
-from gradproof.core.processes import SERVE, data_held, job_of_stdin, limit_memory
-from gradproof.core.workspace import PACKAGE, Workspace
+from gradproof.core.processes import SERVE, data_held, end_strays, job_of_stdin, limit_memory
+from gradproof.core.workspace import PACKAGE, Locator, Workspace, installed
 from gradproof.evidence.claim import claim_of, edited, reads, watch
-from gradproof.evidence.environment import environment, hide, imported, torch_device, variables
+from gradproof.evidence.environment import environment, hide, imported, taken, torch_device, variables
 from gradproof.evidence.record import now, record
 from gradproof.evidence.seal import Seal, shadowed
 from gradproof.execution import methods
@@ -69,6 +79,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         finder = workspace.enter()
         finder.first, finder.during = seal.close, seal.importing
+        finder.absent |= LOOKED_FOR
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := rewritten():
@@ -112,10 +123,8 @@ def main() -> None:
     """Be a worker or, where the command line says so, the process that workers are forked from."""
     if SERVE not in sys.argv:
         _work()
-    before = set(sys.modules)
-    from gradproof.execution import forkserver
-
-    forkserver.serve(int(sys.argv[sys.argv.index(SERVE) + 1]), before, _work)
+    at = sys.argv.index(SERVE)
+    _Server(socket.socket(fileno=int(sys.argv[at + 1])), sys.argv[at + 2 :]).run()
 
 
 def _work() -> NoReturn:
@@ -125,6 +134,131 @@ def _work() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(0)
+
+
+# -- The process that workers are forked from. It imports libraries once, and runs no check.
+LOOKED_FOR: set[str] = set()
+"""Top-level names that the preloaded libraries looked for: a workspace that has one is judged without them."""
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of this process
+
+
+class _Recorder(importlib.abc.MetaPathFinder):
+    """Notes the names of modules that an import looks for, and finds none."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if path is None:
+            LOOKED_FOR.add(fullname)
+
+
+def preload(libraries: Iterable[str]) -> None:
+    """Import what is installed of these libraries. sys.path stays as it is. Raises what an import raises."""
+    recorder, path = _Recorder(), list(sys.path)
+    sys.meta_path.insert(0, recorder)
+    for name in libraries:
+        spec = importlib.util.find_spec(name.partition(".")[0])
+        if spec is not None and spec.origin is not None and installed(Path(spec.origin).resolve()):
+            importlib.import_module(name)
+    sys.meta_path.remove(recorder)
+    sys.path[:] = path
+
+
+def adopt() -> None:
+    """Become the parent of whatever a descendant leaves without one. Raises OSError where the system refuses."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_SUBREAPER, 1, 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+class _Server:
+    """Forks a worker for each message. The end of the channel is the end of the run.
+
+    Raises OSError where the system refuses what reports the end of a worker (pidfd, Linux 5.3).
+    """
+
+    def __init__(self, channel: socket.socket, libraries: Iterable[str] = ()) -> None:
+        os.close(os.pidfd_open(os.getpid()))
+        adopt()
+        preload(libraries)
+        environment()
+        taken("")  # reads what every worker asks for: which distribution owns what, and which of them gradproof needs
+        gc.freeze()
+        self._channel = channel
+        self._children: dict[int, tuple[int, int]] = {}  # a process's descriptor -> its id, and the socket for its end
+
+    def run(self) -> NoReturn:
+        while True:
+            for ready in select.select([self._channel.fileno(), *self._children], [], [])[0]:
+                if ready in self._children:
+                    self._bury(ready)
+                else:
+                    self._answer()
+
+    def _answer(self) -> None:
+        scratch, descriptors, _, _ = socket.recv_fds(self._channel, 1 << 16, 3)
+        if not scratch:
+            end_strays(os.environ["TMPDIR"])
+            os._exit(0)
+        pid = os.fork()
+        if pid == 0:
+            self._become(os.fsdecode(scratch), descriptors)
+        os.close(descriptors[0])
+        os.close(descriptors[1])
+        self._children[os.pidfd_open(pid)] = pid, descriptors[2]
+
+    def _bury(self, ended: int) -> None:
+        """Report the exit code of a worker: negative, the signal, as in subprocess. End what it left."""
+        pid, report = self._children.pop(ended)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self._end_orphans()
+        with suppress(BrokenPipeError, ConnectionResetError):
+            os.write(report, str(code).encode())
+        os.close(report)
+        os.close(ended)
+
+    def _end_orphans(self) -> None:
+        """Kill the children that are no workers: workers that have ended left them."""
+        import psutil
+
+        known = {pid for pid, _ in self._children.values()}
+        with suppress(OSError, psutil.Error):
+            while left := [p for p in psutil.Process().children() if p.pid not in known]:
+                for process in left:
+                    with suppress(ProcessLookupError, ChildProcessError):
+                        os.kill(process.pid, signal.SIGKILL)
+                        os.waitpid(process.pid, 0)
+
+    def _become(self, scratch: str, descriptors: list[int]) -> NoReturn:
+        """In the new process: be a worker, and never come back."""
+        try:
+            os.setsid()
+            adopt()
+            for descriptor, (_, report) in self._children.items():
+                os.close(descriptor)
+                os.close(report)
+            self._channel.close()
+            stdin, stdout, report = descriptors
+            for old, new in ((stdin, 0), (stdout, 1), (stdout, 2)):
+                os.dup2(old, new)
+            os.close(stdin)
+            os.close(stdout)
+            os.write(report, str(os.getpid()).encode())
+            os.close(report)
+            os.environ["TMPDIR"], tempfile.tempdir = scratch, None
+            if shadowing(Path.cwd()):
+                at = sys.orig_argv.index(SERVE)
+                os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:at]])
+            del sys.argv[sys.argv.index(SERVE) :]
+            _work()
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(1)
+
+
+def shadowing(root: Path) -> list[str]:
+    """Modules at the root of a workspace for which a preloaded library looked: it would have found them there."""
+    locator = Locator(root)
+    names = LOOKED_FOR & {place.name.partition(".")[0] for place in root.iterdir()}
+    return sorted(name for name in names if locator.spec(name, str(root)) is not None)
 
 
 if __name__ == "__main__":

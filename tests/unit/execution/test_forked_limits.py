@@ -14,9 +14,8 @@ import pytest
 from toy_workspace import check
 
 from gradproof.core.workspace import Workspace
-from gradproof.execution import forkserver, forkserver as forked
-from gradproof.execution.forkserver import LOST, Forked, ForkServer, Stash
-from gradproof.execution.pool import Worker
+from gradproof.execution import pool, worker as engine
+from gradproof.execution.pool import LOST, Forked, ForkServer, Worker
 
 Untold = tuple[Forked, socket.socket]
 
@@ -29,11 +28,11 @@ def test_a_start_waits_no_longer_than_its_limit(toy: Workspace, monkeypatch: pyt
         asked.append(seconds)
         return [], [], []
 
-    monkeypatch.setattr(forked.select, "select", late)
+    monkeypatch.setattr(pool.select, "select", late)
     silent = ForkServer(toy.root)
-    assert silent.start(["sh", "-c", "exec sleep 600"], {**os.environ, "TMPDIR": str(toy.root)}, ()) is None
+    assert silent.start(["sh", "-c", "exec sleep 600"], {**os.environ, "TMPDIR": str(toy.root)}) is None
     silent.close()
-    assert asked == [forked.STARTS_WITHIN]
+    assert asked == [pool.STARTS_WITHIN]
 
 
 @pytest.fixture
@@ -50,7 +49,7 @@ def untold() -> Iterator[Untold]:
 def test_a_worker_that_cannot_be_killed_is_lost_and_holds_nobody_up(
     untold: Untold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forked, "DIES_WITHIN", 0.05)
+    monkeypatch.setattr(pool, "DIES_WITHIN", 0.05)
     worker, _ = untold
     with pytest.raises(subprocess.TimeoutExpired):
         worker.wait(0.01)
@@ -77,7 +76,7 @@ def test_two_threads_may_ask_for_one_end(untold: Untold, monkeypatch: pytest.Mon
         worker.returncode = 7
         raise ValueError("file descriptor cannot be a negative integer (-1)")
 
-    monkeypatch.setattr(forked.select, "select", told_elsewhere)
+    monkeypatch.setattr(pool.select, "select", told_elsewhere)
     assert worker.poll() == 7
 
 
@@ -93,7 +92,7 @@ def test_a_check_whose_worker_cannot_be_killed_is_no_answer(
     toy: Workspace, untold: Untold, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process is there and in a group of its own; that it ended is never stated."""
-    monkeypatch.setattr(forked, "DIES_WITHIN", 0.05)
+    monkeypatch.setattr(pool, "DIES_WITHIN", 0.05)
     body = subprocess.Popen(["sleep", "600"], start_new_session=True)
     stuck, _ = untold
     stuck.pid = body.pid
@@ -123,14 +122,14 @@ def test_a_system_that_lacks_a_call_starts_every_worker_from_nothing(
 
 
 def test_another_system_has_no_fork_server(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forked.sys, "platform", "darwin")
+    monkeypatch.setattr(pool.sys, "platform", "darwin")
     server = ForkServer(toy.root)
-    assert server.start([sys.executable], {"TMPDIR": "/x"}, ()) is None
+    assert server.start([sys.executable], {"TMPDIR": "/x"}) is None
     assert server._process is None
 
 
 @pytest.mark.parametrize("read", [False, True], ids=["unread", "read"])
-def test_a_server_outlives_whoever_no_longer_listens(read: bool) -> None:
+def test_a_server_outlives_whoever_no_longer_listens(monkeypatch: pytest.MonkeyPatch, read: bool) -> None:
     """Its other workers are not to be lost because the end of one can be stated to nobody."""
     mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     theirs.send(b"17")
@@ -138,7 +137,9 @@ def test_a_server_outlives_whoever_no_longer_listens(read: bool) -> None:
         assert mine.recv(64) == b"17"
     mine.close()
     pid = os.posix_spawn(sys.executable, [sys.executable, "-c", ""], {})
-    here = forkserver._Server(theirs, Stash(()), lambda: None)
+    monkeypatch.setattr(engine, "adopt", lambda: None)
+    here = engine._Server(theirs)
+    monkeypatch.setattr(here, "_end_orphans", lambda: None)
     ended = os.pidfd_open(pid)
     here._children[ended] = pid, theirs.detach()
     here._bury(ended)

@@ -20,8 +20,7 @@ from gradproof.core.outcome import Effect, Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record, validate
 from gradproof.execution import pool as runner
-from gradproof.execution.forkserver import Forked, ForkServer
-from gradproof.execution.pool import Pool, Progress, Worker
+from gradproof.execution.pool import Forked, ForkServer, Pool, Progress, Worker
 
 Run = Callable[..., dict[str, Any]]
 FAULTS = """\
