@@ -106,7 +106,7 @@ from pathlib import Path
 
 
 def hangs(run):
-    here = Path(__file__).parents[1]
+    here = Path(__file__).parent
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     (here / "pids").write_text(f"{os.getpid()} {child.pid}")
     while True:
