@@ -1,4 +1,4 @@
-"""The command line: one file a command, loaded when it is used. Neither torch nor z3 is loaded to start.
+"""The command line: one file for one or two commands, loaded when they are used. Neither torch nor z3 is loaded to start.
 
 Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrupted.
 """
@@ -28,28 +28,28 @@ INTERRUPTED = 130
 UNWRITTEN = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF})
 RARELY = (200_000, 20, 20)  # Python's usual 700 costs a tenth of the time that `list` takes
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
+COMMANDS: Mapping[str, tuple[str, str]] = {  # name: where it is, and its line in the help
     "init": ("init", "Write a workspace, with CI, around your own training loop."),
     "verify": ("verify", "Plan, run, report and gate: the whole length."),
     "prove": ("prove", "Run the stubs' claims and the proofs (Z3, CrossHair)."),
-    "run": ("run", "Run the falsification tests on real PyTorch."),
+    "run": ("prove:run_tests", "Run the falsification tests on real PyTorch."),
     "report": ("report", "Render the report again from the stored evidence."),
-    "gate": ("gate", "Judge the stored evidence. Runs and writes nothing."),
+    "gate": ("report:gate", "Judge the stored evidence. Runs and writes nothing."),
     "merge": ("merge", "Take evidence of other folders of reports, such as those of shards."),
     "diff": ("diff", "Say what changed between two contracts or two sets of evidence."),
     "list": ("list_checks", "List the planned checks with their bounds."),
     "claims": ("claims", "Judge every claim of the field on the stored evidence."),
     "attest": ("attest", "Write the stored evidence as a folder that a stranger can judge."),
-    "verify-bundle": ("verify_bundle", "Judge such a folder, offline."),
+    "verify-bundle": ("attest:verify_bundle", "Judge such a folder, offline."),
     "graph": ("graph", "Draw contracts and what they depend on, with their verdicts."),
     "replay": ("replay", "Replay the counterexample of an evidence file."),
     "check": ("check", "Verify the training step of FILE.py:FUNCTION as it really runs."),
-    "watch": ("watch", "Run a training script and verify what one run can decide."),
+    "watch": ("check:watch", "Run a training script and verify what one run can decide."),
     "bound": ("bound", "Bound the rounding error of accumulation, and attain it."),
     "config": ("config", "Show each setting with its value and its source."),
     "doctor": ("doctor", "Test solver, CrossHair, torch and devices; warn of folders that shadow."),
     "plan-batch": ("plan_batch", "Plan batch sizes: effective = micro x accum x world, both ways."),
-    "sweep": ("sweep", "Measure throughput and gradient variance over the effective batch."),
+    "sweep": ("plan_batch:sweep", "Measure throughput and gradient variance over the effective batch."),
     "explain": ("explain", "Say what a code, an outcome, a check or a mutant means."),
 }
 
@@ -68,7 +68,8 @@ class Lazy(click.Group):
         """The command, or None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"{__name__}.{COMMANDS[cmd_name][0]}").command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command = getattr(import_module(f"{__name__}.{module}"), name or "command")
         assert isinstance(command, click.Command)
         return command
 

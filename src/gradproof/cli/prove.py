@@ -1,4 +1,4 @@
-"""`gradproof prove`: the stubs' claims and the proofs."""
+"""`gradproof prove`: the claims of the stubs, and the proofs. `gradproof run`: the falsification tests."""
 
 from __future__ import annotations
 
@@ -56,3 +56,29 @@ def some(
     verdict = session.judged_only(chosen, run.statuses, demanded)
     selection(verdict, json_, shard, session.workspace.warning)
     return INTERRUPTED if run.interrupted else verdict.code
+
+
+# -- `gradproof run`: the falsification tests on real PyTorch.
+
+LAYERS = {"cpu": (Layer.CPU,), "cuda": (Layer.CUDA,), "all": (Layer.CPU, Layer.CUDA)}
+
+
+@click.command("run")
+@place
+@selecting
+@click.option("--device", type=click.Choice(list(LAYERS)), default="cpu", show_default=True, help="Where to run.")
+@running
+@sharding
+@as_json
+@with_options
+def run_tests(
+    options: Options, device: str, quiet: bool, json_: bool, shard: str | None, shard_seconds: Path | None
+) -> int:
+    """Run the falsification tests on real PyTorch.
+
+    Evidence of CUDA runs goes to reports/gpu, to be committed. With --device all, a missing GPU leaves the
+    CUDA rows open without failing the command in profile ci; with --device cuda it fails.
+    """
+    layers = LAYERS[device]
+    demanded = layers if device != "all" or options.profile == "release" else (Layer.CPU,)
+    return some(options, (Kind.TORCH,), layers, demanded, quiet, json_, shard, shard_seconds)

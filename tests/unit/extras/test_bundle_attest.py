@@ -361,7 +361,7 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(
 
     monkeypatch.setattr("gradproof.session.datetime", Later)
     assert cli.dispatch(["gate"]) == OPEN
-    monkeypatch.setattr("gradproof.cli.verify_bundle.datetime", Later)
+    monkeypatch.setattr("gradproof.cli.attest.datetime", Later)
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(out)]) == 0
     stated = capsys.readouterr()

@@ -271,7 +271,7 @@ def test_every_reason_is_told_where_no_other_command_has_them(
     toy: Workspace, base: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`gradproof report` has no baseline, so the words of `gate` are all that there is."""
-    monkeypatch.setattr("gradproof.cli.gate.MOST", 1)
+    monkeypatch.setattr("gradproof.cli.report.MOST", 1)
     text = toy.contracts()[0].read_text(encoding="utf-8")
     toy.contracts()[0].write_text(text.replace('value: "1e-5"', 'value: "1e-4"'), encoding="utf-8")
     capsys.readouterr()
