@@ -1,4 +1,4 @@
-"""The command line: one file for one or two commands, loaded when they are used. Neither torch nor z3 is loaded to start.
+"""The command line: one file for one or two commands, loaded when used. Neither torch nor z3 is loaded to start.
 
 Exit codes are the same in every command (core.EXIT_CODE), and 130 when interrupted.
 """
