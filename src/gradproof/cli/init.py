@@ -212,7 +212,7 @@ def contract(plan: Plan) -> str:
 
     rows = [
         OBLIGATION.substitute(id=name, type=type_, property=OBLIGATIONS[name], formal=formal)
-        for name, type_, formal in OBLIGATIONS
+        for name, type_, formal in FORMULAS
     ]
     inner = "a first, inner ones and a last micro-batch" if plan.accum_steps > 2 else "a first and a last micro-batch"
     return CONTRACT.substitute(
@@ -407,7 +407,7 @@ OBLIGATION = Template("""\
     formal: "$formal"
     layers: {ci: [step], release: [step]}""")
 
-OBLIGATIONS: tuple[tuple[str, str, str], ...] = (
+FORMULAS: tuple[tuple[str, str, str], ...] = (
     ("GA-EQ-001", "equivalence", "G_accum = G_full"),
     ("GA-INV-001", "invariant", "sum_i (n_i / n) L_i = L_full"),
     ("GA-INV-002", "invariant", "at the first micro-batch of a window, G = 0"),
