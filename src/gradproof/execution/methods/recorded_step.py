@@ -306,9 +306,10 @@ def _at(place: Place | None) -> str:
 
 
 def shown(place: Place) -> str:
-    """folder/file:line, the same on every machine."""
-    path = Path(place.file)
-    return f"{path.parent.name}/{path.name}:{place.line}"
+    """The path from models/ or symbolic/ on, elsewhere folder/file, and the line: the same on every machine."""
+    parts = Path(place.file).parts
+    start = max((i for i, part in enumerate(parts[:-1]) if part in CONTENT), default=max(0, len(parts) - 2))
+    return f"{'/'.join(parts[start:])}:{place.line}"
 
 
 def reach_of(made: Verification, result: Result) -> Reach:

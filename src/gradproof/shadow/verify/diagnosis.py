@@ -300,7 +300,7 @@ class Held:
         return (" + ".join(parts) or NOTHING) + (" clipped" if self.clipped else "")
 
 
-def of_offence(tape: Tape, broken: Broken) -> dict[str, Any] | None:
+def of_violation(tape: Tape, broken: Broken) -> dict[str, Any] | None:
     """The run up to a broken rule of the window protocol, as JSON of a Timeline; None where it has no event."""
     stated = _caused(list(_ticks(tape, broken.params[0] if broken.params else "")), broken)
     harm = f"{broken.obligation} is broken"

@@ -15,7 +15,7 @@ from gradproof.shadow.verify.compare import Quantity
 from gradproof.shadow.verify.diagnosis import (
     Wrong,
     last_write,
-    of_offence,
+    of_violation,
     place_of_gradient,
     place_of_loss,
     place_of_number,
@@ -68,7 +68,7 @@ def violation(broken: Broken, tape: Tape) -> Result:
     details = {"event": str(broken.event), "micro_batch": broken.micro, "parameters": list(broken.params)}
     return Result(
         broken.obligation, Outcome.REFUTED, broken.why, broken.place, HELP.get(broken.obligation, ""), "events",
-        RECORDED, details, with_trace(None, of_offence(tape, broken)),
+        RECORDED, details, with_trace(None, of_violation(tape, broken)),
     )  # fmt: skip
 
 
