@@ -24,6 +24,7 @@ import torch
 
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Outcome, Reach
+from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
 from gradproof.shadow.result import (
     ALL_INPUTS,
