@@ -68,7 +68,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class Run:
+class Outcomes:
     """What `Session.run` did: the status of every check it was given, and which of them it ran."""
 
     statuses: Mapping[str, EvidenceStatus]
@@ -204,16 +204,16 @@ class Session:
         store = Store(self.workspace)
         return {check.id: store.status(check) for check in checks}
 
-    def at_hand(self) -> Run:
+    def at_hand(self) -> Outcomes:
         """The stored evidence of every check, as a run that ran nothing."""
-        return Run(self.statuses(self.checks), frozenset(), True, False, 0.0)
+        return Outcomes(self.statuses(self.checks), frozenset(), True, False, 0.0)
 
-    def filled(self, run: Run) -> Run:
+    def filled(self, run: Outcomes) -> Outcomes:
         """A run of some checks, with the stored evidence of all others."""
         others = self.statuses(c for c in self.checks if c.id not in run.statuses)
         return replace(run, statuses={**run.statuses, **others})
 
-    def run(self, checks: Sequence[Check], listener: Listener) -> Run:
+    def run(self, checks: Sequence[Check], listener: Listener) -> Outcomes:
         """Run what has no fresh answer. Whatever was run is read back from disk and checked like old evidence."""
         from gradproof.execution.pool import Pool
 
@@ -235,7 +235,7 @@ class Session:
                 after[check.id] = _after(now, check, result.evidence[check.id], before[check.id])
         after |= {name: EvidenceStatus(None, False, why) for name, why in unwritten.items()}
         spent = time.monotonic() - clock
-        return Run(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
+        return Outcomes(after, frozenset(result.evidence), result.complete, result.interrupted, spent)
 
     def under(self, demands: Demands) -> Session:
         """The same session with other demands, as those of another day."""
@@ -270,7 +270,7 @@ class Session:
         policy = Policy(self.options.profile, (), restricted=True, demanded=frozenset(layers))
         return judge(checks, statuses, policy)
 
-    def state(self, contract: Contract, run: Run) -> str:
+    def state(self, contract: Contract, run: Outcomes) -> str:
         """`complete` when this run or fresh evidence decided all that is required and not waived, else `partial`."""
         policy = policy_of(contract, self.options.profile, self.demands)
         decided = all(
@@ -280,7 +280,7 @@ class Session:
         )
         return "complete" if run.complete and decided else "partial"
 
-    def reported(self, contract: Contract, run: Run) -> dict[str, Any]:
+    def reported(self, contract: Contract, run: Outcomes) -> dict[str, Any]:
         """The report of one contract."""
         from gradproof.report import build as reports
 
@@ -294,7 +294,7 @@ class Session:
             seconds=run.seconds,
         )
 
-    def reports(self, run: Run) -> list[dict[str, Any]]:
+    def reports(self, run: Outcomes) -> list[dict[str, Any]]:
         """The report of each contract, compared with every baseline that there is. Raises GradproofError GP481.
 
         A part of a run, which never meets the gate, is held against none.

@@ -67,7 +67,7 @@ def test_a_solver_that_talks_nonsense(said: Any, monkeypatch: pytest.MonkeyPatch
     answer = None
     with suppress(smt.z3.Z3Exception):
         answer = smt.solve([smt.truth(True)], {}, 1.0).answer
-    assert answer in (None, smt.Answer.SAT, smt.Answer.UNKNOWN)
+    assert answer in (None, smt.SolverAnswer.SAT, smt.SolverAnswer.UNKNOWN)
 
 
 def fault(monkeypatch: pytest.MonkeyPatch, number: int, *only: str) -> None:

@@ -124,9 +124,9 @@ def free(n: int, claim: Fraction, limit: float) -> Said:
         total = (total + x) * (1 + within(f"d{i}", U))
     beyond = smt.either([total - mean > smt.number(claim), mean - total > smt.number(claim)])
     reply = smt.solve([*facts, beyond], {}, limit)
-    if reply.answer is smt.Answer.UNSAT:
+    if reply.answer is smt.SolverAnswer.UNSAT:
         return Said(HOLDS, claim)
-    if reply.answer is smt.Answer.SAT:
+    if reply.answer is smt.SolverAnswer.SAT:
         return Said(NOT_PROVED, reason="the factors allow more")
     return Said(str(reply.answer).upper(), reason=reply.reason)
 

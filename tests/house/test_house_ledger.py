@@ -16,7 +16,7 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Expect
 from gradproof.extras.claims.document import Claims, Verdict, totals
 from gradproof.extras.claims.figures import judged, value_of
-from gradproof.extras.claims.load import Ledger, built, can_turn_red, load
+from gradproof.extras.claims.load import ClaimLedger, built, can_turn_red, load
 from gradproof.session import Options, Session
 from gradproof.verdict.plan import plan
 
@@ -33,12 +33,12 @@ def planned() -> tuple[Check, ...]:
 
 
 @cache
-def ledger() -> Ledger:
+def ledger() -> ClaimLedger:
     """The ledger of the repository."""
     return load(REPOSITORY, planned())
 
 
-def counted(made: Ledger, checks: Iterable[Check]) -> list[str]:
+def counted(made: ClaimLedger, checks: Iterable[Check]) -> list[str]:
     """Rows that name a check or a figure that can turn red."""
     red = {check.id for check in checks if can_turn_red(check)}
     figures = {row.id for row in made.claims if any(f.compute is None for f in row.figures or ())}
@@ -112,7 +112,7 @@ def test_the_documentation_names_every_key_and_verdict() -> None:
     assert ids <= {row.id for row in ledger().claims}
 
 
-def disagreements(document: Claims, made: Ledger) -> list[str]:
+def disagreements(document: Claims, made: ClaimLedger) -> list[str]:
     """What in a document of the ledger is not that of the file."""
     lost = [] if document.ledger == made.digest else ["it was made of another ledger"]
     lost += [] if [r.id for r in document.rows] == [r.id for r in made.claims] else ["it has other rows"]

@@ -11,7 +11,7 @@ import torch
 
 from gradproof.shadow.algebra import Domain, Value, lift
 from gradproof.shadow.domains.interpreter import Interpreter
-from gradproof.shadow.ops.table import Bool, Example, Int, Row, T
+from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, T
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
 
 FLOATING = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
@@ -41,7 +41,7 @@ class Case:
     bases: list[tuple[Ref, np.ndarray]] = field(default_factory=list)
     strays: bool = False
 
-    def interpret(self, domain: Domain, table: dict[str, Row] | None = None) -> Interpreter:
+    def interpret(self, domain: Domain, table: dict[str, OperatorRow] | None = None) -> Interpreter:
         machine = Interpreter(domain, table)
         for leaf in self.leaves:
             machine.do(leaf)
@@ -122,7 +122,7 @@ class Maker:
         return name(value) if isinstance(value, torch.dtype) else value
 
 
-def overload(row: Row, example: Example, args: list[Any], kwargs: dict[str, Any], form: str = "") -> Any:
+def overload(row: OperatorRow, example: Example, args: list[Any], kwargs: dict[str, Any], form: str = "") -> Any:
     """The overload that torch itself picks, or the one that the row or the example names."""
     space, base, *rest = row.op.split(".")
     packet = getattr(getattr(torch.ops, space), base + form)
@@ -144,7 +144,9 @@ def tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors(v)
 
 
-def run(row: Row, example: Example, seed: int, dtype: str | None, form: str = "", strided: bool = False) -> Case:
+def run(
+    row: OperatorRow, example: Example, seed: int, dtype: str | None, form: str = "", strided: bool = False
+) -> Case:
     """Run the kernel. `form`: empty, `_` for the operator in place, `out` for a given output."""
     maker = Maker(seed, dtype, strided)
     args = [maker.made(a, i in example.untracked) for i, a in enumerate(example.args)]

@@ -24,7 +24,7 @@ Term = Any
 LOOK = 0.05  # seconds between two looks at the CPU time of a query
 
 
-class Answer(StrEnum):
+class SolverAnswer(StrEnum):
     """What the solver said."""
 
     SAT = "sat"
@@ -37,7 +37,7 @@ class Answer(StrEnum):
 class Reply:
     """An answer, the values it gives to the asked terms (SAT only), and why there is none."""
 
-    answer: Answer
+    answer: SolverAnswer
     values: dict[str, Any]
     reason: str = ""
 
@@ -53,7 +53,7 @@ class Tally:
 
 TALLY = Tally()
 
-Listener = Callable[[Callable[[], str], Answer], None]
+Listener = Callable[[Callable[[], str], SolverAnswer], None]
 LISTENERS: list[Listener] = []
 """Called with every query after its answer: a function that writes it as SMT-LIB 2, and the answer."""
 
@@ -245,14 +245,14 @@ def solve(assertions: Sequence[Term], wanted: dict[str, Term] | None, seconds: f
 
 def _reply(solver: Any, verdict: Any, wanted: dict[str, Term], overdue: bool) -> Reply:
     if verdict == z3.unsat:
-        return Reply(Answer.UNSAT, {})
+        return Reply(SolverAnswer.UNSAT, {})
     if verdict == z3.unknown:
         reason = solver.reason_unknown()
         late = reason in ("timeout", "canceled") or overdue
-        return Reply(Answer.TIMEOUT if late else Answer.UNKNOWN, {}, reason)
+        return Reply(SolverAnswer.TIMEOUT if late else SolverAnswer.UNKNOWN, {}, reason)
     model = solver.model()
     there = {name: t.translate(solver.ctx) for name, t in wanted.items()}
-    return Reply(Answer.SAT, {name: _value(model.eval(t, model_completion=True)) for name, t in there.items()})
+    return Reply(SolverAnswer.SAT, {name: _value(model.eval(t, model_completion=True)) for name, t in there.items()})
 
 
 def _value(v: Any) -> Any:
@@ -338,5 +338,5 @@ def decide_text(text: str, seconds: float) -> str:
         raise ValueError(f"z3 cannot read the text: {e}") from e
     verdict = _verdict(solver, seconds)
     if verdict == z3.unknown:
-        return str(Answer.TIMEOUT if solver.reason_unknown() in ("timeout", "canceled") else Answer.UNKNOWN)
-    return str(Answer.SAT if verdict == z3.sat else Answer.UNSAT)
+        return str(SolverAnswer.TIMEOUT if solver.reason_unknown() in ("timeout", "canceled") else SolverAnswer.UNKNOWN)
+    return str(SolverAnswer.SAT if verdict == z3.sat else SolverAnswer.UNSAT)

@@ -451,7 +451,7 @@ class Founded:
         where = f"{site.fmt.name} on [{float(site.lo):.6g}, {float(site.hi):.6g}]"
         for promise in promises:
             reply = smt.solve([*truth, smt.negate(as_bool(promise))], {}, self.seconds)
-            if reply.answer is not smt.Answer.UNSAT:
+            if reply.answer is not smt.SolverAnswer.UNSAT:
                 return f"the stub promises more than rounding keeps, {where}: {reply.answer}"
         return ""
 

@@ -13,7 +13,7 @@ from gradproof.cli.options import Seconds, baseline, place, with_options
 
 if TYPE_CHECKING:
     from gradproof.core.outcome import Exit
-    from gradproof.extras.attest.manifest import Problem
+    from gradproof.extras.attest.manifest import BundleProblem
     from gradproof.extras.attest.signing import PublicKey, Signer
     from gradproof.extras.attest.verify import Judged
     from gradproof.session import Options, Session
@@ -127,14 +127,14 @@ def verify_bundle(
     """
     from gradproof.cli.show import warned
     from gradproof.core.outcome import EXIT_CODE, Exit, worst
-    from gradproof.extras.attest.manifest import Problem, entry_of
+    from gradproof.extras.attest.manifest import BundleProblem, entry_of
     from gradproof.extras.attest.verify import verify
 
     judged = verify(folder, _keys(paths, folder))
     found = list(judged.problems)
     digest = entry_of(folder, "MANIFEST.json").sha256
     if sha256 is not None and sha256.lower() != digest:
-        found.append(Problem("GP447", "MANIFEST.json", f"its sha256 is {digest}, not the one that was reported"))
+        found.append(BundleProblem("GP447", "MANIFEST.json", f"its sha256 is {digest}, not the one that was reported"))
     if wheel is not None and not found:
         found = _wheel(judged, wheel)
     if not found:
@@ -201,25 +201,27 @@ def _signature(judged: Judged, folder: Path) -> str:
     return "not signed: whoever could write this folder could have made all of it"
 
 
-def _wheel(judged: Judged, path: Path) -> list[Problem]:
+def _wheel(judged: Judged, path: Path) -> list[BundleProblem]:
     """Whether a wheel is the one of the bundle, by content. Raises GradproofError GP442 for one that did not run."""
-    from gradproof.extras.attest.manifest import Problem, wheel_of
+    from gradproof.extras.attest.manifest import BundleProblem, wheel_of
 
     assert judged.carried is not None
     stated, named = wheel_of(path, judged.carried.store.files), judged.manifest.wheel
     if named is not None and stated.sha256 == named.sha256:
         return []
     return [
-        Problem("GP442", path.name, f"its sha256 is {stated.sha256}, and the bundle is about {named or 'no wheel'}")
+        BundleProblem(
+            "GP442", path.name, f"its sha256 is {stated.sha256}, and the bundle is about {named or 'no wheel'}"
+        )
     ]
 
 
-def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[Problem]:
+def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | None) -> list[BundleProblem]:
     """What runs and queries find that were asked for; what they confirm is printed."""
     from gradproof.extras.attest import write
-    from gradproof.extras.attest.manifest import Problem
+    from gradproof.extras.attest.manifest import BundleProblem
 
-    found: list[Problem] = []
+    found: list[BundleProblem] = []
     assert judged.carried is not None
     for check in [write.chosen(judged.carried, name) for name in names]:
         stated, problem = write.rerun(folder, judged.carried, check)
@@ -229,7 +231,7 @@ def _again(folder: Path, judged: Judged, names: tuple[str, ...], solver: str | N
             found.append(problem)
     limits = {check.id: check.time_limit for check in judged.carried.checks()}
     for said in write.ask(folder, solver, 600.0, limits) if solver else ():
-        if isinstance(said, Problem):
+        if isinstance(said, BundleProblem):
             found.append(said)
         else:
             click.echo(said)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gradproof.execution.methods.replay_kernels import Replay
     from gradproof.rounding.accumulation import Setting
-    from gradproof.rounding.bound import Answer, Norm
+    from gradproof.rounding.bound import BoundAnswer, Norm
 
 BUFFERS = ("fp32", "fp16", "bf16")
 CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: Exit.OPEN}
@@ -106,7 +106,7 @@ def ladder(setting: Setting, eps: Fraction, most: int, json_: bool) -> str:
     return "\n".join(lines + ([f"(N = {most} is the largest that was asked)"] if found["true up to"] == most else []))
 
 
-def replayed(made: Answer, device: str) -> Replay:
+def replayed(made: BoundAnswer, device: str) -> Replay:
     """The witness on torch's kernels. Raises GradproofError GP406 without the device, ValueError for other orders."""
     from gradproof.evidence.environment import present
     from gradproof.execution.methods.replay_kernels import replay
@@ -125,7 +125,7 @@ def rational(text: str, option: str) -> Fraction:
         raise GradproofError("GP411", f"{option} {text!r}", "a decimal or a fraction", "such as 1e-5 or 1/3") from error
 
 
-def write(path: Path, made: Answer) -> None:
+def write(path: Path, made: BoundAnswer) -> None:
     """Write the certificate, whole or not at all. Raises GradproofError GP407 or GP411."""
     from gradproof.core.files import written
 
@@ -138,7 +138,7 @@ def write(path: Path, made: Answer) -> None:
 class Shown:
     """An answer, the tolerance it is judged by, the norm if there is one, and what torch did."""
 
-    made: Answer
+    made: BoundAnswer
     eps: Fraction | None
     norm: Norm | None
     seen: Replay | None

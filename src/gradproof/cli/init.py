@@ -34,7 +34,7 @@ PROTOCOL_MUTANTS = ("never_zeroed", "step_every_micro_batch", "sum_in_bf16", "cl
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class FoundLoop:
     """A function of a file: how the user wrote it, the folder to import from, the module's dotted name.
 
     `clips`: the file has the name of a clip somewhere.
@@ -48,11 +48,11 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class InitPlan:
     """What a workspace is asked for. Micro-batches of a window, samples of a micro-batch, micro-batches of the tail."""
 
     folder: Path
-    loop: Loop
+    loop: FoundLoop
     name: str
     ci: str = "github"
     accum_steps: int = 4
@@ -61,7 +61,7 @@ class Plan:
     time_limit: int = 120
 
 
-def loop_of(text: str) -> Loop:
+def loop_of(text: str) -> FoundLoop:
     """FILE.py:FUNCTION, looked up without running it.
 
     Raises GradproofError: GP402 for another form, GP403 when the file is not there or no Python, GP471 when it has no
@@ -80,7 +80,7 @@ def loop_of(text: str) -> Loop:
     root, module = _module(Path(os.path.abspath(shown)), shown)
     words = {w for n in ast.walk(tree) for w in (getattr(n, "id", ""), getattr(n, "attr", ""), getattr(n, "arg", ""))}
     clips = any(CLIPS.search(str(word)) for word in words)
-    return Loop(f"{target.path.name}:{target.function}", root, module, target.function, clips)
+    return FoundLoop(f"{target.path.name}:{target.function}", root, module, target.function, clips)
 
 
 def _near(name: str, known: list[str]) -> str:
@@ -152,7 +152,7 @@ def _rename(name: str, path: Path) -> str:
     return f"rename the folder {name}/, for example to my_{name}/"
 
 
-def _not_hidden(plan: Plan, folder: Path, made: Collection[Path]) -> None:
+def _not_hidden(plan: InitPlan, folder: Path, made: Collection[Path]) -> None:
     """The workspace's own folders must not be found where the loop is looked for, nor a file be written over it."""
     loop = plan.loop
     root, top = loop.root.resolve(), loop.module.partition(".")[0]
@@ -167,7 +167,7 @@ def _not_hidden(plan: Plan, folder: Path, made: Collection[Path]) -> None:
         )
 
 
-def named(name: str | None, loop: Loop) -> str:
+def named(name: str | None, loop: FoundLoop) -> str:
     """The contract's folder. Raises GradproofError GP473 for a name that is no id."""
     chosen = name or f"{loop.function.lower().replace('_', '-').strip('-')}-accumulation-v1"
     if not NAME.fullmatch(chosen):
@@ -184,7 +184,7 @@ def _relative(place: Path, folder: Path) -> str:
     return os.path.relpath(place.resolve(), folder.resolve())
 
 
-def files(plan: Plan) -> dict[Path, str]:
+def files(plan: InitPlan) -> dict[Path, str]:
     """Every file that the workspace needs, by its path. `__init__.py` files that are there are left alone.
 
     Raises GradproofError GP473 for a folder that a file for CI cannot name, and for a loop that the workspace hides.
@@ -206,7 +206,7 @@ def files(plan: Plan) -> dict[Path, str]:
     return made | continuous(plan, folder)
 
 
-def contract(plan: Plan) -> str:
+def contract(plan: InitPlan) -> str:
     """The contract's text."""
     from gradproof.shadow.result import OBLIGATIONS
 
@@ -232,7 +232,7 @@ def contract(plan: Plan) -> str:
     )
 
 
-def continuous(plan: Plan, folder: Path) -> dict[Path, str]:
+def continuous(plan: InitPlan, folder: Path) -> dict[Path, str]:
     """The file that the CI service reads, at the top of the repository.
 
     Raises GradproofError GP473 for a folder whose name does not stand in a shell as it is.
@@ -315,7 +315,7 @@ def command(
         found, expected = f"tail is {tail}", f"fewer than the {accum_steps} micro-batches of a window"
         raise GradproofError("GP406", found, expected, "give a smaller --tail")
     found_loop = loop_of(loop)
-    plan = Plan(folder, found_loop, named(name, found_loop), ci, accum_steps, micro_batch, tail)
+    plan = InitPlan(folder, found_loop, named(name, found_loop), ci, accum_steps, micro_batch, tail)
     made = files(plan)
     write(made, force=force)
     for path in made:

@@ -12,7 +12,7 @@ from gradproof.cli.outputs import formats as output_formats
 
 if TYPE_CHECKING:
     from gradproof.extras.claims.document import Claims
-    from gradproof.session import Options, Run, Session
+    from gradproof.session import Options, Outcomes, Session
 
 
 @click.command("report")
@@ -47,7 +47,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
     return worst(Exit(report["verdict"]["exit"]) for report in made)
 
 
-def claimed(session: Session, run: Run) -> Claims | None:
+def claimed(session: Session, run: Outcomes) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
     from gradproof.extras.claims.stored import judged, ledger_of
 

@@ -22,7 +22,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:
     from gradproof.cli.outputs import Output
-    from gradproof.extras.claims.load import Ledger
+    from gradproof.extras.claims.load import ClaimLedger
     from gradproof.session import Options, Session
 
 
@@ -139,7 +139,7 @@ def command(
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
 
 
-def claimed(session: Session) -> Ledger | None:
+def claimed(session: Session) -> ClaimLedger | None:
     """The workspace's ledger; one that is wrong is reported and left out, for no contract rests on it."""
     from gradproof.contract.yaml_reader import ContractErrors
     from gradproof.extras.claims.stored import ledger_of

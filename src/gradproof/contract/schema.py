@@ -157,7 +157,7 @@ def _day(value: Any) -> date:
 Day = Annotated[date, BeforeValidator(_day)]
 
 
-class Shape(BaseModel):
+class ContractModel(BaseModel):
     """Strict, closed and frozen."""
 
     model_config = STRICT
@@ -167,7 +167,7 @@ class Shape(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class Entry(Shape):
+class Entry(ContractModel):
     """An entry of a contract. `raw` is its YAML as plain data, each number as it was written."""
 
     _raw: dict[str, Any] = {}
@@ -192,7 +192,7 @@ class Entry(Shape):
         return made
 
 
-class LeastShape(Shape):
+class LeastShape(ContractModel):
     """What is asked of one obligation: layers beside its own, the least reach in a layer, the least bounds."""
 
     layers: list[LayerName] = []
@@ -200,7 +200,7 @@ class LeastShape(Shape):
     bounds: dict[Ident, Positive] = {}
 
 
-class WaiverShape(Shape):
+class WaiverShape(ContractModel):
     """An obligation that may stay open in a layer (in every layer where none is named), who says so, why, how long."""
 
     obligation: Ident
@@ -219,7 +219,7 @@ class FieldGate(Entry):
     falsification: str = ""
 
 
-class RequireShape(Shape):
+class RequireShape(ContractModel):
     """What must stand behind the proofs of a strategy, for the gate to count them."""
 
     certificates: Annotated[list[Certified], BeforeValidator(some)] | None = None
@@ -266,7 +266,7 @@ ObligationType = Literal[
 DEVICES = ("cpu", "cuda")
 
 
-class Metadata(Shape):
+class Metadata(ContractModel):
     """Who wrote the contract, and on which contracts it builds."""
 
     version: Text
@@ -277,7 +277,7 @@ class Metadata(Shape):
     depends_on: list[Ident] = []
 
 
-class FieldEquation(Shape):
+class FieldEquation(ContractModel):
     formula: Text
     domain: str = ""
     codomain: str = ""
@@ -292,7 +292,7 @@ class OursEquation(FieldEquation):
     assumptions: list[Text] = []
 
 
-class Tolerance(Shape):
+class Tolerance(ContractModel):
     """A tolerance of one dtype. `role` is `required`, or `reported` when nothing is gated on it."""
 
     dtype: Dtype
@@ -303,7 +303,7 @@ class Tolerance(Shape):
     reason: Text = "not given"
 
 
-class LayersShape(Shape):
+class LayersShape(ContractModel):
     ci: Annotated[list[LayerName], BeforeValidator(some)]
     release: Annotated[list[LayerName], BeforeValidator(some)]
 
@@ -324,7 +324,7 @@ class FieldObligation(_Obligation):
     tolerance: Number | None = None
 
 
-class SubjectsShape(Shape):
+class SubjectsShape(ContractModel):
     """What a contract is about; of an obligation, what it is about instead."""
 
     model: Reference | None = None
@@ -346,24 +346,24 @@ class Obligation(_Obligation):
     layers: LayersShape
 
 
-class PhaseShape(Shape):
+class PhaseShape(ContractModel):
     name: Text
     description: str = ""
     invariant: str = ""
 
 
-class Structure(Shape):
+class Structure(ContractModel):
     phases: list[PhaseShape] = []
 
 
-class Enforcement(Shape):
+class Enforcement(ContractModel):
     description: str = ""
     check: str = ""
     severity: str = ""
     reference: str = ""
 
 
-class BoundShape(Shape):
+class BoundShape(ContractModel):
     name: Ident
     value: Positive
     reason: Text
@@ -443,7 +443,7 @@ class FalsificationTest(ClaimEntry):
     if_fails: Text
 
 
-class StepParams(Shape):
+class StepParams(ContractModel):
     """What is recorded: every net with every n; optimizers and modes take turns over these.
 
     `tail` further micro-batches form a short last window where n is larger. `also` names further correct steps, which
@@ -471,7 +471,7 @@ class StepProof(ClaimEntry):
     params: StepParams  # type: ignore[assignment]
 
 
-class FieldSummary(Shape):
+class FieldSummary(ContractModel):
     total_obligations: int | None = None
     l2_property_tested: int | None = None
     l3_kani_proved: int | None = None
@@ -479,14 +479,14 @@ class FieldSummary(Shape):
     l4_not_applicable: int | None = None
 
 
-class OursSummary(Shape):
+class OursSummary(ContractModel):
     """No proof levels: coverage is counted from evidence."""
 
     total_obligations: int | None = None
     notes: list[Text] = []
 
 
-class _Root(Shape):
+class _Root(ContractModel):
     metadata: Metadata
     kernel_structure: Structure = Structure()
     simd_dispatch: dict[str, Any] = {}
@@ -521,7 +521,7 @@ def _setting_seconds(value: Any) -> float:
     return float(value)
 
 
-class SettingsShape(Shape):
+class SettingsShape(ContractModel):
     """Every key of `[tool.gradproof]`, with dashes in the file."""
 
     profile: Literal["ci", "release"] | None = None

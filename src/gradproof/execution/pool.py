@@ -202,7 +202,7 @@ Listener = Callable[[Progress], None]
 
 
 @dataclass(frozen=True)
-class Result:
+class PoolResult:
     """Evidence by check id, and whether every check that was asked for was decided."""
 
     evidence: dict[str, Evidence]
@@ -370,7 +370,7 @@ class Pool:
     worker: type[Worker] = Worker
     memory: int | None = None
 
-    def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> Result:
+    def run(self, checks: Sequence[Check], save: Callable[[Evidence], object]) -> PoolResult:
         """Run all, saving each as it ends. On KeyboardInterrupt the children are killed and what ended is kept."""
         self._done: dict[str, Evidence] = {}
         self._effects = dict(self.status)
@@ -388,14 +388,14 @@ class Pool:
                 self._collect(save)
         except KeyboardInterrupt:
             self._abort()
-            return Result(self._done, complete=False, interrupted=True)
+            return PoolResult(self._done, complete=False, interrupted=True)
         except BaseException:
             self._abort()
             raise
         finally:
             for server in self._servers.values():
                 server.close()
-        return Result(self._done, complete=not self._waiting)
+        return PoolResult(self._done, complete=not self._waiting)
 
     def _launch(self, weight: Mapping[str, float]) -> bool:
         """Start, or decide without a run, the heaviest check whose stubs are decided. False when there is none."""

@@ -28,7 +28,7 @@ class Query:
 
 
 @dataclass
-class Recorder:
+class QueryRecorder:
     """Listens to the solver of this process. Of equal queries one is kept; none beyond `most` bytes in all."""
 
     most: int = MOST_BYTES
@@ -39,7 +39,7 @@ class Recorder:
     seen: set[bytes] = field(default_factory=set)
 
     @classmethod
-    def attached(cls) -> Recorder:
+    def attached(cls) -> QueryRecorder:
         """A recorder that hears every query from now on."""
         from gradproof.arith import smt
 

@@ -111,9 +111,9 @@ def place_of_job(job: Mapping[str, Any], name: str) -> Path:
 
 def _recorded(job: Mapping[str, Any]) -> dict[str, Any]:
     """Perform the job, and write the solver's queries first."""
-    from gradproof.execution.queries import Recorder
+    from gradproof.execution.queries import QueryRecorder
 
-    recorder = Recorder.attached()
+    recorder = QueryRecorder.attached()
     evidence = perform(job)
     write_json(Path(job["queries"]), recorder.to_json())
     return evidence

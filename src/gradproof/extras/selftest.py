@@ -142,10 +142,10 @@ def solver() -> str:
 
     x, zero, four = smt.real("x"), smt.number(0), smt.number(4)
     found = smt.solve([x * x == four, x > zero], {"x": x}, TEST_LIMIT)
-    if found.answer is not smt.Answer.SAT or found.values.get("x") != 2:
+    if found.answer is not smt.SolverAnswer.SAT or found.values.get("x") != 2:
         raise RuntimeError(f"x * x = 4 with x > 0: {found.answer}, {found.values}")
     none = smt.solve([x > zero, x < zero], {}, TEST_LIMIT)
-    if none.answer is not smt.Answer.UNSAT:
+    if none.answer is not smt.SolverAnswer.UNSAT:
         raise RuntimeError(f"x > 0 with x < 0: {none.answer}")
     return f"Z3 {smt.version()}: one query is sat with a model that is right, one is unsat"
 

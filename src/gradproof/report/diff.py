@@ -20,7 +20,7 @@ from gradproof import __version__
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
-from gradproof.core.schemas.base import Shape
+from gradproof.core.schemas.base import DocumentModel
 from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
 from gradproof.report.diff_rules import CHECKS, Change, Direction, compare
@@ -33,7 +33,7 @@ Way = Literal["weakened", "undecided", "strengthened", "neutral"]
 Step = Literal["none", "patch", "minor", "major"]
 
 
-class ChangeShape(Shape):
+class ChangeShape(DocumentModel):
     """One difference. `of`: of what is claimed, or of what the evidence shows. Null stands for nothing."""
 
     kind: str
@@ -45,7 +45,7 @@ class ChangeShape(Shape):
     of: Literal["claim", "evidence"]
 
 
-class VersionShape(Shape):
+class VersionShape(DocumentModel):
     """`needed` is what semver asks for the changes of claims, `raised` what happened; null where no X.Y.Z is read."""
 
     old: str
@@ -55,7 +55,7 @@ class VersionShape(Shape):
     accordingly: bool | None
 
 
-class ComparedShape(Shape):
+class ComparedShape(DocumentModel):
     """One contract on both sides."""
 
     contract: str
@@ -63,7 +63,7 @@ class ComparedShape(Shape):
     changes: list[ChangeShape]
 
 
-class SideShape(Shape):
+class SideShape(DocumentModel):
     """What was compared: its place as it was given, and a digest of what was read there."""
 
     path: str
@@ -71,7 +71,7 @@ class SideShape(Shape):
     digest: Sha256
 
 
-class Diff(Shape):
+class Diff(DocumentModel):
     """What changed between two contracts or two sets of evidence.
 
     Only `exit` met says that nothing is weaker. `open` are the reasons why something could not be compared. History:

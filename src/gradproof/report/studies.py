@@ -133,13 +133,13 @@ def makes(study: Study, workspace: Workspace) -> bool:
 
 def status_of(study: Study, workspace: Workspace, path: Path | None) -> tuple[str, str]:
     """Whether a document is fresh, stale, rejected or absent, and why."""
-    from gradproof.core.schemas.base import Shape, read
+    from gradproof.core.schemas.base import DocumentModel, read
 
     make = f"make it with: {study.make}"
     if path is None:
         return ABSENT, f"there is no reports/{study.file}; {make}"
     module, _, name = study.shape.partition(":")
-    kind: type[Shape] = getattr(import_module(module), name)
+    kind: type[DocumentModel] = getattr(import_module(module), name)
     try:
         then: Mapping[str, str] = read(path, kind).model_dump()["sources"]
     except ValueError as error:

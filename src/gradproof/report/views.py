@@ -41,7 +41,7 @@ LOUD = FAILS | {Outcome.SPURIOUS, Outcome.ERROR}
 
 
 @dataclass(frozen=True)
-class Row:
+class CaseRow:
     """A check of a report, or a criterion of its gate. `file` is the contract's, `line` and `col` start at 1."""
 
     id: str
@@ -78,7 +78,7 @@ def of_nobody(report: Report) -> bool:
     return NO_WORKSPACE in report["contract"]["warnings"]
 
 
-def rows(report: Report) -> Iterator[Row]:
+def rows(report: Report) -> Iterator[CaseRow]:
     """Every check of a report, then every criterion of its gate, and the verdict."""
     waived = waived_ids(report)
     for check in report["checks"]:
@@ -86,7 +86,7 @@ def rows(report: Report) -> Iterator[Row]:
     yield from _gate(report)
 
 
-def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
+def _check(report: Report, check: Mapping[str, Any], waived: bool) -> CaseRow:
     outcome = Outcome(check["outcome"])
     status = status_of(outcome, Effect(check["effect"]), bool(check.get("required", True)), waived)
     words = f"{'waived: ' if waived else ''}{outcome}: {check['reason'] or check['meaning']}"
@@ -94,11 +94,11 @@ def _check(report: Report, check: Mapping[str, Any], waived: bool) -> Row:
         words = f"{outcome}, expected {check['expect']}: {check['reason'] or check['meaning']}"
     place = _place(report, entry_of(check["id"]))
     level = level_of(outcome, status)
-    return Row(check["id"], one_line(check["title"]), status, level, str(outcome), one_line(words),
+    return CaseRow(check["id"], one_line(check["title"]), status, level, str(outcome), one_line(words),
                float(check["seconds"]), report["contract"]["id"], *place)  # fmt: skip
 
 
-def _gate(report: Report) -> Iterator[Row]:
+def _gate(report: Report) -> Iterator[CaseRow]:
     gate, verdict = report["gate"] or {}, report["verdict"]
     name = gate.get("id", "gate")
     place = _place(report, name)
@@ -110,11 +110,11 @@ def _gate(report: Report) -> Iterator[Row]:
     yield _judged(f"{name}/verdict", f"the gate, profile {report['profile']}", bool(verdict["met"]), why, report, place)
 
 
-def _judged(name: str, title: str, good: bool, why: str, report: Report, place: tuple[str, int, int]) -> Row:
+def _judged(name: str, title: str, good: bool, why: str, report: Report, place: tuple[str, int, int]) -> CaseRow:
     status, level = (RowStatus.PASSED, None) if good else (RowStatus.FAILED, Level.ERROR)
     words = f"{'met' if good else 'not met'}: {why}"
     outcome = "met" if good else "not met"
-    return Row(name, title, status, level, outcome, one_line(words), 0.0, report["contract"]["id"], *place)
+    return CaseRow(name, title, status, level, outcome, one_line(words), 0.0, report["contract"]["id"], *place)
 
 
 def _place(report: Report, name: str) -> tuple[str, int, int]:

@@ -23,7 +23,7 @@ from gradproof.arith.formats import FORMATS, Format, binade, format_named
 from gradproof.core.check import digest_of
 from gradproof.core.outcome import Outcome
 from gradproof.rounding.accumulation import Setting, difference, error_of, largest, term_difference
-from gradproof.rounding.certificate import Row, certify, from_rows, limited, rows_of
+from gradproof.rounding.certificate import LinearRow, certify, from_rows, limited, rows_of
 from gradproof.rounding.farkas import check
 from gradproof.rounding.lemma_store import require_contracts
 from gradproof.rounding.witness_sequential import beyond, sequential_witness
@@ -73,7 +73,7 @@ ASSUMED = ("round to nearest, ties to even, each operation rounded once", "no ov
 
 
 @dataclass(frozen=True)
-class Answer:
+class BoundAnswer:
     """`bound` is proved for every input; `attained` is the error at `witness`, exactly. `ratio` is their quotient."""
 
     setting: Setting
@@ -96,11 +96,11 @@ class Answer:
         return Outcome.REFUTED if self.attained > tolerance else Outcome.UNKNOWN
 
 
-def answer(setting: Setting) -> Answer:
+def answer(setting: Setting) -> BoundAnswer:
     """The bound, with its certificate, and the witness. Raises OverflowError and NonLinear as linear floats do."""
     bound, made, contracts = proved(setting)
     found = witness(setting)
-    return Answer(setting, bound, error_of(replayed(setting), found), tuple(found), made, contracts)
+    return BoundAnswer(setting, bound, error_of(replayed(setting), found), tuple(found), made, contracts)
 
 
 def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str, ...]]:
@@ -112,7 +112,7 @@ def proved(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[str
     return bound, text, tuple(require_contracts(rows))
 
 
-def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[Row, ...]]:
+def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[LinearRow, ...]]:
     """The bound, the certificate that the checker accepted, and its rows; nothing is said of the contracts.
 
     Where the runs beyond the edge were enumerated, the certificate is for the other case, and the bound for both.
@@ -130,7 +130,7 @@ def bounded(setting: Setting) -> tuple[Fraction, dict[str, Any] | None, tuple[Ro
     return max(check(text, (last, more.edge)), more.worst), text, rows
 
 
-def _any(setting: Setting) -> tuple[Fraction, tuple[Row, ...]]:
+def _any(setting: Setting) -> tuple[Fraction, tuple[LinearRow, ...]]:
     """n times what one term errs by before it is added, and the additions in every tree of them."""
     if setting.scale == "after" or setting.weights:
         raise ValueError("every order at once is for equal terms, scaled before they are added")
@@ -230,7 +230,7 @@ def bits(x: Fraction, f: Format) -> str:
     return struct.pack(packed, float(x)).hex()[: f.bits // 4]
 
 
-def as_json(found: Answer) -> dict[str, Any]:
+def as_json(found: BoundAnswer) -> dict[str, Any]:
     """An answer as JSON values; rationals are strings, the witness is bit patterns where it has any."""
     s, f = found.setting, FORMATS[found.setting.buffer]
     plain = all(f.representable(g) for g in found.witness)
@@ -277,7 +277,7 @@ class Norm:
     Raises ValueError without an element.
     """
 
-    of: Answer
+    of: BoundAnswer
     elements: int
 
     def __post_init__(self) -> None:

@@ -22,7 +22,7 @@ VERSION = 2
 ZERO, ONE = Fraction(0), Fraction(1)
 
 
-class Row(NamedTuple):
+class LinearRow(NamedTuple):
     """A row: as a node of linear floats, its terms by place; `top` and `slack` are units."""
 
     kind: str
@@ -41,7 +41,7 @@ class Certificate:
     `case`: the bound is for the case that the exact result of that row is at most so many units.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[LinearRow, ...]
     multipliers: tuple[Fraction, ...]
     bound: Fraction
     case: tuple[int, int] | None = None
@@ -73,10 +73,10 @@ class Certificate:
         return digest_of(self.text())
 
 
-def rows_of(result: Linear) -> tuple[Row, ...]:
+def rows_of(result: Linear) -> tuple[LinearRow, ...]:
     """Every node that the result rests on, operands first; sums of quotients are joined."""
     place: dict[int, int] = {}
-    made: list[Row] = []
+    made: list[LinearRow] = []
     stack: list[tuple[Linear, Any]] = [(result, None)]
     while stack:
         node, known = stack.pop()
@@ -85,7 +85,7 @@ def rows_of(result: Linear) -> tuple[Row, ...]:
                 place[id(node)] = len(made)
                 kind, terms, slack = known
                 held = tuple((c, place[id(n)]) for c, n in terms)
-                made.append(Row(kind, node.fmt, held, node.top, slack, node.name, node.of_error))
+                made.append(LinearRow(kind, node.fmt, held, node.top, slack, node.name, node.of_error))
         elif id(node) not in place:
             known = joined(node)
             stack.append((node, known))
@@ -93,7 +93,7 @@ def rows_of(result: Linear) -> tuple[Row, ...]:
     return tuple(made)
 
 
-def limited(rows: Sequence[Row], k: int, edge: Fraction) -> tuple[Row, ...]:
+def limited(rows: Sequence[LinearRow], k: int, edge: Fraction) -> tuple[LinearRow, ...]:
     """The rows in the case that what row k rounds, a sum with a quotient, is at most the edge."""
     row = rows[k]
     r, (_, s), (c, g) = rounding(FORMATS[str(row.fmt)]), *row.terms
@@ -107,7 +107,7 @@ def certify(result: Linear) -> Certificate:
     return from_rows(rows_of(result))
 
 
-def from_rows(rows: Sequence[Row], case: tuple[int, int] | None = None) -> Certificate:
+def from_rows(rows: Sequence[LinearRow], case: tuple[int, int] | None = None) -> Certificate:
     """The bound on the last row that the rows prove, with the multipliers."""
     left = [ZERO] * len(rows)
     errors = list(left)

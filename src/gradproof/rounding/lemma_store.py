@@ -30,7 +30,7 @@ from gradproof.arith.bounds import MOST_ODD
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.core.check import digest_of
 from gradproof.rounding import smtlib, solvers
-from gradproof.rounding.certificate import Row
+from gradproof.rounding.certificate import LinearRow
 from gradproof.rounding.step_contracts import (
     ADD_FORMS,
     EXACT_RESULT,
@@ -236,7 +236,7 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 # -- Which step contracts a certificate rests on; none is used that is not proved.
-def contracts_of(rows: Sequence[Row]) -> list[str]:
+def contracts_of(rows: Sequence[LinearRow]) -> list[str]:
     """Names of lemmas, sorted, that the reasons of these rows stand for."""
     found = set()
     for row in rows:
@@ -265,7 +265,7 @@ def _required(names: tuple[str, ...]) -> None:
     require(names)
 
 
-def require_contracts(rows: Sequence[Row]) -> list[str]:
+def require_contracts(rows: Sequence[LinearRow]) -> list[str]:
     """The contracts of the rows, each proved by evidence that was checked now. Raises LemmaRefused where one is not."""
     names = contracts_of(rows)
     _required(tuple(names))
@@ -290,7 +290,7 @@ class LemmaRefused(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class LemmaEvidence:
     """What stands behind one lemma."""
 
     name: str
@@ -356,7 +356,7 @@ def _read(name: str, path: Path) -> dict[str, Any]:
     return data
 
 
-def load(name: str, folder: Path = PROVED_FOLDER) -> Evidence:
+def load(name: str, folder: Path = PROVED_FOLDER) -> LemmaEvidence:
     """The evidence of one lemma, whatever its verdict. Raises LemmaRefused where there is none to believe, KeyError."""
     lemma = lemma_named(name)
     found = sorted(folder.glob(f"{_slug(name)}.*.json"))
@@ -375,10 +375,10 @@ def load(name: str, folder: Path = PROVED_FOLDER) -> Evidence:
         raise LemmaRefused(f"{name}: the file does not say what was run: {e}") from e
     if verdict != data["verdict"]:
         raise LemmaRefused(f"{name}: the file calls it {data['verdict']!r}, what was run supports {verdict!r}")
-    return Evidence(name, verdict, data["method"], lemma.assumes, data["run"], found[0])
+    return LemmaEvidence(name, verdict, data["method"], lemma.assumes, data["run"], found[0])
 
 
-def require(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[Evidence]:
+def require(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[LemmaEvidence]:
     """The evidence of lemmas that are all proved, and whose premises are, in the order asked.
 
     Raises LemmaRefused for the first that is not: missing, corrupted, stale, refuted, open, or with one solver only.
@@ -416,7 +416,7 @@ def stated(names: Iterable[str], folder: Path = PROVED_FOLDER) -> list[dict[str,
     return rows
 
 
-def _write(name: str, run: Mapping[str, Any], folder: Path) -> Evidence:
+def _write(name: str, run: Mapping[str, Any], folder: Path) -> LemmaEvidence:
     """Store one run whole or not at all, then drop older files of the lemma."""
     from gradproof.core.files import replace_whole
 
@@ -433,7 +433,7 @@ def _write(name: str, run: Mapping[str, Any], folder: Path) -> Evidence:
     for older in folder.glob(f"{_slug(name)}.*.json"):
         if older != path:
             older.unlink()
-    return Evidence(name, verdict, method(lemma), lemma.assumes, run, path)
+    return LemmaEvidence(name, verdict, method(lemma), lemma.assumes, run, path)
 
 
 def _ask(name: str, seconds: float) -> dict[str, Any]:
@@ -488,7 +488,7 @@ def rebuild(
     folder: Path = PROVED_FOLDER,
     progress: Progress = _quiet,
     seconds: float = SECONDS,
-) -> list[Evidence]:
+) -> list[LemmaEvidence]:
     """Discharge lemmas (all by default) from nothing and write their evidence; each file is whole or not there.
 
     `seconds` is the limit of one solver on one lemma. Premises of the names are not rebuilt unless they are named.

@@ -20,7 +20,7 @@ from itertools import product
 from gradproof.arith.bounds import MOST_ODD, odd_part
 from gradproof.arith.formats import FORMATS, Format, binade
 from gradproof.arith.soft import near_sqrt
-from gradproof.rounding.certificate import Row
+from gradproof.rounding.certificate import LinearRow
 
 TABLE_N = tuple(sorted({*range(1, 65), *(2**k for k in range(13))}))
 DEFINITION = "IEEE 754-2019, 5.4.1: the operation returns the rounding of its exact result"
@@ -283,12 +283,12 @@ QUOTIENTS = ("quotient", "joint", "pair")
 ROUNDED = ("round", "fits", "shift", *SUMS, *QUOTIENTS)
 
 
-def operators_of(rows: Sequence[Row]) -> set[str]:
+def operators_of(rows: Sequence[LinearRow]) -> set[str]:
     """Operators with their formats: "add fp32", "multiply fp32", "divide fp32", "convert fp16"; exact ones are none."""
     return {f"{name} {row.fmt}" for row in rows if row.kind in ROUNDED and row.fmt for name in _operators(row, rows)}
 
 
-def _operators(row: Row, rows: Sequence[Row]) -> tuple[str, ...]:
+def _operators(row: LinearRow, rows: Sequence[LinearRow]) -> tuple[str, ...]:
     if row.kind in QUOTIENTS:
         return ("divide",) if row.kind == "quotient" else ("divide", "add")
     if row.kind in SUMS or len(row.terms) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.ops.rows import load
-from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, Row, T
+from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, OperatorRow, T
 
 HEAD = """# Operators that shadow execution knows
 
@@ -50,7 +50,7 @@ def tensor(spec: Any) -> Any:
     return found if isinstance(found, torch.dtype) else spec
 
 
-def overload(row: Row, example: Example) -> str:
+def overload(row: OperatorRow, example: Example) -> str:
     """The overload that torch picks for an example, or that the row or the example names."""
     import torch
 

@@ -108,12 +108,12 @@ def hard() -> list[smt.Term]:
 
 def test_a_query_ends_with_its_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smt, "WALL", 1e5)
-    assert smt.solve(hard(), {}, 0.3).answer is smt.Answer.TIMEOUT
+    assert smt.solve(hard(), {}, 0.3).answer is smt.SolverAnswer.TIMEOUT
 
 
 def test_a_query_that_gets_no_cpu_time_ends_by_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(smt.time, "process_time", lambda: 0.0)
-    assert smt.solve(hard(), {}, 0.05).answer is smt.Answer.TIMEOUT
+    assert smt.solve(hard(), {}, 0.05).answer is smt.SolverAnswer.TIMEOUT
 
 
 class Never:

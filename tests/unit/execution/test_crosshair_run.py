@@ -336,7 +336,7 @@ def test_time_is_shared_out_and_none_left_is_a_timeout(monkeypatch: pytest.Monke
     clock = SimpleNamespace(process_time=lambda: 1e9, monotonic=lambda: 1e9)
     monkeypatch.setattr(crosshair_run, "time", clock)
     check, control = claim("GA-INV-001", "loss_mean"), Control("m", "mutant", "GA-INV-001", Outcome.ERROR, False)
-    trial = crosshair_run.Trial(check, crosshair_contracts.loss_mean, Accumulation(), 0.0, 3)
+    trial = crosshair_run.HarnessTrial(check, crosshair_contracts.loss_mean, Accumulation(), 0.0, 3)
     after = crosshair_run._control(trial, control, MUTANTS["loss_sum"].subject)
     assert (after.outcome, after.killed) == (Outcome.TIMEOUT, False)
 

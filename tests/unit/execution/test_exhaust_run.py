@@ -19,7 +19,7 @@ from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.execution.methods import smt as smt_run
-from gradproof.execution.methods.explore import Limits, Result
+from gradproof.execution.methods.explore import Exploration, Limits
 from gradproof.execution.methods.smt_strategies import explored_patterns as explored
 from gradproof.rounding import enumerated
 from gradproof.rounding.accumulation import Setting, error_of
@@ -58,7 +58,7 @@ def claim(n: int, tolerance: str, fmt: str = "small", **more: Any) -> Check:
     )  # fmt: skip
 
 
-def result_of(body: Callable[[Any], None], check: Check | None = None) -> tuple[Result, Any]:
+def result_of(body: Callable[[Any], None], check: Check | None = None) -> tuple[Exploration, Any]:
     explorer, kit = explored(check or claim(2, "1"), Limits(4, 4, 30.0, time.monotonic() + 600))
     return explorer.run(lambda: body(kit)), explorer
 

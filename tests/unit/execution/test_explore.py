@@ -15,7 +15,7 @@ from gradproof.arith.formats import FORMATS
 from gradproof.arith.soft import Soft
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer
-from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits
 from gradproof.execution.methods.harness import Broken, ConcreteKit, SymbolicKit, Unreplayable
 from symbolic.stubs import d3_grid
 
@@ -26,7 +26,7 @@ def claim(strategy: str = "exhaustive", **bounds: int) -> Check:
     return Check("T-1", Kind.SMT, Layer.SMT, ("C",), "a test", "m:h", strategy=strategy, bounds=named)
 
 
-def explore(body: Callable[[Any], None], check: Check | None = None, seconds: float = 20.0) -> Result:
+def explore(body: Callable[[Any], None], check: Check | None = None, seconds: float = 20.0) -> Exploration:
     check = check or claim()
     limits = Limits(check.bound("branches"), check.bound("paths"), seconds, time.process_time() + seconds)
     explorer = Explorer(limits)
@@ -90,9 +90,11 @@ def test_a_passed_deadline_is_a_timeout() -> None:
     assert result.stopped.outcome == "TIMEOUT"
 
 
-@pytest.mark.parametrize(("answer", "outcome"), [(smt.Answer.UNKNOWN, "UNKNOWN"), (smt.Answer.TIMEOUT, "TIMEOUT")])
+@pytest.mark.parametrize(
+    ("answer", "outcome"), [(smt.SolverAnswer.UNKNOWN, "UNKNOWN"), (smt.SolverAnswer.TIMEOUT, "TIMEOUT")]
+)
 def test_a_solver_that_gives_up_is_never_green(
-    answer: smt.Answer, outcome: str, monkeypatch: pytest.MonkeyPatch
+    answer: smt.SolverAnswer, outcome: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(smt, "solve", lambda *_: smt.Reply(answer, {}, "gave up"))
     result = explore(lambda k: k.check("C", k.real("x") >= 0))
@@ -101,7 +103,7 @@ def test_a_solver_that_gives_up_is_never_green(
 
 
 def test_an_undecided_branch_is_explored_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(smt, "solve", lambda *_: smt.Reply(smt.Answer.UNKNOWN, {}, "gave up"))
+    monkeypatch.setattr(smt, "solve", lambda *_: smt.Reply(smt.SolverAnswer.UNKNOWN, {}, "gave up"))
     seen: list[bool] = []
     explore(lambda k: seen.append(bool(k.real("x") > 0)))
     assert sorted(seen) == [False, True]
@@ -217,7 +219,7 @@ def test_division_by_zero_and_negative_roots_are_not_taken_for_granted() -> None
     assert explore(lambda k: k.check("C", 1 / k.real("x", 1, 2) > 0)).violation is None
 
 
-def stubbed(body: Callable[[Any], None]) -> Result:
+def stubbed(body: Callable[[Any], None]) -> Exploration:
     explorer = Explorer(Limits(50, 50, 20.0, time.process_time() + 600), d3_grid)
     kit = SymbolicKit(claim("stub_float"), explorer)
     return explorer.run(lambda: body(kit))

@@ -14,7 +14,7 @@ import pytest
 
 from gradproof.arith import exact
 from gradproof.arith.linear import Linear, NonLinear
-from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.smt_strategies import ChainExplorer, ChainKit, ExhaustExplorer, ExhaustKit
 from gradproof.rounding.enumerated import AtMost, Enumerated
@@ -27,19 +27,19 @@ def limits() -> Limits:
 CHECK = SimpleNamespace(params={}, bound=lambda name: 2, text={}, strategy="exhaustive")
 
 
-def chain(body: Callable[[Any], None]) -> Result:
+def chain(body: Callable[[Any], None]) -> Exploration:
     explorer = ChainExplorer(limits())
     kit: Any = ChainKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
 
 
-def enumeration(body: Callable[[Any], None]) -> Result:
+def enumeration(body: Callable[[Any], None]) -> Exploration:
     explorer = ExhaustExplorer(limits())
     kit: Any = ExhaustKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
 
 
-def symbolic(body: Callable[[Any], None]) -> Result:
+def symbolic(body: Callable[[Any], None]) -> Exploration:
     explorer = Explorer(limits())
     kit: Any = SymbolicKit(CHECK, explorer)  # type: ignore[arg-type]
     return explorer.run(lambda: body(kit))
@@ -67,7 +67,7 @@ def careless(use: Callable[[Any], Any], error: type[Exception] = TypeError) -> C
 
 @pytest.mark.parametrize("name", USES)
 @pytest.mark.parametrize("run", [chain, enumeration, symbolic])
-def test_a_swallowed_refusal_proves_nothing(run: Callable[[Any], Result], name: str) -> None:
+def test_a_swallowed_refusal_proves_nothing(run: Callable[[Any], Exploration], name: str) -> None:
     if run is symbolic:
         body = careless_reals(USES[name])
         assert run(careless_reals(lambda g: g)).stopped is None
@@ -81,7 +81,7 @@ def test_a_swallowed_refusal_proves_nothing(run: Callable[[Any], Result], name: 
 
 @pytest.mark.parametrize("name", USES)
 @pytest.mark.parametrize("run", [chain, enumeration])
-def test_a_refusal_that_nobody_catches_is_unknown_and_no_crash(run: Callable[[Any], Result], name: str) -> None:
+def test_a_refusal_that_nobody_catches_is_unknown_and_no_crash(run: Callable[[Any], Exploration], name: str) -> None:
     result = run(careless(USES[name], KeyError))
     assert result.stopped is not None
     assert result.stopped.outcome == "UNKNOWN"
@@ -107,7 +107,7 @@ def careless_reals(use: Callable[[Any], Any]) -> Callable[[Any], None]:
     ],
 )  # fmt: skip
 def test_so_do_decisions_overflow_and_division_by_zero(
-    run: Callable[[Any], Result], use: Callable[[Any], Any], error: type[Exception]
+    run: Callable[[Any], Exploration], use: Callable[[Any], Any], error: type[Exception]
 ) -> None:
     result = run(careless(use, error))
     assert result.stopped is not None
@@ -122,7 +122,7 @@ def test_so_do_decisions_overflow_and_division_by_zero(
         lambda d: abs(d) > 0, lambda d: (abs(d) <= 1) == (abs(d) <= 2),
     ],
 )  # fmt: skip
-def test_what_is_not_decided_is_no_truth_value(run: Callable[[Any], Result], claim: Callable[[Any], Any]) -> None:
+def test_what_is_not_decided_is_no_truth_value(run: Callable[[Any], Exploration], claim: Callable[[Any], Any]) -> None:
     """Python's own `!=` is True of any two objects, and a claim that is a plain True needs no proof."""
 
     def body(k: Any) -> None:

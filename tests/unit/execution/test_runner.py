@@ -288,7 +288,7 @@ def _blank() -> None:
     Instant.order, Instant.at_once, Instant.most = [], 0, 0
 
 
-def outcomes(result: runner.Result) -> dict[str, str]:
+def outcomes(result: runner.PoolResult) -> dict[str, str]:
     return {name: data["finding"]["outcome"] for name, data in result.evidence.items()}
 
 

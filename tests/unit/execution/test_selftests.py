@@ -53,7 +53,7 @@ def test_tools_that_cannot_be_imported_fail(tmp_path: Path, monkeypatch: pytest.
     assert all(t.get == GET[t.name] for t in found.values())
 
 
-def replying(answer: smt.Answer, **values: Fraction) -> Callable[..., smt.Reply]:
+def replying(answer: smt.SolverAnswer, **values: Fraction) -> Callable[..., smt.Reply]:
     """A solver that always says the same."""
     return lambda *_: smt.Reply(answer, dict(values))
 
@@ -65,10 +65,10 @@ def raising(*_: Any) -> Any:
 @pytest.mark.parametrize(
     "solve",
     [
-        replying(smt.Answer.SAT, x=Fraction(2)),
-        replying(smt.Answer.SAT, x=Fraction(3)),
-        replying(smt.Answer.UNSAT),
-        replying(smt.Answer.UNKNOWN),
+        replying(smt.SolverAnswer.SAT, x=Fraction(2)),
+        replying(smt.SolverAnswer.SAT, x=Fraction(3)),
+        replying(smt.SolverAnswer.UNSAT),
+        replying(smt.SolverAnswer.UNKNOWN),
         raising,
     ],
 )

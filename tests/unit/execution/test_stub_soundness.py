@@ -61,7 +61,7 @@ def allowed(stub: Any, rows: list[Any], program: list[Any]) -> bool:
     """Whether the stubbed run admits what the software floats did, at every step and all at once."""
     given_, did = numbers(rows), execute(numbers(rows), program)
     explorer = Explorer(Limits(20, 20, 20.0, time.monotonic() + 600), stub)
-    answers: list[smt.Answer] = []
+    answers: list[smt.SolverAnswer] = []
 
     def body() -> None:
         kit = SymbolicKit(CLAIM, explorer)
@@ -73,7 +73,7 @@ def allowed(stub: Any, rows: list[Any], program: list[Any]) -> bool:
 
     result = explorer.run(body)
     assert result.stopped is None, result.stopped
-    return answers == [smt.Answer.SAT]
+    return answers == [smt.SolverAnswer.SAT]
 
 
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)

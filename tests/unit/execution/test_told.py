@@ -208,7 +208,7 @@ def test_the_phases_of_a_subject_are_told_where_it_has_no_events() -> None:
 
 def test_crosshair_tells_its_numbers_too() -> None:
     check: Any = type("Claim", (), {"id": "CROSS-T-001"})
-    trial = crosshair_run.Trial(check, numerical_equivalence, Accumulation, 0.0, 1)
+    trial = crosshair_run.HarnessTrial(check, numerical_equivalence, Accumulation, 0.0, 1)
     names = [f"{letter}{i}" for letter in "gh" for i in range(1, 5)]
     example: dict[str, Any] = {"clause": "GA-EQ-001"}
     trial.replayed(MUTANTS["missing_scale"].subject, {"n": 2, **dict.fromkeys(names, 1)}, example)

@@ -33,7 +33,7 @@ from gradproof.extras.attest import (
     write,
     write as asking,
 )
-from gradproof.extras.attest.manifest import MANIFEST, Problem
+from gradproof.extras.attest.manifest import MANIFEST, BundleProblem
 from gradproof.extras.attest.verify import verify
 from gradproof.extras.attest.write import Made, Wanted, attest
 from gradproof.session import Options, Session
@@ -335,7 +335,7 @@ def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[
     reseal(root)
     assert codes(root) == []
     (found,) = write.ask(root, "z3", 60.0, {PROOF: 60.0})
-    assert isinstance(found, Problem)
+    assert isinstance(found, BundleProblem)
     assert "1 differ" in found.found
 
 

@@ -17,7 +17,7 @@ from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import record
-from gradproof.execution.queries import HEAD, Query, Recorder, parse, script
+from gradproof.execution.queries import HEAD, Query, QueryRecorder, parse, script
 from gradproof.extras.attest import write as asking
 from gradproof.rounding import solvers
 from gradproof.rounding.solvers import version_of
@@ -137,7 +137,7 @@ def test_what_a_dead_solver_had_said_counts_and_no_more(monkeypatch: pytest.Monk
 
 
 def test_a_recorder_keeps_one_of_equal_queries_and_counts_what_is_too_much() -> None:
-    recorder = Recorder(most=len(TRUE))
+    recorder = QueryRecorder(most=len(TRUE))
     for text, answer in ((TRUE, "sat"), (TRUE, "sat"), (FALSE, "unsat"), (FALSE, "timeout")):
         recorder.hear(lambda t=text: "; benchmark\n(set-info :status unknown)\n" + t, answer)  # type: ignore[misc]
     assert recorder.to_json() == {"asked": 4, "left_out": 2, "queries": [{"text": TRUE, "status": "sat"}]}
@@ -145,13 +145,13 @@ def test_a_recorder_keeps_one_of_equal_queries_and_counts_what_is_too_much() -> 
 
 @pytest.mark.parametrize("answer", ["unknown", "timeout", "canceled", ""])
 def test_a_query_without_an_answer_is_recorded_as_unknown(answer: str) -> None:
-    recorder = Recorder()
+    recorder = QueryRecorder()
     recorder.hear(lambda: TRUE, answer)
     assert [q.status for q in recorder.kept] == ["unknown"]
 
 
 def test_the_solver_tells_its_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder = Recorder()
+    recorder = QueryRecorder()
     monkeypatch.setattr(smt, "LISTENERS", [recorder.hear])
     x = smt.real("x")
     smt.solve([x > 0], {}, 5.0)
@@ -168,13 +168,13 @@ NAMES = (
 
 def test_names_that_z3_confuses_or_cannot_read_back_are_told_apart_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """z3 prints Z and |Z| alike, and writes mean |g| so that no reader of SMT-LIB takes it."""
-    recorder = Recorder()
+    recorder = QueryRecorder()
     monkeypatch.setattr(smt, "LISTENERS", [recorder.hear])
     for make in (smt.real, smt.integer, smt.boolean, lambda name: smt.ieee(name, 11, 16)):
         assert len({smt.key(make(name)) for name in NAMES} - {"true", "false"}) == len(NAMES)
     terms = [smt.real(name) for name in NAMES]
-    assert smt.solve([a < b for a, b in itertools.pairwise(terms)], {}, 5.0).answer is smt.Answer.SAT
-    assert smt.solve([t > 0 for t in terms] + [sum(terms) < 0], None, 5.0).answer is smt.Answer.UNSAT
+    assert smt.solve([a < b for a, b in itertools.pairwise(terms)], {}, 5.0).answer is smt.SolverAnswer.SAT
+    assert smt.solve([t > 0 for t in terms] + [sum(terms) < 0], None, 5.0).answer is smt.SolverAnswer.UNSAT
     assert [(smt.decide_text(q.text, 5.0), q.status) for q in recorder.kept] == [("sat", "sat"), ("unsat", "unsat")]
 
 

@@ -18,7 +18,7 @@ from gradproof.extras.conformance import (
 )
 from gradproof.extras.conformance.elementwise import OPERATORS, Operator
 from gradproof.extras.conformance.machine import FLUSHES
-from gradproof.extras.conformance.report import HOLDS, REFUTED, Result
+from gradproof.extras.conformance.report import HOLDS, REFUTED, KernelResult
 
 COUNT = 2000
 WIDE = ("fp32", "bf16")  # 16-bit floats of five exponent bits are never subnormal in fp32, where a CPU computes
@@ -40,7 +40,7 @@ def flushes() -> Iterator[bool]:
         torch.set_num_threads(threads)
 
 
-def agrees(result: Result, flushes: bool) -> bool:
+def agrees(result: KernelResult, flushes: bool) -> bool:
     """Whether a row says what it must in this mode."""
     named = any("FTZ" in name for name in result.names)
     if not flushes:

@@ -30,7 +30,7 @@ from gradproof.extras.conformance.report import (
     HOLDS,
     NOT_RUN,
     REFUTED,
-    Row,
+    RowClaim,
     Trial,
     bounded,
     exactly,
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 COUNT = 4000
 ROWS = [(op, dtype) for op in OPERATORS for dtype in op.dtypes]
-ROW = Row("made up", "fp32", "cpu", "bound", {})
+ROW = RowClaim("made up", "fp32", "cpu", "bound", {})
 
 
 @pytest.mark.parametrize(("op", "dtype"), ROWS, ids=lambda v: getattr(v, "name", v))
@@ -119,7 +119,7 @@ def test_nan_is_never_near_and_zeros_are_two() -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_reductions_hold_and_shrunken_bounds_are_refuted(dtype: str) -> None:
     for name, reduce, check in reductions.REDUCTIONS:
-        row = Row(name, dtype, "cpu", "bound", {})
+        row = RowClaim(name, dtype, "cpu", "bound", {})
         made = list(reductions.reduction_trials(reduce, check, dtype, "cpu", 1, 0))
         assert bounded(row, lambda made=made: made).outcome == HOLDS, name  # type: ignore[misc]
         assert judge(row, made, tuple, Fraction(1, 32)).outcome == REFUTED, name
@@ -127,7 +127,7 @@ def test_reductions_hold_and_shrunken_bounds_are_refuted(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_clipping_is_bit_for_bit_given_the_norm(dtype: str) -> None:
-    row = Row("clip", dtype, "cpu", "bits", {})
+    row = RowClaim("clip", dtype, "cpu", "bits", {})
 
     def right() -> Iterator[Trial]:
         return reductions.clip_scale_trials(dtype, "cpu", 1, 0)
@@ -143,7 +143,7 @@ def test_clipping_is_bit_for_bit_given_the_norm(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_steps_hold_and_a_wrong_step_is_refuted(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("AdamW", dtype, "cpu", "bound", {})
+    row = RowClaim("AdamW", dtype, "cpu", "bound", {})
     assert bounded(row, lambda: reductions.adam_trials(dtype, "cpu", 2001, 0)).outcome == HOLDS
     for divide in (False, True):
         made = list(reductions.compound_trials(divide, dtype, "cpu", 2001, 0))
@@ -162,7 +162,7 @@ def test_steps_hold_and_a_wrong_step_is_refuted(dtype: str, monkeypatch: pytest.
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_products_hold_and_tf32_like_factors_do_not(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    row = Row("matmul", dtype, "cpu", "bound", {})
+    row = RowClaim("matmul", dtype, "cpu", "bound", {})
     monkeypatch.setattr(matmul, "QUICK_SHAPES", ((5, 2, 7), (9, 65, 9)))
     assert bounded(row, lambda: matmul.trials(dtype, "cpu", matmul.Flags(), False, 0)).outcome == HOLDS
     plain = matmul.product

@@ -18,7 +18,7 @@ from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance import __main__ as command, matmul
 from gradproof.extras.conformance.elementwise import TORCH
 from gradproof.extras.conformance.machine import Machine
-from gradproof.extras.conformance.report import HOLDS, NOT_RUN, REFUTED, Result, ratio_of
+from gradproof.extras.conformance.report import HOLDS, NOT_RUN, REFUTED, KernelResult, ratio_of
 from gradproof.rounding.edge_cases import DIVIDE, MULTIPLY, WIDE, reach_of_orders, smallest_survivor, worst
 
 
@@ -175,11 +175,11 @@ def test_torch_and_numpy_are_enough() -> None:
 
 def test_results_must_be_honest() -> None:
     with pytest.raises(ValueError, match="needs cases"):
-        Result("a", "fp32", "cpu", "claim", HOLDS)
+        KernelResult("a", "fp32", "cpu", "claim", HOLDS)
     with pytest.raises(ValueError, match="needs a reason"):
-        Result("a", "fp32", "cpu", "claim", NOT_RUN)
+        KernelResult("a", "fp32", "cpu", "claim", NOT_RUN)
     with pytest.raises(ValueError, match="no outcome"):
-        Result("a", "fp32", "cpu", "claim", "FINE", 1)
+        KernelResult("a", "fp32", "cpu", "claim", "FINE", 1)
     one = Fraction(1)
     assert ratio_of(one, one) == 1.0 < ratio_of(one + Fraction(1, 10**40), one)
     assert ratio_of(one, Fraction(0)) == math.inf

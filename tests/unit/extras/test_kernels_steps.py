@@ -14,11 +14,21 @@ from gradproof.extras.conformance import matmul, reductions, reductions as momen
 from gradproof.extras.conformance.__main__ import SECTIONS, options, sections
 from gradproof.extras.conformance.elementwise import DTYPES
 from gradproof.extras.conformance.machine import Values, decode
-from gradproof.extras.conformance.report import CONTROL, ERROR, HOLDS, NOT_RUN, REFUTED, Result, Row, bounded, judge
+from gradproof.extras.conformance.report import (
+    CONTROL,
+    ERROR,
+    HOLDS,
+    NOT_RUN,
+    REFUTED,
+    KernelResult,
+    RowClaim,
+    bounded,
+    judge,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ROW = Row("made up", "fp16", "cpu", "bound", {})
+ROW = RowClaim("made up", "fp16", "cpu", "bound", {})
 COUNT = 400
 
 
@@ -34,7 +44,7 @@ def without_subnormals(a: Values, term: Values, name: str) -> Values:
 def test_a_sum_that_cancels_into_the_subnormals_of_fp16(divide: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Half a subnormal is more than u times the sum: a full run of 10^6 once met three such sums, a short one none."""
 
-    def found() -> Result:
+    def found() -> KernelResult:
         return bounded(ROW, lambda: reductions.compound_trials(divide, "fp16", "cpu", 2000, 0))
 
     assert found().outcome == HOLDS
@@ -175,9 +185,9 @@ def test_without_cuda_the_new_rows_are_not_run(monkeypatch: pytest.MonkeyPatch) 
 def test_both_are_sections_of_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"scatter", "moments"} <= set(SECTIONS)
     for module, name in ((matmul, "scatter_rows"), (moments, "adamw_rows")):
-        rows = [Result("x", "fp32", "cpu", "claim", ERROR, reason=name)]
+        rows = [KernelResult("x", "fp32", "cpu", "claim", ERROR, reason=name)]
         monkeypatch.setattr(module, name, lambda *_, rows=rows: rows)
-    said: list[Result] = []
+    said: list[KernelResult] = []
     found = sections(options(["--quick", "--only", "scatter", "--only", "moments"]), said.append)
     assert [r.reason for r in said] == ["scatter_rows", "adamw_rows"]
     assert list(found) == ["scatter", "moments"]

@@ -9,7 +9,7 @@ import pytest
 from gradproof.core.outcome import Effect, Outcome, Reach
 from gradproof.extras.claims.document import (
     VERDICTS,
-    Answer,
+    ClaimAnswer,
     Part,
     Verdict,
     answer,
@@ -17,7 +17,7 @@ from gradproof.extras.claims.document import (
     verdict,
 )
 
-ALL, BOUNDED, SAMPLED = Answer.PROVED_ALL, Answer.PROVED_BOUNDED, Answer.SAMPLED
+ALL, BOUNDED, SAMPLED = ClaimAnswer.PROVED_ALL, ClaimAnswer.PROVED_BOUNDED, ClaimAnswer.SAMPLED
 ANSWERS = (Outcome.HOLDS, Outcome.REFUTED)
 EXPECTED = tuple(v for v in Verdict if v is not Verdict.OPEN)
 TRUE = {Verdict.ALL, Verdict.BOUNDED, Verdict.TRUE}
@@ -25,36 +25,36 @@ FALSE = {Verdict.REFUTED, Verdict.FALSE}
 SAID = [
     ({ALL}, Verdict.ALL),
     ({ALL, SAMPLED}, Verdict.ALL),
-    ({ALL, Answer.COMPUTED}, Verdict.ALL),
+    ({ALL, ClaimAnswer.COMPUTED}, Verdict.ALL),
     ({BOUNDED}, Verdict.BOUNDED),
     ({ALL, BOUNDED}, Verdict.BOUNDED),
     ({BOUNDED, SAMPLED}, Verdict.BOUNDED),
     ({SAMPLED}, Verdict.TRUE),
-    ({Answer.COMPUTED}, Verdict.TRUE),
-    ({Answer.FIGURE_INSIDE}, Verdict.TRUE),
-    ({ALL, Answer.FIGURE_INSIDE}, Verdict.TRUE),
-    ({Answer.FIGURE_OUTSIDE}, Verdict.FALSE),
-    ({ALL, Answer.FIGURE_OUTSIDE}, Verdict.FALSE),
-    ({Answer.SAMPLED_AGAINST}, Verdict.FALSE),
-    ({Answer.COUNTEREXAMPLE}, Verdict.REFUTED),
-    ({Answer.CONTRADICTED}, Verdict.REFUTED),
-    ({Answer.COMPUTED_OTHERWISE}, Verdict.REFUTED),
-    ({ALL, Answer.COUNTEREXAMPLE, Answer.NOTHING}, Verdict.REFUTED),
-    ({Answer.FIGURE_OUTSIDE, Answer.NOTHING}, Verdict.FALSE),
-    ({ALL, Answer.NOTHING}, Verdict.OPEN),
-    ({Answer.FIGURE_INSIDE, Answer.NOTHING}, Verdict.OPEN),
+    ({ClaimAnswer.COMPUTED}, Verdict.TRUE),
+    ({ClaimAnswer.FIGURE_INSIDE}, Verdict.TRUE),
+    ({ALL, ClaimAnswer.FIGURE_INSIDE}, Verdict.TRUE),
+    ({ClaimAnswer.FIGURE_OUTSIDE}, Verdict.FALSE),
+    ({ALL, ClaimAnswer.FIGURE_OUTSIDE}, Verdict.FALSE),
+    ({ClaimAnswer.SAMPLED_AGAINST}, Verdict.FALSE),
+    ({ClaimAnswer.COUNTEREXAMPLE}, Verdict.REFUTED),
+    ({ClaimAnswer.CONTRADICTED}, Verdict.REFUTED),
+    ({ClaimAnswer.COMPUTED_OTHERWISE}, Verdict.REFUTED),
+    ({ALL, ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.NOTHING}, Verdict.REFUTED),
+    ({ClaimAnswer.FIGURE_OUTSIDE, ClaimAnswer.NOTHING}, Verdict.FALSE),
+    ({ALL, ClaimAnswer.NOTHING}, Verdict.OPEN),
+    ({ClaimAnswer.FIGURE_INSIDE, ClaimAnswer.NOTHING}, Verdict.OPEN),
     (set(), Verdict.OPEN),
 ]
 
 
 @pytest.mark.parametrize(("stated", "said"), SAID, ids=lambda v: " ".join(sorted(v)) if isinstance(v, set) else str(v))
-def test_a_verdict_follows_from_what_was_told(stated: set[Answer], said: Verdict) -> None:
+def test_a_verdict_follows_from_what_was_told(stated: set[ClaimAnswer], said: Verdict) -> None:
     assert verdict(stated) is said
 
 
 def test_every_rule_is_seen_to_apply_and_each_is_needed() -> None:
     assert {said for _, said in SAID} == {name for name, _ in VERDICTS}
-    assert {a for stated, _ in SAID for a in stated} == set(Answer)
+    assert {a for stated, _ in SAID for a in stated} == set(ClaimAnswer)
     for name, _ in VERDICTS:
         fewer = [rule for rule in VERDICTS if rule[0] is not name]
         lost = [
@@ -67,9 +67,9 @@ def test_every_rule_is_seen_to_apply_and_each_is_needed() -> None:
 @pytest.mark.parametrize("reach", [*Reach, None])
 def test_no_outcome_but_an_answer_tells_anything(part: Part, reach: Reach | None) -> None:
     stated = {o: answer(part, o, reach) for o in Outcome}
-    assert {stated[o] for o in Outcome if o not in ANSWERS} == {Answer.NOTHING}
-    assert (stated[Outcome.HOLDS] is Answer.NOTHING) is (reach is None)
-    refuted = Answer.NOTHING if part is Part.CONTRADICTS else Answer.COUNTEREXAMPLE
+    assert {stated[o] for o in Outcome if o not in ANSWERS} == {ClaimAnswer.NOTHING}
+    assert (stated[Outcome.HOLDS] is ClaimAnswer.NOTHING) is (reach is None)
+    refuted = ClaimAnswer.NOTHING if part is Part.CONTRADICTS else ClaimAnswer.COUNTEREXAMPLE
     assert stated[Outcome.REFUTED] is refuted
 
 
@@ -77,7 +77,7 @@ def test_the_table_is_total_and_a_sample_is_never_a_proof() -> None:
     for part, outcome, reach in product(Part, Outcome, Reach):
         stated = answer(part, outcome, reach)
         if outcome is Outcome.HOLDS and reach is Reach.SAMPLED:
-            assert stated in (Answer.SAMPLED, Answer.SAMPLED_AGAINST)
+            assert stated in (ClaimAnswer.SAMPLED, ClaimAnswer.SAMPLED_AGAINST)
     sampled = [answer(p, Outcome.HOLDS, Reach.SAMPLED) for p in (Part.STATES, Part.REFUTES)]
     assert verdict(sampled) is Verdict.TRUE
 
@@ -93,4 +93,4 @@ def test_only_the_expected_verdict_is_as_expected(expect: Verdict, found: Verdic
 
 @pytest.mark.parametrize("expect", [v for v in EXPECTED if v is not Verdict.NOT_TESTABLE])
 def test_what_is_half_there_is_never_as_expected(expect: Verdict) -> None:
-    assert effect(expect, expect, (Answer.NOTHING,), False) is Effect.OPEN
+    assert effect(expect, expect, (ClaimAnswer.NOTHING,), False) is Effect.OPEN

@@ -17,8 +17,8 @@ from gradproof.core.schemas.deterministic import (
     PUBLISHED,
     Compared,
     Deterministic,
-    Run,
     Sizes,
+    TrainingRun,
     compared,
 )
 from gradproof.extras.studies import deterministic
@@ -30,13 +30,13 @@ Json = dict[str, Any]
 SHAPES = {"width": 32, "layers": 2, "heads": 4, "block": 32, "characters": 25, "text": 100, "validation": 8}
 
 
-def run(size: int, n: int, **changed: Any) -> Run:
+def run(size: int, n: int, **changed: Any) -> TrainingRun:
     """A run, as if it had been measured."""
     values: Json = {"size": size, "n": n, "steps": 5, "train_loss": 2.5, "validation_loss": 2.25}
-    return Run(**{**values, "steps_per_second": 16.0, "weights": "0" * 64, "repeats": True, **changed})
+    return TrainingRun(**{**values, "steps_per_second": 16.0, "weights": "0" * 64, "repeats": True, **changed})
 
 
-def made(*runs: Run) -> Deterministic:
+def made(*runs: TrainingRun) -> Deterministic:
     """A document of two runs. Raises ValueError where they do not belong together."""
     one, two = runs
     return Deterministic(
@@ -84,7 +84,7 @@ def test_what_is_told_has_every_number() -> None:
 
 
 @pytest.mark.parametrize("second", [run(16, 2), run(16, 4, steps=6)])
-def test_runs_that_do_not_belong_together_are_no_document(second: Run) -> None:
+def test_runs_that_do_not_belong_together_are_no_document(second: TrainingRun) -> None:
     with pytest.raises(ValueError, match="effective batch"):
         made(PAIR[0], second)
 

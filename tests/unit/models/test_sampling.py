@@ -13,7 +13,7 @@ from gradproof.contract.model import load
 from gradproof.core.check import Check
 from gradproof.core.workspace import reference
 from gradproof.execution.methods.crosshair import broken
-from gradproof.execution.methods.explore import Explorer, Limits, Result
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.smt_strategies import explored_chain as explored
 from gradproof.verdict.plan import plan
@@ -32,7 +32,7 @@ def checks() -> dict[str, Check]:
     return {c.id: c for c in plan(load(root / "proofs/gradient-accumulation-training-v1/contract.yaml"))}
 
 
-def explore(name: str, harness: Harness, subject: Any) -> Result:
+def explore(name: str, harness: Harness, subject: Any) -> Exploration:
     """A harness of the contract over all paths of a subject."""
     check = checks()[name]
     limits = Limits(check.bound("branches"), check.bound("paths"), 30, time.monotonic() + 600)

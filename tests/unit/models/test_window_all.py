@@ -16,7 +16,7 @@ from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 from gradproof.core.timeline import as_lines, as_svg, from_json
 from gradproof.core.workspace import reference
 from gradproof.execution.methods import smt as smt_run
-from gradproof.execution.methods.explore import Explorer, Limits, Result, Trace
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Trace
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.verdict.plan import plan
 from models.accumulation import window_bugs
@@ -86,7 +86,7 @@ class Lean(SymbolicKit):
         """Nothing."""
 
 
-def asked(proof: Proof, loop: Loop, kit: type[SymbolicKit] = Lean) -> Result:
+def asked(proof: Proof, loop: Loop, kit: type[SymbolicKit] = Lean) -> Exploration:
     explorer = Explorer(Limits(4, 4, 30.0, time.process_time() + 600), None)
     made = kit(claim("no_stale_gradient"), explorer)
     return explorer.run(lambda: window_all.prove(made, loop, proof))

@@ -18,7 +18,7 @@ from gradproof.arith.linear import Linear
 from gradproof.cli import dispatch
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods import replay_kernels as replays, smt_strategies as chain_run
-from gradproof.execution.methods.explore import Limits, Result
+from gradproof.execution.methods.explore import Exploration, Limits
 from gradproof.execution.methods.replay_kernels import replay
 from gradproof.execution.methods.smt_strategies import ChainExplorer, ChainKit, extremes
 from gradproof.rounding import bound as answers, farkas, lemma_store as founded
@@ -176,7 +176,7 @@ def test_what_torch_is_not_asked(capsys: pytest.CaptureFixture[str], wrong: list
 # The strategy linear_chain
 
 
-def explored(body: Callable[[Any], None], bounds: tuple[str, ...] = ("n",)) -> tuple[Result, ChainExplorer]:
+def explored(body: Callable[[Any], None], bounds: tuple[str, ...] = ("n",)) -> tuple[Exploration, ChainExplorer]:
     """A harness on linear floats, with a bound of 4."""
     check = SimpleNamespace(params={}, bound=lambda name: 4, text={})
     explorer = ChainExplorer(Limits(8, 8, 10.0, time.monotonic() + 600))

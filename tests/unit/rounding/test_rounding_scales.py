@@ -144,10 +144,10 @@ def test_the_norm_of_every_input_of_a_tiny_format(monkeypatch: pytest.MonkeyPatc
 def answer_of(setting: Setting) -> Any:
     """An answer without contracts: a tiny format has none."""
     from gradproof.rounding.accumulation import difference
-    from gradproof.rounding.bound import Answer
+    from gradproof.rounding.bound import BoundAnswer
     from gradproof.rounding.certificate import certify
 
-    return Answer(setting, certify(difference(setting)).bound, Fraction(0), (), None, ())
+    return BoundAnswer(setting, certify(difference(setting)).bound, Fraction(0), (), None, ())
 
 
 # The command

@@ -166,7 +166,7 @@ def test_an_error_of_the_function_stays_one() -> None:
 
 def test_with_several_ranks_an_error_is_not_tried_alone() -> None:
     broken = [Recording(Tape(), "TypeError: it stopped")] * 2
-    made = session.Session(fails_while_recorded, Run(), 2, broken, broken)
+    made = session.StepRecordings(fails_while_recorded, Run(), 2, broken, broken)
     assert {precondition.code for precondition in session.errors(made)} == {"raised"}
 
 

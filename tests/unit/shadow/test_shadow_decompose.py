@@ -15,7 +15,7 @@ from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.domains.rounding import Rounding
 from gradproof.shadow.ops.rows import load
-from gradproof.shadow.ops.table import TABLE, Bool, Example, Row, T
+from gradproof.shadow.ops.table import TABLE, Bool, Example, OperatorRow, T
 from gradproof.shadow.tape import Entry
 
 load()
@@ -34,14 +34,14 @@ SHIPPED = {
 
 
 def case_of(op: str, form: str = "") -> Case:
-    return run(Row(op, print, (), ""), SHIPPED[op], 1, "float64", form, strided=bool(form))
+    return run(OperatorRow(op, print, (), ""), SHIPPED[op], 1, "float64", form, strided=bool(form))
 
 
-def without(op: str) -> dict[str, Row]:
+def without(op: str) -> dict[str, OperatorRow]:
     return {name: row for name, row in TABLE.items() if name != op}
 
 
-def interpreted(case: Case, table: dict[str, Row]) -> Interpreter:
+def interpreted(case: Case, table: dict[str, OperatorRow]) -> Interpreter:
     machine = Interpreter(Floats(), table, Decomposer(table))
     for leaf in case.leaves:
         machine.do(leaf)
@@ -73,7 +73,7 @@ def test_a_wrong_row_of_a_piece_is_seen() -> None:
 
 def test_an_operator_with_neither_row_nor_decomposition_is_named() -> None:
     op = "aten.geqrf"
-    case = run(Row(op, print, (), ""), Example(T((3, 3))), 1, "float64")
+    case = run(OperatorRow(op, print, (), ""), Example(T((3, 3))), 1, "float64")
     with pytest.raises(NoRow, match=r"aten\.geqrf"):
         interpreted(case, TABLE)
 

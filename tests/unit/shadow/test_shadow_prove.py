@@ -15,8 +15,8 @@ from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.domains.real import Reals
 from gradproof.shadow.tape import Source
 from gradproof.shadow.verify.decide import (
-    Answer,
-    Kind,
+    DecisionKind,
+    Equality,
     Pair,
     decide,
     equal_field,
@@ -71,9 +71,9 @@ WRONG: dict[str, tuple[Scale, Fraction | None]] = {
 
 @pytest.mark.parametrize("scale", CORRECT)
 def test_correct_steps_are_proved(scale: Scale) -> None:
-    assert decide(step(scale)).kind is Kind.EQUAL
+    assert decide(step(scale)).kind is DecisionKind.EQUAL
     field = decide(step(scale), domain="field")
-    assert field.kind is Kind.EQUAL
+    assert field.kind is DecisionKind.EQUAL
     assert field.error <= 2.0**-40
 
 
@@ -82,7 +82,7 @@ def test_correct_steps_are_proved(scale: Scale) -> None:
 def test_wrong_steps_are_not(name: str, domain: str) -> None:
     scale, _ = WRONG[name]
     found = decide(step(scale), domain=domain)
-    assert found.kind is Kind.DIFFERENT
+    assert found.kind is DecisionKind.DIFFERENT
     assert found.names == ["w"]
 
 
@@ -96,9 +96,9 @@ def test_the_missing_factor_is_named(domain: str) -> None:
 def test_a_rounded_third_is_equal_up_to_constants(domain: str, third: float) -> None:
     make = step(lambda g: g * third)
     first = equal_real(*make(Reals())) if domain == "real" else equal_field(make)
-    assert first.kind is not Kind.EQUAL
+    assert first.kind is not DecisionKind.EQUAL
     found = decide(make, domain=domain)
-    assert found.kind is Kind.CONSTANTS
+    assert found.kind is DecisionKind.CONSTANTS
     assert found.constants == {third: Fraction(1, 3)}
     assert 0 < found.bound <= Fraction(1, 2**24)
 
@@ -116,7 +116,7 @@ def test_the_counterexample_is_one() -> None:
     assert any(np.isclose(ours.parts[0], found.sides[0]).ravel())
 
 
-def one(f: Callable[[Value, Value], tuple[Value, Value]], *conditions: Callable[[Value, Value], Value]) -> Answer:
+def one(f: Callable[[Value, Value], tuple[Value, Value]], *conditions: Callable[[Value, Value], Value]) -> Equality:
     d = Reals()
     x, y = leaf(d, "data", "x", 2), leaf(d, "data", "y", 2)
     ours, full = f(x * 1.0, y * 1.0)
@@ -125,53 +125,53 @@ def one(f: Callable[[Value, Value], tuple[Value, Value]], *conditions: Callable[
 
 def test_the_solver_proves_what_the_normal_form_does_not() -> None:
     found = one(lambda x, y: ((x + y) * (x + y), x * x + 2 * x * y + y * y))
-    assert (found.kind, found.how) == (Kind.EQUAL, "z3")
+    assert (found.kind, found.how) == (DecisionKind.EQUAL, "z3")
 
 
 def test_conditions_on_the_path_are_used() -> None:
     def relu(x: Value, y: Value) -> tuple[Value, Value]:
         return where(x * x < y + 1000.0, x, 0.0), x
 
-    assert one(relu).kind is not Kind.EQUAL
-    assert one(relu, lambda x, y: x * x < y + 1000.0).kind is Kind.EQUAL
+    assert one(relu).kind is not DecisionKind.EQUAL
+    assert one(relu, lambda x, y: x * x < y + 1000.0).kind is DecisionKind.EQUAL
 
 
 def test_a_path_that_nothing_takes_proves_nothing() -> None:
     found = one(lambda x, y: (x, y), lambda x, y: x < x - 1.0)
-    assert found.kind is Kind.UNKNOWN
+    assert found.kind is DecisionKind.UNKNOWN
 
 
 def test_contradictory_symbolic_conditions_prove_nothing() -> None:
     found = one(lambda x, y: (x, y), lambda x, y: x < y, lambda x, y: y < x)
-    assert found.kind is Kind.UNKNOWN
+    assert found.kind is DecisionKind.UNKNOWN
 
 
 def test_cancelling_a_divisor_is_not_proved() -> None:
-    assert one(lambda x, y: (x / x, x * 0.0 + 1.0)).kind is Kind.UNKNOWN
-    assert one(lambda x, y: (x * y / y, x)).kind is Kind.UNKNOWN
+    assert one(lambda x, y: (x / x, x * 0.0 + 1.0)).kind is DecisionKind.UNKNOWN
+    assert one(lambda x, y: (x * y / y, x)).kind is DecisionKind.UNKNOWN
 
 
 def test_a_true_identity_of_functions_is_neither_proved_nor_refuted() -> None:
     def sums(x: Value, y: Value) -> tuple[Value, Value]:
         return function("exp", x) * function("exp", y), function("exp", x + y)
 
-    assert one(sums).kind is Kind.UNKNOWN
+    assert one(sums).kind is DecisionKind.UNKNOWN
 
 
 def test_a_difference_at_ties_alone_is_not_proved() -> None:
     found = one(lambda x, y: (where(x < y, 1.0 * x, y), where(x < y, x, y) + where(x.same(y), x / x, 0.0)))
-    assert found.kind is not Kind.EQUAL
+    assert found.kind is not DecisionKind.EQUAL
 
 
 def test_what_is_no_number_is_unknown() -> None:
-    assert one(lambda x, y: (x / 0.0, x / 0.0)).kind is Kind.UNKNOWN
+    assert one(lambda x, y: (x / 0.0, x / 0.0)).kind is DecisionKind.UNKNOWN
     answer = equal_field(lambda d: ([("z", leaf(d, "data", "x", 2) / 0.0, leaf(d, "data", "x", 2))], []))
-    assert answer.kind is Kind.UNKNOWN
+    assert answer.kind is DecisionKind.UNKNOWN
 
 
 def test_nothing_compared_is_unknown() -> None:
-    assert equal_real([]).kind is Kind.UNKNOWN
-    assert equal_field(lambda d: ([], [])).kind is Kind.UNKNOWN
+    assert equal_real([]).kind is DecisionKind.UNKNOWN
+    assert equal_field(lambda d: ([], [])).kind is DecisionKind.UNKNOWN
 
 
 def test_two_pools_and_two_shapes_are_refused() -> None:
@@ -185,8 +185,8 @@ def test_two_pools_and_two_shapes_are_refused() -> None:
 
 
 def test_the_solver_agrees_without_our_normal_form() -> None:
-    assert equal_real(*step(CORRECT[0])(Reals(raw=True)), 30).kind is Kind.EQUAL
-    assert equal_real(*step(WRONG["no 1/N"][0])(Reals(raw=True)), 5).kind is Kind.DIFFERENT
+    assert equal_real(*step(CORRECT[0])(Reals(raw=True)), 30).kind is DecisionKind.EQUAL
+    assert equal_real(*step(WRONG["no 1/N"][0])(Reals(raw=True)), 5).kind is DecisionKind.DIFFERENT
 
 
 def test_both_sides_wrong_alike_by_other_constants_is_not_up_to_constants() -> None:
@@ -194,5 +194,5 @@ def test_both_sides_wrong_alike_by_other_constants_is_not_up_to_constants() -> N
         x = leaf(d, "data", "x", 4)
         return [("x", x * 0.1 + x * (1 / 3), x * 0.1 + x / 4)], []
 
-    assert up_to_constants(make).kind is Kind.DIFFERENT
-    assert up_to_constants(make, domain="field").kind is Kind.DIFFERENT
+    assert up_to_constants(make).kind is DecisionKind.DIFFERENT
+    assert up_to_constants(make, domain="field").kind is DecisionKind.DIFFERENT

@@ -16,7 +16,7 @@ import torch
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.verify import rank_pool, ranks
-from gradproof.shadow.verify.rank_pool import Pool
+from gradproof.shadow.verify.rank_pool import RankPool
 
 STEP = """
 import os, sys, time
@@ -41,8 +41,8 @@ def train(run):
 
 
 @pytest.fixture
-def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Pool]:
-    made = Pool()
+def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RankPool]:
+    made = RankPool()
     monkeypatch.setattr(ranks, "POOL", made)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "step.py").write_text(STEP)
@@ -71,7 +71,9 @@ def gone(pid: int) -> bool:
     return False
 
 
-def test_every_recording_begins_anew_in_a_fork_of_one_process(pool: Pool, capfd: pytest.CaptureFixture[str]) -> None:
+def test_every_recording_begins_anew_in_a_fork_of_one_process(
+    pool: RankPool, capfd: pytest.CaptureFixture[str]
+) -> None:
     record(0)
     first = pool._process
     record(1)
@@ -81,7 +83,7 @@ def test_every_recording_begins_anew_in_a_fork_of_one_process(pool: Pool, capfd:
     assert stated.count("rank 0 of 2, call 1") == stated.count("rank 1 of 2, call 1") == 2
 
 
-def test_a_rank_that_ends_early_ends_the_others(pool: Pool) -> None:
+def test_a_rank_that_ends_early_ends_the_others(pool: RankPool) -> None:
     with pytest.raises(GradproofError, match="GP410") as error:
         record(7)
     assert "9" in str(error.value)
@@ -89,7 +91,7 @@ def test_a_rank_that_ends_early_ends_the_others(pool: Pool) -> None:
     record(0)
 
 
-def test_ranks_that_take_too_long_are_ended(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_that_take_too_long_are_ended(pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     record(0)
     monkeypatch.setattr(ranks, "SECONDS", 5.0)
     with pytest.raises(GradproofError, match="GP410"):

@@ -14,7 +14,7 @@ from gradproof.arith import smt
 from gradproof.shadow.algebra import Beyond, Value, function, lift, where
 from gradproof.shadow.domains.programs import Compiler, Near, Raw, exact, near
 from gradproof.shadow.domains.real import NAN, NINF, Reals, Snap, simplest, snapped
-from gradproof.shadow.domains.terms import Pool
+from gradproof.shadow.domains.terms import TermPool
 from gradproof.shadow.tape import Source
 
 NAMES = "xyz"
@@ -98,7 +98,7 @@ def _meaning(e: Any, at: dict[str, Fraction]) -> Any:
 def test_the_normal_form_keeps_the_value(e: Any, values: tuple[Fraction, ...]) -> None:
     at = dict(zip(NAMES, values, strict=True))
     expected = _meaning(e, at)
-    pool = Pool()
+    pool = TermPool()
     assert exact(Compiler(pool).compile([_built(pool, e)]), at, _hashed) == [expected]
 
 
@@ -153,7 +153,7 @@ def test_z3_does_not_cancel_a_divisor_that_may_be_zero() -> None:
     x = raw.variable("x")
     program = Compiler(raw).compile([raw.div(x, x), raw.one])
     a, b = program.outputs
-    assert smt.prove_equal(program.steps, [(a, b)], [], 5).answer is smt.Answer.SAT
+    assert smt.prove_equal(program.steps, [(a, b)], [], 5).answer is smt.SolverAnswer.SAT
 
 
 def test_z3_uses_the_conditions() -> None:
@@ -162,8 +162,8 @@ def test_z3_uses_the_conditions() -> None:
     relu = raw.ite(raw.less(raw.zero, x), x, raw.zero)
     program = Compiler(raw).compile([relu, x, raw.less(raw.zero, x)])
     a, b, c = program.outputs
-    assert smt.prove_equal(program.steps, [(a, b)], [], 5).answer is smt.Answer.SAT
-    assert smt.prove_equal(program.steps, [(a, b)], [c], 5).answer is smt.Answer.UNSAT
+    assert smt.prove_equal(program.steps, [(a, b)], [], 5).answer is smt.SolverAnswer.SAT
+    assert smt.prove_equal(program.steps, [(a, b)], [c], 5).answer is smt.SolverAnswer.UNSAT
 
 
 def test_products_of_sums_are_not_multiplied_out() -> None:
@@ -207,7 +207,7 @@ def test_the_recorded_values_are_kept_by_name() -> None:
 
 
 def test_float_evaluation_bounds_its_error() -> None:
-    pool = Pool()
+    pool = TermPool()
     x, tiny = pool.variable("x"), pool.number(Fraction(1, 2**60))
     close = pool.combine(((1, x), (1, tiny), (-1, pool.variable("y"))))
     (found,) = near(Compiler(pool).compile([close]), {"x": 1.0, "y": 1.0})

@@ -12,7 +12,7 @@ from gradproof.shadow.algebra import Beyond, Value, lift, where
 from gradproof.shadow.domains.interpreter import Interpreter
 from gradproof.shadow.domains.rounding import Radius, Ranges, Rounding
 from gradproof.shadow.domains.rounding_kernels import COVERED, SPECIAL, table, unknown
-from gradproof.shadow.ops.table import Bool, Example, Int, Ops, Path, Row, T, names
+from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, Ops, Path, T, names
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
 from gradproof.shadow.verify.rounding import lines, report
@@ -89,7 +89,7 @@ class OneCall:
         self.count += 1
         return ref(self.count + 1000, o)
 
-    def enclosures(self, rows: dict[str, Row], **options: Any) -> list[tuple[np.ndarray, Value]]:
+    def enclosures(self, rows: dict[str, OperatorRow], **options: Any) -> list[tuple[np.ndarray, Value]]:
         interpreter = Interpreter(Rounding(**options), rows)
         for item in [*self.leaves, self.entry]:
             interpreter.do(item)

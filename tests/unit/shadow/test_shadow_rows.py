@@ -24,7 +24,7 @@ from gradproof.shadow.domains.rounding import Rounding
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.domains.weight import PRIME, Weight
 from gradproof.shadow.ops.rows import load
-from gradproof.shadow.ops.table import TABLE, Example, Row, T, register
+from gradproof.shadow.ops.table import TABLE, Example, OperatorRow, T, register
 from gradproof.shadow.tablegen import elsewhere
 from gradproof.shadow.tape import NOWHERE, Entry, Ref
 
@@ -78,7 +78,7 @@ def wrong(value: Any) -> Any:
     return ~array if array.dtype == bool else array * 1.01 + 0.037 if array.dtype.kind == "f" else array + 1
 
 
-def spoiled(row: Row) -> Row:
+def spoiled(row: OperatorRow) -> OperatorRow:
     return replace(row, rule=lambda *args, **kwargs: wrong(row.rule(*args, **kwargs)))
 
 
@@ -260,11 +260,11 @@ def test_a_row_is_a_function_of_its_arguments(make: Callable[[], Any]) -> None:
 
 
 @functools.cache
-def bounded() -> dict[str, Row]:
+def bounded() -> dict[str, OperatorRow]:
     return rounding_table()
 
 
-def enclosed(case: Case, table: dict[str, Row]) -> bool | None:
+def enclosed(case: Case, table: dict[str, OperatorRow]) -> bool | None:
     """Whether the kernel's results lie in the enclosure; None where no bound is claimed."""
     try:
         machine = case.interpret(Rounding(), table)

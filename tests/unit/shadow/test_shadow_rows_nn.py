@@ -30,7 +30,7 @@ from gradproof.shadow.ops.rows import (
     norm,
 )
 from gradproof.shadow.ops.rows.geometry import Plane
-from gradproof.shadow.ops.table import TABLE, Ops, Path, Row
+from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Path
 from gradproof.shadow.tape import NOWHERE, Entry, Source
 
 load()
@@ -373,6 +373,6 @@ WRONG: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("op", WRONG)
 def test_a_wrong_rule_is_seen(op: str) -> None:
     row = TABLE[op]
-    table: dict[str, Row] = {**TABLE, op: replace(row, rule=WRONG[op])}
+    table: dict[str, OperatorRow] = {**TABLE, op: replace(row, rule=WRONG[op])}
     assert any(difference(c.interpret(Floats(), table), c.outs) for c in (run(row, e, 5, None) for e in row.examples))
     assert not any(difference(c.interpret(Floats()), c.outs) for c in (run(row, e, 5, None) for e in row.examples))

@@ -159,7 +159,7 @@ def test_a_wrong_row_is_opaque(monkeypatch: pytest.MonkeyPatch) -> None:
 
     row = rows.lookup("aten.addmm.default")
     assert row is not None
-    spoiled = table.Row(row.op, lambda k, *a, **b: row.rule(k, *a, **b) * 2, row.examples, row.module)
+    spoiled = table.OperatorRow(row.op, lambda k, *a, **b: row.rule(k, *a, **b) * 2, row.examples, row.module)
     monkeypatch.setitem(table.TABLE, row.op, spoiled)
     result = said("plain").result("GA-EQ-001")
     assert (result.outcome, result.details["code"]) == (OPAQUE, "disagreement")
@@ -251,7 +251,7 @@ def hidden_at_other_values(run: Any) -> None:
     optimizer.step()
 
 
-def at_a_jump(monkeypatch: pytest.MonkeyPatch, keys: set[int]) -> session.Session:
+def at_a_jump(monkeypatch: pytest.MonkeyPatch, keys: set[int]) -> session.StepRecordings:
     """A session of which the values for `keys` are 1 + 2^-10, which bfloat16 rounds to 1: the ReLU is 0 there."""
     plain = session.moved
 
@@ -260,7 +260,7 @@ def at_a_jump(monkeypatch: pytest.MonkeyPatch, keys: set[int]) -> session.Sessio
         return made.with_values({n: np.full_like(v, 1 + 2.0**-10) for n, v in made.items()}) if key in keys else made
 
     monkeypatch.setattr(session, "moved", moved)
-    return session.Session.make(behind_a_jump, Run(2, 2, 1, "cpu"))
+    return session.StepRecordings.make(behind_a_jump, Run(2, 2, 1, "cpu"))
 
 
 def test_rounding_at_a_jump_is_no_hidden_write(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +277,7 @@ def test_a_jump_at_all_other_values_is_not_decided(monkeypatch: pytest.MonkeyPat
 
 def test_a_hidden_write_at_other_values_is_no_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "AGAIN", ())
-    asked = session.Session.make(hidden_at_other_values, Run(2, 2, 1, "cpu"))
+    asked = session.StepRecordings.make(hidden_at_other_values, Run(2, 2, 1, "cpu"))
     found = session._disagreements(asked, asked.ours, asked.moved)
     assert found
     assert not session._at_a_jump(asked, found, asked.moved)

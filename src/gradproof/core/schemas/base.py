@@ -41,13 +41,13 @@ Power = Annotated[int, Field(ge=1), AfterValidator(_power)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
-class Shape(BaseModel):
+class DocumentModel(BaseModel):
     """Strict: nothing is coerced, no key is unknown, no number is NaN or infinite."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, defer_build=True)
 
 
-class Decided(Shape):
+class Decided(DocumentModel):
     """An answer at one N. `error`: the bound that is proved there, or the error that an input attains.
 
     `by`: the rung that decided. certificate: a checked bound for this order. every order: the bound for every tree of
@@ -59,7 +59,7 @@ class Decided(Shape):
     error: Exact
 
 
-class Threshold(Shape):
+class Threshold(DocumentModel):
     """Over N = 2^k up to `asked`: true at every N up to `true`, false at `false`, and in between not known.
 
     `tolerance_of` is the dtype whose tolerance in the contract it is. `gradients` are rounded to their format once
@@ -91,7 +91,7 @@ class Threshold(Shape):
         return self
 
 
-class Point(Shape):
+class Point(DocumentModel):
     """Both sides at one N: proved for every input, attained by one. `ratio` is their quotient, None over nothing."""
 
     n: Count
@@ -109,7 +109,7 @@ class Point(Shape):
         return self
 
 
-class Series(Shape):
+class Series(DocumentModel):
     """Points by increasing N, of gradients in the buffer's own format, left to right."""
 
     buffer: Format
@@ -124,7 +124,7 @@ class Series(Shape):
         return self
 
 
-class Rounding(Shape):
+class Rounding(DocumentModel):
     """What accumulation in floating point can lose, for gradients |g_i| <= magnitude scaled by a division by N.
 
     History: 1, the first. Errors are exact rationals in text, in units of the gradient. `sources` are digests of the
@@ -145,7 +145,7 @@ class Rounding(Shape):
     sources: dict[str, Sha256]
 
 
-class Fact(Shape):
+class Fact(DocumentModel):
     """What a kernel gave for inputs beside what was claimed."""
 
     inputs: list[str]
@@ -154,7 +154,7 @@ class Fact(Shape):
     note: str
 
 
-class Row(Shape):
+class KernelRow(DocumentModel):
     """An operator in a dtype on a device: the claim, and what was found. `ratio`: measured error over its bound."""
 
     operator: str
@@ -172,7 +172,7 @@ class Row(Shape):
     reason: str
 
     @model_validator(mode="after")
-    def _consistent(self) -> Row:
+    def _consistent(self) -> KernelRow:
         if self.outcome == "HOLDS" and (self.cases < 1 or self.mismatches or self.first is not None):
             raise ValueError(f"{self.operator}: HOLDS needs cases and no mismatch")
         within = self.ratio is None or (isinstance(self.ratio, float) and self.ratio <= 1)
@@ -181,7 +181,7 @@ class Row(Shape):
         return self
 
 
-class Kernels(Shape):
+class Kernels(DocumentModel):
     """One run of the conformance rows, of full accumulation runs and of special values on one machine.
 
     History: 1, the first. `summary` counts the outcomes of all rows. What stands beside the sections needs no device.
@@ -192,7 +192,7 @@ class Kernels(Shape):
     mode: Literal["quick", "full"]
     environment: dict[str, Any]
     summary: dict[Outcome, Tally]
-    sections: dict[str, list[Row]]
+    sections: dict[str, list[KernelRow]]
 
     @model_validator(mode="after")
     def _consistent(self) -> Kernels:
@@ -204,7 +204,7 @@ class Kernels(Shape):
         return self
 
 
-D = TypeVar("D", bound=Shape)
+D = TypeVar("D", bound=DocumentModel)
 
 
 def read(path: Path, kind: type[D]) -> D:

@@ -9,14 +9,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.core.schemas.base import Count, Sha256, Shape
+from gradproof.core.schemas.base import Count, DocumentModel, Sha256
 
 DETERMINISTIC = "gradproof-deterministic/1"
 Loss = Annotated[float, Field(ge=0)]
 Rate = Annotated[float, Field(gt=0)]
 
 
-class Published(Shape):
+class Published(DocumentModel):
     """The row that the document of the field publishes, 64 x 1 beside 16 x 4 at step 100."""
 
     train_loss: tuple[Loss, Loss]
@@ -25,7 +25,7 @@ class Published(Shape):
     said: str
 
 
-class Sizes(Shape):
+class Sizes(DocumentModel):
     """What the runs share: transformer, characters and length of the text, validation samples, seeds."""
 
     width: Count
@@ -40,7 +40,7 @@ class Sizes(Shape):
     data_seed: int
 
 
-class Run(Shape):
+class TrainingRun(DocumentModel):
     """One run at its last step; losses in nats. `repeats`: a second run with the same seeds agreed in every bit."""
 
     size: Count
@@ -53,7 +53,7 @@ class Run(Shape):
     repeats: bool
 
 
-class Compared(Shape):
+class Compared(DocumentModel):
     """The second run less the first one. `slower`: how many times as long a step of it takes."""
 
     train_loss: float
@@ -64,7 +64,7 @@ class Compared(Shape):
     slower: Rate
 
 
-class Deterministic(Shape):
+class Deterministic(DocumentModel):
     """One effective batch trained whole and in parts, with the data, the seeds and the number of steps alike.
 
     History: 1, the first. `sources` are digests of the files that measured it.
@@ -79,7 +79,7 @@ class Deterministic(Shape):
     torch: str
     threads: Literal[1]
     sizes: Sizes
-    runs: tuple[Run, Run]
+    runs: tuple[TrainingRun, TrainingRun]
     compared: Compared
     published: Published
     sources: dict[str, Sha256]
@@ -94,7 +94,7 @@ class Deterministic(Shape):
         return self
 
 
-def compared(one: Run, two: Run) -> Compared:
+def compared(one: TrainingRun, two: TrainingRun) -> Compared:
     """The comparison of two runs."""
     return Compared(
         train_loss=two.train_loss - one.train_loss,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
 
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
-from gradproof.core.schemas.base import Sha256, Shape
+from gradproof.core.schemas.base import DocumentModel, Sha256
 
 DEEPEST = 60
 LONGEST_RUN = 1e9  # seconds: some thirty years
@@ -64,14 +64,14 @@ Texts = dict[str, str]
 WORD = Field(strict=False)  # JSON holds the word of a vocabulary as text
 
 
-class Open(Shape):
+class Open(DocumentModel):
     """A mapping that may have further keys, with any value."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Free]
 
 
-class Tick(Shape):
+class Tick(DocumentModel):
     """One event with the state after it. `refused`: why what is right would not do it; `harm`: what breaks there."""
 
     event: str
@@ -81,7 +81,7 @@ class Tick(Shape):
     harm: str
 
 
-class Trace(Shape):
+class Trace(DocumentModel):
     """The shortest concrete run that breaks a clause, as a timeline."""
 
     title: str
@@ -115,7 +115,7 @@ class Replay(Open):
     detail: str = ""
 
 
-class Control(Shape):
+class Control(DocumentModel):
     """A mutant or the empty body, run through the same harness in the same run."""
 
     name: str
@@ -206,7 +206,7 @@ class Stats(Open):
     rounded: list[Rounded] = Field(default_factory=list)
 
 
-class Finding(Shape):
+class Finding(DocumentModel):
     """What a run found."""
 
     outcome: Annotated[Outcome, WORD]
@@ -223,7 +223,7 @@ class Finding(Shape):
     stats: Stats
 
 
-class Bound(Shape):
+class Bound(DocumentModel):
     """A bound with its reason."""
 
     name: str
@@ -231,7 +231,7 @@ class Bound(Shape):
     reason: Annotated[str, Field(min_length=1)]
 
 
-class Check(Shape):
+class Check(DocumentModel):
     """The claim's own text; `claim.spec` is the sha256 of its canonical JSON."""
 
     id: Name
@@ -253,7 +253,7 @@ class Check(Shape):
     time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN)]
 
 
-class Search(Shape):
+class Search(DocumentModel):
     """The import path: as Python started and as the run ended, and which folder had each name first.
 
     `apart`: modules that came from elsewhere; `wanted`: names that code which counts by its content did not find.
@@ -269,7 +269,7 @@ class Search(Shape):
     passing: dict[Name, list[Name]]
 
 
-class Claim(Shape):
+class Claim(DocumentModel):
     """Inputs of the run. `files`: sha256 of each, and nothing for a file that was not found."""
 
     spec: Sha256
@@ -279,7 +279,7 @@ class Claim(Shape):
     search: Search
 
 
-class Environment(Shape):
+class Environment(DocumentModel):
     """Versions and devices of the run, environment variables, and the distributions that it imported."""
 
     model_config = ConfigDict(extra="allow")
@@ -288,7 +288,7 @@ class Environment(Shape):
     distributions: Texts = Field(default_factory=dict)
 
 
-class Evidence(Shape):
+class Evidence(DocumentModel):
     """One run of one check. It counts only while `claim` matches the workspace: clause, harness, subject, stubs, files.
 
     The environment is recorded, and judged by policy. History: 1, the first.

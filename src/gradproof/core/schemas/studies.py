@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.core.schemas.base import Count, Sha256, Shape
+from gradproof.core.schemas.base import Count, DocumentModel, Sha256
 from gradproof.core.schemas.deterministic import Loss, Rate
 from gradproof.core.schemas.sweep import interval
 
@@ -18,7 +18,7 @@ CLAIMED = (10.0, 15.0)
 Agrees = Literal["inside", "below", "above", "undecided"]
 
 
-class Percent(Shape):
+class Percent(DocumentModel):
     """100 (time of the separate steps / time of the accumulated window - 1): the median of pairs and its interval."""
 
     median: float
@@ -27,7 +27,7 @@ class Percent(Shape):
     confidence: Annotated[float, Field(ge=0, le=1)]
 
 
-class SpeedRow(Shape):
+class SpeedRow(DocumentModel):
     """One model size and optimizer. `pairs_percent` has the speedup of every pair, in order.
 
     `agrees`: whether the interval lies inside the claimed 10 to 15 %, below it, above it, or across an end.
@@ -51,7 +51,7 @@ class SpeedRow(Shape):
         return self
 
 
-class Speedup(Shape):
+class Speedup(DocumentModel):
     """Accumulation of 16 x 4 against four optimizer steps of 16, over the same samples. History: 1, the first.
 
     `speedup_percent` is that of the row that `configuration` names. `clock`: on a CPU the time that one thread of this
@@ -102,7 +102,7 @@ def agreement(found: Percent) -> Agrees:
     return "inside" if low <= found.low and found.high <= high else "undecided"
 
 
-class ScalingRun(Shape):
+class ScalingRun(DocumentModel):
     """One training, once for each seed. A final loss is None where the training ran into what is no number.
 
     `curve` has samples seen and mean loss since the point before, of the first seed.
@@ -125,7 +125,7 @@ class ScalingRun(Shape):
         return self
 
 
-class Scaling(Shape):
+class Scaling(DocumentModel):
     """One task with a small batch and with k times as large a one, over the same samples. History: 1, the first."""
 
     document: Literal["gradproof-scaling/1"] = Field(alias="schema")
@@ -192,7 +192,7 @@ Name = Literal["SGD", "AdamW"]
 Way = Literal["with 1/K", "without 1/K", "with 1/K, K times the rate"]
 
 
-class Window(Shape):
+class Window(DocumentModel):
     """Tokens of a micro-step times micro-steps: the stated product, what was counted, and what each token weighs."""
 
     tokens: Count
@@ -211,7 +211,7 @@ class Window(Shape):
         return self
 
 
-class Example(Shape):
+class Example(DocumentModel):
     """A window of these counts whose bias, in units of the largest token gradient, is the bound for r = max / min."""
 
     r: Count
@@ -229,7 +229,7 @@ class Example(Shape):
         return self
 
 
-class Bias(Shape):
+class Bias(DocumentModel):
     """The largest bias of the fixed constant at each r: for every K, 2 (sqrt r - 1) / (sqrt r + 1), and by K."""
 
     r: list[Ratio]
@@ -249,7 +249,7 @@ class Bias(Shape):
         return self
 
 
-class Switch(Shape):
+class Switch(DocumentModel):
     """AdamW's steps in rates after the 1/K is dropped; the largest, and its number from 1."""
 
     steps: list[float]
@@ -264,7 +264,7 @@ class Switch(Shape):
         return self
 
 
-class Trained(Shape):
+class Trained(DocumentModel):
     """One run on the stream: mean losses in nats, and how far its weights end from their start and from `without`."""
 
     optimizer: Name
@@ -275,7 +275,7 @@ class Trained(Shape):
     from_without: Size
 
 
-class Parity(Shape):
+class Parity(DocumentModel):
     """Both optimizers on one stream. SGD without 1/K ends with K times the rate; AdamW nearer to the same rate."""
 
     k: Count
@@ -298,7 +298,7 @@ class Parity(Shape):
         return self
 
 
-class Tokens(Shape):
+class Tokens(DocumentModel):
     """Windows on token counts: effective tokens, the bias of the fixed constant, and training with and without 1/K.
 
     History: 1, the first. `sources` are digests of the files that computed it.

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from gradproof.core.schemas.base import Count, Sha256, Shape, Tally
+from gradproof.core.schemas.base import Count, DocumentModel, Sha256, Tally
 from gradproof.core.schemas.deterministic import Loss, Rate
 
 # -- Statistics of noisy curves, without assumptions on the distribution: medians with intervals, a knee, a slope.
@@ -100,7 +100,7 @@ COUNTED = (
 )
 
 
-class Setup(Shape):
+class Setup(DocumentModel):
     """What was swept. `warm_up` windows of each length are run before the timed ones and not counted."""
 
     net: Literal["char", "mlp"]
@@ -115,7 +115,7 @@ class Setup(Shape):
     threads: Literal[1]
 
 
-class Row(Shape):
+class Row(DocumentModel):
     """One length of window. `confidence` is that of the interval from low to high around the median.
 
     `cpu_share`: processor time over wall time of the timed windows on rank 0; well below 1 on one process of a CPU,
@@ -149,7 +149,7 @@ class Row(Shape):
         return self
 
 
-class Knee(Shape):
+class Knee(DocumentModel):
     """Where more accumulation stops to pay; None where there is no knee, and why."""
 
     effective_batch: Count | None
@@ -157,7 +157,7 @@ class Knee(Shape):
     reason: str
 
 
-class Scatter(Shape):
+class Scatter(DocumentModel):
     """Mean |G - mean g|^2 over drawn effective batches, beside sigma^2 / B. `room` is Chebyshev's half width."""
 
     effective_batch: Count
@@ -174,7 +174,7 @@ class Scatter(Shape):
         return self
 
 
-class Variance(Shape):
+class Variance(DocumentModel):
     """Variance of the gradient estimate at fixed weights, drawn with replacement from `population` samples.
 
     `slope` is that of log variance over log B, with twice its standard error on either side; None for one B alone.
@@ -200,7 +200,7 @@ class Variance(Shape):
         return self
 
 
-class Sweep(Shape):
+class Sweep(DocumentModel):
     """Throughput over the length of the window at one micro-batch. History: 1, the first.
 
     `outcome` is NOT_RUN, with a reason and no rows, where there is no such device. `sources` are digests of the files

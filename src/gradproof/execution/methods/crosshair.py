@@ -276,7 +276,7 @@ def fresh(harness: Callable[..., Contract], subject: Any, **setup: Any) -> Contr
 
 
 @dataclass
-class Trial:
+class HarnessTrial:
     """One harness, ready to be tried on any subject, and the CPU time that is left."""
 
     check: Check
@@ -336,7 +336,9 @@ def run(check: Check, workspace: Workspace) -> Finding:
     """Confirm or refute one CrossHair check. Raises GradproofError when a name does not resolve."""
     harness, reference = workspace.resolve(check.harness), workspace.resolve(check.subject)
     covers, controls = stated(check, workspace, "COVERS", ()), controls_of(check, workspace)
-    trial = Trial(check, harness, reference, time.process_time() + check.time_limit, 1 + len(covers) + len(controls))
+    trial = HarnessTrial(
+        check, harness, reference, time.process_time() + check.time_limit, 1 + len(covers) + len(controls)
+    )
     finding = _blank(check, harness)
     _check_bounds(check, stated(check, workspace, "BOUNDS", {}), finding)
     if not finding.reason:
@@ -381,7 +383,7 @@ def as_float(x: Any) -> float:
     return x.num / x.den if isinstance(x, Ratio) else float(x)
 
 
-class Recorder:
+class CaseRecorder:
     """A subject that remembers the case it was last run on, in plain floats, for the replay on a PyTorch step."""
 
     def __init__(self, subject: Any) -> None:
@@ -407,14 +409,14 @@ class Recorder:
         return self._subject.run(params, batches, config, buffer)
 
 
-def torch_replay(trial: Trial, workspace: Workspace, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def torch_replay(trial: HarnessTrial, workspace: Workspace, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The refutation of the check's own subject on the PyTorch step of the same name, where there is one."""
     check, subjects = trial.check, trial.check.params.get("subjects", {})
     mutant = check.subject.partition("[")[2].rstrip("]")
     registry = workspace.resolve(subjects["torch_mutants"]) if mutant and "torch_mutants" in subjects else {}
     if "torch" not in subjects or (mutant and mutant not in registry) or not check.obligations:
         return []
-    recorder = Recorder(instance(trial.reference))
+    recorder = CaseRecorder(instance(trial.reference))
     broken(trial.harness(recorder), values)
     if recorder.case is None:
         return []
@@ -463,7 +465,7 @@ def _check_bounds(check: Check, reached: Mapping[str, int], finding: Finding) ->
             finding.reason = f"the claim states {bound.name} = {bound.value}; the harness reaches {has}"
 
 
-def _judge_subject(trial: Trial, workspace: Workspace, finding: Finding) -> None:
+def _judge_subject(trial: HarnessTrial, workspace: Workspace, finding: Finding) -> None:
     check, contract = trial.check, fresh(trial.harness, trial.reference)
     answer = trial.ask("subject", contract, CLAIM)
     finding.outcome, finding.reason = answer.outcome, answer.reason
@@ -487,7 +489,7 @@ def _judge_subject(trial: Trial, workspace: Workspace, finding: Finding) -> None
     finding.clauses = {name: str(finding.outcome) for name in check.obligations}
 
 
-def _judge_covers(trial: Trial, covers: Sequence[Callable[..., Contract]], finding: Finding) -> None:
+def _judge_covers(trial: HarnessTrial, covers: Sequence[Callable[..., Contract]], finding: Finding) -> None:
     """Each cover must be refuted with arguments on which plain Python finds the situation too."""
     if not covers:
         finding.outcome, finding.reason = Outcome.VACUOUS, "the harness states no cover"
@@ -504,7 +506,7 @@ def _judge_covers(trial: Trial, covers: Sequence[Callable[..., Contract]], findi
             finding.reason = f"cover not reached: {name} ({answer.reason})"
 
 
-def _control(trial: Trial, control: Control, subject: Any) -> Control:
+def _control(trial: HarnessTrial, control: Control, subject: Any) -> Control:
     """Put the same question about a mutant or the empty body; the harness gets neither name nor clause."""
     began = time.monotonic()
     try:

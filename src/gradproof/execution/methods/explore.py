@@ -18,7 +18,7 @@ from typing import Any, Generic, TypeVar
 
 from gradproof.arith import smt
 from gradproof.arith.context import running
-from gradproof.arith.smt import Answer
+from gradproof.arith.smt import SolverAnswer
 from gradproof.arith.soft import near_sqrt
 from gradproof.arith.symbolic import Founded, OutOfRange, Rounder, Stub, Sym, as_bool
 
@@ -72,7 +72,7 @@ class Path:
 
 
 @dataclass
-class Result:
+class Exploration:
     """What an exploration saw. `violation` is the first failed check, if any."""
 
     paths: int = 0
@@ -97,14 +97,14 @@ class Explorer:
     def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
         self.limits, self.stub = limits, stub
         self.rounds = stub is not None
-        self.result = Result()
+        self.result = Exploration()
         self._queue: list[tuple[int, ...]] = [()]
         self._path = Path(())
         self._rounder: Rounder | None = None
         self._founded = Founded(limits.query_seconds)
         self.refusal = ""
 
-    def run(self, body: Callable[[], None]) -> Result:
+    def run(self, body: Callable[[], None]) -> Exploration:
         """Explore `body` until its paths are exhausted, a check fails or a bound is hit."""
         try:
             while self._queue and not self._ended():
@@ -160,9 +160,9 @@ class Explorer:
         if any(_fields(x) != was for x, was in self._path.given):
             raise self._stop("ERROR", "a number that the harness gave was changed by the subject")
         answer = self.ask([]).answer
-        if answer is Answer.UNSAT:
+        if answer is SolverAnswer.UNSAT:
             self.result.dead.append(list(self._path.options))
-        elif answer is not Answer.SAT:
+        elif answer is not SolverAnswer.SAT:
             self.result.undecided += 1
 
     def rounder(self) -> Rounder:
@@ -215,10 +215,10 @@ class Explorer:
 
     def _feasible(self, term: smt.Term) -> bool:
         reply = self.ask([term])
-        if reply.answer is Answer.TIMEOUT:
+        if reply.answer is SolverAnswer.TIMEOUT:
             raise self._stop("TIMEOUT", f"branch feasibility: {reply.reason}")
         # An undecided side is explored: that can only add paths, never lose one.
-        return reply.answer is not Answer.UNSAT
+        return reply.answer is not SolverAnswer.UNSAT
 
     def choose(self, options: list[Any]) -> Any:
         """Fork over concrete options."""
@@ -271,10 +271,10 @@ class Explorer:
         if condition is True:
             return
         reply = self.ask([smt.negate(as_bool(condition))], self._path.inputs)
-        if reply.answer is Answer.SAT:
+        if reply.answer is SolverAnswer.SAT:
             self.result.violation = Violated(clause, label, reply.values, list(self._path.options))
             raise self.result.violation
-        if reply.answer is not Answer.UNSAT:
+        if reply.answer is not SolverAnswer.UNSAT:
             raise self._stop(str(reply.answer).upper(), f"{clause} {label}: {reply.reason}")
 
     def cover(self, name: str, condition: Any) -> None:
@@ -282,7 +282,7 @@ class Explorer:
         if self.result.covers.setdefault(name, None) is not None:
             return
         reply = self.ask([as_bool(condition)], self._path.inputs)
-        if reply.answer is Answer.SAT:
+        if reply.answer is SolverAnswer.SAT:
             found = {k: str(v) for k, v in reply.values.items()}
             self.result.covers[name] = {"values": found, "choices": [str(o) for o in self._path.options]}
 

@@ -18,7 +18,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.timeline import as_json
 from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
-from gradproof.execution.methods.explore import Explorer, Limits, Result, Violated
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.replay import (
     Attempt,
@@ -71,7 +71,7 @@ class Trial:
     backing: dict[str, Any] = field(default_factory=dict)
     untold: list[Callable[[], None]] = field(default_factory=list)
 
-    def explore(self, subject: Any) -> Result:
+    def explore(self, subject: Any) -> Exploration:
         """Explore the harness on one subject, which is made anew on every path."""
         limits = Limits(self.check.bound("branches"), self.check.bound("paths"), self.check.time_limit, self.deadline)
         if self.check.strategy in WITHOUT_SOLVER:
@@ -79,11 +79,11 @@ class Trial:
         explorer = Explorer(limits, self.stub)
         return explorer.run(lambda: self.harness(SymbolicKit(self.check, explorer), instance(subject)))
 
-    def _without_solver(self, limits: Limits, subject: Any) -> Result:
+    def _without_solver(self, limits: Limits, subject: Any) -> Exploration:
         from gradproof.execution.methods import smt_strategies
 
         explorer, kit = getattr(smt_strategies, WITHOUT_SOLVER[self.check.strategy])(self.check, limits)
-        result: Result = explorer.run(lambda: self.harness(kit, instance(subject)))
+        result: Exploration = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
             self.backing.update(explorer.backing())
         return result
@@ -163,7 +163,7 @@ def _controls(check: Check, workspace: Workspace) -> tuple[list[tuple[Control, A
     return rows, registry
 
 
-def _judge_subject(trial: Trial, result: Result) -> Finding:
+def _judge_subject(trial: Trial, result: Exploration) -> Finding:
     check = trial.check
     stats: dict[str, Any] = {"paths": result.paths, "most_branches": result.most_branches}
     stats["rounded_operations"] = result.sites
@@ -199,7 +199,7 @@ def _judge_subject(trial: Trial, result: Result) -> Finding:
     return base
 
 
-def _reach(trial: Trial, result: Result) -> Reach:
+def _reach(trial: Trial, result: Exploration) -> Reach:
     """All inputs by induction, and by step contracts other than those of a table of N."""
     if trial.check.strategy == "step_contract":
         tables = any(row["name"].endswith("/table") for row in trial.backing.get("lemmas", ()))
@@ -207,7 +207,7 @@ def _reach(trial: Trial, result: Result) -> Reach:
     return Reach.ALL_INPUTS if result.inductive and trial.check.strategy == "induction" else Reach.BOUNDED
 
 
-def _missing(check: Check, result: Result) -> str:
+def _missing(check: Check, result: Exploration) -> str:
     """Why a run without a violation established nothing, or an empty text."""
     unchecked = [o for o in check.obligations if o not in result.checked]
     if unchecked or not result.checked:

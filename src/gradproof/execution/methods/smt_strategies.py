@@ -16,7 +16,7 @@ from gradproof.arith.bounds import rational
 from gradproof.arith.linear import Linear, NonLinear, Within
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
-from gradproof.execution.methods.explore import Explorer, Limits, Result, Stopped, Violated
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Stopped, Violated
 from gradproof.execution.methods.harness import LETTERS, Kit
 from gradproof.rounding.certificate import Certificate, certify
 from gradproof.rounding.enumerated import AtMost, Difference, Enumerated
@@ -40,7 +40,7 @@ class ChainExplorer(Explorer):
         names = sorted({name for row in self.certificates for name in row["contracts"]})
         return {"certificates": self.certificates, "lemmas": stated(names)}
 
-    def run(self, body: Callable[[], None]) -> Result:
+    def run(self, body: Callable[[], None]) -> Exploration:
         """Explore. What is not linear, or may overflow, ends in UNKNOWN."""
 
         def linear() -> None:
@@ -198,7 +198,7 @@ class ContractExplorer(ChainExplorer):
         self.named = lemmas_of(check)
         self.proved: list[str] = []
 
-    def run(self, body: Callable[[], None]) -> Result:
+    def run(self, body: Callable[[], None]) -> Exploration:
         """Explore. A lemma that is named and not decided ends in UNKNOWN."""
         result = super().run(body)
         left = [name for name in self.named if name not in self.proved]

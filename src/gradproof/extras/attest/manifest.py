@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.schemas.base import Shape
+from gradproof.core.schemas.base import DocumentModel
 from gradproof.core.workspace import sha256_of
 from gradproof.evidence.environment import environment, normal
 from gradproof.evidence.store import parse
@@ -33,7 +33,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Entry(Shape):
+class Entry(DocumentModel):
     """A file: its place in the bundle with forward slashes, sha256 in hex, size in bytes."""
 
     path: Text
@@ -41,7 +41,7 @@ class Entry(Shape):
     bytes: Annotated[int, Field(ge=0)]
 
 
-class Wheel(Shape):
+class Wheel(DocumentModel):
     """The wheel that was named: each file of the engine that a verdict depends on is in it, byte for byte."""
 
     name: Text
@@ -49,14 +49,14 @@ class Wheel(Shape):
     bytes: Annotated[int, Field(ge=1)]
 
 
-class LeftOut(Shape):
+class LeftOut(DocumentModel):
     """A planned check of which the bundle carries no evidence."""
 
     check: Text
     reason: Text
 
 
-class Manifest(Shape):
+class Manifest(DocumentModel):
     """What the bundle holds. `sources`: sha256 of files.sha256, which names every file that a verdict depends on.
 
     `packaged`: there was no workspace, and the packaged reference was judged; each report says so as well.
@@ -123,7 +123,7 @@ _STRANGE = {"link": "it is a link", "empty folder": "it is an empty folder", "ot
 
 
 @dataclass(frozen=True)
-class Problem:
+class BundleProblem:
     """What is wrong with a bundle: an error code, the place in the bundle, and what was found there."""
 
     code: str
@@ -198,49 +198,49 @@ def _unreadable(root: Path, found: str) -> GradproofError:
     return GradproofError("GP443", found, "a bundle of evidence", help, str(root))
 
 
-def problems(root: Path, manifest: Manifest) -> list[Problem]:
+def problems(root: Path, manifest: Manifest) -> list[BundleProblem]:
     """What is wrong with the files. Contents are read only where the listing itself is sound."""
     found = list(_listed(manifest.files))
     try:
         return found or list(_present(root, manifest.files))
     except OSError as error:
-        return [Problem("GP446", str(error.filename), f"it cannot be read: {error.strerror}")]
+        return [BundleProblem("GP446", str(error.filename), f"it cannot be read: {error.strerror}")]
 
 
-def _listed(files: Sequence[Entry]) -> Iterator[Problem]:
+def _listed(files: Sequence[Entry]) -> Iterator[BundleProblem]:
     names = [e.path for e in files]
     for name in dict.fromkeys(n for n in names if names.count(n) > 1):
-        yield Problem("GP445", name, "the manifest lists it twice")
+        yield BundleProblem("GP445", name, "the manifest lists it twice")
     for name in names:
         parts = PurePosixPath(name).parts
         plain = "/".join(parts) == name and ".." not in parts and "\\" not in name and name.isprintable()
         if not plain or name in _APART or ":" in parts[0]:
-            yield Problem("GP445", name, "it is no place inside of the bundle")
+            yield BundleProblem("GP445", name, "it is no place inside of the bundle")
     if names != sorted(names):
-        yield Problem("GP445", MANIFEST, "its files are not sorted")
+        yield BundleProblem("GP445", MANIFEST, "its files are not sorted")
 
 
-def _present(root: Path, files: Sequence[Entry]) -> Iterator[Problem]:
+def _present(root: Path, files: Sequence[Entry]) -> Iterator[BundleProblem]:
     wanted = {e.path: e for e in files}
     there = dict(walk(root))
     for name, kind in there.items():
         if kind != "file":
-            yield Problem("GP446", name, _STRANGE[kind])
+            yield BundleProblem("GP446", name, _STRANGE[kind])
         elif name not in wanted and name not in _APART:
-            yield Problem("GP446", name, "the manifest does not list it")
+            yield BundleProblem("GP446", name, "the manifest does not list it")
     for name, entry in wanted.items():
         if name not in there:
-            yield Problem("GP446", name, "it is missing")
+            yield BundleProblem("GP446", name, "it is missing")
         elif there[name] == "file":
             yield from _same(root, entry)
 
 
-def _same(root: Path, entry: Entry) -> Iterator[Problem]:
+def _same(root: Path, entry: Entry) -> Iterator[BundleProblem]:
     try:
         now = entry_of(root, entry.path)
     except OSError as error:
-        yield Problem("GP446", entry.path, f"it cannot be read: {error.strerror}")
+        yield BundleProblem("GP446", entry.path, f"it cannot be read: {error.strerror}")
         return
     if now != entry:
         words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
-        yield Problem("GP447", entry.path, words)
+        yield BundleProblem("GP447", entry.path, words)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from gradproof.core.errors import GradproofError
-from gradproof.core.schemas.base import Shape
+from gradproof.core.schemas.base import DocumentModel
 from gradproof.evidence.store import parse, safe
-from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, Problem
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem
 from gradproof.extras.attest.statement import dumped, of_manifest, statement_path
 
 if TYPE_CHECKING:
@@ -37,14 +37,14 @@ MOST_SIGNATURES = 64
 _URL_SAFE = str.maketrans("-_", "+/")
 
 
-class SignatureShape(Shape):
+class SignatureShape(DocumentModel):
     """A signature in base64. `keyid` is a hint that nothing rests on."""
 
     keyid: str = ""
     sig: Annotated[str, Field(min_length=1, max_length=1024)]
 
 
-class EnvelopeShape(Shape):
+class EnvelopeShape(DocumentModel):
     """A DSSE envelope as JSON. Other keys are refused, which DSSE would let pass: nothing in a bundle is unjudged."""
 
     payload: str
@@ -99,29 +99,29 @@ def payloads(digest: str, texts: Mapping[str, str]) -> dict[str, bytes]:
 
 def problems(
     root: Path, listed: frozenset[str], digest: str, texts: Mapping[str, str], keys: Sequence[PublicKey]
-) -> Iterator[Problem]:
+) -> Iterator[BundleProblem]:
     """What is wrong with the envelopes of a bundle, whose manifest lists `listed`; none at all are no problem here."""
     wanted = payloads(digest, texts)
     held = [name for name in wanted if name in listed]
     whole = (root / ENVELOPE).exists()
     if held and len(held) != len(texts):
-        yield Problem("GP478", FOLDER, "it holds envelopes of some statements, and not of all")
+        yield BundleProblem("GP478", FOLDER, "it holds envelopes of some statements, and not of all")
     if held and not whole:
-        yield Problem("GP477", ENVELOPE, f"it is missing, and the manifest lists {FOLDER}/")
+        yield BundleProblem("GP477", ENVELOPE, f"it is missing, and the manifest lists {FOLDER}/")
     for name in [*held, *([ENVELOPE] if whole else [])]:
         yield from _holds(root, name, wanted[name], keys)
 
 
-def _holds(root: Path, name: str, wanted: bytes, keys: Sequence[PublicKey]) -> Iterator[Problem]:
+def _holds(root: Path, name: str, wanted: bytes, keys: Sequence[PublicKey]) -> Iterator[BundleProblem]:
     try:
         found = read(root / name)
     except ValueError as error:
-        yield Problem("GP478", name, str(error))
+        yield BundleProblem("GP478", name, str(error))
         return
     if found.payload != wanted:
-        yield Problem("GP478", name, "it does not hold the statement that this bundle makes")
+        yield BundleProblem("GP478", name, "it does not hold the statement that this bundle makes")
     if keys and signer_of(found, keys) is None:
-        yield Problem("GP479", name, "none of its signatures is valid and of a key that was given")
+        yield BundleProblem("GP479", name, "none of its signatures is valid and of a key that was given")
 
 
 def signer_of(envelope: Envelope, keys: Sequence[PublicKey]) -> PublicKey | None:
@@ -130,24 +130,24 @@ def signer_of(envelope: Envelope, keys: Sequence[PublicKey]) -> PublicKey | None
     return next((key for key, signature in pairs if key.signed(signature, envelope.payload)), None)
 
 
-def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKey | None, Problem | None]:
+def signed(root: Path, digest: str, keys: Sequence[PublicKey]) -> tuple[PublicKey | None, BundleProblem | None]:
     """Whose signature covers this manifest, or why none of `keys` does. `digest`: sha256 of the manifest in hex.
 
     Of the bundle nothing but the envelope is read, and its payload only after its signature was found valid.
     """
     if not (root / ENVELOPE).exists() and not (root / ENVELOPE).is_symlink():
-        return None, Problem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
+        return None, BundleProblem("GP477", ENVELOPE, "it is missing: the bundle is not signed")
     try:
         found = read(root / ENVELOPE)
         if (key := signer_of(found, keys)) is None:
             words = "none of its signatures is valid and of a key that was given"
-            return None, Problem("GP479", ENVELOPE, words)
+            return None, BundleProblem("GP479", ENVELOPE, words)
         statement = parse(found.payload.decode())
     except (ValueError, RecursionError) as error:
-        return None, Problem("GP478", ENVELOPE, str(error))
+        return None, BundleProblem("GP478", ENVELOPE, str(error))
     subject = statement.get("subject") if isinstance(statement, dict) else None
     if subject != [{"name": MANIFEST, "digest": {"sha256": digest}}]:
-        return None, Problem("GP478", ENVELOPE, f"it is validly signed, and not about this {MANIFEST}")
+        return None, BundleProblem("GP478", ENVELOPE, f"it is validly signed, and not about this {MANIFEST}")
     return key, None
 
 

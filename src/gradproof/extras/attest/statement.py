@@ -31,7 +31,7 @@ from gradproof.report import studies
 from gradproof.report.consistency import waived_ids
 from gradproof.report.formats import jsonreport
 from gradproof.report.views import RowStatus, rows
-from gradproof.session import Options, Run, Session
+from gradproof.session import Options, Outcomes, Session
 
 SOURCES = "sources"
 FILES = "files.sha256"
@@ -82,9 +82,9 @@ class Carried:
     statuses: Mapping[str, EvidenceStatus]
 
     @property
-    def run(self) -> Run:
+    def run(self) -> Outcomes:
         """The statuses, as a run that ran nothing."""
-        return Run(self.statuses, frozenset(), True, False, 0.0)
+        return Outcomes(self.statuses, frozenset(), True, False, 0.0)
 
     def checks(self) -> list[Check]:
         """Every check of every contract in the bundle."""

@@ -23,7 +23,7 @@ from gradproof.extras.attest import (
     statement,
     write,
 )
-from gradproof.extras.attest.manifest import MANIFEST, Manifest, Problem
+from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, Manifest
 from gradproof.extras.attest.statement import (
     BESIDE,
     DISTRIBUTIONS,
@@ -53,7 +53,7 @@ class Judged:
     """
 
     manifest: Manifest
-    problems: tuple[Problem, ...]
+    problems: tuple[BundleProblem, ...]
     carried: Carried | None = None
     reports: Mapping[str, dict[str, Any]] | None = None
     key: PublicKey | None = None
@@ -81,7 +81,7 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
         carried = _opened(root, manifest)
     except _MALFORMED as error:
         words = error.render() if isinstance(error, GradproofError) else f"{type(error).__name__}: {error}"
-        return Judged(manifest, (Problem("GP448", SOURCES, f"it cannot be judged: {words}"),))
+        return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),))
     found = list(_evidence(root, manifest, carried))
     if found:
         return Judged(manifest, tuple(found))
@@ -110,19 +110,19 @@ def _text(root: Path, name: str) -> str:
         raise ValueError(f"{name} cannot be read: {error.strerror}") from error
 
 
-def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
+def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
     held = {statement.place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
     for name in (e.path for e in manifest.files if e.path.startswith(("evidence/", "gpu/"))):
         if name not in held:
-            yield Problem("GP448", name, _why_unused(root, name, carried))
+            yield BundleProblem("GP448", name, _why_unused(root, name, carried))
         elif not held[name][1].fresh:
-            yield Problem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
+            yield BundleProblem("GP448", name, f"it is no evidence of this bundle: {held[name][1].reason}")
     missing = {row.check for row in manifest.left_out}
     for name, status in carried.statuses.items():
         if (status.evidence is None) is not (name in missing):
             words = "is listed as left out, and is there" if status.evidence else "is neither there nor left out"
-            yield Problem("GP448", "evidence", f"the evidence of {name} {words}")
+            yield BundleProblem("GP448", "evidence", f"the evidence of {name} {words}")
 
 
 def _why_unused(root: Path, name: str, carried: Carried) -> str:
@@ -133,30 +133,32 @@ def _why_unused(root: Path, name: str, carried: Carried) -> str:
     return "no contract of the bundle plans its check"
 
 
-def _conclusions(root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]) -> Iterator[Problem]:
+def _conclusions(
+    root: Path, manifest: Manifest, carried: Carried, keys: Sequence[PublicKey]
+) -> Iterator[BundleProblem]:
     """What follows from the evidence is what the bundle says."""
     try:
         made = statement.reports(carried, manifest.made_at, manifest.gradproof)
         expected = statement.documents(carried, made, manifest.wheel, manifest.sources)
     except _MALFORMED as error:
-        yield Problem("GP449", "reports", f"the evidence makes no report: {error}")
+        yield BundleProblem("GP449", "reports", f"the evidence makes no report: {error}")
         return
     for name, report in made.items():
         yield from _report(root, statement.report_path(name), report)
     for name, text in expected.items():
         if not (root / name).is_file():
-            yield Problem("GP449", name, "it follows from the evidence, and is not there")
+            yield BundleProblem("GP449", name, "it follows from the evidence, and is not there")
         elif (root / name).read_bytes() != text.encode():
-            yield Problem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
+            yield BundleProblem("GP449", name, f"it is not what follows from the evidence{_of_another(manifest)}")
     if listing.entry_of(root, FILES).sha256 != manifest.sources:
-        yield Problem("GP449", FILES, "its digest is not the manifest's digest of the sources")
+        yield BundleProblem("GP449", FILES, "its digest is not the manifest's digest of the sources")
     places = (statement.report_path, signing.envelope_path)
     known = {*expected, *_BESIDE, DISTRIBUTIONS, *(place(name) for name in made for place in places)}
     known |= {f"{SOURCES}/{key[3:]}" for key in carried.store.files if key.startswith("ws:")}
     listed = frozenset(e.path for e in manifest.files)
     for name in sorted(listed):
         if name not in known and not name.startswith(_GIVEN):
-            yield Problem("GP449", name, "it follows from nothing in the bundle")
+            yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
     texts = {name: expected[statement.statement_path(name)] for name in made}
     yield from signing.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
@@ -167,19 +169,19 @@ def _of_another(manifest: Manifest) -> str:
     return "" if same else f" (the bundle is of gradproof {manifest.gradproof}, this is {__version__})"
 
 
-def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[Problem]:
+def _report(root: Path, name: str, made: Mapping[str, Any]) -> Iterator[BundleProblem]:
     """The report of the bundle against the one that its evidence makes. A malformed one differs."""
     try:
         stated = parse_json(_text(root, name))
     except (ValueError, RecursionError) as error:
-        yield Problem("GP449", name, f"it cannot be read: {error}")
+        yield BundleProblem("GP449", name, f"it cannot be read: {error}")
         return
     if not isinstance(stated, dict) or set(stated) != set(made):
-        yield Problem("GP449", name, "its keys are not those of a report")
+        yield BundleProblem("GP449", name, "its keys are not those of a report")
         return
     for key, value in made.items():
         if place := _study(stated[key], value) if key == "rounding" else _differs(key, stated[key], value):
-            yield Problem("GP449", name, place)
+            yield BundleProblem("GP449", name, place)
 
 
 def _study(stated: Any, made: Mapping[str, Any]) -> str:
@@ -210,7 +212,7 @@ def _short(value: Any) -> str:
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
-def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Problem]:
+def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
     place = write.INDEX
     try:
@@ -224,15 +226,15 @@ def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[Probl
             raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
         contradicted = write.contradictions(rows)
     except _MALFORMED as error:
-        yield Problem("GP449", place, f"it is not the index of the queries: {error}")
+        yield BundleProblem("GP449", place, f"it is not the index of the queries: {error}")
         return
     for name, row in scripts.items():
         try:
             queries = parse(_text(root, name))
         except ValueError as error:
-            yield Problem("GP449", name, str(error))
+            yield BundleProblem("GP449", name, str(error))
             continue
         if dict(counts(queries)) != row.get("expected") or len(queries) != row.get("included"):
-            yield Problem("GP449", name, "its queries are not those that the index counts")
+            yield BundleProblem("GP449", name, "its queries are not those that the index counts")
     for words in contradicted:
-        yield Problem("GP449", place, words)
+        yield BundleProblem("GP449", place, words)

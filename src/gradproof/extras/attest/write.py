@@ -36,9 +36,9 @@ from gradproof.extras.attest.manifest import (
     ENVELOPE,
     MANIFEST,
     SAYS,
+    BundleProblem,
     LeftOut,
     Manifest,
-    Problem,
     entries,
     entry_of,
     ran_on,
@@ -98,7 +98,7 @@ def repeated(
     """Run checks again, each in a process of its own, with its queries. The stubs they rest on are taken as given."""
     written: dict[str, dict[str, Any]] = {}
 
-    class Recording(Worker):
+    class RecordedQueries(Worker):
         """A worker that is asked for the queries too."""
 
         def _job(self, result: Path) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def repeated(
 
     by_id = {check.id: check for check in checks}
     effects = {name: Effect.DISCHARGED for check in checks for name in check.depends if name not in by_id}
-    pool = Pool(workspace, jobs, status=effects, listener=listener, worker=Recording)
+    pool = Pool(workspace, jobs, status=effects, listener=listener, worker=RecordedQueries)
     done = pool.run(checks, lambda evidence: None)
     if done.interrupted:
         raise KeyboardInterrupt
@@ -233,7 +233,7 @@ def _same(key: str, digest: str) -> bool:
     return (sha256_of(path) if path.is_file() else "") == digest
 
 
-def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, Problem | None]:
+def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, BundleProblem | None]:
     """Run a check from the bundle's sources: what it found in words, and the problem where the evidence disagrees."""
     evidence = carried.statuses[check.id].evidence
     assert evidence is not None
@@ -246,11 +246,11 @@ def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, Problem | No
     stated = f"{check.id} is {now[0]} again: {now[1]}"
     if now[0] is not then[0] or finding["clauses"] != evidence["finding"]["clauses"]:
         words = f"{check.id} was run again: {now[0]}, {now[1]}; the evidence says {then[0]}, {then[1]}"
-        return words, Problem("GP449", str(check.id), words)
+        return words, BundleProblem("GP449", str(check.id), words)
     return stated, None
 
 
-def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) -> Iterator[Problem | str]:
+def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) -> Iterator[BundleProblem | str]:
     """Put every recorded query to a solver: a line for each script, or a problem. No answer is a problem too.
 
     A query has as long as its check has by the contract (`limits`), and each script has at most `seconds`.
@@ -267,7 +267,7 @@ def ask(root: Path, solver: str, seconds: float, limits: Mapping[str, float]) ->
         words = f"{agree} of {known} answers are the same, {differ} differ ({solver})"
         if silent := known - agree - differ:
             words += f"; no answer within {each:g} s, or none that can be read: {silent}"
-        yield f"{row['check']}: {words}" if agree == known else Problem("GP449", row["file"], words)
+        yield f"{row['check']}: {words}" if agree == known else BundleProblem("GP449", row["file"], words)
 
 
 # -- The bundle itself.

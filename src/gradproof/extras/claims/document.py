@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 from pydantic import Field, model_validator
 
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Effect, Exit, Outcome, Reach
-from gradproof.core.schemas.base import Shape, Tally
+from gradproof.core.schemas.base import DocumentModel, Tally
 from gradproof.core.workspace import PACKAGE
 from gradproof.report.text import clean, grouped, one_line, plural, when
 
@@ -44,7 +44,7 @@ class Part(StrEnum):
     CONTRADICTS = "contradicted_by"
 
 
-class Answer(StrEnum):
+class ClaimAnswer(StrEnum):
     """What one check or figure tells of the claim."""
 
     PROVED_ALL = "proved for all inputs"
@@ -61,27 +61,27 @@ class Answer(StrEnum):
 
 
 _FOR = {
-    Reach.ALL_INPUTS: Answer.PROVED_ALL,
-    Reach.BOUNDED: Answer.PROVED_BOUNDED,
-    Reach.SAMPLED: Answer.SAMPLED,
+    Reach.ALL_INPUTS: ClaimAnswer.PROVED_ALL,
+    Reach.BOUNDED: ClaimAnswer.PROVED_BOUNDED,
+    Reach.SAMPLED: ClaimAnswer.SAMPLED,
 }
 _AGAINST = {
-    Reach.ALL_INPUTS: Answer.CONTRADICTED,
-    Reach.BOUNDED: Answer.CONTRADICTED,
-    Reach.SAMPLED: Answer.SAMPLED_AGAINST,
+    Reach.ALL_INPUTS: ClaimAnswer.CONTRADICTED,
+    Reach.BOUNDED: ClaimAnswer.CONTRADICTED,
+    Reach.SAMPLED: ClaimAnswer.SAMPLED_AGAINST,
 }
-AGAINST = {Answer.COUNTEREXAMPLE, Answer.CONTRADICTED, Answer.COMPUTED_OTHERWISE}
-MEASURED_AGAINST = {Answer.SAMPLED_AGAINST, Answer.FIGURE_OUTSIDE}
-MEASURED_FOR = {Answer.SAMPLED, Answer.COMPUTED}
+AGAINST = {ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.CONTRADICTED, ClaimAnswer.COMPUTED_OTHERWISE}
+MEASURED_AGAINST = {ClaimAnswer.SAMPLED_AGAINST, ClaimAnswer.FIGURE_OUTSIDE}
+MEASURED_FOR = {ClaimAnswer.SAMPLED, ClaimAnswer.COMPUTED}
 
-Answers = Collection[Answer]
+Answers = Collection[ClaimAnswer]
 VERDICTS: tuple[tuple[Verdict, Callable[[Answers], bool]], ...] = (
     (Verdict.REFUTED, lambda stated: any(a in AGAINST for a in stated)),
     (Verdict.FALSE, lambda stated: any(a in MEASURED_AGAINST for a in stated)),
-    (Verdict.OPEN, lambda stated: not stated or Answer.NOTHING in stated),
-    (Verdict.TRUE, lambda stated: Answer.FIGURE_INSIDE in stated or all(a in MEASURED_FOR for a in stated)),
-    (Verdict.BOUNDED, lambda stated: Answer.PROVED_BOUNDED in stated),
-    (Verdict.ALL, lambda stated: Answer.PROVED_ALL in stated),
+    (Verdict.OPEN, lambda stated: not stated or ClaimAnswer.NOTHING in stated),
+    (Verdict.TRUE, lambda stated: ClaimAnswer.FIGURE_INSIDE in stated or all(a in MEASURED_FOR for a in stated)),
+    (Verdict.BOUNDED, lambda stated: ClaimAnswer.PROVED_BOUNDED in stated),
+    (Verdict.ALL, lambda stated: ClaimAnswer.PROVED_ALL in stated),
 )
 
 TRUTH: Mapping[Verdict, bool] = {
@@ -90,12 +90,12 @@ TRUTH: Mapping[Verdict, bool] = {
 }
 
 
-def answer(part: Part, outcome: Outcome, reach: Reach | None) -> Answer:
+def answer(part: Part, outcome: Outcome, reach: Reach | None) -> ClaimAnswer:
     """What a check tells. HOLDS without a reach tells nothing; a counterexample needs none."""
     if outcome is Outcome.REFUTED and part is not Part.CONTRADICTS:
-        return Answer.COUNTEREXAMPLE
+        return ClaimAnswer.COUNTEREXAMPLE
     if outcome is not Outcome.HOLDS or reach is None:
-        return Answer.NOTHING
+        return ClaimAnswer.NOTHING
     return (_AGAINST if part is Part.CONTRADICTS else _FOR)[reach]
 
 
@@ -113,7 +113,7 @@ def effect(expect: Verdict, found: Verdict, stated: Answers, contrary: bool) -> 
     opposite = {TRUTH.get(expect), TRUTH.get(found)} == {True, False}
     if opposite or contrary:
         return Effect.BROKEN
-    return Effect.OPEN if found is not expect or Answer.NOTHING in stated else Effect.DISCHARGED
+    return Effect.OPEN if found is not expect or ClaimAnswer.NOTHING in stated else Effect.DISCHARGED
 
 
 CLAIMS = "gradproof-claims/1"
@@ -129,14 +129,14 @@ AnswerName = Literal[
 EffectName = Literal["DISCHARGED", "BROKEN", "OPEN"]
 
 
-class NamedBound(Shape):
+class NamedBound(DocumentModel):
     """A bound of a proof."""
 
     name: str
     value: int
 
 
-class Named(Shape):
+class Named(DocumentModel):
     """A check that a row names. `contrary`: its answer is the opposite of what its own contract expects.
 
     `red`: it can turn red, by a mutant that it must kill or because it must be refuted. `evidence`: sha256 of it.
@@ -156,7 +156,7 @@ class Named(Shape):
     again: str
 
 
-class Figure(Shape):
+class Figure(DocumentModel):
     """A figure that a row names. `origin`: a study, the evidence of a check, a plan, or the claim's own arithmetic.
 
     `on`: the device, torch and day of a measurement, "" where nothing was measured.
@@ -173,7 +173,7 @@ class Figure(Shape):
     again: str
 
 
-class Row(Shape):
+class Row(DocumentModel):
     """One claim. `counts`: it names a check or a figure that can turn red."""
 
     id: str
@@ -204,13 +204,13 @@ class Row(Shape):
 def concluded(expect: Verdict, checks: Sequence[Named], figures: Sequence[Figure]) -> tuple[Verdict, Effect, bool]:
     """The verdict on a row, its effect, and whether it counts."""
     named: list[Named | Figure] = [*checks, *figures]
-    stated = [Answer(one.answer) for one in named]
+    stated = [ClaimAnswer(one.answer) for one in named]
     found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(stated)
     made = effect(expect, found, stated, any(c.contrary for c in checks))
     return found, made, any(one.red for one in named)
 
 
-class Totals(Shape):
+class Totals(DocumentModel):
     """`as_expected`, `broken` and `open` add up to `rows`. `counted`: rows with something that can turn red."""
 
     rows: Tally
@@ -221,7 +221,7 @@ class Totals(Shape):
     verdicts: dict[VerdictName, Tally]
 
 
-class Claims(Shape):
+class Claims(DocumentModel):
     """Every claim of the field with its verdict on the stored evidence.
 
     History: 1, the first. `ledger` is the sha256 of the file that states the claims; it holds no verdict.

@@ -24,7 +24,7 @@ from gradproof.core.outcome import EXIT_CODE, Effect, Expect, Kind, Layer, Outco
 from gradproof.evidence.record import now
 from gradproof.extras.claims import FILE, figures
 from gradproof.extras.claims.document import (
-    Answer,
+    ClaimAnswer,
     Claims,
     Figure,
     Named,
@@ -57,7 +57,7 @@ MATCHES = 3
 
 
 @dataclass(frozen=True)
-class Ledger:
+class ClaimLedger:
     """The rows as they were written, and the checks that each names, by the part that they play."""
 
     digest: str
@@ -66,7 +66,7 @@ class Ledger:
     named: Mapping[str, tuple[tuple[Part, Check], ...]]
 
 
-def load(root: Path, checks: Sequence[Check]) -> Ledger:
+def load(root: Path, checks: Sequence[Check]) -> ClaimLedger:
     """The ledger of the workspace at `root`, whose contracts plan `checks`.
 
     Raises GradproofError GP501 when there is none, and ContractErrors with every mistake.
@@ -91,7 +91,7 @@ def load(root: Path, checks: Sequence[Check]) -> Ledger:
     if problems:
         raise ContractErrors(problems)
     named = {row.id: tuple(_named(row, planned)) for row in shape.claims}
-    return Ledger(hashlib.sha256(data).hexdigest(), shape.sources, tuple(shape.claims), named)
+    return ClaimLedger(hashlib.sha256(data).hexdigest(), shape.sources, tuple(shape.claims), named)
 
 
 class _Planned:
@@ -229,7 +229,7 @@ def built(session: Session, select: Sequence[str] = ()) -> Claims:
 
 
 def claims_of(
-    session: Session, ledger: Ledger, statuses: Mapping[str, EvidenceStatus], select: Sequence[str] = ()
+    session: Session, ledger: ClaimLedger, statuses: Mapping[str, EvidenceStatus], select: Sequence[str] = ()
 ) -> Claims:
     """The claims of a ledger. `statuses`: what is known of the evidence already; the rest is read."""
     builder = _Builder(session, ledger, statuses)
@@ -254,7 +254,7 @@ def claims_of(
 class _Builder:
     """What the rows of a ledger are made of."""
 
-    def __init__(self, session: Session, ledger: Ledger, statuses: Mapping[str, EvidenceStatus]) -> None:
+    def __init__(self, session: Session, ledger: ClaimLedger, statuses: Mapping[str, EvidenceStatus]) -> None:
         self.session, self.ledger = session, ledger
         verdicts = session.verdicts(statuses)
         self.contract = {name: c for c, v in verdicts.items() for name in v.rulings}
@@ -285,7 +285,7 @@ class _Builder:
         check, finding = ruling.check, _finding(ruling)
         reach = Reach(finding["reach"]) if finding and finding["reach"] else None
         stated = answer(part, ruling.outcome, reach)
-        counter = finding["counterexample"] if finding and stated is Answer.COUNTEREXAMPLE else None
+        counter = finding["counterexample"] if finding and stated is ClaimAnswer.COUNTEREXAMPLE else None
         return Named(
             id=check.id,
             part=part.value,
@@ -312,8 +312,8 @@ class _Builder:
             return Figure(**words, answer="nothing", value="", reason=reason, red=figure.compute is None)
         inside = figures.judged(figure, value)
         exact = figure.compute is not None or figure.plan is not None
-        stated = (Answer.COMPUTED if inside else Answer.COMPUTED_OTHERWISE) if exact else None
-        stated = stated or (Answer.FIGURE_INSIDE if inside else Answer.FIGURE_OUTSIDE)
+        stated = (ClaimAnswer.COMPUTED if inside else ClaimAnswer.COMPUTED_OTHERWISE) if exact else None
+        stated = stated or (ClaimAnswer.FIGURE_INSIDE if inside else ClaimAnswer.FIGURE_OUTSIDE)
         shown = figures.stated(value, figure.unit)
         return Figure(**words, answer=stated.value, value=shown, reason="", red=figure.compute is None)
 
@@ -420,6 +420,6 @@ def _reasons(
     if found not in (expect, Verdict.OPEN):
         yield f"expected: {expect}; found: {found}"
     for check in checks:
-        if check.contrary or Answer(check.answer) is Answer.NOTHING:
+        if check.contrary or ClaimAnswer(check.answer) is ClaimAnswer.NOTHING:
             yield f"{check.id} is {check.outcome}" + (f": {check.reason}" if check.reason else "")
-    yield from (f"{f.origin}: {f.reason}" for f in read if Answer(f.answer) is Answer.NOTHING)
+    yield from (f"{f.origin}: {f.reason}" for f in read if ClaimAnswer(f.answer) is ClaimAnswer.NOTHING)

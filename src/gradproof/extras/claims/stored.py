@@ -10,11 +10,11 @@ from gradproof.extras.claims import FILE
 if TYPE_CHECKING:
     from gradproof.evidence.record import EvidenceStatus
     from gradproof.extras.claims.document import Claims
-    from gradproof.extras.claims.load import Ledger
+    from gradproof.extras.claims.load import ClaimLedger
     from gradproof.session import Session
 
 
-def ledger_of(session: Session) -> Ledger | None:
+def ledger_of(session: Session) -> ClaimLedger | None:
     """The ledger of a workspace that has one, where every contract was asked for. Raises ContractErrors."""
     if session.options.contracts or not (session.workspace.root / FILE).is_file():
         return None
@@ -23,7 +23,7 @@ def ledger_of(session: Session) -> Ledger | None:
     return load(session.workspace.root, session.checks)
 
 
-def judged(session: Session, ledger: Ledger | None, statuses: Mapping[str, EvidenceStatus]) -> Claims | None:
+def judged(session: Session, ledger: ClaimLedger | None, statuses: Mapping[str, EvidenceStatus]) -> Claims | None:
     """Every claim of a ledger, on evidence that has been read."""
     if ledger is None:
         return None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gradproof.extras.conformance.report import Result
+    from gradproof.extras.conformance.report import KernelResult
 
 SECTIONS = ("elementwise", "reductions", "scatter", "moments", "matmul", "full_runs", "gradients", "special")
 POWERS = tuple(2**k for k in range(1, 13))
@@ -36,7 +36,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str, list[Result]]:
+def sections(o: argparse.Namespace, say: Callable[[KernelResult], Any]) -> Mapping[str, list[KernelResult]]:
     """The rows of every section asked for, in order; each is reported as it comes."""
     from gradproof.extras.conformance import accumulation, elementwise, matmul, reductions
 
@@ -44,7 +44,7 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
     elements = o.elements or (10**6 if full else 10**4)
     counts = (*POWERS, *DIVISORS, 100) if full else (2, 3, 8, 64)
     random = o.count or (elementwise.FULL if full else elementwise.QUICK)
-    run: dict[str, Callable[[], Iterable[Result]]] = {
+    run: dict[str, Callable[[], Iterable[KernelResult]]] = {
         "elementwise": lambda: elementwise.all_rows(device, random, seed),
         "reductions": lambda: reductions.rows(device, full, seed),
         "scatter": lambda: matmul.scatter_rows(device, full, seed),
@@ -54,7 +54,7 @@ def sections(o: argparse.Namespace, say: Callable[[Result], Any]) -> Mapping[str
         "gradients": lambda: accumulation.real_runs(device, (2, 8, 24, 256) if full else (2, 3)),
         "special": lambda: matmul.special_rows(device, full),
     }
-    found: dict[str, list[Result]] = {name: [] for name in SECTIONS if not o.only or name in o.only}
+    found: dict[str, list[KernelResult]] = {name: [] for name in SECTIONS if not o.only or name in o.only}
     for name, rows in found.items():
         for result in run[name]():
             say(result)

@@ -34,8 +34,8 @@ from gradproof.extras.conformance.report import (
     NOT_RUN,
     REFUTED,
     Fact,
-    Result,
-    Row,
+    KernelResult,
+    RowClaim,
     attempted,
     hexadecimal,
     ratio_of,
@@ -176,7 +176,7 @@ def bounds(record: Record, s: Setting) -> Values:
 
 def judge(
     buf: Tensor, record: Record, s: Setting, columns: Callable[[list[int]], list[Bits]], scale: Fraction = Fraction(1)
-) -> Result:
+) -> KernelResult:
     """The outcome of a run; `columns` replays the g_i of further elements, `scale` shrinks the bound for controls."""
     measured, limit = errors(buf, record, s.n), bounds(record, s) * float(scale)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -204,7 +204,8 @@ def judge(
         outcome, reason = ERROR, f"{undecided} elements are too close to their bound to be decided in float64"
     facts: dict[str, Any] = {"n": s.n, "elements": buf.numel(), "exact elements": len(record.chosen) + len(near)}
     facts["largest error"] = float(np.max(measured, initial=0.0)) / s.n
-    return Result(f"buf.add_(g / {s.n}) {s.note}".strip(), s.name, s.device, CLAIM, outcome, buf.numel(), off, first,
+    words = f"buf.add_(g / {s.n}) {s.note}".strip()
+    return KernelResult(words, s.name, s.device, CLAIM, outcome, buf.numel(), off, first,
                   (), max(worst, float(np.max(ratios, initial=0.0))), {}, facts, reason)  # fmt: skip
 
 
@@ -255,11 +256,11 @@ def run(
     gradients: Gradients | None = None,
     note: str = "",
     scale: Fraction = Fraction(1),
-) -> Result:
+) -> KernelResult:
     """One full run; never raises. `gradients`: recorded ones, by number, the same at every call; else drawn."""
     s = Setting(n, gradient, buffer, device, note)
 
-    def made() -> Result:
+    def made() -> KernelResult:
         source = gradients or drawn(n, elements, gradient, buffer, device, seed)
         size = source(0).numel()
         rng = np.random.default_rng([seed, n])
@@ -267,10 +268,10 @@ def run(
         buf, record = accumulate(source, n, gradient, buffer, device, chosen)
         return judge(buf, record, s, lambda places: [to_bits(source(i)[places]) for i in range(n)], scale)
 
-    return attempted(Row(f"buf.add_(g / {n})", s.name, device, CLAIM), made)
+    return attempted(RowClaim(f"buf.add_(g / {n})", s.name, device, CLAIM), made)
 
 
-def all_runs(device: str, counts: Sequence[int], elements: int, seed: int = 0) -> Iterator[Result]:
+def all_runs(device: str, counts: Sequence[int], elements: int, seed: int = 0) -> Iterator[KernelResult]:
     """Every n in `counts` for every pair of formats."""
     return (run(n, gradient, buffer, device, elements, seed) for gradient, buffer in PAIRS for n in counts)
 
@@ -314,7 +315,7 @@ def flat(gradients: Iterable[Tensor | None]) -> Tensor:
 Source = Callable[[int, str, str, float], list[Tensor]]
 
 
-def real_runs(device: str, counts: Iterable[int], source: Source = micro_batches) -> Iterator[Result]:
+def real_runs(device: str, counts: Iterable[int], source: Source = micro_batches) -> Iterator[KernelResult]:
     """Recorded gradients of `source` accumulated in every pair of formats, with loss scaling in 16 bits."""
     for n in counts:
         kept: dict[str, list[Tensor]] = {}
@@ -322,7 +323,7 @@ def real_runs(device: str, counts: Iterable[int], source: Source = micro_batches
             scale = SCALES[gradient]
             if device == "cuda" and not torch.cuda.is_available():
                 name = Setting(n, gradient, buffer, device).name
-                yield Row(f"transformer, n={n}", name, device, CLAIM).result(NOT_RUN, reason=NO_CUDA)
+                yield RowClaim(f"transformer, n={n}", name, device, CLAIM).result(NOT_RUN, reason=NO_CUDA)
                 continue
             if gradient not in kept:
                 kept[gradient] = source(n, gradient, device, scale)

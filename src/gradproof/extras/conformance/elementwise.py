@@ -47,8 +47,8 @@ from gradproof.extras.conformance.report import (
     NOT_RUN,
     REFUTED,
     Fact,
-    Result,
-    Row,
+    KernelResult,
+    RowClaim,
     attempted,
     hexadecimal,
 )
@@ -413,13 +413,13 @@ def distance(got: Bits, want: Bits, name: str) -> npt.NDArray[np.int64]:
     return np.where(nan, np.int64(2**40), np.abs(places[0] - places[1]))
 
 
-def conform(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int = 0) -> Result:
+def conform(op: Operator, dtype: str, device: str, count: int = QUICK, seed: int = 0) -> KernelResult:
     """One row: the operator against its claim, `count` random inputs and every structured one; never raises."""
-    row = Row(op.name, dtype, device, op.claim(dtype, device))
+    row = RowClaim(op.name, dtype, device, op.claim(dtype, device))
     if device not in op.devices or dtype not in op.dtypes:
         return row.result(NOT_RUN, reason="no exact claim is made here; see its row with a bound")
 
-    def made() -> Result:
+    def made() -> KernelResult:
         machine, away = op.machine(dtype, device), op.ulps.get((device, dtype), 0)
         found = outputs(op, dtype, device, count, seed)
         tally = compare(machine, op.program, found, dtype, op.second(dtype, device), away)
@@ -456,6 +456,6 @@ def also(op: Operator, dtype: str, device: str, count: int, seed: int) -> Mappin
     return facts
 
 
-def all_rows(device: str, count: int = QUICK, seed: int = 0) -> Iterator[Result]:
+def all_rows(device: str, count: int = QUICK, seed: int = 0) -> Iterator[KernelResult]:
     """Every elementwise row of a device."""
     return (conform(op, dtype, device, count, seed) for op in OPERATORS for dtype in op.dtypes)

@@ -49,8 +49,8 @@ from gradproof.extras.conformance.report import (
     NOT_RUN,
     REFUTED,
     Fact,
-    Result,
-    Row,
+    KernelResult,
+    RowClaim,
     Trial,
     attempted,
     bounded,
@@ -96,11 +96,11 @@ SWAMPED = {"fp16": (1024, 2048, 4096, 8192), "bf16": (128, 256, 512, 1024, 4096)
 
 def collect(
     operator: str, dtype: str, device: str, claim: str, facts: Callable[[], Iterator[Fact]], **more: Any
-) -> Result:
+) -> KernelResult:
     """A row of facts: REFUTED by the first that differs; never raises."""
-    row = Row(operator, dtype, device, claim)
+    row = RowClaim(operator, dtype, device, claim)
 
-    def judged() -> Result:
+    def judged() -> KernelResult:
         made = list(facts())
         off = [f for f in made if f.got != f.want]
         stated = {f"{f.note} {' '.join(f.inputs)}".strip(): f.got for f in made[:40]}
@@ -147,7 +147,7 @@ def edges(dtype: str) -> dict[str, list[list[float]]]:
     }
 
 
-def edge_rows(device: str) -> list[Result]:
+def edge_rows(device: str) -> list[KernelResult]:
     """Accumulations at the edges, bit for bit."""
 
     def facts(dtype: str, name: str) -> Iterator[Fact]:
@@ -165,7 +165,7 @@ def edge_rows(device: str) -> list[Result]:
     return [replace(r, names=named(lambda x: add(x, 0), r.dtype, device, 1)) if r.mismatches else r for r in made]
 
 
-def negative_zero_in_grad(device: str) -> Result:
+def negative_zero_in_grad(device: str) -> KernelResult:
     """A first gradient of -0.0 keeps its sign in `.grad`, where it is stored, but not in a buffer of zeros."""
 
     def facts() -> Iterator[Fact]:
@@ -181,7 +181,7 @@ def negative_zero_in_grad(device: str) -> Result:
     return collect("-0.0 in .grad", "fp32", device, "stored, not added to zero", facts)
 
 
-def swamping(device: str, counts: dict[str, tuple[int, ...]] | None = None) -> list[Result]:
+def swamping(device: str, counts: dict[str, tuple[int, ...]] | None = None) -> list[KernelResult]:
     """All gradients one, divided by N: the mean is 1, the buffer stops where the sum rounds back to itself."""
 
     def facts(dtype: str, many: tuple[int, ...]) -> Iterator[Fact]:
@@ -196,7 +196,7 @@ def swamping(device: str, counts: dict[str, tuple[int, ...]] | None = None) -> l
     ]
 
 
-def survival(device: str, threshold: Callable[[int, int], tuple[Fraction, bool]] = smallest_survivor) -> Result:
+def survival(device: str, threshold: Callable[[int, int], tuple[Fraction, bool]] = smallest_survivor) -> KernelResult:
     """The closed form at its threshold and one fp32 neighbour to each side, replayed."""
 
     def facts() -> Iterator[Fact]:
@@ -215,7 +215,7 @@ def survival(device: str, threshold: Callable[[int, int], tuple[Fraction, bool]]
     return collect("smallest survivor", "fp16", device, "closed form", facts, thresholds=thresholds)
 
 
-def orders(device: str, n: int, dtype: str, elements: int = 2000, seed: int = 0) -> Result:
+def orders(device: str, n: int, dtype: str, elements: int = 2000, seed: int = 0) -> KernelResult:
     """Division before against division after the accumulation, in one dtype, on uniform gradients.
 
     For N a power of two both give the same bits, because here |g| >= N 2^emin, so that no quotient is subnormal; for
@@ -275,7 +275,7 @@ def _errors(bits: Bits, got: Bits, dtype: str) -> Iterator[Fraction]:
         yield abs(Fraction(float(v)) - exact)
 
 
-def scaler_skips(device: str) -> Result:
+def scaler_skips(device: str) -> KernelResult:
     """GradScaler: a step with an infinite or NaN gradient changes no parameter and halves the scale; the next steps."""
 
     def facts() -> Iterator[Fact]:
@@ -295,7 +295,7 @@ def scaler_skips(device: str) -> Result:
     return collect("GradScaler", "fp32", device, "skips exactly the steps that are not finite", facts)
 
 
-def special_rows(device: str, full: bool = False) -> list[Result]:
+def special_rows(device: str, full: bool = False) -> list[KernelResult]:
     """Every fact of a device."""
     few = None if full else {"fp16": (2048, 4096), "bf16": (256, 512), "fp32": (1024,)}
     found = [*edge_rows(device), negative_zero_in_grad(device), *swamping(device, few)]
@@ -451,17 +451,17 @@ def settings(dtype: str) -> list[Flags]:
     return [Flags(reduced=r, deterministic=d) for r in either for d in either]
 
 
-def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
+def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:
     """The product on a device under default flags, and on CUDA under every flag; NOT_RUN without CUDA."""
     for dtype in DTYPES:
         if device == "cpu":
-            yield _row(Row("matmul", dtype, "cpu", "bound: any order in fp32, rounded once"), Flags(), full, seed)
+            yield _row(RowClaim("matmul", dtype, "cpu", "bound: any order in fp32, rounded once"), Flags(), full, seed)
         for flags in settings(dtype):
-            row = Row("matmul", dtype, "cuda", "bound: what these flags allow", flags.stated(dtype))
+            row = RowClaim("matmul", dtype, "cuda", "bound: what these flags allow", flags.stated(dtype))
             yield _row(row, flags, full, seed)
 
 
-def _row(row: Row, flags: Flags, full: bool, seed: int) -> Result:
+def _row(row: RowClaim, flags: Flags, full: bool, seed: int) -> KernelResult:
     dtype, device = row.dtype, row.device
 
     def made() -> Iterator[Trial]:
@@ -470,7 +470,7 @@ def _row(row: Row, flags: Flags, full: bool, seed: int) -> Result:
             with applied(flags):
                 yield trial(lambda x: (x.unsqueeze(0) @ torch.ones_like(x).unsqueeze(1))[0], dtype, device)
 
-    def judged() -> Result:
+    def judged() -> KernelResult:
         try:
             names = asked(dtype, device, flags)
             facts = repeatable(dtype, device, flags, seed) if device == "cuda" else {}
@@ -556,23 +556,23 @@ def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
                  hexadecimal(runs[0][place], width), stated, MANY)  # fmt: skip
 
 
-def scatter_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
+def scatter_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:
     """Every scattered sum of a device, with deterministic algorithms off and on."""
     for name, scatter in SCATTERS:
         for dtype in DTYPES:
             yield from (scatter_row(name, scatter, dtype, device, full, seed, on) for on in (False, True))
 
 
-def scatter_row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: int, on: bool) -> Result:
+def scatter_row(name: str, scatter: Scatter, dtype: str, device: str, full: bool, seed: int, on: bool) -> KernelResult:
     """One row, with deterministic algorithms on or off; the setting that was there before comes back. Never raises."""
     claim = SCATTER_CLAIM + (", the same bits in 8 runs" if on else "")
-    row = Row(name, dtype, device, claim, {"deterministic": on})
+    row = RowClaim(name, dtype, device, claim, {"deterministic": on})
 
     def one_place(x: Tensor) -> Tensor:
         index = torch.zeros(len(x), dtype=torch.int64, device=device)
         return scatter(torch.zeros(1, dtype=x.dtype, device=device), index, x)
 
-    def judged() -> Result:
+    def judged() -> KernelResult:
         with applied(Flags(deterministic=on)):
             try:
                 again = repeated(scatter, dtype, device, seed)

@@ -49,8 +49,8 @@ from gradproof.extras.conformance.machine import (
     probe,
 )
 from gradproof.extras.conformance.report import (
-    Result,
-    Row,
+    KernelResult,
+    RowClaim,
     Trial,
     bounded,
     each_element,
@@ -299,22 +299,22 @@ def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int
     return each_element(bits, got, a + term, compound_bound(a, term, dtype), exact, dtype, note)
 
 
-def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
+def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:
     """Every reduction row of a device."""
     repeats, count = (40, 10**6) if full else (2, 10**4)
     for dtype in DTYPES:
         for name, reduce, check in REDUCTIONS:
             yield bounded(
-                Row(name, dtype, device, "bound: any order in fp32, rounded once"),
+                RowClaim(name, dtype, device, "bound: any order in fp32, rounded once"),
                 lambda: reduction_trials(reduce, check, dtype, device, repeats, seed),  # noqa: B023
                 lambda: asked(reduce, check, dtype, device),  # noqa: B023
             )
         yield from _steps(dtype, device, repeats, count, seed)
 
 
-def _steps(dtype: str, device: str, repeats: int, count: int, seed: int) -> Iterator[Result]:
-    def row(operator: str, claim: str) -> Row:
-        return Row(operator, dtype, device, claim)
+def _steps(dtype: str, device: str, repeats: int, count: int, seed: int) -> Iterator[KernelResult]:
+    def row(operator: str, claim: str) -> RowClaim:
+        return RowClaim(operator, dtype, device, claim)
 
     yield bounded(
         row("clip_grad_norm_ (norm)", "bound: any order, norm of norms"),
@@ -494,10 +494,10 @@ def adamw_trials(form: str, dtype: str, device: str, count: int, seed: int) -> I
             yield from each_element(case.operands, got[index], want, bound, exacts(t)[index], dtype, note)
 
 
-def adamw_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[Result]:
+def adamw_rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResult]:
     """Every form in every dtype."""
     count = 10**5 if full else 2000
     for form in FORMS:
         for dtype in DTYPES:
-            row = Row(f"AdamW({form}), from moments", dtype, device, ADAMW_CLAIM)
+            row = RowClaim(f"AdamW({form}), from moments", dtype, device, ADAMW_CLAIM)
             yield bounded(row, lambda: adamw_trials(form, dtype, device, count, seed))  # noqa: B023

@@ -43,7 +43,7 @@ class Fact:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class KernelResult:
     """One row: an operator in a dtype on a device under flags, what is claimed of it, and what was found.
 
     `cases`: inputs compared. `mismatches`: of those, how many part from the claim. `names`: what detection calls the
@@ -129,7 +129,7 @@ def plain(value: Any) -> Any:
     return value
 
 
-def document(device: str, mode: str, sections: Mapping[str, Sequence[Result]], **more: Any) -> dict[str, Any]:
+def document(device: str, mode: str, sections: Mapping[str, Sequence[KernelResult]], **more: Any) -> dict[str, Any]:
     """The JSON document of a run; `summary` counts outcomes over every section."""
     rows = [r for results in sections.values() for r in results]
     return {
@@ -147,7 +147,7 @@ def write(path: Path, data: Mapping[str, Any]) -> None:
     write_whole(path, json.dumps(data, indent=1, allow_nan=False) + "\n", durable=False)
 
 
-def table(results: Sequence[Result]) -> str:
+def table(results: Sequence[KernelResult]) -> str:
     """One line a row, for a terminal."""
     lines = []
     for r in results:
@@ -179,7 +179,7 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class RowClaim:
     """What a row says besides what was found."""
 
     operator: str
@@ -188,12 +188,12 @@ class Row:
     claim: str
     flags: Mapping[str, Any] = field(default_factory=dict)
 
-    def result(self, outcome: str, **more: Any) -> Result:
+    def result(self, outcome: str, **more: Any) -> KernelResult:
         """The row with what was found."""
-        return Result(self.operator, self.dtype, self.device, self.claim, outcome, flags=self.flags, **more)
+        return KernelResult(self.operator, self.dtype, self.device, self.claim, outcome, flags=self.flags, **more)
 
 
-def attempted(row: Row, make: Callable[[], Result]) -> Result:
+def attempted(row: RowClaim, make: Callable[[], KernelResult]) -> KernelResult:
     """What is found; NOT_RUN where the device is not there, ERROR where a kernel or its comparison raises."""
     import torch
 
@@ -210,7 +210,9 @@ def raised(e: Exception) -> str:
     return f"{type(e).__name__}: {e}"[:300]
 
 
-def judge(row: Row, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]], shrink: Fraction) -> Result:
+def judge(
+    row: RowClaim, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]], shrink: Fraction
+) -> KernelResult:
     """The outcome of a row: REFUTED by the first error above `shrink` times its bound, ERROR without any trial."""
     worst, off, cases, first = 0.0, 0, 0, None
     for t in trials:
@@ -229,14 +231,14 @@ def judge(row: Row, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]
 
 
 def bounded(
-    row: Row,
+    row: RowClaim,
     trials: Callable[[], Iterable[Trial]],
     names: Callable[[], tuple[str, ...]] = tuple,
     facts: Mapping[str, Any] | None = None,
-) -> Result:
+) -> KernelResult:
     """A row with its control; never raises."""
 
-    def made() -> Result:
+    def made() -> KernelResult:
         seen = list(trials())
         result = replace(judge(row, seen, names, Fraction(1)), facts=dict(facts or {}))
         if result.outcome == HOLDS and judge(row, seen, tuple, CONTROL).outcome != REFUTED:
@@ -246,10 +248,12 @@ def bounded(
     return attempted(row, made)
 
 
-def exactly(row: Row, trials: Callable[[], Iterable[Trial]], control: Callable[[], Iterable[Trial]]) -> Result:
+def exactly(
+    row: RowClaim, trials: Callable[[], Iterable[Trial]], control: Callable[[], Iterable[Trial]]
+) -> KernelResult:
     """A row whose errors must all be zero, with a control that must not; never raises."""
 
-    def made() -> Result:
+    def made() -> KernelResult:
         result = replace(judge(row, trials(), tuple, Fraction(1)), ratio=None)
         if result.outcome == HOLDS and judge(row, control(), tuple, Fraction(1)).outcome != REFUTED:
             return replace(result, outcome=ERROR, reason="the inputs do not tell this kernel from its control")

@@ -25,11 +25,11 @@ STEPS, QUICK = 100, 5
 
 def document(steps: int, device: str) -> Deterministic:
     """Run and compare. Raises GradproofError: GP201 without a reference workspace, GP219 where its files change."""
-    from gradproof.core.schemas.deterministic import PUBLISHED, Deterministic, Run, Sizes, compared
+    from gradproof.core.schemas.deterministic import PUBLISHED, Deterministic, Sizes, TrainingRun, compared
     from gradproof.report.studies import DETERMINISTIC
 
     begun, measure = Begun(DETERMINISTIC), models("sampling.measured")
-    one, two = (Run(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
+    one, two = (TrainingRun(**asdict(measure.measured(size, n, steps, device))) for size, n in SPLITS)
     return Deterministic(
         schema="gradproof-deterministic/1", device="cuda" if device == "cuda" else "cpu",
         device_name=measure.device_name(device), threads=1, sizes=Sizes(**asdict(measure.sizes(device))),

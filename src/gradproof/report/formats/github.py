@@ -12,7 +12,7 @@ from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report, require
 from gradproof.report.formats import markdown
 from gradproof.report.formats.sarif import relative
-from gradproof.report.views import Level, Row, of_nobody, rows
+from gradproof.report.views import CaseRow, Level, of_nobody, rows
 
 MOST = 10
 SUMMARY_BYTES = 1 << 20
@@ -48,7 +48,7 @@ def summary(reports: Sequence[Report]) -> str:
     return data[: SUMMARY_BYTES - len(CUT.encode())].decode("utf-8", "ignore") + CUT
 
 
-def _line(row: Row, more: int) -> str:
+def _line(row: CaseRow, more: int) -> str:
     words = f"{row.title}: {row.words}" + (f" (and {more} more, see the report)" if more else "")
     file = _property(relative(row.file))
     where = f"file={file},line={row.line},col={row.col},title={_property(row.id)}"

@@ -13,7 +13,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped, SystemErr, TestCase, 
 
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report
-from gradproof.report.views import Row, RowStatus, of_nobody, rows
+from gradproof.report.views import CaseRow, RowStatus, of_nobody, rows
 
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _RESULT = {RowStatus.FAILED: Failure, RowStatus.ERROR: Error, RowStatus.SKIPPED: Skipped}
@@ -39,7 +39,7 @@ def render(reports: Sequence[Report]) -> str:
     return (text.decode("utf-8") if isinstance(text, bytes) else text) + "\n"
 
 
-def _case(row: Row) -> TestCase:
+def _case(row: CaseRow) -> TestCase:
     case = TestCase(_clean(row.id), _clean(f"{row.contract}.{row.id.partition('@')[0]}"), row.seconds)
     if row.status is not RowStatus.PASSED:
         result = _RESULT[row.status](_clean(row.words), row.outcome)

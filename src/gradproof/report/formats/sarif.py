@@ -16,7 +16,7 @@ from urllib.parse import quote
 from gradproof import __version__
 from gradproof.core.outcome import NO_WORKSPACE
 from gradproof.report.consistency import Report
-from gradproof.report.views import Row, of_nobody, rows
+from gradproof.report.views import CaseRow, of_nobody, rows
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 MOST = 25_000
@@ -54,7 +54,7 @@ def _invocation(report: Report) -> dict[str, Any]:
     } | ({"toolConfigurationNotifications": stated} if stated else {})
 
 
-def _result(row: Row, index: int) -> dict[str, Any]:
+def _result(row: CaseRow, index: int) -> dict[str, Any]:
     place = {
         "artifactLocation": {"uri": _uri(row.file)},
         "region": {"startLine": row.line, "startColumn": row.col},

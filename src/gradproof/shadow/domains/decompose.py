@@ -20,7 +20,7 @@ from gradproof.shadow.algebra import Value, lift
 from gradproof.shadow.domains.interpreter import Interpreter, Memory
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.ops.table import Path, Row
+from gradproof.shadow.ops.table import OperatorRow, Path
 from gradproof.shadow.tape import FLOATS, Const, Entry, Init, Ref
 
 
@@ -37,7 +37,7 @@ class Pieces:
 
 
 def decompose(
-    entry: Entry, integers: Mapping[Ref, Any] | None = None, table: Mapping[str, Row] | None = None
+    entry: Entry, integers: Mapping[Ref, Any] | None = None, table: Mapping[str, OperatorRow] | None = None
 ) -> Pieces | None:
     """The pieces of an operator, or None where torch ships no decomposition that could be followed.
 
@@ -55,7 +55,7 @@ class Decomposer:
     roundings, so that the rounding domain gets no answer.
     """
 
-    def __init__(self, table: Mapping[str, Row] | None = None) -> None:
+    def __init__(self, table: Mapping[str, OperatorRow] | None = None) -> None:
         self.table = table
         self.used: dict[str, int] = {}
 
@@ -157,7 +157,7 @@ def name_of(dtype: torch.dtype) -> str:
 class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notes the operators on tracked storages; what has no row is decomposed."""
 
-    def __init__(self, entry: Entry, table: Mapping[str, Row] | None = None) -> None:
+    def __init__(self, entry: Entry, table: Mapping[str, OperatorRow] | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.entry, self.table = entry, table
         self.pieces = Pieces()
@@ -287,7 +287,7 @@ class Placeholders:
         return self.made[ref]
 
 
-def trace(entry: Entry, integers: dict[Ref, Any], table: Mapping[str, Row] | None = None) -> Pieces | None:
+def trace(entry: Entry, integers: dict[Ref, Any], table: Mapping[str, OperatorRow] | None = None) -> Pieces | None:
     """The pieces of an operator; None where there is no decomposition, or none that could be followed."""
     func = operator(entry.op)
     spec = None if func is None else spec_of(func)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
-from gradproof.shadow.ops.table import Ops, Path, Row
+from gradproof.shadow.ops.table import OperatorRow, Ops, Path
 from gradproof.shadow.streams import in_order, sample_axis
 from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape, held_in
 
@@ -168,7 +168,7 @@ class Interpreter:
     def __init__(
         self,
         domain: Domain,
-        table: Mapping[str, Row] | None = None,
+        table: Mapping[str, OperatorRow] | None = None,
         havoc: Havoc | None = None,
         rename: Callable[[Source], Source] = lambda source: source,
         follow: Sequence[Event] = (),

@@ -27,7 +27,7 @@ EXACT = frozenset({torch.bool, torch.int32, torch.int64, torch.float32, torch.fl
 
 
 @dataclass(slots=True)
-class Ledger:
+class CountLedger:
     """What the marks of one recording rest on.
 
     `reads`: places on the tape at which a marked number left for Python. `now`: the place on the tape.
@@ -85,7 +85,7 @@ class Marks:
     """The marks of a `Const`, one an element, and the ledger of its recording."""
 
     marks: Array
-    ledger: Ledger
+    ledger: CountLedger
 
 
 @lru_cache(maxsize=1 << 18)
@@ -148,7 +148,7 @@ def some(marks: Array) -> bool:
 class Call:
     """One operator with a marked argument, after it ran."""
 
-    ledger: Ledger
+    ledger: CountLedger
     spec: Spec
     func: Any
     args: Any

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gradproof.shadow.algebra import Array, Beyond, Parts
-from gradproof.shadow.domains.terms import Atom, Coefficient, Poly, Pool, Truth
+from gradproof.shadow.domains.terms import Atom, Coefficient, Poly, TermPool, Truth
 from gradproof.shadow.tape import Source
 
 Floats64 = NDArray[np.float64]
@@ -256,7 +256,7 @@ class Raw:
 class Compiler:
     """Turns terms of a `Pool` or of `Raw` into a `Program`; each shared term once."""
 
-    def __init__(self, pool: Pool | Raw) -> None:
+    def __init__(self, pool: TermPool | Raw) -> None:
         self.pool = pool
         self.steps: list[Step] = []
         self.places: dict[Any, int] = {}
@@ -285,7 +285,7 @@ class Compiler:
         return self._emitted[step]
 
     def _factors(self, monomial: int) -> list[tuple[Atom, int]]:
-        assert isinstance(self.pool, Pool)
+        assert isinstance(self.pool, TermPool)
         return [(self.pool.atoms[i], n) for i, n in self.pool.monomials[monomial]]
 
     def _below(self, node: Any) -> list[Any]:

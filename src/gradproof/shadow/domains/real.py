@@ -21,7 +21,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Array, Beyond, Parts
 from gradproof.shadow.domains.programs import Raw
-from gradproof.shadow.domains.terms import Pool
+from gradproof.shadow.domains.terms import TermPool
 from gradproof.shadow.tape import Source
 
 # -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
@@ -131,7 +131,7 @@ class Reals:
     name = "real"
 
     def __init__(self, *, raw: bool = False, snap: Snap | None = None) -> None:
-        self.pool: Any = Raw() if raw else Pool()
+        self.pool: Any = Raw() if raw else TermPool()
         self.snap = snap
         self.recorded: dict[str, float] = {}
 

@@ -20,7 +20,7 @@ from gradproof.shadow.domains.enclosure import LEAST, WIDE, below
 from gradproof.shadow.domains.rounding import ERF, SLACK, ULPS, Rounding, size_of
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.rows.common import power
-from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule, names
+from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Rule, names
 
 FAR = 120.0
 """A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""
@@ -296,7 +296,9 @@ def unknown(op: str) -> Rule:
     return refused
 
 
-def table(rows: Mapping[str, Row] | None = None, extra: Mapping[str, Rule] | None = None) -> dict[str, Row]:
+def table(
+    rows: Mapping[str, OperatorRow] | None = None, extra: Mapping[str, Rule] | None = None
+) -> dict[str, OperatorRow]:
     """The operator table for the rounding domain: special rows, covered rows, and refusals for all the rest.
 
     `extra` are rules of your own by operator, which you answer for; they win.
@@ -307,11 +309,11 @@ def table(rows: Mapping[str, Row] | None = None, extra: Mapping[str, Rule] | Non
     rules = {**SPECIAL, **(extra or {})}
     made = {op: _row(row, rules) for op, row in rows.items()}
     for op, rule in rules.items():
-        made.setdefault(op, Row(op, rule, (), __name__))
+        made.setdefault(op, OperatorRow(op, rule, (), __name__))
     return made
 
 
-def _row(row: Row, rules: Mapping[str, Rule]) -> Row:
+def _row(row: OperatorRow, rules: Mapping[str, Rule]) -> OperatorRow:
     found: Callable[..., Any] | None = next((rules[name] for name in names(row.op) if name in rules), None)
     if found is None and not any(name in COVERED for name in names(row.op)):
         found = unknown(row.op)

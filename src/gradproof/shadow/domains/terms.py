@@ -96,7 +96,7 @@ POWER_LIMIT = 8
 """Largest whole exponent that `pow` multiplies out; beyond it, `pow` is a function like the others."""
 
 
-class Pool:
+class TermPool:
     """The terms of one proof: constructors in normal form."""
 
     def __init__(self) -> None:

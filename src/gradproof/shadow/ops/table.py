@@ -68,7 +68,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class OperatorRow:
     """One row: the operator's name, its rule, and the examples that test it."""
 
     op: str
@@ -130,7 +130,7 @@ class Ops:
         return value if probe is None else probe(name, value, self.entry)
 
 
-TABLE: dict[str, Row] = {}
+TABLE: dict[str, OperatorRow] = {}
 
 
 def register(*ops: str, examples: Iterable[Example] = ()) -> Callable[[Rule], Rule]:
@@ -143,7 +143,7 @@ def register(*ops: str, examples: Iterable[Example] = ()) -> Callable[[Rule], Ru
     def added(rule: Rule) -> Rule:
         for op in ops:
             _refuse(op, carried)
-            TABLE[op] = Row(op, rule, carried, rule.__module__)
+            TABLE[op] = OperatorRow(op, rule, carried, rule.__module__)
         return rule
 
     return added

@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.ruling import Ruling, Watched
+from gradproof.shadow.protocol.ruling import Watched, WatchRuling
 from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.recorder import Recorder
@@ -104,7 +104,7 @@ class Watch:
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
         watched = Watched(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
-        return Ruling(watched).verification()
+        return WatchRuling(watched).verification()
 
 
 class Counting:

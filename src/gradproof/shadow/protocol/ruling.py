@@ -107,7 +107,7 @@ class Watched:
     arrivals: Mapping[int, Arrival]
 
 
-class Ruling:
+class WatchRuling:
     """What the events of one watched run decide."""
 
     def __init__(self, watch: Watched) -> None:
@@ -133,7 +133,7 @@ class Ruling:
         sizes = [w.count if w.count < self.n and i not in early else self.n for i, w in enumerate(counts)]
         return sizes + [self.n] * MORE
 
-    def _early(self, counts: list[Window], i: int) -> bool:
+    def _early(self, counts: list[WatchedWindow], i: int) -> bool:
         """Whether a short window is no tail: it stands beside another one, and nothing lies between them.
 
         That is so where the batches went on in one pass over a data loader, and where both have one micro-batch: an
@@ -152,7 +152,7 @@ class Ruling:
                 return True
         return False
 
-    def _multiple(self, counts: list[Window]) -> bool:
+    def _multiple(self, counts: list[WatchedWindow]) -> bool:
         """Several backward passes a micro-batch, with tails; which they are is not known."""
         most = max((w.count for w in counts), default=0)
         short = [w.count < most for w in counts]
@@ -517,7 +517,7 @@ class Ruling:
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class WatchedWindow:
     """A complete window: its backward passes, the first and the last of them, and whether an epoch ended with it.
 
     `forwards` are the forward passes before each backward pass; 0 where none was seen. `batches` of a data loader were
@@ -550,7 +550,7 @@ def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
     return last.iteration is following.iteration and following.read > last.read
 
 
-def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[Window]:
+def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[WatchedWindow]:
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
@@ -568,7 +568,7 @@ def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[Window]:
     return [_window(w, watch, ends[i], starts[i + 1], places[i]) for i, w in enumerate(windows)]
 
 
-def _window(passes: list[int], watch: Watched, before: int, following: int, place: Place) -> Window:
+def _window(passes: list[int], watch: Watched, before: int, following: int, place: Place) -> WatchedWindow:
     """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
     seen = [watch.arrivals.get(number) for number in passes]
     last, after = seen[-1], watch.arrivals.get(following)
@@ -583,7 +583,9 @@ def _window(passes: list[int], watch: Watched, before: int, following: int, plac
     shown = (shown and known[0].iteration is not None) or watch.monitor.epoch_batches is not None
     simple = set(forwards) == {1} and not any(a.again for a in known)
     read = max(read, 0)
-    return Window(len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, place, shown, simple)
+    return WatchedWindow(
+        len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, place, shown, simple
+    )
 
 
 def batches(first: Arrival | None, last: Arrival | None) -> int:

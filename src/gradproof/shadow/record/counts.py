@@ -30,8 +30,8 @@ from gradproof.shadow.domains.marks import (
     EXACT,
     Call,
     Count,
+    CountLedger,
     Given,
-    Ledger,
     Mark,
     Marks,
     Unknown,
@@ -197,7 +197,7 @@ def inverted(call: Call) -> Array | None:
     return elements(lambda c: reciprocal(call.ledger, c), call.expression(0))
 
 
-def reciprocal(ledger: Ledger, one: Count) -> Count:
+def reciprocal(ledger: CountLedger, one: Count) -> Count:
     """A variable of degree one, whose own degree is kept. Raises Beyond at zero."""
     if not one.residue:
         raise Beyond("a division by zero")
@@ -353,7 +353,7 @@ class Counts:
 
     def __init__(self, storages: Storages, items: Sequence[Any]) -> None:
         self.storages, self.items = storages, items
-        self.ledger = Ledger()
+        self.ledger = CountLedger()
         self.table: dict[int, Marked] = {}
         self.numbers = count()
         self.sweep = SWEEP

@@ -19,7 +19,7 @@ WANTED = ("backward", "step", "stepped", "end", "loss", "item")
 
 
 @dataclass(slots=True)
-class Window:
+class ReadWindow:
     """One accumulation window of a reading."""
 
     roots: list[Observation] = field(default_factory=list)
@@ -41,16 +41,16 @@ class Window:
         return self.steps[0].event.place if self.steps else NOWHERE
 
 
-def windows(observations: Sequence[Observation]) -> list[Window]:
+def windows(observations: Sequence[Observation]) -> list[ReadWindow]:
     """The windows of a reading; backward passes without a step after them make a last window without steps."""
-    found: list[Window] = []
-    current = Window()
+    found: list[ReadWindow] = []
+    current = ReadWindow()
     for seen in observations:
         kind = seen.event.kind
         if kind == "backward":
             if current.steps:
                 found.append(current)
-                current = Window()
+                current = ReadWindow()
             current.roots.append(seen)
         elif kind == "step" and not seen.event.detail.get("skipped"):
             current.steps.append(seen)
@@ -112,7 +112,7 @@ def pairs(ours: Reading, full: Reading) -> Pairs:
     return found
 
 
-def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Window]]) -> None:
+def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[ReadWindow]]) -> None:
     """The losses that the function returned, or the roots of its backward passes: of a function that returns none, or
     one for each micro-batch, for which the full batch has no counterpart."""
     stated = [[o for o in r.observations if o.event.kind == "loss" and o.values] for r in (ours, full)]
@@ -128,7 +128,7 @@ def _losses(found: Pairs, ours: Reading, full: Reading, stepped: list[list[Windo
             found.quantities.append(Quantity("loss", index, "root", a_loss, b_loss, place, "backward"))
 
 
-def _stated(found: Pairs, stated: Observation, full: list[Window]) -> None:
+def _stated(found: Pairs, stated: Observation, full: list[ReadWindow]) -> None:
     """Where the first returned loss of the full batch is the root of its window, the others must be that too."""
     names = sorted(stated.values)
     roots = [window.loss() for window in full]
@@ -147,7 +147,7 @@ def identical(a: Value | None, b: Value | None) -> bool:
     return bool(a.parts[0].reshape(-1)[0] == b.parts[0].reshape(-1)[0])
 
 
-def _window(found: Pairs, index: int, ours: Window, full: Window) -> None:
+def _window(found: Pairs, index: int, ours: ReadWindow, full: ReadWindow) -> None:
     for a, b in zip(ours.steps, full.steps, strict=False):
         _tensors(found, "grad", index, a, b, "grad/")
         _tensors(found, "weights", index, a, b, "param/")

@@ -35,7 +35,7 @@ from gradproof.shadow.result import ALL_INPUTS, PROBABLE, Verification
 from gradproof.shadow.tape import Entry, Ref, Tape
 from gradproof.shadow.verify.compare import Pairs, Quantity, pairs, wanted
 from gradproof.shadow.verify.obligations import Decision
-from gradproof.shadow.verify.recordings import Session
+from gradproof.shadow.verify.recordings import StepRecordings
 
 Pair = tuple[str, Value, Value]
 Make = Callable[[Domain], tuple[Sequence[Pair], Sequence[Value]]]
@@ -57,7 +57,7 @@ TARGET = 2.0**-40
 """Error probability at which `equal_field` stops evaluating."""
 
 
-class Kind(StrEnum):
+class DecisionKind(StrEnum):
     """What was found. Only EQUAL is a proof; CONSTANTS is one with the constants read as `Answer.constants` says."""
 
     EQUAL = "equal"
@@ -67,7 +67,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Answer:
+class Equality:
     """What was found, how, and about which of the pairs.
 
     `how`: normal form, z3, floats, field. `names`: the pairs that differ, or of which nothing is known. `assignment`:
@@ -76,7 +76,7 @@ class Answer:
     between the two. `ratios`: ours / full by pair, where it is one rational for all elements.
     """
 
-    kind: Kind
+    kind: DecisionKind
     how: str
     names: list[str] = field(default_factory=list)
     reason: str = ""
@@ -111,30 +111,30 @@ def _distinct(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def equal_real(pairs: Sequence[Pair], conditions: Sequence[Value] = (), seconds: float = 10.0) -> Answer:
+def equal_real(pairs: Sequence[Pair], conditions: Sequence[Value] = (), seconds: float = 10.0) -> Equality:
     """Prove that each pair (name, ours, full) is equal elementwise wherever the conditions hold and no divisor is 0.
 
     Every Value must come of one `Reals`. EQUAL is for all real leaves; DIFFERENT has an assignment; all else is UNKNOWN
     with a reason, infinities and NAN among the values included. Raises ValueError for pairs of different shape or pool.
     """
     if not pairs:
-        return Answer(Kind.UNKNOWN, "", reason="nothing to compare")
+        return Equality(DecisionKind.UNKNOWN, "", reason="nothing to compare")
     elements = list(_elements(pairs))
     special = [e.name for e in elements if isinstance(e.ours, Special) or isinstance(e.full, Special)]
     if special:
-        return Answer(Kind.UNKNOWN, "", _distinct(special), "a value that is no real number")
+        return Equality(DecisionKind.UNKNOWN, "", _distinct(special), "a value that is no real number")
     rest = list({(e.ours, e.full): e for e in elements if e.ours is not e.full}.values())
     if not rest:
-        return Answer(Kind.EQUAL, "normal form")
+        return Equality(DecisionKind.EQUAL, "normal form")
     domain = pairs[0][1].domain
     assert isinstance(domain, Reals)
     taken = [c for condition in conditions for c in condition.parts[0].ravel().tolist()]
     compiled = Compiler(domain.pool).compile([*(e.ours for e in rest), *(e.full for e in rest), *taken])
     differing = [e.name for e in elements if e.ours is not e.full]
     found = _floats(compiled, rest, domain.recorded)
-    if found.kind is Kind.DIFFERENT:
+    if found.kind is DecisionKind.DIFFERENT:
         return replace(found, names=_distinct(differing), ratios=_ratios(pairs))
-    if found.kind is Kind.UNKNOWN:
+    if found.kind is DecisionKind.UNKNOWN:
         return replace(found, names=_distinct(differing))
     return replace(_solver(compiled, len(rest), seconds), names=_distinct(differing))
 
@@ -151,7 +151,7 @@ def _points(recorded: Mapping[str, float]) -> Iterator[dict[str, float]]:
         yield {name: size * v * float(a) for (name, v), a in zip(recorded.items(), noise, strict=True)}
 
 
-def _floats(program: Program, rest: Sequence[Open], recorded: Mapping[str, float]) -> Answer:
+def _floats(program: Program, rest: Sequence[Open], recorded: Mapping[str, float]) -> Equality:
     """DIFFERENT with a point, EQUAL (the conditions hold somewhere, and no difference was found), or UNKNOWN."""
     n, witnessed = len(rest), False
     for point in _points(recorded):
@@ -168,25 +168,29 @@ def _floats(program: Program, rest: Sequence[Open], recorded: Mapping[str, float
             if abs(ours.value - full.value) > CERTAIN * (ours.error + full.error):
                 reason = f"{element.name}: {ours.value:.9g} instead of {full.value:.9g}"
                 sides = (ours.value, full.value)
-                return Answer(Kind.DIFFERENT, "floats", assignment=point, sides=sides, reason=reason)
+                return Equality(DecisionKind.DIFFERENT, "floats", assignment=point, sides=sides, reason=reason)
     if witnessed:
-        return Answer(Kind.EQUAL, "floats")
-    return Answer(Kind.UNKNOWN, "floats", reason="no point was found at which the path is taken")
+        return Equality(DecisionKind.EQUAL, "floats")
+    return Equality(DecisionKind.UNKNOWN, "floats", reason="no point was found at which the path is taken")
 
 
-def _solver(program: Program, n: int, seconds: float) -> Answer:
+def _solver(program: Program, n: int, seconds: float) -> Equality:
     from gradproof.arith import smt
 
     if len(program.steps) > MOST_STEPS:
         reason = f"{len(program.steps)} steps of terms, more than the bound of {MOST_STEPS} for the solver"
-        return Answer(Kind.UNKNOWN, "z3", reason=reason)
+        return Equality(DecisionKind.UNKNOWN, "z3", reason=reason)
     places = program.outputs
     pairs = list(zip(places[:n], places[n : 2 * n], strict=True))
     reply = smt.prove_equal(program.steps, pairs, places[2 * n :], seconds)
-    if reply.answer is smt.Answer.UNSAT:
-        return Answer(Kind.EQUAL, "z3")
-    why = "the terms differ, but no point was found at which their values do" if reply.answer is smt.Answer.SAT else ""
-    return Answer(Kind.UNKNOWN, "z3", reason=why or f"z3: {reply.answer} {reply.reason}".strip())
+    if reply.answer is smt.SolverAnswer.UNSAT:
+        return Equality(DecisionKind.EQUAL, "z3")
+    why = (
+        "the terms differ, but no point was found at which their values do"
+        if reply.answer is smt.SolverAnswer.SAT
+        else ""
+    )
+    return Equality(DecisionKind.UNKNOWN, "z3", reason=why or f"z3: {reply.answer} {reply.reason}".strip())
 
 
 def _ratios(pairs: Sequence[Pair]) -> dict[str, Fraction]:
@@ -210,7 +214,7 @@ def _ratio(ours: Any, full: Any) -> Fraction | None:
     return factor if same else None
 
 
-def equal_field(make: Make, *, evaluations: int = 4, seed: int = 0, snap: Snap | None = None) -> Answer:
+def equal_field(make: Make, *, evaluations: int = 4, seed: int = 0, snap: Snap | None = None) -> Equality:
     """Test in the field: `make` interprets both runs in a domain and gives the pairs; it is called once a point.
 
     EQUAL carries the probability that it is wrong (`Field.failure_bound`). DIFFERENT means that the two sides are
@@ -225,7 +229,7 @@ def equal_field(make: Make, *, evaluations: int = 4, seed: int = 0, snap: Snap |
         pairs, _ = make(domain)
         made += 1
         found = _compared(domain, pairs)
-        if found is not None and found.kind is Kind.UNKNOWN:
+        if found is not None and found.kind is DecisionKind.UNKNOWN:
             return found
         if found is not None:
             found = replace(found, error=domain.failure_bound(1))
@@ -237,17 +241,19 @@ def equal_field(make: Make, *, evaluations: int = 4, seed: int = 0, snap: Snap |
             continue
         coincidences.add(domain.coincidences())
         if len(coincidences) > 1:
-            return Answer(Kind.UNKNOWN, "field", reason="hashed arguments coincide at one point and not at another")
+            return Equality(
+                DecisionKind.UNKNOWN, "field", reason="hashed arguments coincide at one point and not at another"
+            )
         error = min(error, domain.failure_bound(made))
     if seen:
         return last
-    return Answer(Kind.EQUAL, "field", error=error)
+    return Equality(DecisionKind.EQUAL, "field", error=error)
 
 
-def _compared(domain: Field, pairs: Sequence[Pair]) -> Answer | None:
+def _compared(domain: Field, pairs: Sequence[Pair]) -> Equality | None:
     """None when all pairs are equal at this point."""
     if not pairs:
-        return Answer(Kind.UNKNOWN, "field", reason="nothing to compare")
+        return Equality(DecisionKind.UNKNOWN, "field", reason="nothing to compare")
     unequal, lost = [], []
     for name, ours, full in pairs:
         if ours.shape != full.shape or ours.domain is not domain or full.domain is not domain:
@@ -261,8 +267,10 @@ def _compared(domain: Field, pairs: Sequence[Pair]) -> Answer | None:
             if side.size and not side.truth:
                 domain.count.observed = max(domain.count.observed, float(side.parts[1].max()))
     if lost:
-        return Answer(Kind.UNKNOWN, "field", lost, "a value that is no number, or a division by 0 at the random point")
-    return Answer(Kind.DIFFERENT, "field", unequal, "the terms differ") if unequal else None
+        return Equality(
+            DecisionKind.UNKNOWN, "field", lost, "a value that is no number, or a division by 0 at the random point"
+        )
+    return Equality(DecisionKind.DIFFERENT, "field", unequal, "the terms differ") if unequal else None
 
 
 def _field_ratios(pairs: Sequence[Pair]) -> dict[str, Fraction]:
@@ -280,7 +288,7 @@ def _field_ratios(pairs: Sequence[Pair]) -> dict[str, Fraction]:
     return found
 
 
-def up_to_constants(make: Make, *, domain: str = "real", seconds: float = 10.0, seed: int = 0) -> Answer:
+def up_to_constants(make: Make, *, domain: str = "real", seconds: float = 10.0, seed: int = 0) -> Equality:
     """Whether the runs are equal once float constants are read as the rationals that they may stand for (`Snap`).
 
     CONSTANTS lists every constant that was read otherwise than written, by at most `bound` relative each: it says
@@ -292,24 +300,24 @@ def up_to_constants(make: Make, *, domain: str = "real", seconds: float = 10.0, 
         answer = equal_real(*make(Reals(snap=snap)), seconds)
     else:
         answer = equal_field(make, seed=seed, snap=snap)
-    if answer.kind is not Kind.EQUAL or not snap.changed:
+    if answer.kind is not DecisionKind.EQUAL or not snap.changed:
         return answer
-    return replace(answer, kind=Kind.CONSTANTS, constants=dict(snap.changed), bound=snap.bound())
+    return replace(answer, kind=DecisionKind.CONSTANTS, constants=dict(snap.changed), bound=snap.bound())
 
 
-def decide(make: Make, *, domain: str = "real", seconds: float = 10.0, seed: int = 0) -> Answer:
+def decide(make: Make, *, domain: str = "real", seconds: float = 10.0, seed: int = 0) -> Equality:
     """The whole question: EQUAL, else CONSTANTS, else what the first attempt found.
 
     A difference is believed only when reading the constants as rationals does not remove it.
     """
     answer = equal_real(*make(Reals()), seconds) if domain == "real" else equal_field(make, seed=seed)
-    if answer.kind is Kind.EQUAL:
+    if answer.kind is DecisionKind.EQUAL:
         return answer
     second = up_to_constants(make, domain=domain, seconds=seconds, seed=seed)
-    return second if second.kind is Kind.CONSTANTS else answer
+    return second if second.kind is DecisionKind.CONSTANTS else answer
 
 
-Decider = Callable[[Session, Verification], Decision]
+Decider = Callable[[StepRecordings, Verification], Decision]
 SEEDS = (0, 1, 2)
 """Random points that are tried when a divisor is zero at the one before."""
 MOST_OPERATIONS = 150_000
@@ -323,7 +331,7 @@ MOST_ERROR = 2.0**-20
 class Asked:
     """One interpretation of both runs: the quantities by name, and the conditions on their paths."""
 
-    session: Session
+    session: StepRecordings
     made: Verification
     quantities: dict[str, Quantity] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
@@ -370,22 +378,22 @@ def _once(texts: list[str], text: str) -> None:
         texts.append(text)
 
 
-def by_field(session: Session, made: Verification) -> Decision:
+def by_field(session: StepRecordings, made: Verification) -> Decision:
     """The field domain, at the first of `SEEDS` where every value is a number."""
     asked, decision = Asked(session, made), Decision("field", PROBABLE)
 
-    def ask(snap: Snap | None) -> Answer:
-        answer = Answer(Kind.UNKNOWN, "field", reason="not asked")
+    def ask(snap: Snap | None) -> Equality:
+        answer = Equality(DecisionKind.UNKNOWN, "field", reason="not asked")
         for seed in SEEDS:
             answer = equal_field(asked.make, seed=seed, snap=snap)
-            if answer.kind is not Kind.UNKNOWN:
+            if answer.kind is not DecisionKind.UNKNOWN:
                 return answer
         return answer
 
     return _settled(decision, asked, ask)
 
 
-def by_real(session: Session, made: Verification) -> Decision:
+def by_real(session: StepRecordings, made: Verification) -> Decision:
     """The real domain: a proof for all values of the leaves on the recorded path."""
     asked, decision = Asked(session, made), Decision("real", ALL_INPUTS)
     size = max(size_of(r.tape) for r in (*session.ours, *session.full))
@@ -446,10 +454,10 @@ def _asked_one_by_one(
             decision.unknown.append((quantity, Outcome.UNKNOWN, "not asked: another difference was found first"))
             continue
         answer = equal_real([pair], conditions, SECONDS / 4)
-        if answer.kind is Kind.EQUAL:
+        if answer.kind is DecisionKind.EQUAL:
             decision.equal.append(quantity)
             decision.error_bound = "normal form and z3"
-        elif answer.kind is Kind.DIFFERENT:
+        elif answer.kind is DecisionKind.DIFFERENT:
             settled.add(quantity.group)
             decision.apart.append(quantity)
             assignment = answer.assignment or {}
@@ -458,13 +466,13 @@ def _asked_one_by_one(
             decision.unknown.append((quantity, Outcome.UNKNOWN, answer.reason))
 
 
-def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Answer]) -> Decision:
+def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Equality]) -> Decision:
     """Ask, and ask again about what differs with the constants snapped."""
     try:
         first = ask(None)
         quantities, decision.missing = dict(asked.quantities), list(asked.missing)
         snap = Snap()
-        second = first if first.kind is Kind.EQUAL else ask(snap)
+        second = first if first.kind is DecisionKind.EQUAL else ask(snap)
     except NoRow as error:
         decision.unknown.append((None, Outcome.OPAQUE, str(error)))
         return decision
@@ -484,8 +492,8 @@ def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Answ
     for name in open_now:
         if name not in still and snap.changed:
             decision.constants.append((quantities[name], words_of(snap)))
-        elif second.kind is Kind.UNKNOWN or first.kind is Kind.UNKNOWN:
-            why = first.reason if first.kind is Kind.UNKNOWN else second.reason
+        elif second.kind is DecisionKind.UNKNOWN or first.kind is DecisionKind.UNKNOWN:
+            why = first.reason if first.kind is DecisionKind.UNKNOWN else second.reason
             decision.unknown.append((quantities[name], Outcome.UNKNOWN, why))
         else:
             decision.apart.append(quantities[name])
@@ -494,9 +502,9 @@ def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Answ
     return decision
 
 
-def _names(answer: Answer, quantities: Mapping[str, Quantity]) -> list[str]:
+def _names(answer: Equality, quantities: Mapping[str, Quantity]) -> list[str]:
     """The pairs that an answer leaves open; an answer that names none but is no equality leaves all open."""
-    if answer.kind is Kind.EQUAL:
+    if answer.kind is DecisionKind.EQUAL:
         return []
     return [name for name in quantities if name in answer.names] or list(quantities)
 

@@ -23,7 +23,7 @@ from gradproof.shadow.record.run import Recording
 from gradproof.shadow.tape import Event, Place, Ref, Source
 from gradproof.shadow.verify.compare import windows
 from gradproof.shadow.verify.decide import size_of
-from gradproof.shadow.verify.recordings import Session, batch_norm
+from gradproof.shadow.verify.recordings import StepRecordings, batch_norm
 
 Names = frozenset[str]
 
@@ -46,7 +46,7 @@ class Mixed(Field):
         return (*made, *super().leaf(source, shape, value)[2:])
 
 
-def interacting(session: Session) -> Place | None:
+def interacting(session: StepRecordings) -> Place | None:
     """Where the samples of the full batch interact; None where they do not, or where it cannot be found out."""
     known = batch_norm(session.full[0].tape)
     if known is not None:
@@ -59,7 +59,7 @@ def interacting(session: Session) -> Place | None:
         return None
 
 
-def _mixed(session: Session) -> Place | None:
+def _mixed(session: StepRecordings) -> Place | None:
     found = data_of_roots(session, session.ours)
     groups = found[0] if found else []
     for a, b in pairwise(groups):
@@ -74,7 +74,7 @@ def _mixed(session: Session) -> Place | None:
     return None
 
 
-def data_of_roots(session: Session, recordings: Sequence[Recording]) -> list[list[Names]]:
+def data_of_roots(session: StepRecordings, recordings: Sequence[Recording]) -> list[list[Names]]:
     """The data elements on which each root depends beyond the weights, window by window, micro-batch by micro-batch.
 
     A weight that was stepped depends on the data of the windows before; what a window shares with all later ones
@@ -116,7 +116,7 @@ class Cut(Interpreter):
 AGAIN = "reads all data of the window before it once more, and further ones"
 
 
-def data_differ(session: Session) -> tuple[str, str]:
+def data_differ(session: StepRecordings) -> tuple[str, str]:
     """How the windows' data are not those of the full batch, or not new from window to window; else nothing.
 
     The second text says why it was not looked at which window reads what, where it was not.
@@ -139,7 +139,7 @@ def data_differ(session: Session) -> tuple[str, str]:
     return _restarted(session, theirs), "" if any(theirs) else "no number of the data was seen to reach a loss"
 
 
-def _restarted(session: Session, windows_: Sequence[Names]) -> str:
+def _restarted(session: StepRecordings, windows_: Sequence[Names]) -> str:
     """Every window reads the same data although there are more: a loader that begins anew."""
     if len(windows_) < 2 or not windows_[0] or any(w != windows_[0] for w in windows_):
         return ""
@@ -158,7 +158,7 @@ def _roots(event: Event) -> bool:
     return event.kind in ("backward", "step", "stepped") and bool(event.refs)
 
 
-def _loss(session: Session, chosen: Names) -> int | None:
+def _loss(session: StepRecordings, chosen: Names) -> int | None:
     """The first window's loss of the full batch as a residue."""
     reading = session.read(Mixed(chosen), session.full, _roots)[0]
     first = windows(reading.observations)[:1]

@@ -28,7 +28,7 @@ from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
 from gradproof.shadow.domains.marks import (
     POISON,
     Count,
-    Ledger,
+    CountLedger,
     Marks,
     Rest,
     Symbolic,
@@ -39,12 +39,12 @@ from gradproof.shadow.domains.marks import (
 )
 from gradproof.shadow.domains.weight import PRIME, inverse, rational
 from gradproof.shadow.ops.rows.losses import MEAN, NONE, rows_of
-from gradproof.shadow.ops.table import Ops, Row
+from gradproof.shadow.ops.table import OperatorRow, Ops
 from gradproof.shadow.result import Result
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Place, Ref, Source, Tape, held_in
 from gradproof.shadow.verify.compare import windows
 from gradproof.shadow.verify.decide import MOST_OPERATIONS, size_of
-from gradproof.shadow.verify.recordings import Session
+from gradproof.shadow.verify.recordings import StepRecordings
 from gradproof.shadow.verify.token_weights import (
     CLOSE,
     Move,
@@ -161,7 +161,7 @@ def constants(arg: Any) -> list[Const]:
     return [c for a in arg for c in constants(a)] if isinstance(arg, list | tuple) else []
 
 
-def _rows() -> dict[str, Row]:
+def _rows() -> dict[str, OperatorRow]:
     made = table()
     for name, rule in (("forward", _forward), ("backward", _backward)):
         for wide in ("nll_loss", "nll_loss2d"):
@@ -250,7 +250,7 @@ def _used(item: Any) -> list[Ref]:
     return list(held_in(args, Ref))
 
 
-def _run(tape: Tape, rows: Mapping[str, Row], markers: Mapping[int, int]) -> tuple[list[Observation], Symbolic]:
+def _run(tape: Tape, rows: Mapping[str, OperatorRow], markers: Mapping[int, int]) -> tuple[list[Observation], Symbolic]:
     domain = Symbolic(markers)
     return Everywhere(domain, rows).run(tape).observations, domain
 
@@ -294,10 +294,10 @@ def _shown(tape: Tape, window: int) -> tuple[bool | None, str]:
     together = _run(short, rows, dict.fromkeys(range(len(domain.seen)), 3))[0]
     _nothing_beside(short, rows, len(domain.seen))
     single = [moves(base, a) for a in alone]
-    return _judged(Window(short, (begin, end), ledger, base, domain, single, moves(base, together)))
+    return _judged(LossWindow(short, (begin, end), ledger, base, domain, single, moves(base, together)))
 
 
-def _nothing_beside(tape: Tape, rows: Mapping[str, Row], count: int) -> None:
+def _nothing_beside(tape: Tape, rows: Mapping[str, OperatorRow], count: int) -> None:
     """Without its losses a gradient must not depend on the labels. Raises Nothing where it does."""
     rest = Everywhere(Rest(dict.fromkeys(range(count), 0)), rows).run(tape).observations
     values = (v for one in rest for v in one.values.values() if isinstance(v, Value))
@@ -312,7 +312,7 @@ def floats(args: Any) -> list[float]:
     return [a for a in args if isinstance(a, float)]
 
 
-def _complete(ledger: Ledger, end: int) -> None:
+def _complete(ledger: CountLedger, end: int) -> None:
     if ledger.lost:
         raise Nothing(f"{ledger.lost}: shown at the recorded counts only")
     if any(at < end for at in ledger.reads):
@@ -320,12 +320,12 @@ def _complete(ledger: Ledger, end: int) -> None:
 
 
 @dataclass(slots=True)
-class Window:
+class LossWindow:
     """The evaluations of one window: how every gradient moves with each loss, and with all of them."""
 
     tape: Tape
     span: tuple[int, int]
-    ledger: Ledger
+    ledger: CountLedger
     base: list[Observation]
     domain: Symbolic
     alone: list[list[Move]]
@@ -357,7 +357,7 @@ class Window:
         return next(i for i, item in enumerate(self.tape.items) if item is event)
 
 
-def _judged(window: Window) -> tuple[bool | None, str]:
+def _judged(window: LossWindow) -> tuple[bool | None, str]:
     """Compare every token's weight with its share."""
     seen, valid = window.domain.seen, window.domain.valid
     starts = starts_of(window.tape, seen)
@@ -383,7 +383,7 @@ def _judged(window: Window) -> tuple[bool | None, str]:
     return True, f"each valid token weighs 1 / (valid tokens) for every mask{where} (error probability at most 2e-15)"
 
 
-def _factor(window: Window, number: int, start: int) -> tuple[int, int, str]:
+def _factor(window: LossWindow, number: int, start: int) -> tuple[int, int, str]:
     """By what the gradient of a loss is multiplied on its way to the step, its degree, and what that leaves out."""
     after = [e for e in range(len(window.base)) if window.place(e) > start]
     step = next((e for e in after if window.base[e].event.kind == "step"), None)
@@ -415,7 +415,7 @@ def _one(x: int) -> bool:
     return found is not None and abs(found - 1) <= CLOSE
 
 
-def _error(window: Window, degree: int, tokens: int) -> Fraction:
+def _error(window: LossWindow, degree: int, tokens: int) -> Fraction:
     """At most: for every token, power and constant, the degree of the difference over PRIME."""
     for more in (*(d for d, _ in window.ledger.inverted.values()), *window.domain.inverted.values()):
         degree *= 1 + more
@@ -447,7 +447,7 @@ class Uniform:
         return self.weight * self.count
 
 
-def weighed(session: Session) -> tuple[list[Weights], list[Weights], list[str]]:
+def weighed(session: StepRecordings) -> tuple[list[Weights], list[Weights], list[str]]:
     """Weights of every window of the N-run and of the full batch; and why there are none, in words."""
     size = max(size_of(r.tape) for r in (*session.ours, *session.full))
     if size > session.operations:
@@ -481,7 +481,7 @@ def certain(weights: Weights) -> bool:
     return bool(weights.right) or not any("not linear" in note for note in weights.notes)
 
 
-def everywhere(session: Session, found: Sequence[Weights]) -> list[str]:
+def everywhere(session: StepRecordings, found: Sequence[Weights]) -> list[str]:
     """What is shown of each window for every mask, in words; nothing where that is no more than at the recorded one."""
     tapes = [r.tape for r in session.ours]
     shown_ = [for_all_counts(tapes, i) if w.right else (None, "") for i, w in enumerate(found)]

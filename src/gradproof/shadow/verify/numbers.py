@@ -37,10 +37,19 @@ from gradproof.shadow.record.run import Recording, default_dtype
 from gradproof.shadow.result import RECORDED, UP_TO_CONSTANTS, Result, Verification
 from gradproof.shadow.streams import Array, Key, Streams
 from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
-from gradproof.shadow.verify.compare import Window
+from gradproof.shadow.verify.compare import ReadWindow
 from gradproof.shadow.verify.match import moved, unmatched
 from gradproof.shadow.verify.obligations import foreign, granted, numbers_of, returned_only, returned_pairs
-from gradproof.shadow.verify.recordings import UNIT, Session, Values, finite, narrowest, recorded, stepped, values_of
+from gradproof.shadow.verify.recordings import (
+    UNIT,
+    StepRecordings,
+    Values,
+    finite,
+    narrowest,
+    recorded,
+    stepped,
+    values_of,
+)
 
 SCALES = ((8, 1 / 16), (9, 16.0))
 """Key and scale of further leaves."""
@@ -107,7 +116,7 @@ class Sides:
 class Numbers:
     """The second judge of one session."""
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: StepRecordings) -> None:
         self.session = session
         self.run = session.run
         self.missed: list[str] = []
@@ -321,7 +330,7 @@ def printed(tape: Tape) -> dict[Name, tuple[float, float]]:
     return {(-1, f"printed/{i} of {count}"): pair for i, pair in enumerate(tape.printed, 1)}
 
 
-def _window(index: int, window: Window) -> dict[Name, Array]:
+def _window(index: int, window: ReadWindow) -> dict[Name, Array]:
     before = _values([o.event for o in window.steps], ("grad/",))
     after = _values([o.event for o in window.stepped], ("param/", "state/"))
     return {(index, name): value for name, value in (before | after).items()}
@@ -386,7 +395,7 @@ def _agree(ours: Tape, full: Tape) -> bool:
     return True
 
 
-def everywhere_alike(session: Session) -> bool:
+def everywhere_alike(session: StepRecordings) -> bool:
     """Whether the numbers agree at the recorded values, and at other ones where those were recorded."""
     if not agree(session.ours, session.full):
         return False
@@ -396,7 +405,7 @@ def everywhere_alike(session: Session) -> bool:
     return agree(ours, full)
 
 
-def matched(session: Session) -> bool:
+def matched(session: StepRecordings) -> bool:
     """Whether the numbers agree although the streams of data do not: as matched, as the function draws them, or with
     a line that makes data for several callers as one source for each."""
     if agree(session.ours, session.full):
@@ -412,7 +421,7 @@ def matched(session: Session) -> bool:
 # The window protocol
 
 
-def borne_out(session: Session, broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
+def borne_out(session: StepRecordings, broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
     """Offences against the window protocol that stand, and those that no number bears out."""
     tape = session.ours[0].tape
     if returned_only(tape) and (unapplied := [b for b in broken if b.event == "end"]):

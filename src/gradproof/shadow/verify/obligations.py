@@ -23,7 +23,7 @@ from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
 from gradproof.shadow.verify.compare import Quantity, windows
 from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.match import same
-from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, Session, narrowest, recorded, stepped, values_of
+from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, StepRecordings, narrowest, recorded, stepped, values_of
 
 ROUNDINGS = 64
 LOOSEST = 1 / 16
@@ -72,7 +72,7 @@ class Seen:
     where: str
 
 
-def replay(session: Session, quantity: Quantity) -> Seen | None:
+def replay(session: StepRecordings, quantity: Quantity) -> Seen | None:
     """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
     rank = quantity.rank
     if quantity.event == "stated":
@@ -146,7 +146,7 @@ class Reported:
     words: str
 
 
-def reported(session: Session) -> Reported | None:
+def reported(session: StepRecordings) -> Reported | None:
     """The returned numbers that no domain compares against the full batch's; None where there are none.
 
     Floating-point tensors are compared by the domains where the full batch returns as many.
@@ -162,12 +162,12 @@ def numbers_of(tape: Tape) -> tuple[list[float], list[float]]:
     return [float(x) for v in values for x in np.ravel(v)], [float(x) for x in tape.returned or []]
 
 
-def returns_nothing(session: Session) -> bool:
+def returns_nothing(session: StepRecordings) -> bool:
     """Whether no call of the function returned a number."""
     return not any(side for r in (*session.ours[:1], *session.full[:1]) for side in numbers_of(r.tape))
 
 
-def _reported(session: Session, ours: list[float], full: list[float]) -> Reported:
+def _reported(session: StepRecordings, ours: list[float], full: list[float]) -> Reported:
     unit = max(UNIT[narrowest(r[0].tape)] for r in (session.ours, session.full))
     steps = sum(1 for e in session.full[0].tape.events("step"))
     if len(ours) == session.run.micro_batches != len(full) == steps:
@@ -212,7 +212,7 @@ def close(a: float, b: float, unit: float) -> bool:
     return abs(a - b) <= min(granted(unit, abs(a), abs(b)), LOOSEST * max(abs(a), abs(b), TINY)) or a == b
 
 
-def _steady(session: Session, unit: float) -> bool:
+def _steady(session: StepRecordings, unit: float) -> bool:
     """Whether the function returns the same numbers when it is called again."""
     again = recorded(session.step, session.run, session.ranks, values_of(session.ours))
     first, second = ([x for side in numbers_of(r[0].tape) for x in side] for r in (session.ours, again))
@@ -239,13 +239,13 @@ def integers_of(tape: Tape) -> list[str]:
     return said
 
 
-def _roots(session: Session) -> list[float]:
+def _roots(session: StepRecordings) -> list[float]:
     """What the full batch's backward passes began with, summed over each window."""
     cut = stepped(session.full[0].tape)
     return [sum(float(np.sum(v)) for o in w.roots for v in o.event.values.values()) for w in cut]
 
 
-def _is_a_loss(session: Session, alike: list[bool], full: list[float], steps: int, unit: float) -> bool:
+def _is_a_loss(session: StepRecordings, alike: list[bool], full: list[float], steps: int, unit: float) -> bool:
     """Whether a number that differs is a loss: one a window, or several of which none that is right is the loss."""
     each = len(full) // steps if steps else 0
     if len(full) == steps > 0 or each * steps != len(full):
@@ -254,7 +254,7 @@ def _is_a_loss(session: Session, alike: list[bool], full: list[float], steps: in
     return steps > 0 and not any(_is_the_mean(_roots(session), full[j::each], unit) for j in right)
 
 
-def _holds_the_mean(session: Session, full: list[float], unit: float) -> bool:
+def _holds_the_mean(session: StepRecordings, full: list[float], unit: float) -> bool:
     """Whether some number of each window is one multiple of the window's loss; true where that cannot be seen."""
     roots = _roots(session)
     count = len(roots)
@@ -271,7 +271,7 @@ def _is_the_mean(roots: list[float], numbers: list[float], unit: float) -> bool:
     return all(abs(x * roots[0] - r * first) <= a for x, r, a in zip(numbers, roots, allowed, strict=True))
 
 
-def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
+def _as_roots(session: StepRecordings, full: list[float], unit: float) -> list[float]:
     """What the full batch should have returned: the roots of its windows, where the first number is the first root."""
     roots = _roots(session)
     if len(roots) != len(full) or not abs(full[0] - roots[0]) <= ROUNDINGS * unit * abs(roots[0]):
@@ -279,7 +279,7 @@ def _as_roots(session: Session, full: list[float], unit: float) -> list[float]:
     return roots
 
 
-def one_factor(session: Session, quantities: Sequence[Quantity]) -> Scale | None:
+def one_factor(session: StepRecordings, quantities: Sequence[Quantity]) -> Scale | None:
     """The one factor by which every quantity differs from the full batch's, if there is one."""
     found: list[Scale] = []
     for quantity in quantities:
@@ -291,7 +291,7 @@ def one_factor(session: Session, quantities: Sequence[Quantity]) -> Scale | None
     return found[0] if same and found else None
 
 
-def refuted(session: Session, quantity: Quantity, decision: Decision) -> Result:
+def refuted(session: StepRecordings, quantity: Quantity, decision: Decision) -> Result:
     """A quantity that a domain found different: REFUTED where the real step shows it, else SPURIOUS."""
     obligation = GROUPS[quantity.group]
     seen = replay(session, quantity)
@@ -330,7 +330,7 @@ def differing(ours: Array, full: Array, most: int = 8) -> dict[str, list[Any]]:
     }
 
 
-def only_pass(session: Session, quantity: Quantity) -> Place | None:
+def only_pass(session: StepRecordings, quantity: Quantity) -> Place | None:
     """The backward pass of a window of several micro-batches, where it is the only one."""
     tape = session.ours[quantity.rank].tape
     cut = stepped(tape)
@@ -338,7 +338,7 @@ def only_pass(session: Session, quantity: Quantity) -> Place | None:
     return roots[0].event.place if len(roots) == 1 < session.run.accum_steps else None
 
 
-def blamed(session: Session, quantity: Quantity) -> Place:
+def blamed(session: StepRecordings, quantity: Quantity) -> Place:
     """The line that a difference is blamed on. A loss that was returned has a line of its own."""
     tape = session.ours[quantity.rank].tape
     if quantity.event in ("loss", "stated"):
@@ -351,7 +351,7 @@ def blamed(session: Session, quantity: Quantity) -> Place:
     return quantity.place
 
 
-def equal_update(decision: Decision, session: Session) -> bool:
+def equal_update(decision: Decision, session: StepRecordings) -> bool:
     """Only gradients differ; the weights after every step are equal, and moved; no state of an optimizer differs."""
     apart = {q.group for q in decision.apart}
     known = {q.group for q in decision.equal}
@@ -361,7 +361,7 @@ def equal_update(decision: Decision, session: Session) -> bool:
     return all(weight_moved(session, q) for q in decision.apart)
 
 
-def weight_moved(session: Session, quantity: Quantity) -> bool:
+def weight_moved(session: StepRecordings, quantity: Quantity) -> bool:
     """Whether the step of a window moved the weight of a gradient."""
     tape = session.ours[quantity.rank].tape
     cut = stepped(tape)

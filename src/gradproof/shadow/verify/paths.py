@@ -42,7 +42,7 @@ from gradproof.shadow.verify.match import joined, near
 from gradproof.shadow.verify.recordings import (
     UNIT,
     Precondition,
-    Session,
+    StepRecordings,
     apart,
     distance,
     finite,
@@ -71,18 +71,18 @@ def is_branch(event: Event) -> bool:
     return isinstance(event.detail.get("result"), bool) and "value" in event.values
 
 
-def numbers_read(sessions: list[Session]) -> list[str]:
+def numbers_read(sessions: list[StepRecordings]) -> list[str]:
     """Lines at which Python read numbers from a tensor: what it did with them is not followed."""
     found = [str(e.place) for tape in tapes(sessions) for e in tape.events("item") if not is_branch(e)]
     return list(dict.fromkeys([*found, *(str(mark.place) for tape in tapes(sessions) for mark in tape.reads)]))
 
 
-def tapes(sessions: list[Session]) -> list[Tape]:
+def tapes(sessions: list[StepRecordings]) -> list[Tape]:
     """The tapes of the runs with micro-batches."""
     return [recording.tape for session in sessions for recording in session.ours]
 
 
-def constants(sessions: list[Session]) -> list[str]:
+def constants(sessions: list[StepRecordings]) -> list[str]:
     """Floats that were neither drawn nor given, as an assumption."""
     found = dict.fromkeys(mark for tape in tapes(sessions) for mark in tape.constants)
     return [
@@ -90,7 +90,7 @@ def constants(sessions: list[Session]) -> list[str]:
     ]
 
 
-def narrow(results: Iterable[Result], sessions: list[Session], conditions: list[str]) -> list[str]:
+def narrow(results: Iterable[Result], sessions: list[StepRecordings], conditions: list[str]) -> list[str]:
     """Say of results that hold for which path they do; returns what was not covered, in words.
 
     `conditions`: what was taken for granted about numbers of the path, in words that end with a line.
@@ -104,7 +104,7 @@ def narrow(results: Iterable[Result], sessions: list[Session], conditions: list[
     return [*uncovered(sessions), *(f"{UNMET}{text}" for text in conditions)]
 
 
-def others(session: Session) -> Iterator[Session]:
+def others(session: StepRecordings) -> Iterator[StepRecordings]:
     """Sessions of further paths: each differs in its operators from all before it."""
     known = [session.ours]
     for made in session.away:
@@ -131,12 +131,12 @@ def differs(known: list[list[Recording]], made: list[Recording]) -> bool:
     return not any(same_path(one, made) for one in known)
 
 
-def flows(session: Session, made: list[Recording]) -> bool:
+def flows(session: StepRecordings, made: list[Recording]) -> bool:
     """Whether a constant or a Python number of the same path is another one here."""
     return same_path(session.ours, made) and bool(apart(session.ours, made))
 
 
-def following(session: Session, ours: list[Recording]) -> Session:
+def following(session: StepRecordings, ours: list[Recording]) -> StepRecordings:
     """The session of a path: the same leaves for the full batch, and values of its own nearby."""
     full = recorded(session.step, session.run.full_batch(), session.ranks, values_of(ours))
     made = replace(session, ours=ours, full=full, moved=[], away=[], seconds={})
@@ -144,7 +144,7 @@ def following(session: Session, ours: list[Recording]) -> Session:
     return made
 
 
-def uncovered(sessions: list[Session]) -> list[str]:
+def uncovered(sessions: list[StepRecordings]) -> list[str]:
     """Paths that no recording took, in words: ways of branches, other numbers at reads, other shapes."""
     found: list[str] = []
     taken: dict[str, set[bool]] = {}
@@ -205,7 +205,7 @@ def _element(mark: object, tape: Tape) -> Element | None:
     return str(site), int(first) + int(index)
 
 
-def integers_differ(session: Session) -> str:
+def integers_differ(session: StepRecordings) -> str:
     """How the windows' integers are not those of the full batch, or of the other ranks, or not new; else nothing."""
     ours, full = ([reads_of(r.tape) for r in side] for side in (session.ours, session.full))
     for rank, (mine, theirs) in enumerate(zip(ours, full, strict=True)):
@@ -252,7 +252,7 @@ def _unread(read: set[Element], tape: Tape) -> int:
     return int(held) - len(read)
 
 
-def _shared(ours: Sequence[dict[Site, Reads]], session: Session) -> str:
+def _shared(ours: Sequence[dict[Site, Reads]], session: StepRecordings) -> str:
     """All ranks read the same elements of the same data, and leave as many to nobody."""
     for key in set(ours[0]).intersection(*ours[1:]):
         each = [reads[key] for reads in ours]
@@ -265,7 +265,7 @@ def _shared(ours: Sequence[dict[Site, Reads]], session: Session) -> str:
     return ""
 
 
-def _same_data(sites: set[str], session: Session) -> bool:
+def _same_data(sites: set[str], session: StepRecordings) -> bool:
     return all(_alike(site, [r.tape for r in session.ours]) for site in sites)
 
 
@@ -304,7 +304,7 @@ class Seen:
     error: str = ""
 
 
-def unrecorded(session: Session, made: Verification) -> Iterator[Precondition]:
+def unrecorded(session: StepRecordings, made: Verification) -> Iterator[Precondition]:
     """The step does something else when nobody records it. What could not be looked at is reported in `made`."""
     if session.ranks > 1:
         made.uncovered.append(RANKS)
@@ -334,7 +334,7 @@ def unrecorded(session: Session, made: Verification) -> Iterator[Precondition]:
     yield Precondition(Outcome.OPAQUE, reason, _start(session.step), HELP, "unrecorded")
 
 
-def _calls(session: Session, ours: Seen) -> list[Seen]:
+def _calls(session: StepRecordings, ours: Seen) -> list[Seen]:
     """The plain calls that can show a difference."""
     watched = [called(session.step, session.run, watched=True)] if ours.steps else []
     return watched + ([called(session.step, session.run, watched=False)] if ours.returned.size else [])
@@ -344,7 +344,7 @@ def _found(calls: Sequence[Seen], ours: Seen, allowed: float, around: Sequence[S
     return next((words for call in calls if (words := call_apart(ours, call, allowed, around))), "")
 
 
-def _around(session: Session) -> Iterator[Seen]:
+def _around(session: StepRecordings) -> Iterator[Seen]:
     """The step, recorded at leaves a few units of roundoff away."""
     size = ROUNDOFFS * UNIT[narrowest(session.ours[0].tape)]
     for key in NEIGHBOURS:

@@ -28,7 +28,7 @@ POLL = 0.005
 MAIN = "gradproof.shadow.verify.ranks:main"
 
 
-class Pool:
+class RankPool:
     """The process that forks, started when the first recording needs it."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class Pool:
                 process.wait()
 
 
-POOL = Pool()
+POOL = RankPool()
 
 
 def tell(folder: Path) -> None:

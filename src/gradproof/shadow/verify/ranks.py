@@ -20,7 +20,7 @@ import numpy as np
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift
 from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Reading
-from gradproof.shadow.ops.table import Row
+from gradproof.shadow.ops.table import OperatorRow
 from gradproof.shadow.streams import Array, Key
 from gradproof.shadow.tape import Entry, Event, Source, Tape
 from gradproof.shadow.verify.match import streams
@@ -92,7 +92,7 @@ def read_ranks(
     wanted: Callable[[Event], bool],
     havoc: Havoc | None = None,
     follow: Sequence[Sequence[Event]] = (),
-    rows: Mapping[str, Row] | None = None,
+    rows: Mapping[str, OperatorRow] | None = None,
 ) -> list[Reading]:
     """Interpret the tapes of all ranks together. A domain with a `rank` knows whose turn it is.
 

@@ -28,7 +28,7 @@ from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.record.run import Recording, Run, Step, record, seed
 from gradproof.shadow.streams import Array, Injection, Key
 from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape
-from gradproof.shadow.verify.compare import Window, windows
+from gradproof.shadow.verify.compare import ReadWindow, windows
 from gradproof.shadow.verify.match import Difference, contents_apart, differences, moved, near, streams, unmatched
 from gradproof.shadow.verify.ranks import read_ranks, record_ranks, renamings
 
@@ -136,7 +136,7 @@ class Precondition:
 
 
 @dataclass(slots=True)
-class Session:
+class StepRecordings:
     """The recordings of one step."""
 
     step: Step
@@ -151,7 +151,7 @@ class Session:
     seconds: dict[str, float] = field(default_factory=dict)
 
     @classmethod
-    def make(cls, step: Step, run: Run, ranks: int = 1) -> Session:
+    def make(cls, step: Step, run: Run, ranks: int = 1) -> StepRecordings:
         """Record the N-run, the full batch at the same values, and the N-run at other values."""
         began = time.monotonic()
         ours = recorded(step, run, ranks)
@@ -164,13 +164,13 @@ class Session:
         session.seconds["recording"] = time.monotonic() - began
         return session
 
-    def by_callers(self) -> Session | None:
+    def by_callers(self) -> StepRecordings | None:
         """The step with one source of data for every caller of a line that several call, where the data match so."""
         if any(r.error for r in (*self.ours, *self.full)):
             return None
         run = replace(self.run, by_callers=True)
         ours = recorded(self.step, run, self.ranks)
-        session = Session(
+        session = StepRecordings(
             self.step, run, self.ranks, ours, recorded(self.step, run.full_batch(), self.ranks, values_of(ours))
         )
         wrong = any(r.error for r in (*session.ours, *session.full)) or data_apart(session)
@@ -251,7 +251,7 @@ def values_of(recordings: Sequence[Recording]) -> list[Values]:
     return [streams(r.tape) for r in recordings]
 
 
-def errors(session: Session) -> Iterator[Precondition]:
+def errors(session: StepRecordings) -> Iterator[Precondition]:
     """The user's function ended with an exception: its own, or one that it raises only while it is recorded."""
     pairs = (
         ("with micro-batches", session.run, session.ours),
@@ -284,7 +284,7 @@ def runs_alone(step: Step, run: Run) -> bool:
     return True
 
 
-def ignored(session: Session) -> Iterator[Precondition]:
+def ignored(session: StepRecordings) -> Iterator[Precondition]:
     """The function did not train with the numbers of its `run`: the two calls cannot be compared."""
     run, (ours, full) = session.run, (session.ours[0], session.full[0])
     if run.accum_steps == 1:
@@ -306,7 +306,7 @@ def _operators(tape: Tape) -> list[tuple[Any, ...]]:
     return [(entry.op, *(ref.shape for ref in entry.writes)) for entry in tape.entries()]
 
 
-def _odd(session: Session) -> bool:
+def _odd(session: StepRecordings) -> bool:
     """Whether the call with the full batch was not one micro-batch a window, as many windows as were asked for."""
     ours, full = (stepped(r[0].tape) for r in (session.ours, session.full))
     if not ours and not full:
@@ -320,12 +320,12 @@ def seen(tape: Tape) -> list[Observation]:
     return [Observation(e) for e in tape.events() if e.refs]
 
 
-def stepped(tape: Tape) -> list[Window]:
+def stepped(tape: Tape) -> list[ReadWindow]:
     """The windows of a tape that end with a step."""
     return [w for w in windows(seen(tape)) if w.steps]
 
 
-def blindness(session: Session) -> Iterator[Precondition]:
+def blindness(session: StepRecordings) -> Iterator[Precondition]:
     """The recorder said that it lost sight of a value."""
     seen: set[tuple[str, str, str]] = set()
     for name, tape in session.tapes():
@@ -370,7 +370,7 @@ def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Differen
     return [d for a, b in zip(one, other, strict=True) for d in differences(a.tape, b.tape)]
 
 
-def past_the_recorder(session: Session) -> Iterator[Precondition]:
+def past_the_recorder(session: StepRecordings) -> Iterator[Precondition]:
     """Nondeterminism, and values that left the tape and came back as constants."""
     found = apart(session.ours, session.moved) if session.moved else []
     if session.moved and not found:
@@ -400,7 +400,7 @@ def same_path(one: Sequence[Recording], other: Sequence[Recording]) -> bool:
     return all(d.kind == "value" for d in apart(one, other))
 
 
-def disagreement(session: Session) -> Iterator[Precondition]:
+def disagreement(session: StepRecordings) -> Iterator[Precondition]:
     """Storages that are not what the tape says, at the run's own leaves and at other ones. Raises NoRow, Beyond."""
     for name, said in (("", session.ours), (" of the full batch", session.full)):
         yield from _in_words(_disagreements(session, said, said), name)
@@ -412,7 +412,7 @@ def disagreement(session: Session) -> Iterator[Precondition]:
     yield from _in_words(found, " at other values")
 
 
-def _others(session: Session) -> Iterator[list[Recording]]:
+def _others(session: StepRecordings) -> Iterator[list[Recording]]:
     """Recordings of the same path at other values; all but the first are made when they are asked for."""
     if not session.moved or apart(session.ours, session.moved):
         return
@@ -424,7 +424,7 @@ def _others(session: Session) -> Iterator[list[Recording]]:
 
 
 def _disagreements(
-    session: Session, said: list[Recording], held: list[Recording], leaves: dict[Key, Array] | None = None
+    session: StepRecordings, said: list[Recording], held: list[Recording], leaves: dict[Key, Array] | None = None
 ) -> list[Disagreement]:
     """What `said` computes from the leaves of `held` (or from `leaves`) that the storages of `held` do not hold."""
     if leaves is None and said is not held:
@@ -435,7 +435,7 @@ def _disagreements(
     return [d for reading, r in zip(readings, held, strict=True) for d in disagreements(reading, r.tape, allowed)]
 
 
-def _at_a_jump(session: Session, found: Sequence[Disagreement], held: list[Recording]) -> bool:
+def _at_a_jump(session: StepRecordings, found: Sequence[Disagreement], held: list[Recording]) -> bool:
     """Whether a number jumps where leaves move by a few roundings, as behind a ReLU near 0: rounding may be why."""
     size = ROUNDINGS_AT_A_JUMP * max(UNIT[narrowest(r.tape)] for r in held)
     for key in range(1, NEIGHBOURS + 1) if found else ():
@@ -465,7 +465,7 @@ def leaves_of(said: Sequence[Recording], held: Sequence[Values]) -> dict[Key, Ar
     return found
 
 
-def data_apart(session: Session) -> list[str]:
+def data_apart(session: StepRecordings) -> list[str]:
     """Data of which the two runs do not have the same streams, in words."""
     pairs = zip(session.ours, session.full, strict=True)
     return [text for a, b in pairs for text in (*unmatched(a.tape, b.tape), *contents_apart(a.tape, b.tape))]

@@ -20,7 +20,7 @@ from gradproof.shadow.streams import Array, Streams
 from gradproof.shadow.tape import Const, Entry, Tape
 from gradproof.shadow.verify.match import streams
 from gradproof.shadow.verify.normaliser import FACTORS
-from gradproof.shadow.verify.recordings import Session, recorded
+from gradproof.shadow.verify.recordings import StepRecordings, recorded
 from gradproof.shadow.verify.token_weights import Counts, alike
 
 MOST = 2
@@ -116,7 +116,7 @@ def like_right(vectors: Sequence[Counts]) -> list[str]:
     return [b if a == "right" else a for a, b in alike(vectors) if "right" in (a, b)]
 
 
-def reordered(session: Session) -> Iterator[Session]:
+def reordered(session: StepRecordings) -> Iterator[StepRecordings]:
     """The session at other orders of its samples, where its labels are ragged. One rank only."""
     tape, run = session.ours[0].tape, session.run
     labels = labels_of(tape, run.samples) if session.ranks == 1 else None
@@ -133,7 +133,7 @@ def reordered(session: Session) -> Iterator[Session]:
         yield made
 
 
-def left_behind(session: Session, other: Session) -> bool:
+def left_behind(session: StepRecordings, other: StepRecordings) -> bool:
     """Whether counts of the labels went through Python and stayed what they were while the labels moved."""
     labels = labels_of(session.ours[0].tape, session.run.samples)
     if labels is None:
@@ -159,7 +159,7 @@ def scalars(tape: Tape) -> set[float]:
     return {n for n in found if 2.0**-64 <= abs(n) < math.inf}
 
 
-def untold(session: Session, orders: Sequence[Session]) -> list[str]:
+def untold(session: StepRecordings, orders: Sequence[StepRecordings]) -> list[str]:
     """Wrong rules that no recorded order tells from the right one, in words."""
     found = [labels_of(s.ours[0].tape, s.run.samples) for s in (session, *orders)]
     known = [labels for labels in found if labels is not None]

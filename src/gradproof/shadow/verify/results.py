@@ -23,7 +23,7 @@ from gradproof.shadow.verify.diagnosis import (
 )
 from gradproof.shadow.verify.interaction import interacting
 from gradproof.shadow.verify.obligations import Decision
-from gradproof.shadow.verify.recordings import Precondition, Session, batch_norm
+from gradproof.shadow.verify.recordings import Precondition, StepRecordings, batch_norm
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 SILENT = frozenset({Outcome.UNKNOWN, Outcome.TIMEOUT, Outcome.BOUND_HIT})
@@ -96,7 +96,7 @@ def _known(decision: Decision) -> list[Quantity]:
 class Settled:
     """Results of the numbers, domain by domain."""
 
-    def __init__(self, session: Session, broken: list[Broken]) -> None:
+    def __init__(self, session: StepRecordings, broken: list[Broken]) -> None:
         self.session, self.broken = session, broken
         self.wrongs: list[tuple[Result, Wrong]] = []
         self._looked, self._place = False, cast("Place | None", None)

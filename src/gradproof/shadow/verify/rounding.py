@@ -19,7 +19,7 @@ from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
 from gradproof.shadow.domains.rounding import Key, Radius, Ranges, Rounding
 from gradproof.shadow.domains.rounding_kernels import ASSUMED, table
-from gradproof.shadow.ops.table import Row
+from gradproof.shadow.ops.table import OperatorRow
 from gradproof.shadow.request import RANGE
 from gradproof.shadow.tape import Event, Item, Tape
 
@@ -32,14 +32,14 @@ QUANTITIES = {"step": "grad/", "stepped": "param/"}
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RoundingOptions:
     """How to evaluate: ranges, operator table, flushing to zero, TF32 products, fp32 inside 16-bit operators.
 
     `scale` is a factor on every charge, for the test that a bound which is too small is found out.
     """
 
     ranges: Ranges
-    rows: Mapping[str, Row]
+    rows: Mapping[str, OperatorRow]
     flush: bool = False
     tf32: bool = False
     wide: bool = False
@@ -56,7 +56,7 @@ def report(
     tape: Tape,
     ranges: Ranges | None = None,
     *,
-    rows: Mapping[str, Row] | None = None,
+    rows: Mapping[str, OperatorRow] | None = None,
     flush: bool = False,
     tf32: bool = False,
     wide: bool = False,
@@ -70,7 +70,7 @@ def report(
     (dicts of op, place, share), `reason` (why there is no bound; then `bound` and `within` are None). Without `ranges`
     the bound is for the recorded values alone. Raises nothing of its own.
     """
-    options = Options(ranges or Ranges(), table() if rows is None else rows, flush, tf32, wide, scale)
+    options = RoundingOptions(ranges or Ranges(), table() if rows is None else rows, flush, tf32, wide, scale)
     found: list[dict[str, Any]] = []
     for kind, prefix in QUANTITIES.items():
         found += _group(only(tape, kind, prefix), prefix, options, top)
@@ -117,11 +117,11 @@ def only(tape: Tape, kind: str, prefix: str) -> Tape:
     return Tape(items=items, params=tape.params)
 
 
-def _read(tape: Tape, domain: Rounding, rows: Mapping[str, Row]) -> list[Observation]:
+def _read(tape: Tape, domain: Rounding, rows: Mapping[str, OperatorRow]) -> list[Observation]:
     return Interpreter(domain, rows).run(tape).observations
 
 
-def _group(tape: Tape, prefix: str, options: Options, top: int) -> list[dict[str, Any]]:
+def _group(tape: Tape, prefix: str, options: RoundingOptions, top: int) -> list[dict[str, Any]]:
     if not any(event.refs for event in tape.events()):
         return []
     domain = options.domain()
@@ -199,7 +199,7 @@ def _loudest(charged: Mapping[Key, float], count: int) -> list[Key]:
     return sorted((key for key in charged if charged[key] > 0), key=lambda key: -charged[key])[:count]
 
 
-def _silenced(tape: Tape, options: Options, key: Key) -> dict[tuple[int, str], float]:
+def _silenced(tape: Tape, options: RoundingOptions, key: Key) -> dict[tuple[int, str], float]:
     try:
         return _bounds(_read(tape, options.domain(silent=frozenset({key})), options.rows))
     except Beyond:

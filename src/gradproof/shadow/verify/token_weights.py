@@ -23,7 +23,7 @@ from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Interpreter, Observation
 from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
 from gradproof.shadow.ops.rows import load
-from gradproof.shadow.ops.table import TABLE, Ops, Row, Rule
+from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Rule
 from gradproof.shadow.tape import Event, Item, Tape
 from gradproof.shadow.verify.ranks import read_ranks
 
@@ -143,7 +143,7 @@ class Weights:
     notes: list[str]
 
 
-def table(rows: Mapping[str, Row] | None = None) -> dict[str, Row]:
+def table(rows: Mapping[str, OperatorRow] | None = None) -> dict[str, OperatorRow]:
     """The operator table with a probe on every loss's gradient."""
     if rows is None:
         load()
@@ -183,7 +183,7 @@ def _sample(rule: Rule, place: int) -> Rule:
 
 
 def losses(
-    tapes: Sequence[Tape], window: int, rows: Mapping[str, Row] | None = None, seed: int = 0
+    tapes: Sequence[Tape], window: int, rows: Mapping[str, OperatorRow] | None = None, seed: int = 0
 ) -> list[list[Loss]]:
     """Every loss of a window (from 0) that a step followed, rank by rank. Raises NoRow and Beyond."""
     short = [trimmed(tape) for tape in tapes]
@@ -229,7 +229,7 @@ def trimmed(tape: Tape) -> Tape:
 
 
 def _run(
-    tapes: Sequence[Tape], rows: Mapping[str, Row], markers: Mapping[tuple[int, int], int], seed: int
+    tapes: Sequence[Tape], rows: Mapping[str, OperatorRow], markers: Mapping[tuple[int, int], int], seed: int
 ) -> list[tuple[list[Observation], list[Seen]]]:
     """Every rank's events and losses, with some losses, by rank and number, marked."""
     each = [{i: m for (r, i), m in markers.items() if r == rank} for rank in range(len(tapes))]
@@ -345,7 +345,7 @@ def common(at_step: Move, arrived: Move, notes: list[str]) -> int | None:
 
 
 def weigh(
-    tapes: Tape | Sequence[Tape], window: int = 0, *, rows: Mapping[str, Row] | None = None, seed: int = 0
+    tapes: Tape | Sequence[Tape], window: int = 0, *, rows: Mapping[str, OperatorRow] | None = None, seed: int = 0
 ) -> Weights:
     """Weights of all tokens of a window (from 0), over all ranks (one tape each).
 

@@ -54,7 +54,7 @@ from gradproof.shadow.verify.numbers import (
 from gradproof.shadow.verify.paths import constants, integers_differ, narrow, numbers_read, others, unrecorded
 from gradproof.shadow.verify.recordings import (
     Precondition,
-    Session,
+    StepRecordings,
     apart,
     blindness,
     data_apart,
@@ -125,7 +125,7 @@ def check(
     config |= {"device": device, "dtype": dtype, "seed": seed, "domains": list(domains)}
     config |= {"optimizer": optimizer, "ranks": ranks, "ranges": list(ranges), "operations": operations}
     made = Verification(subject or getattr(function, "__qualname__", "function"), config)
-    session = Session.make(function, run, ranks)
+    session = StepRecordings.make(function, run, ranks)
     session.havoc, session.operations = Decomposer(), operations
     describe(made, session)
     made.results = Judge(session, made, domains).results()
@@ -148,7 +148,7 @@ def _run(n: int, b: int, w: int, tail: int, device: str, dtype: str, seed: int, 
     return Run(n, b, w, device, kind, seed, tail, optimizer=optimizer)
 
 
-def describe(made: Verification, session: Session) -> None:
+def describe(made: Verification, session: StepRecordings) -> None:
     """Everything that the results rest on and that the tapes themselves say."""
     tape = session.ours[0].tape
     made.operators = dict(sorted(Counter(entry.op for entry in tape.entries()).items()))
@@ -175,7 +175,7 @@ def _version(package: str) -> str:
 class Judge:
     """One verification's results."""
 
-    def __init__(self, session: Session, made: Verification, domains: Sequence[str]) -> None:
+    def __init__(self, session: StepRecordings, made: Verification, domains: Sequence[str]) -> None:
         self.session, self.made, self.domains = session, made, domains
         self.found: dict[str, list[Result]] = {name: [] for name in OBLIGATIONS}
         self.broken: list[Broken] = []
@@ -338,7 +338,7 @@ class Judge:
     # What makes numbers worthless
 
     def _troubles(self) -> Iterable[Precondition]:
-        looks: tuple[Callable[[Session], Iterable[Precondition]], ...] = (
+        looks: tuple[Callable[[StepRecordings], Iterable[Precondition]], ...] = (
             blindness, past_the_recorder, self._sight, lambda session: unrecorded(session, self.made),
         )  # fmt: skip
         for look in looks:
@@ -347,7 +347,7 @@ class Judge:
                 return found
         return []
 
-    def _sight(self, session: Session) -> Iterable[Precondition]:
+    def _sight(self, session: StepRecordings) -> Iterable[Precondition]:
         try:
             return list(disagreement(session))
         except NoRow as error:
@@ -416,7 +416,7 @@ class Judge:
         if unlooked:
             self.made.uncovered.append(f"which samples each window reads was not looked at: {unlooked}")
 
-    def _path(self, session: Session, broken: list[Broken], same_data: bool = True) -> list[Result]:
+    def _path(self, session: StepRecordings, broken: list[Broken], same_data: bool = True) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
         if session is not self.session:
             preconditions = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib import import_module
 
-from gradproof.shadow.ops.table import TABLE, Row, names
+from gradproof.shadow.ops.table import TABLE, OperatorRow, names
 
 MODULES: tuple[str, ...] = (
     "pointwise",
@@ -29,7 +29,7 @@ def load() -> None:
         import_module(f"{__name__}.{name}")
 
 
-def lookup(op: str, table: Mapping[str, Row] | None = None) -> Row | None:
+def lookup(op: str, table: Mapping[str, OperatorRow] | None = None) -> OperatorRow | None:
     """The row of an operator by its full schema name, or None."""
     load()
     rows = TABLE if table is None else table
