@@ -14,7 +14,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import Verification
 from gradproof.shadow.streams import in_order, sample_axis
 from gradproof.shadow.verify import verifier as verify
-from gradproof.shadow.verify.match import same_arrays as alike
+from gradproof.shadow.verify.compare import same_arrays as alike
 
 HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE
 

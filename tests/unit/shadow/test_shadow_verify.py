@@ -23,7 +23,7 @@ from gradproof.shadow.verify import (
     recordings as session,
     verifier as verify,
 )
-from gradproof.shadow.verify.match import Difference, differences
+from gradproof.shadow.verify.compare import Difference, differences
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 HOLDS, REFUTED, OPAQUE, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.OUTSIDE

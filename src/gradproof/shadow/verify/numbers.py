@@ -37,8 +37,7 @@ from gradproof.shadow.record.run import Recording, default_dtype
 from gradproof.shadow.result import RECORDED, UP_TO_CONSTANTS, Result, Verification
 from gradproof.shadow.streams import Array, Key, Streams
 from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
-from gradproof.shadow.verify.compare import ReadWindow
-from gradproof.shadow.verify.match import moved, unmatched
+from gradproof.shadow.verify.compare import ReadWindow, moved, unmatched
 from gradproof.shadow.verify.obligations import foreign, granted, numbers_of, returned_only, returned_pairs
 from gradproof.shadow.verify.recordings import (
     UNIT,

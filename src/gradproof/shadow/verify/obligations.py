@@ -20,9 +20,8 @@ from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
 from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
-from gradproof.shadow.verify.compare import Quantity, windows
+from gradproof.shadow.verify.compare import Quantity, same, windows
 from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
-from gradproof.shadow.verify.match import same
 from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, StepRecordings, narrowest, recorded, stepped, values_of
 
 ROUNDINGS = 64

@@ -38,7 +38,7 @@ from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, sta
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
 from gradproof.shadow.streams import blocks_of, sample_axis
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Place, Tape
-from gradproof.shadow.verify.match import joined, near
+from gradproof.shadow.verify.compare import joined, near
 from gradproof.shadow.verify.recordings import (
     UNIT,
     Precondition,

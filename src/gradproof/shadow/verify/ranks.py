@@ -23,7 +23,7 @@ from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Reading
 from gradproof.shadow.ops.table import OperatorRow
 from gradproof.shadow.streams import Array, Key
 from gradproof.shadow.tape import Entry, Event, Source, Tape
-from gradproof.shadow.verify.match import streams
+from gradproof.shadow.verify.compare import streams
 from gradproof.shadow.verify.rank_pool import POOL
 
 SECONDS = 300.0

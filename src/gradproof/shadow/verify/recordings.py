@@ -28,8 +28,17 @@ from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.record.run import Recording, Run, Step, record, seed
 from gradproof.shadow.streams import Array, Injection, Key
 from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape
-from gradproof.shadow.verify.compare import ReadWindow, windows
-from gradproof.shadow.verify.match import Difference, contents_apart, differences, moved, near, streams, unmatched
+from gradproof.shadow.verify.compare import (
+    Difference,
+    ReadWindow,
+    contents_apart,
+    differences,
+    moved,
+    near,
+    streams,
+    unmatched,
+    windows,
+)
 from gradproof.shadow.verify.ranks import read_ranks, record_ranks, renamings
 
 # -- Never blind and green: what the tape says must be what the storages hold.

@@ -18,7 +18,7 @@ import numpy as np
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.streams import Array, Streams
 from gradproof.shadow.tape import Const, Entry, Tape
-from gradproof.shadow.verify.match import streams
+from gradproof.shadow.verify.compare import streams
 from gradproof.shadow.verify.normaliser import FACTORS
 from gradproof.shadow.verify.recordings import StepRecordings, recorded
 from gradproof.shadow.verify.token_weights import Counts, alike

@@ -28,10 +28,9 @@ from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.verify import obligations
+from gradproof.shadow.verify.compare import DRAWN, FRESH, OTHERS, REPEATED, RESHAPED, SHUFFLED
 from gradproof.shadow.verify.decide import DOMAINS, MOST_OPERATIONS
 from gradproof.shadow.verify.diagnosis import Wrong, of_wrong, place_of_data
-from gradproof.shadow.verify.interaction import AGAIN, data_differ
-from gradproof.shadow.verify.match import DRAWN, FRESH, OTHERS, REPEATED, RESHAPED, SHUFFLED
 from gradproof.shadow.verify.normaliser import (
     MASKS,
     everywhere,
@@ -68,10 +67,12 @@ from gradproof.shadow.verify.recordings import (
 )
 from gradproof.shadow.verify.reorder import left_behind, reordered, untold
 from gradproof.shadow.verify.results import (
+    AGAIN,
     NUMBERS,
     SILENT,
     Settled,
     as_result,
+    data_differ,
     held,
     unjudged,
     violation,
