@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
@@ -11,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import report_sample as sample
+from rich.console import Console
 from test_cli import evidence, gradproof
 
 from gradproof import cli
+from gradproof.cli.explain import GLOSSARY
 from gradproof.core.check import Check
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.store import open_evidence
+from gradproof.report.formats import markdown, terminal
 
 
 def test_replay_of_a_check_and_what_has_no_counterexample(
@@ -108,3 +113,26 @@ def test_a_replay_that_does_not_end_is_no_answer(
 
 def hurried(check: Check, data: dict[str, Any]) -> tuple[Check, dict[str, Any]]:
     return replace(check, time_limit=0.2), data
+
+
+def test_the_glossary_of_the_docs_is_that_of_explain() -> None:
+    page = (Path(__file__).resolve().parents[3] / "docs/glossary.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?!word|-)(.+?) \| (.+?) \|$", page, flags=re.MULTILINE)
+    assert dict(rows) == dict(GLOSSARY)
+
+
+PRINTED = re.compile(r"(?<![\w./-])[A-Z][A-Z_]{2,}(?![\w./-])")
+NAMES = {"SMT", "CPU", "GPU", "CUDA", "HTML", "JSON", "YAML", "SVG", "SGD", "MLP", "NOT", "FTZ", "FMA", "UTC"}
+"""Abbreviations of others; SMT, CPU, GPU and CUDA are explained in small letters as well."""
+
+
+@pytest.mark.parametrize("made", [sample.green, sample.red, sample.partial])
+def test_every_word_in_capitals_of_a_report_is_explained(made: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(width=120, record=True, file=io.StringIO())
+    terminal.render(made(), console)
+    text = console.export_text() + markdown.render(made())
+    words = set(PRINTED.findall(text)) - NAMES
+    assert {"DISCHARGED", "HOLDS"} <= words
+    unknown = {word for word in words if gradproof("explain", word) != 0}
+    capsys.readouterr()
+    assert unknown == set()

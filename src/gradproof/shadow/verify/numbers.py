@@ -421,7 +421,7 @@ def matched(session: StepRecordings) -> bool:
 
 
 def borne_out(session: StepRecordings, broken: Sequence[Broken]) -> tuple[list[Broken], list[Broken]]:
-    """Offences against the window protocol that stand, and those that no number bears out."""
+    """Violations of the window protocol that stand, and those that no number bears out."""
     tape = session.ours[0].tape
     if returned_only(tape) and (unapplied := [b for b in broken if b.event == "end"]):
         return [b for b in broken if b not in unapplied], unapplied
