@@ -23,7 +23,7 @@ from models.tokens.scaling import AdamW, Setup, State
 from models.tokens.window import TokenBatch, TokenWindow
 from symbolic.tokens.bias import bias_of, example
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 SCHEMA = "gradproof-tokens/1"
 STATED = ((8, 4, 32), (8, 8, 64), (16, 8, 128))
 K, RATE, SEED, TOKENS, EVERY = 8, 1e-3, 5, 16, 10

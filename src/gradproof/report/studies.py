@@ -109,7 +109,9 @@ def sources_of(study: Study, workspace: Workspace) -> dict[str, str]:
 
 
 def settled(study: Study, workspace: Workspace, then: Mapping[str, str]) -> Mapping[str, str]:
-    """The digests of before a run, which must be those of after it. Raises GradproofError GP219."""
+    """The digests of before a run, which must be those of after it, and some. Raises GradproofError GP219."""
+    if not then:
+        raise GradproofError("GP219", f"no source of {study.file} below {workspace.root}", study.make, "run it there")
     if changed := differing(then, sources_of(study, workspace)):
         raise GradproofError("GP219", changed, "files that stay while they are measured", "run it again")
     return then

@@ -136,6 +136,17 @@ def test_a_source_that_changes_under_a_run_is_refused() -> None:
         settled(DETERMINISTIC, place, {**now, "models/sampling/torch_training.py": "0" * 64})
 
 
+def test_a_document_of_no_source_is_refused(tmp_path: Path) -> None:
+    nowhere = Workspace(tmp_path, tmp_path / "reports")
+    with pytest.raises(GradproofError, match=r"no source of tokens\.json"):
+        settled(TOKENS, nowhere, sources_of(TOKENS, nowhere))
+
+
+@pytest.mark.parametrize("file", ["tokens.json", "deterministic.json", "sweep.json", "speedup.json", "scaling.json"])
+def test_a_committed_document_names_its_sources(file: str) -> None:
+    assert len(committed(file)["sources"]) > 3
+
+
 def test_the_sources_are_a_closure_of_imports_within_folders(tmp_path: Path) -> None:
     for name, text in (
         ("models/a.py", "def f():\n    from models import b\n    import symbolic.c\n    import models.none\n"),
