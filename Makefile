@@ -38,6 +38,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo --no-cache
+	$(BIN)/python -m pytest --collect-only --quiet --quiet
 
 bench: $(READY)
 	$(BIN)/python -m tests.bench

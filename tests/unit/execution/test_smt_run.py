@@ -401,4 +401,4 @@ x = smt.real("x")
 print({smt.solve([x > i, x < i + 1], None, 60).answer for i in range(3000)})
 """
     ran = subprocess.run([sys.executable, "-P", "-c", text], capture_output=True, text=True)
-    assert (ran.returncode, ran.stdout) == (0, "{<Answer.SAT: 'sat'>}\n"), ran.stderr
+    assert (ran.returncode, ran.stdout) == (0, "{<SolverAnswer.SAT: 'sat'>}\n"), ran.stderr

@@ -17,12 +17,7 @@ from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.result import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verification, on_path
 from gradproof.shadow.tape import Entry
-from gradproof.shadow.verify import (
-    match,
-    numbers as numeric,
-    recordings as session,
-    verifier as verify,
-)
+from gradproof.shadow.verify import compare, numbers as numeric, recordings as session, verifier as verify
 from gradproof.shadow.verify.compare import Difference, differences
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
@@ -218,7 +213,7 @@ def test_a_range_of_nothing_is_a_mistake() -> None:
 def test_other_values_do_not_depend_on_where_the_users_folder_lies() -> None:
     """Two checkouts of one repository say the same about a step, also in folders of other names."""
     names = ("/home/a/src/loop.py:3+1", "/tmp/x/loop.py:3+1", "/tmp/x/loop.py:4+1")
-    first, second, third = (next(iter(match.moved({("data", n): np.arange(4.0)}, 1).values())) for n in names)
+    first, second, third = (next(iter(compare.moved({("data", n): np.arange(4.0)}, 1).values())) for n in names)
     assert np.array_equal(first, second)
     assert not np.array_equal(first, third)
 
