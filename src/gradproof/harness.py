@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         make_optimizer,
         place,
     )
-    from gradproof.execution.methods.ranks import run_ranks
     from gradproof.execution.methods.recorded_step import Setting as StepSetting
     from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
     from gradproof.extras.conformance.reductions import root as rounded_root
@@ -59,6 +58,7 @@ if TYPE_CHECKING:
     from gradproof.rounding.step_contracts import Form, Step, form_of
     from gradproof.shadow.protocol.monitor import Monitor
     from gradproof.shadow.protocol.monitor_report import lengths, monitored
+    from gradproof.shadow.record.ranks import run_ranks
     from gradproof.shadow.record.run import Run
 
 _NAMES = {
@@ -85,7 +85,7 @@ _NAMES = {
         "AUTOCAST Batch Case Cell FORMS Job Maker NoKernel OPTIMIZERS Observed PAIRS Place Refutation Report "
         "StepConfig make_optimizer place"
     ),
-    "gradproof.execution.methods.ranks": "run_ranks",
+    "gradproof.shadow.record.ranks": "run_ranks",
     "gradproof.execution.methods.recorded_step": "StepSetting=Setting",
     "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
     "gradproof.extras.conformance.reductions": "rounded_root=root",

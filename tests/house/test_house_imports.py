@@ -29,7 +29,7 @@ sys.meta_path.insert(0, Blocker())
 RUN_PATH = tuple(
     "gradproof." + name
     for name in (
-        "cli", "cli.prove", "cli.progress", "cli.show", "cli.options", "session", "contract.model",
+        "cli", "cli.prove", "cli.progress", "cli.options", "session", "contract.model",
         "verdict.plan", "evidence.store", "execution.pool", "execution.worker", "verdict.judge", "evidence.audit",
         "report.build", "evidence.environment", "evidence.record", "core.workspace", "execution.methods",
         "execution.methods.measure", "execution.methods.property", "execution.methods.exact_window",

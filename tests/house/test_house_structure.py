@@ -67,7 +67,9 @@ def test_there_is_no_circle_and_the_rooms_are_small() -> None:
     found = structure.figures()
     assert int(found["modules at the package root"]) <= 8
     largest = int(found["largest folders"].split(",")[0].rpartition(" ")[2])
-    assert largest <= 28
+    assert largest <= 22
+    assert int(found["modules"]) <= 250
+    assert int(found["longest import path"].partition(":")[0]) <= 14
 
 
 def test_the_picture_is_that_of_today() -> None:

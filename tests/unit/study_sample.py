@@ -10,7 +10,7 @@ from gradproof import __version__
 from gradproof.core.schemas.base import KERNELS, ROUNDING
 from gradproof.evidence.source_digests import sources
 from gradproof.extras.studies.rounding import questions, series, threshold
-from gradproof.report.kernel_assumptions import ONCE, SINGLE
+from gradproof.report.studies import ONCE, SINGLE
 from gradproof.rounding.bound import ASSUMED
 
 Json = dict[str, Any]

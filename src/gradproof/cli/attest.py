@@ -50,13 +50,13 @@ def command(
     or a second solver contradicts the evidence. The time stated is SOURCE_DATE_EPOCH where that is set.
     --sign takes a private key in PEM (PKCS#8); where it is encrypted, GRADPROOF_SIGN_PASSPHRASE is its passphrase.
     """
+    from gradproof.cli.outputs import open_session
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import opened
     from gradproof.core.outcome import EXIT_CODE, Exit, worst
     from gradproof.extras.attest.write import Wanted, attest
 
     signer = _signer(sign)
-    session = opened(options)
+    session = open_session(options)
     with listening(quiet) as listener:
         made = attest(session, Wanted(out, wheel, not no_queries, second_limit, options.jobs, signer), listener)
     for row in made.manifest.left_out[:MOST]:
@@ -125,7 +125,7 @@ def verify_bundle(
     Exit code 1: something is missing, changed, or not carried by the evidence. Otherwise the exit code of its verdicts,
     on the day that the bundle states; what has run out since is reported, and counts with --today.
     """
-    from gradproof.cli.show import warned
+    from gradproof.cli.outputs import warned
     from gradproof.core.outcome import EXIT_CODE, Exit, worst
     from gradproof.extras.attest.manifest import BundleProblem, entry_of
     from gradproof.extras.attest.verify import verify

@@ -28,14 +28,14 @@ def command(workspace: Path | None, select: tuple[str, ...], format_: str, out: 
 
     Exit code 0: every verdict is as expected; 1: one is not; 4: evidence is missing or stale; 5: no such row.
     """
-    from gradproof.cli.show import opened
+    from gradproof.cli.outputs import open_session
     from gradproof.extras.claims.document import FORMATS, terminal
     from gradproof.extras.claims.load import built
     from gradproof.session import Options
 
     if out is not None and select:
         raise click.UsageError("--out writes the whole ledger: leave -k out")
-    made = built(opened(Options(workspace=workspace)), select)
+    made = built(open_session(Options(workspace=workspace)), select)
     if not made.rows:
         click.echo("nothing selected: no claim has such an id", err=True)
         return EXIT_CODE[Exit.NOTHING]

@@ -189,9 +189,9 @@ def command(options: Options, format_: str, depth: str) -> int:
 
     Runs nothing. A contract whose dependency is not discharged is OPEN.
     """
-    from gradproof.cli.show import opened, problems
+    from gradproof.cli.outputs import open_session, problems
 
-    session = opened(options)
+    session = open_session(options)
     problems(session, quiet=False)
     graph = built(session)
     if format_ == "json":

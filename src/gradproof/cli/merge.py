@@ -28,11 +28,11 @@ def command(options: Options, folders: tuple[Path, ...], json_: bool) -> int:
     answers to one claim that differ are an error, and nothing is taken. Exit code 4: a check has only evidence that was
     refused; 5: there was no evidence.
     """
-    from gradproof.cli.show import opened
+    from gradproof.cli.outputs import open_session
     from gradproof.evidence.merge import merge
     from gradproof.evidence.store import Store
 
-    session = opened(options)
+    session = open_session(options)
     checks = [check for checks in session.plans.values() for check in checks]
     merged = merge(checks, Store(session.workspace), folders)
     exit_ = Exit.NOTHING if merged.nothing else Exit.OPEN if merged.missing else Exit.MET

@@ -20,19 +20,21 @@ from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import click
 
-from gradproof.cli.show import warned
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
+from gradproof.core.outcome import EXIT_MEANING, Exit
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
     from gradproof.execution.pool import Listener, Progress
     from gradproof.session import Options, Session
+    from gradproof.verdict.judge import Verdict
 
 F = TypeVar("F", bound=Callable[..., Any])
 Report = Mapping[str, Any]
 
 NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
+FORMATS = ("json", "md", "html")
 ONE_EACH = "{contract}"
 SUMMARY = "GITHUB_STEP_SUMMARY"
 EVENTS = "gradproof-events/1"
@@ -326,3 +328,84 @@ def _unstarted(workspace: Workspace, names: Iterable[str], error: GradproofError
     for folder in [workspace.reports, *(workspace.reports / name for name in names)]:
         with suppress(OSError):
             reports.outdate(folder, why, only)
+
+
+# -- What commands print besides a report.
+def open_session(options: Options) -> Session:
+    """A session; one line on stderr, whatever else is quiet, where it judges another workspace than the caller's."""
+    from gradproof.session import Session
+
+    return warned(Session(options))
+
+
+def warned(session: Session) -> Session:
+    """The session, after its warning on stderr where it has one."""
+    if session.workspace.warning:
+        click.echo(f"warning: {session.workspace.warning}", err=True)
+    return session
+
+
+def problems(session: Session, quiet: bool) -> None:
+    """The contracts' warnings, one line each."""
+    if quiet:
+        return
+    for contract in session.contracts:
+        for w in contract.warnings:
+            click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
+
+
+def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
+    """The verdict in one line on stderr, how much was run, and where the page is."""
+    verdict, rows = report["verdict"], report["checks"]
+    cached = sum(row["cached"] for row in rows)
+    ran = sum(row["fresh"] and not row["cached"] for row in rows)
+    click.echo(
+        f"{report['contract']['id']}: {EXIT_MEANING[Exit(verdict['exit'])]} (exit {verdict['code']}); "
+        f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
+        err=True,
+    )
+    if page is not None:
+        click.echo(f"report: {page}", err=True)
+
+
+def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
+    """The result of a selection, or of a shard of it: no report, only its checks and what they add up to."""
+    import json
+
+    rows = [
+        {
+            "id": r.check.id,
+            "outcome": str(r.outcome),
+            "effect": str(r.effect),
+            "reason": r.reason,
+            "reach": None if r.reach is None else str(r.reach),
+            "cached": r.status.cached,
+            "evidence": r.status.path,
+        }
+        for r in verdict.rulings.values()
+    ]
+    if json_:
+        data = {"schema": "gradproof-selection/1", "exit": str(verdict.exit), "code": verdict.code}
+        data |= {} if shard is None else {"shard": shard}
+        data |= {} if warning is None else {"warning": warning}
+        click.echo(json.dumps({**data, "reasons": list(verdict.reasons), "checks": rows}, indent=1))
+        return
+    for row in rows:
+        seen = "  (cached)" if row["cached"] else ""
+        click.echo(f"{row['effect']:<10} {row['outcome']:<9} {row['id']}{seen}")
+        if row["effect"] != "DISCHARGED":
+            click.echo(f"           {row['reason']}")
+    good = sum(row["effect"] == "DISCHARGED" for row in rows)
+    words = {Exit.MET: "as expected"}.get(verdict.exit, EXIT_MEANING[verdict.exit])
+    click.echo(f"{good} of {len(rows)} selected checks DISCHARGED: {words} (exit {verdict.code})")
+    what = "a selection" if shard is None else f"shard {shard}"
+    click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")
+
+
+def table(report: dict[str, object]) -> None:
+    """The report on the terminal."""
+    from rich.console import Console
+
+    from gradproof.report.formats import terminal
+
+    terminal.render(report, Console())

@@ -41,11 +41,11 @@ def some(
     shard_seconds: Path | None,
 ) -> int:
     """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
+    from gradproof.cli.outputs import open_session, problems, selection
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import opened, problems, selection
     from gradproof.session import INTERRUPTED
 
-    session = opened(options)
+    session = open_session(options)
     chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)
     if not chosen:
         click.echo("nothing selected: no planned check matches", err=True)

@@ -25,9 +25,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     json, md and html files are written in every case.
     """
-    from gradproof.cli.outputs import Outputs, asked, begun
-    from gradproof.cli.show import verdict_line
-    from gradproof.cli.verify import FORMATS, table
+    from gradproof.cli.outputs import FORMATS, Outputs, asked, begun, table, verdict_line
     from gradproof.core.outcome import Exit, worst
     from gradproof.extras.claims.stored import about
 

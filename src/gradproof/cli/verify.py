@@ -85,9 +85,6 @@ def _due(status: EvidenceStatus) -> bool:
     return silent or status.outcome is Outcome.ERROR
 
 
-FORMATS = ("json", "md", "html")
-
-
 @click.command("verify")
 @place
 @selecting
@@ -106,9 +103,8 @@ def command(
     With -k only the matching checks are run; the gate still judges all of them, on the stored evidence. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
-    from gradproof.cli.outputs import Outputs, asked, begun
+    from gradproof.cli.outputs import FORMATS, Outputs, asked, begun, problems, table, verdict_line
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import problems, verdict_line
     from gradproof.extras.claims.stored import about, judged
     from gradproof.session import INTERRUPTED
 
@@ -162,15 +158,6 @@ def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | Non
         raise GradproofError("GP482", found, "the whole plan, and words on stdout alone", help)
     watching(options)
     return watched(options)
-
-
-def table(report: dict[str, object]) -> None:
-    """The report on the terminal."""
-    from rich.console import Console
-
-    from gradproof.report.formats import terminal
-
-    terminal.render(report, Console())
 
 
 # -- `gradproof verify --watch`: run again what a save touched, and print what became of it.
@@ -229,11 +216,11 @@ class Watcher:
 
     def round(self) -> int:
         """One round. Once there was a round, a wrong contract or command line is reported, not raised."""
-        from gradproof.cli.show import opened
+        from gradproof.cli.outputs import open_session
         from gradproof.session import Session
 
         try:
-            return self._round(Session(self.options) if self.session else opened(self.options))
+            return self._round(Session(self.options) if self.session else open_session(self.options))
         except GradproofError as error:
             if self.stated is None:
                 raise
@@ -241,6 +228,7 @@ class Watcher:
             return EXIT_CODE[Exit.USAGE]
 
     def _round(self, session: Session) -> int:
+        from gradproof.cli.outputs import FORMATS
         from gradproof.cli.progress import listening
         from gradproof.core.outcome import worst
         from gradproof.session import INTERRUPTED

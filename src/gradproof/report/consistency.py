@@ -23,8 +23,7 @@ from gradproof.core.outcome import (
     Layer,
     Outcome,
 )
-from gradproof.report.kernel_assumptions import HOLDS, kernels_of
-from gradproof.report.studies import ABSENT, FRESH, REJECTED, STALE
+from gradproof.report.studies import ABSENT, FRESH, HOLDS, REJECTED, STALE, kernels_of
 
 Report = Mapping[str, Any]
 STANDINGS = (FRESH, STALE, REJECTED, ABSENT)

@@ -13,8 +13,7 @@ from typing import Any
 
 from gradproof.core.outcome import Effect
 from gradproof.report.consistency import Report
-from gradproof.report.kernel_assumptions import ANY, DEVICES, HOLDS, UNUSED
-from gradproof.report.studies import FRESH, STALE
+from gradproof.report.studies import ANY, DEVICES, FRESH, HOLDS, STALE, UNUSED
 from gradproof.report.text import ABSENT, counted, plural, ratio, sci, seconds, when
 
 TITLES = ("Gradients", "Buffer", "Order", "Tolerance", "True up to", "Undecided", "False from")

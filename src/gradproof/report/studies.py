@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.errors import GradproofError
-from gradproof.report.kernel_assumptions import reliances
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
+from collections.abc import Iterator
+from dataclasses import asdict
 
 FRESH, STALE, REJECTED, ABSENT = "fresh", "stale", "rejected", "absent"
 ROUNDING_FILE, KERNELS_FOLDER = "rounding.json", "kernels"
@@ -46,7 +47,7 @@ TOKENS = Study(
     ("symbolic.tokens.study",), ("models", "symbolic", "gradproof.arith"),
     "python -m symbolic.tokens.study --out reports/tokens.json --plots docs",
 )  # fmt: skip
-MEASURED = (*STUDIED, "gradproof.execution.methods.ranks")
+MEASURED = (*STUDIED, "gradproof.shadow.record.ranks")
 SWEEP = Study(
     "sweep.json", "gradproof.core.schemas.sweep:Sweep",
     (
@@ -192,3 +193,172 @@ def _kernels(path: Path) -> dict[str, Any]:
         return base | {"reason": f"{name} is rejected: {error}"}
     rows = [{"section": section, **row.model_dump()} for section, rows in found.sections.items() for row in rows]
     return base | {"status": FRESH, "reason": "", "mode": found.mode, "environment": found.environment, "rows": rows}
+
+
+# -- Which kernels a proof about rounding relies on, and whether they were seen to round so on a device.
+#
+# The rounding model says: each operation returns the rounding of its exact result, once. Evidence names the operators
+# that a stub or a chain was applied to; a document of kernel runs has a row for each operator, dtype and device. Where
+# the row does not hold, or holds of another operation, what the proof says of that device is an assumption.
+
+HOLDS, NOT_RUN, DIFFERS, UNUSED = "HOLDS", "NOT_RUN", "DIFFERS", "UNUSED"
+ANY = "any"
+STATES = (HOLDS, "REFUTED", "ERROR", DIFFERS, NOT_RUN)
+DEVICES = ("cpu", "cuda")
+SINGLE, ONCE = "single rounding", "each operation in fp32, rounded once to storage"
+# Kernels that stand for an operator of the model; a window divides by its count, which is a scalar.
+KERNELS: Mapping[str, tuple[str, ...]] = {
+    "add": ("add_(tensor)",),
+    "multiply": ("mul(tensor)",),
+    "divide": ("div(tensor)", "div(scalar)"),
+    "convert": ("to({dtype})",),
+    "square root": ("sqrt",),
+}
+CHAIN = "linear_chain"
+
+Row = Mapping[str, Any]
+Document = Mapping[str, Any]
+
+
+Judged = tuple[str, tuple[str, ...], str]  # state, rows in words, what is wrong
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What was run where: documents that were read, devices that measured evidence names, and the environment here."""
+
+    documents: Sequence[Document]
+    devices: frozenset[tuple[str, str]]
+    here: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reliance:
+    """One operator that a check relies on, on one device. `rows` name what was found; `words` say what follows."""
+
+    check: str
+    device: str
+    operator: str
+    dtype: str
+    state: str
+    rows: tuple[str, ...]
+    words: str
+
+
+def reliances(checks: Sequence[Row], documents: Sequence[Document], here: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every stub and every linear chain of a report's checks, with each operator on each device, as JSON values.
+
+    `documents`: those of the report that were read. `here`: the report's environment.
+    """
+    ran = ((str(c["layer"]), c["environment"].get("device")) for c in checks if c["fresh"])
+    bench = Bench(documents, frozenset((layer, str(name)) for layer, name in ran if name), here)
+    found = []
+    for name, operators in relying(checks):
+        for device in DEVICES:
+            judged = [_status(bench, device, *o.rsplit(" ", 1)) for o in operators if o != UNUSED]
+            other = _unused() if operators == [UNUSED] else _unknown(device)
+            found += [asdict(Reliance(name, device, *row)) for row in judged or [other]]
+    return [{**row, "rows": list(row["rows"])} for row in found]
+
+
+def relying(checks: Sequence[Row]) -> Iterator[tuple[str, list[str]]]:
+    """Stubs and linear chains, with the operators that fresh evidence says they were applied to ("add fp32").
+
+    A stub is applied by the checks that name it; one that no check names is applied to nothing, which is UNUSED. No
+    operator at all: it is not known which.
+    """
+    for check in checks:
+        if check["kind"] == "stub":
+            users = [c for c in checks if check["id"] in c["stubs"]]
+            known = all(c["fresh"] and c["stats"].get("rounded") for c in users)
+            if not users:
+                yield check["id"], [UNUSED]
+            else:
+                yield check["id"], sorted({o for c in users for o in c["stats"]["rounded"]}) if known else []
+        elif check["strategy"] == CHAIN:
+            yield check["id"], list(check["stats"].get("rounded", ())) if check["fresh"] else []
+
+
+def _unused() -> tuple[str, str, str, tuple[str, ...], str]:
+    return ANY, ANY, UNUSED, (), "no check rests on this stub, so nothing is assumed of a kernel"
+
+
+def _unknown(device: str) -> tuple[str, str, str, tuple[str, ...], str]:
+    words = f"assumption: no fresh evidence says which operators it rounds, so none is known to conform on {device}"
+    return ANY, ANY, NOT_RUN, (), words
+
+
+def _status(bench: Bench, device: str, operator: str, dtype: str) -> tuple[str, str, str, tuple[str, ...], str]:
+    """Operator, dtype, state, rows and words; the worst of the kernels that stand for the operator."""
+    missing = f"assumption: no conformance row for {operator} {dtype} on {device}"
+    state, rows, why = _worst([_kernel(bench, device, *kernel) for kernel in kernels_of(operator, dtype)])
+    if state == HOLDS:
+        return operator, dtype, state, rows, f"{operator} {dtype} on {device}: {'; '.join(rows)}"
+    return operator, dtype, state, rows, missing + (f" ({why})" if why else "")
+
+
+def _worst(judged: Sequence[Judged]) -> Judged:
+    """The worst state of several, all rows, and what is wrong with any of them. Nothing at all is NOT_RUN."""
+    state = next((s for s in (*STATES[1:], HOLDS) if any(j[0] == s for j in judged)), NOT_RUN)
+    why = dict.fromkeys(why for _, _, why in judged if why)
+    return state, tuple(row for _, rows, _ in judged for row in rows), "; ".join(why)
+
+
+def kernels_of(operator: str, dtype: str) -> list[tuple[str, str]]:
+    """The kernels that stand for an operator in a format, each with the dtype of its operands."""
+    held = "fp32" if operator == "convert" else dtype
+    return [(name.format(dtype=dtype), held) for name in KERNELS.get(operator, ())]
+
+
+def _kernel(bench: Bench, device: str, name: str, held: str) -> Judged:
+    """One kernel over all documents of the device, each on a machine that is this one."""
+    own = [d for d in bench.documents if d["environment"]["device"] == device]
+    apart = {d["path"]: foreign(d["environment"], bench) for d in own}
+    here = [d for d in own if not apart[d["path"]]]
+    if not own:
+        return NOT_RUN, (), f"NOT_RUN: no document of kernels run on {device}"
+    if not here:
+        return NOT_RUN, (), "; ".join(f"{path} was made on another machine: {why}" for path, why in apart.items())
+    wanted = (name, held, device)
+    rows = [(d["path"], r) for d in here for r in d["rows"] if (r["operator"], r["dtype"], r["device"]) == wanted]
+    if not rows:
+        return NOT_RUN, (), f"no row {name} {held} in {', '.join(d['path'] for d in here)}"
+    return _worst([_row(path, row) for path, row in rows])
+
+
+def _row(path: str, row: Row) -> Judged:
+    """One row: HOLDS only of a single rounding, in one way or another."""
+    said = (f"{row['operator']} {row['outcome']}, {row['cases']} cases, {path}",)
+    if row["outcome"] != HOLDS:
+        why = row["reason"] or "; ".join(row["names"]) or "no reason stated"
+        return row["outcome"], said, f"{row['operator']} is {row['outcome']}: {why}"
+    if row["claim"] == SINGLE or (row["claim"] == ONCE and _innocuous(row)):
+        return HOLDS, said, ""
+    return DIFFERS, said, f"{row['operator']} holds of another operation: {row['claim']}"
+
+
+def _innocuous(row: Row) -> bool:
+    """Rounding to fp32 and then to 16 bits is one rounding of a quotient or product of 16-bit numbers.
+
+    Source: Figueroa, When is double rounding innocuous?, 1995: 24 >= 2 p + 2. Its row counts the exceptions; that of a
+    scalar counts scalars that are no numbers of the format as well, and says nothing of it.
+    """
+    if row["dtype"] == "fp32" or row["operator"].endswith("(scalar)"):
+        return True
+    return str(row["facts"].get(f"differs from operations rounded to {row['dtype']}", "")).startswith("0 of ")
+
+
+def foreign(environment: Mapping[str, Any], bench: Bench) -> str:
+    """In what a document's machine differs from this one, or an empty text.
+
+    On the CPU: torch, the architecture, and the instruction set that measured evidence names. On a GPU its name alone,
+    where measured evidence names one: such documents are carried from machine to machine.
+    """
+    device, here = environment["device"], bench.here
+    gpu = device == "cuda"
+    mine = str(environment.get("gpu")) if gpu else f"cpu {environment.get('cpu_capability')}"
+    named = sorted(name for layer, name in bench.devices if layer == device)
+    pairs = [] if gpu else [(environment.get(key), here.get(key)) for key in ("torch", "machine")]
+    differing = [f"{was}, not {now}" for was, now in pairs if was != now]
+    differing += [f"{mine}, not {' or '.join(named)}"] if named and mine not in named else []
+    return "; ".join(differing)

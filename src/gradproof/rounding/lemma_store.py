@@ -33,7 +33,6 @@ from gradproof.rounding import smtlib, solvers
 from gradproof.rounding.certificate import LinearRow
 from gradproof.rounding.step_contracts import (
     ADD_FORMS,
-    EXACT_RESULT,
     LEMMAS,
     NARROWING,
     QUOTIENT_FORMS,
@@ -42,8 +41,8 @@ from gradproof.rounding.step_contracts import (
     SQRT_FORMS,
     TABLE_N,
     THREE,
-    Lemma,
     lemma_named,
+    method,
     premises,
 )
 
@@ -91,17 +90,6 @@ def routes(name: str) -> tuple[Route, ...]:
         "ftz": smtlib.add_ftz,
     }
     return _both("same format", written[form](f))
-
-
-DERIVED_ADD = ("add/fp32/relative", "add/fp32/multiples")
-
-
-def method(lemma: Lemma) -> str:
-    """`solvers`, `exhaustion` or `derivation`."""
-    form = lemma.name.rpartition("/")[2]
-    if lemma.name in DERIVED_ADD or (lemma.operator in EXACT_RESULT and form != "table"):
-        return "derivation"
-    return "solvers" if lemma.fmt == "fp32" and lemma.operator in ("round", "add") else "exhaustion"
 
 
 @dataclass(frozen=True, slots=True)

@@ -272,6 +272,17 @@ def lemma_named(name: str) -> Lemma:
     return LEMMAS[name]
 
 
+DERIVED_ADD = ("add/fp32/relative", "add/fp32/multiples")
+
+
+def method(lemma: Lemma) -> str:
+    """`solvers`, `exhaustion` or `derivation`."""
+    form = lemma.name.rpartition("/")[2]
+    if lemma.name in DERIVED_ADD or (lemma.operator in EXACT_RESULT and form != "table"):
+        return "derivation"
+    return "solvers" if lemma.fmt == "fp32" and lemma.operator in ("round", "add") else "exhaustion"
+
+
 def premises(lemma: Lemma) -> tuple[str, ...]:
     """Names of the lemmas that this one rests on."""
     return tuple(a for a in lemma.assumes if a in LEMMAS)

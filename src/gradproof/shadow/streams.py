@@ -6,11 +6,14 @@ samples), the micro-batches lie side by side along it, and the order of its elem
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gradproof.shadow.tape import Source, Tape
 
 Array = NDArray[Any]
 Key = tuple[str, str]
@@ -100,3 +103,42 @@ def in_order(values: Any, block: Shape) -> Array:
     whole = np.asarray(values)
     axis = sample_axis(block, whole.shape)
     return np.stack(np.split(whole, whole.shape[axis] // block[axis], axis)).ravel() if axis else whole.ravel()
+
+
+def streams(tape: Tape) -> Streams:
+    """All values of each source in the order of its stream (float64, flat)."""
+    found: dict[Key, dict[int, Array]] = {}
+    shapes: dict[Key, set[Shape]] = {}
+    for leaf in tape.leaves():
+        key = (leaf.source.kind, leaf.source.name)
+        rows = found.setdefault(key, {})
+        rows.setdefault(leaf.source.first, in_order(np.asarray(leaf.value, dtype=np.float64), leaf.laid))
+        if leaf.source.kind == "data":
+            shapes.setdefault(key, set()).add(tuple(np.shape(leaf.value)))
+    for site, arrays in tape.integers.items():
+        shapes[("integers", site)] = {np.shape(a) for a in arrays}
+    joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
+    return Streams(joined, blocks_of(shapes), tape.orders)
+
+
+def renamings(tapes: Sequence[Tape]) -> list[Callable[[Source], Source]]:
+    """For each rank, what a leaf is called: as on rank 0 where the data are the same, else by the rank too."""
+    first = streams(tapes[0])
+    found: list[Callable[[Source], Source]] = []
+    for rank, tape in enumerate(tapes):
+        own = {key for key, values in streams(tape).items() if not _alike(values, first.get(key))}
+        found.append(_renaming(rank, own))
+    return found
+
+
+def _alike(values: Array, other: Array | None) -> bool:
+    return other is not None and np.array_equal(values, other)
+
+
+def _renaming(rank: int, own: set[Key]) -> Callable[[Source], Source]:
+    def rename(source: Source) -> Source:
+        if rank and (source.kind, source.name) in own:
+            return replace(source, name=f"rank {rank}: {source.name}")
+        return source
+
+    return rename

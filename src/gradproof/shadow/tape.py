@@ -342,3 +342,14 @@ def place_of(frame: FrameType, library: FrameType | None = None) -> Place:
     """The line that a frame is at; `library` is named as the way that led there."""
     via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
     return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
+
+
+@lru_cache(maxsize=4096)
+def places(offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> NDArray[np.int64]:
+    """Index into the storage of every element of a tensor."""
+    grid = np.full(shape, offset, dtype=np.int64)
+    for axis, (n, step) in enumerate(zip(shape, stride, strict=True)):
+        along = [1] * len(shape)
+        along[axis] = n
+        grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
+    return grid

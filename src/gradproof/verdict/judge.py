@@ -367,8 +367,7 @@ def _named(check: Check) -> list[str]:
 
 def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator[str]:
     """Lemmas without a row, and rows that prove nothing; premises count alike. `exact`: nothing may be rounded."""
-    from gradproof.rounding.lemma_store import method
-    from gradproof.rounding.step_contracts import LEMMAS
+    from gradproof.rounding.step_contracts import LEMMAS, method
 
     rows = {row["name"]: row for row in stats.get("lemmas", ())}
     if not names and not exact:

@@ -383,7 +383,7 @@ def test_a_bundle_without_a_signature_says_so(
 
 
 def test_an_answer_that_is_not_green_is_signed_as_failed(tmp_path: Path) -> None:
-    from gradproof.extras.attest.statement import of_manifest
+    from gradproof.extras.attest.manifest import of_manifest
 
     texts = {
         name: (f"{name}.json", json.dumps({"predicate": {"result": name.upper()}})) for name in ("passed", "warned")

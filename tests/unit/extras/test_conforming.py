@@ -11,7 +11,7 @@ import study_sample as sample
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.linear import Linear
 from gradproof.extras.conformance import elementwise
-from gradproof.report.kernel_assumptions import KERNELS, ONCE, SINGLE, reliances
+from gradproof.report.studies import KERNELS, ONCE, SINGLE, reliances
 from gradproof.rounding.accumulation import Setting, difference
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.step_contracts import operators_of

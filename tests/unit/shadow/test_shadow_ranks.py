@@ -14,9 +14,11 @@ import pytest
 import torch
 
 from gradproof.core.errors import GradproofError
+from gradproof.shadow.record import ranks
+from gradproof.shadow.record.ranks import RankPool
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.verify import rank_pool, ranks
-from gradproof.shadow.verify.rank_pool import RankPool
+from gradproof.shadow.record.user_code import load
+from gradproof.shadow.verify import recordings
 
 STEP = """
 import os, sys, time
@@ -51,7 +53,7 @@ def pool(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[RankPool]:
 
 
 def record(seed: int) -> None:
-    ranks.record_ranks("step.py", "train", Run(2, 1, 1, "cpu", torch.float32, seed), 2)
+    recordings.recorded(load(Path("step.py")).train, Run(2, 1, 1, "cpu", torch.float32, seed), 2)
 
 
 def alive(pid: int) -> bool:
@@ -93,7 +95,7 @@ def test_a_rank_that_ends_early_ends_the_others(pool: RankPool) -> None:
 
 def test_ranks_that_take_too_long_are_ended(pool: RankPool, monkeypatch: pytest.MonkeyPatch) -> None:
     record(0)
-    monkeypatch.setattr(ranks, "SECONDS", 5.0)
+    monkeypatch.setattr(recordings, "RANKS_WITHIN", 5.0)
     with pytest.raises(GradproofError, match="GP410"):
         record(8)
     assert gone(int(Path("waiting").read_text()))
@@ -102,11 +104,11 @@ def test_ranks_that_take_too_long_are_ended(pool: RankPool, monkeypatch: pytest.
 def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     (tmp_path / "step.py").write_text(STEP)
     program = (
-        "import torch; from gradproof.shadow.verify.ranks import record_ranks\n"
+        "import torch, step; from gradproof.shadow.verify.recordings import recorded\n"
         "from gradproof.shadow.record.run import Run\n"
-        "record_ranks('step.py', 'train', Run(2, 1, 1, 'cpu', torch.float32, 8), 2)"
+        "recorded(step.train, Run(2, 1, 1, 'cpu', torch.float32, 8), 2)"
     )
-    own = os.pathsep.join([str(rank_pool.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
+    own = os.pathsep.join([str(ranks.PACKAGE.parent), os.environ.get("PYTHONPATH", "")])
     parent = subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own})
     stated = tmp_path / "waiting"
     for _ in range(3000):

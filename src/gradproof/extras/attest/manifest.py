@@ -21,7 +21,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
 from gradproof.core.workspace import sha256_of
 from gradproof.evidence.environment import environment, normal
-from gradproof.evidence.store import parse
+from gradproof.evidence.store import parse, safe
 
 # -- `MANIFEST.json`, format `gradproof-bundle/1`: every other file of a bundle with its digest.
 BUNDLE = "gradproof-bundle/1"
@@ -244,3 +244,54 @@ def _same(root: Path, entry: Entry) -> Iterator[BundleProblem]:
     if now != entry:
         words = f"{now.bytes} bytes with sha256 {now.sha256[:16]}, not {entry.bytes} with {entry.sha256[:16]}"
         yield BundleProblem("GP447", entry.path, words)
+
+
+def dumped(data: Any) -> str:
+    """JSON as every file of a bundle has it. Raises ValueError for NaN and infinity."""
+    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def statement_path(contract: str) -> str:
+    """Where the in-toto statement of a contract lies."""
+    return f"statements/{safe(contract)}.json"
+
+
+# -- In-toto statements: v1, with a test-result predicate v0.1.
+TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
+RESULTS = ("FAILED", "WARNED", "PASSED")  # the worst first
+
+
+def stated(
+    subject: dict[str, Any], result: str, configuration: list[dict[str, Any]],
+    passed: list[str], warned: list[str], failed: list[str],
+) -> dict[str, Any]:  # fmt: skip
+    """An in-toto statement with a test-result predicate."""
+    return {
+        "_type": TYPE,
+        "subject": [subject],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "result": result,
+            "configuration": configuration,
+            "passedTests": passed,
+            "warnedTests": warned,
+            "failedTests": failed,
+        },
+    }
+
+
+def of_manifest(digest: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
+    """The statement about a whole bundle. Its subject is the manifest, by `digest` (sha256 in hex).
+
+    `statements`: of each contract, by its id, the place in the bundle and the text. The tests are the contracts.
+    """
+    results = {name: json.loads(text)["predicate"]["result"] for name, (_, text) in statements.items()}
+    named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
+    result = next((word for word in RESULTS if named[word]), "FAILED")
+    texts = [described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in statements.values()]
+    return stated(described(MANIFEST, digest), result, texts, named["PASSED"], named["WARNED"], named["FAILED"])
+
+
+def described(name: str, digest: str) -> dict[str, Any]:
+    """A file as in-toto describes one. `digest`: sha256 in hex."""
+    return {"name": name, "digest": {"sha256": digest}}

@@ -21,8 +21,7 @@ from pydantic import Field, ValidationError
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import DocumentModel
 from gradproof.evidence.store import parse, safe
-from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem
-from gradproof.extras.attest.statement import dumped, of_manifest, statement_path
+from gradproof.extras.attest.manifest import ENVELOPE, MANIFEST, BundleProblem, dumped, of_manifest, statement_path
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey

@@ -12,7 +12,6 @@ Source: https://in-toto.io/Statement/v1 and https://in-toto.io/attestation/test-
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,9 +23,9 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Layer
 from gradproof.core.workspace import Workspace, sha256_of
 from gradproof.evidence.environment import KEYS, normal
-from gradproof.evidence.record import EvidenceStatus
+from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, safe
-from gradproof.extras.attest.manifest import MANIFEST, Wheel
+from gradproof.extras.attest.manifest import Wheel, described, dumped, stated, statement_path
 from gradproof.report import studies
 from gradproof.report.consistency import waived_ids
 from gradproof.report.formats import jsonreport
@@ -39,6 +38,8 @@ DISTRIBUTIONS = "distributions.json"
 BESIDE = ("pyproject.toml", "constraints.txt")
 NOTHING = "README"
 """Stands in a folder of the workspace that no evidence rests on."""
+QUERIES = "queries"
+INDEX = f"{QUERIES}/index.json"
 
 
 class CarriedStore(Store):
@@ -159,53 +160,15 @@ def files_of(text: str) -> dict[str, str]:
     return found
 
 
-TYPE, PREDICATE = "https://in-toto.io/Statement/v1", "https://in-toto.io/attestation/test-result/v0.1"
-RESULTS = ("FAILED", "WARNED", "PASSED")  # the worst first
-
-
 def statement(
     report: Mapping[str, Any], wheel: Wheel | None, sources: str, materials: Sequence[tuple[str, str]]
 ) -> dict[str, Any]:
     """The statement. Its subject is the wheel, else the list of sources. `materials`: (name, file). Raises OSError."""
-    subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else _described("files.sha256", sources)
+    subject = {"name": wheel.name, "digest": {"sha256": wheel.sha256}} if wheel else described("files.sha256", sources)
     passed, warned, failed = sorted_rows(report)
     result = "FAILED" if failed or not report["verdict"]["met"] else "WARNED" if warned else "PASSED"
-    configuration = [_described(name, sha256_of(Path(place))) for name, place in materials]
-    return _stated(subject, result, configuration, passed, warned, failed)
-
-
-def _stated(
-    subject: dict[str, Any], result: str, configuration: list[dict[str, Any]],
-    passed: list[str], warned: list[str], failed: list[str],
-) -> dict[str, Any]:  # fmt: skip
-    return {
-        "_type": TYPE,
-        "subject": [subject],
-        "predicateType": PREDICATE,
-        "predicate": {
-            "result": result,
-            "configuration": configuration,
-            "passedTests": passed,
-            "warnedTests": warned,
-            "failedTests": failed,
-        },
-    }
-
-
-def of_manifest(digest: str, statements: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
-    """The statement about a whole bundle. Its subject is the manifest, by `digest` (sha256 in hex).
-
-    `statements`: of each contract, by its id, the place in the bundle and the text. The tests are the contracts.
-    """
-    results = {name: json.loads(text)["predicate"]["result"] for name, (_, text) in statements.items()}
-    named = {word: [name for name, result in results.items() if result == word] for word in RESULTS}
-    result = next((word for word in RESULTS if named[word]), "FAILED")
-    texts = [_described(place, hashlib.sha256(text.encode()).hexdigest()) for place, text in statements.values()]
-    return _stated(_described(MANIFEST, digest), result, texts, named["PASSED"], named["WARNED"], named["FAILED"])
-
-
-def _described(name: str, digest: str) -> dict[str, Any]:
-    return {"name": name, "digest": {"sha256": digest}}
+    configuration = [described(name, sha256_of(Path(place))) for name, place in materials]
+    return stated(subject, result, configuration, passed, warned, failed)
 
 
 def sorted_rows(report: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
@@ -240,11 +203,6 @@ sys.exit(subprocess.call([*COMMAND, *SOURCES, *OPTIONS]))
 '''
 
 
-def dumped(data: Any) -> str:
-    """JSON as every file of a bundle has it. Raises ValueError for NaN and infinity."""
-    return json.dumps(data, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-
-
 def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
     """The report of each contract by id, without the place on this machine. `version`: of the gradproof that attests.
 
@@ -264,11 +222,6 @@ def reports(carried: Carried, made_at: str, version: str) -> dict[str, Report]:
 def report_path(contract: str) -> str:
     """Where the report of a contract lies."""
     return f"reports/{safe(contract)}.json"
-
-
-def statement_path(contract: str) -> str:
-    """Where the in-toto statement of a contract lies."""
-    return f"statements/{safe(contract)}.json"
 
 
 def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None, sources: str) -> dict[str, str]:
@@ -341,3 +294,21 @@ def _devices(carried: Carried) -> dict[str, Any]:
         for name, _, evidence in _rows(carried)
         if layers[name] in measured
     }
+
+
+def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What in an index contradicts the evidence, or cannot be asked again.
+
+    Another answer of the repeated run, another one of the second solver, queries that z3 could not read back.
+    """
+    found = []
+    for row in rows:
+        again = row.get("again")
+        if again and not again["same"] and again["outcome"] in ANSWERS:
+            found.append(f"{row['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
+        if row.get("read_back") != row.get("included"):
+            found.append(f"{row['check']}: {row.get('read_back', 0)} of {row['included']} queries can be read back")
+        if row.get("second", {}).get("differ"):
+            second_ = row["second"]
+            found.append(f"{row['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
+    return found

@@ -21,16 +21,18 @@ from gradproof.extras.attest import (
     manifest as listing,
     signing,
     statement,
-    write,
 )
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, Manifest
 from gradproof.extras.attest.statement import (
     BESIDE,
     DISTRIBUTIONS,
     FILES,
+    INDEX,
     NOTHING,
+    QUERIES,
     SOURCES,
     Carried,
+    contradictions,
     files_of,
     opened,
 )
@@ -38,7 +40,7 @@ from gradproof.extras.attest.statement import (
 if TYPE_CHECKING:
     from gradproof.extras.attest.signing import PublicKey
 
-_GIVEN = ("evidence/", "gpu/", f"{write.FOLDER}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
+_GIVEN = ("evidence/", "gpu/", f"{QUERIES}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
 _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
@@ -160,7 +162,7 @@ def _conclusions(
         if name not in known and not name.startswith(_GIVEN):
             yield BundleProblem("GP449", name, "it follows from nothing in the bundle")
     yield from _queries(root, manifest, carried)
-    texts = {name: expected[statement.statement_path(name)] for name in made}
+    texts = {name: expected[listing.statement_path(name)] for name in made}
     yield from signing.problems(root, listed, listing.entry_of(root, MANIFEST).sha256, texts, keys)
 
 
@@ -214,17 +216,17 @@ def _short(value: Any) -> str:
 
 def _queries(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """The index names every script, counts what is in it, and nothing in it contradicts the evidence."""
-    place = write.INDEX
+    place = INDEX
     try:
         rows = parse_json(_text(root, place))
         wanted = sorted(name for name, s in carried.statuses.items() if s.evidence is not None)
         if [row["check"] for row in rows] != wanted:
             raise ValueError("its rows are not those of the evidence")
         scripts = {row["file"]: row for row in rows if row["file"] is not None}
-        listed = {e.path for e in manifest.files if e.path.startswith(f"{write.FOLDER}/")} - {place}
+        listed = {e.path for e in manifest.files if e.path.startswith(f"{QUERIES}/")} - {place}
         if set(scripts) != listed:
             raise ValueError(f"it does not name {', '.join(sorted(set(scripts) ^ listed)[:3])}")
-        contradicted = write.contradictions(rows)
+        contradicted = contradictions(rows)
     except _MALFORMED as error:
         yield BundleProblem("GP449", place, f"it is not the index of the queries: {error}")
         return

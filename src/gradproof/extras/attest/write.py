@@ -26,7 +26,7 @@ from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.workspace import CONTENT, PACKAGE, Workspace, sha256_of
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
-from gradproof.evidence.record import ANSWERS, EvidenceStatus, now
+from gradproof.evidence.record import EvidenceStatus, now
 from gradproof.evidence.store import parse as parse_json, safe
 from gradproof.execution.pool import Evidence, Listener, Pool, Worker
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
@@ -39,20 +39,25 @@ from gradproof.extras.attest.manifest import (
     BundleProblem,
     LeftOut,
     Manifest,
+    dumped,
     entries,
     entry_of,
     ran_on,
+    statement_path,
     wheel_of,
 )
 from gradproof.extras.attest.statement import (
     BESIDE,
     DISTRIBUTIONS,
     FILES,
+    INDEX,
     NOTHING,
+    QUERIES,
     SOURCES,
     Carried,
     claimed,
     clock,
+    contradictions,
     files_text,
     opened,
 )
@@ -63,8 +68,6 @@ if TYPE_CHECKING:
     from gradproof.extras.attest.signing import Signer
 
 # -- Checks run once more, so that their queries can be recorded. What they find is compared, and never stored.
-FOLDER = "queries"
-INDEX = f"{FOLDER}/index.json"
 SECOND = "cvc5"
 NOT_RECORDED: Mapping[Kind, str] = {
     Kind.CROSSHAIR: "CrossHair asks z3 by itself, and gives no text of its queries",
@@ -140,7 +143,7 @@ def index_row(
 
     more = f"{heard.left_out} more: a script is at most a megabyte" if heard.left_out else ""
     return base | {
-        "file": f"{FOLDER}/{safe(check.id)}.smt2" if heard.queries else None,
+        "file": f"{QUERIES}/{safe(check.id)}.smt2" if heard.queries else None,
         "not_included": more or ("" if heard.queries else "the repeated run asked no query in its own process"),
         "again": again,
         "asked": heard.asked,
@@ -186,26 +189,6 @@ def second(queries: Sequence[Query], solver: str, seconds: float) -> dict[str, A
 def answers(queries: Sequence[Query], solver: str, seconds: float, each: float = EACH) -> list[str]:
     """A solver's answers; fewer than the queries where time ran out or the process crashed."""
     return answered([HEAD + q.text for q in queries], solver, seconds, each)[0][: len(queries)]
-
-
-def contradictions(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What in an index contradicts the evidence, or cannot be asked again.
-
-    Another answer of the repeated run, another one of the second solver, queries that z3 could not read back.
-    """
-    found = []
-    for stated in rows:
-        again = stated.get("again")
-        if again and not again["same"] and again["outcome"] in ANSWERS:
-            found.append(f"{stated['check']}: the repeated run found {again['outcome']}, the evidence says otherwise")
-        if stated.get("read_back") != stated.get("included"):
-            found.append(
-                f"{stated['check']}: {stated.get('read_back', 0)} of {stated['included']} queries can be read back"
-            )
-        if stated.get("second", {}).get("differ"):
-            second_ = stated["second"]
-            found.append(f"{stated['check']}: {second_['solver']} contradicts z3 on {second_['differ']} queries")
-    return found
 
 
 def chosen(carried: Carried, name: str) -> Check:
@@ -378,7 +361,7 @@ def _fill(
     files = claimed(kept)
     _copy_sources(stage, session, files)
     installed = ran_on()
-    _put(stage, DISTRIBUTIONS, statement.dumped(installed))
+    _put(stage, DISTRIBUTIONS, dumped(installed))
     _put(stage, FILES, files_text(files))
     wheel = wheel_of(wanted.wheel, files) if wanted.wheel else None
     contradictions = _queries(stage, session, kept, wanted, listener)
@@ -391,8 +374,8 @@ def _fill(
     for name, text in documents.items():
         _put(stage, name, text)
     for name, report in made.items():
-        _put(stage, statement.report_path(name), statement.dumped(report))
-    texts = {name: documents[statement.statement_path(name)] for name in made}
+        _put(stage, statement.report_path(name), dumped(report))
+    texts = {name: documents[statement_path(name)] for name in made}
     if wanted.signer is not None:
         _signed_statements(stage, wanted.signer, texts)
     manifest = Manifest.model_validate(
@@ -400,7 +383,7 @@ def _fill(
          "packaged": packaged, "contracts": names, "sources": sources, "wheel": wheel, "files": entries(stage),
          "left_out": [LeftOut(check=k, reason=v) for k, v in left_out.items()]}
     )  # fmt: skip
-    _put(stage, MANIFEST, statement.dumped(manifest.model_dump(mode="json", by_alias=True)))
+    _put(stage, MANIFEST, dumped(manifest.model_dump(mode="json", by_alias=True)))
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
         _put(stage, ENVELOPE, _enclosed(wanted.signer, signing.payloads(digest, texts)[ENVELOPE]))
@@ -417,7 +400,7 @@ def _signed_statements(stage: Path, signer: Signer, texts: Mapping[str, str]) ->
 
 
 def _enclosed(signer: Signer, payload: bytes) -> str:
-    return statement.dumped(signer.envelope(payload))
+    return dumped(signer.envelope(payload))
 
 
 def _put(stage: Path, name: str, text: str) -> None:
@@ -484,5 +467,5 @@ def _queries(
         rows.append(stated)
         if stated["file"] and said is not None:
             _put(stage, stated["file"], text_of(check, stated, said))
-    _put(stage, INDEX, statement.dumped(rows))
+    _put(stage, INDEX, dumped(rows))
     return contradictions(rows)

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.table import OperatorRow, Ops, Path
-from gradproof.shadow.streams import in_order, sample_axis
-from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape, held_in
+from gradproof.shadow.streams import in_order, renamings, sample_axis
+from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape, held_in, places
 
 
 @dataclass(slots=True)
@@ -102,17 +100,6 @@ def lifted(domain: Domain, x: Any) -> Value:
 def sort(held: Any) -> bool:
     """Whether a Value is of truth values."""
     return isinstance(held, Value) and held.truth
-
-
-@lru_cache(maxsize=4096)
-def places(offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> NDArray[np.int64]:
-    """Index into the storage of every element of a tensor."""
-    grid = np.full(shape, offset, dtype=np.int64)
-    for axis, (n, step) in enumerate(zip(shape, stride, strict=True)):
-        along = [1] * len(shape)
-        along[axis] = n
-        grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
-    return grid
 
 
 def contiguous(ref: Ref) -> bool:
@@ -289,3 +276,77 @@ class Interpreter:
 
 
 IGNORED = frozenset({"out", "layout", "device", "pin_memory", "non_blocking", "memory_format", "generator"})
+
+
+# -- Several ranks: at a collective every rank waits for the others, and is given what the exchange gives.
+def read_ranks(
+    domain: Domain,
+    tapes: Sequence[Tape],
+    wanted: Callable[[Event], bool],
+    havoc: Havoc | None = None,
+    follow: Sequence[Sequence[Event]] = (),
+    rows: Mapping[str, OperatorRow] | None = None,
+) -> list[Reading]:
+    """Interpret the tapes of all ranks together. A domain with a `rank` knows whose turn it is.
+
+    Raises NoRow and Beyond.
+    """
+    names = renamings(tapes)
+    followed = list(follow) or [()] * len(names)
+    runs = [Interpreter(domain, rows, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
+    turns = [run.turns(tape, wanted) for run, tape in zip(runs, tapes, strict=True)]
+    answers: list[Any] = [None] * len(turns)
+    while True:
+        waiting: list[Entry] = []
+        readings: list[Reading] = []
+        for rank, (turn, answer) in enumerate(zip(turns, answers, strict=True)):
+            if hasattr(domain, "rank"):
+                domain.rank = rank
+            try:
+                waiting.append(turn.send(answer))
+            except StopIteration as done:
+                readings.append(done.value)
+        if not waiting:
+            return readings
+        if readings:
+            raise Beyond(f"{waiting[0].place}: {waiting[0].op} is not made by every rank")
+        answers = exchange(domain, waiting, runs)
+
+
+def exchange(domain: Domain, entries: Sequence[Entry], runs: Sequence[Interpreter]) -> list[Any]:
+    """What every rank holds after a collective. Raises Beyond for one that is not known here."""
+    first = entries[0]
+    if {e.op for e in entries} != {first.op}:
+        raise Beyond(f"the ranks make different collectives: {sorted({e.op for e in entries})}")
+    name = first.op.split(".")[1]
+    held = [[_value(run, ref) for ref in _refs(e.args[0])] for run, e in zip(runs, entries, strict=True)]
+    if len({tuple(v.shape for v in values) for values in held}) != 1:
+        raise Beyond(f"{first.place}: the ranks exchange tensors of different shapes")
+    if name in ("allreduce_", "allreduce_coalesced_"):
+        total = [_reduced(first, [values[i] for values in held]) for i in range(len(held[0]))]
+        return [(list(total),) for _ in entries]
+    if name == "broadcast_":
+        root = int(first.args[2])
+        return [(list(held[root]),) for _ in entries]
+    raise Beyond(f"{first.place}: no meaning is known for {first.op} between ranks")
+
+
+def _reduced(entry: Entry, values: list[Value]) -> Value:
+    kind = str(entry.args[2]).upper()
+    total = values[0]
+    for value in values[1:]:
+        total = total + value
+    if "SUM" in kind:
+        return total
+    if "AVG" in kind:
+        return total / len(values)
+    raise Beyond(f"{entry.place}: an all-reduce that is neither a sum nor an average: {entry.args[2]}")
+
+
+def _refs(arg: Any) -> list[Any]:
+    return list(arg) if isinstance(arg, list | tuple) else [arg]
+
+
+def _value(run: Interpreter, arg: Any) -> Value:
+    value = run.value(arg)
+    return value if isinstance(value, Value) else lift(run.domain, value)

@@ -25,7 +25,6 @@ import numpy as np
 import torch
 
 from gradproof.shadow.algebra import Array, Beyond
-from gradproof.shadow.domains.interpreter import places
 from gradproof.shadow.domains.marks import (
     EXACT,
     Call,
@@ -48,7 +47,7 @@ from gradproof.shadow.domains.weight import PRIME, inverse
 from gradproof.shadow.ops.schema import SHAPE_ONLY, Spec, tensors_in
 from gradproof.shadow.record.hook_points import Exports
 from gradproof.shadow.record.storages import Held, Storages, array, dtype_name, fingerprint, storage_of
-from gradproof.shadow.tape import Const
+from gradproof.shadow.tape import Const, places
 
 # Copies and movement.
 

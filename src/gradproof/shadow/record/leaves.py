@@ -10,13 +10,12 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradproof.shadow.record.counts import Counts
 from gradproof.shadow.record.names import Sites, shape_of
 from gradproof.shadow.record.storages import (
     Held,
@@ -33,6 +32,9 @@ from gradproof.shadow.record.storages import (
     writable,
 )  # fmt: skip
 from gradproof.shadow.tape import Blind, Init, Leaf, Place, Source, Tape, initialising, recomputing, user_place
+
+if TYPE_CHECKING:
+    from gradproof.shadow.record.counts import Counts
 
 Inject = Callable[[Source, tuple[int, ...], str, NDArray[Any]], NDArray[Any] | None]
 
@@ -61,10 +63,10 @@ BYTES = "storage.py:"
 class Leaves:
     """Declares leaves on a tape."""
 
-    def __init__(self, tape: Tape, storages: Storages, inject: Inject | None) -> None:
+    def __init__(self, tape: Tape, storages: Storages, counts: Counts, inject: Inject | None) -> None:
         self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
-        self.counts = Counts(storages, tape.items)
+        self.counts = counts
         tape.orders.update(getattr(inject, "others", {}))
         self.sites = Sites()
         self.names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}

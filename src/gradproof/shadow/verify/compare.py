@@ -8,7 +8,7 @@ window's backward passes, and the weights at the end, which a step written by ha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any
@@ -16,10 +16,11 @@ from zlib import crc32
 
 import numpy as np
 
+from gradproof.core.outcome import Outcome
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Observation, Reading
 from gradproof.shadow.record.averages import MIXED
-from gradproof.shadow.streams import Array, Key, Shape, Streams, blocks_of, in_order
+from gradproof.shadow.streams import Array, Key, Shape, Streams, blocks_of, in_order, streams
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
 
 # -- Two tapes side by side: the same samples, the same operators.
@@ -147,22 +148,6 @@ class Difference:
     kind: str
     what: str
     place: Place
-
-
-def streams(tape: Tape) -> Streams:
-    """All values of each source in the order of its stream (float64, flat)."""
-    found: dict[Key, dict[int, Array]] = {}
-    shapes: dict[Key, set[Shape]] = {}
-    for leaf in tape.leaves():
-        key = (leaf.source.kind, leaf.source.name)
-        rows = found.setdefault(key, {})
-        rows.setdefault(leaf.source.first, in_order(np.asarray(leaf.value, dtype=np.float64), leaf.laid))
-        if leaf.source.kind == "data":
-            shapes.setdefault(key, set()).add(tuple(np.shape(leaf.value)))
-    for site, arrays in tape.integers.items():
-        shapes[("integers", site)] = {np.shape(a) for a in arrays}
-    joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
-    return Streams(joined, blocks_of(shapes), tape.orders)
 
 
 def unmatched(accumulated: Tape, full: Tape) -> list[str]:
@@ -542,3 +527,49 @@ def roots(tape: Tape) -> Iterator[Event]:
 def wanted(event: Event) -> bool:
     """Events that a comparison reads."""
     return event.kind in WANTED and bool(event.refs)
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a domain says of every quantity. `constants`: equal up to constants, each with its bound, in words."""
+
+    domain: str
+    reach: str
+    equal: list[Quantity] = field(default_factory=list)
+    apart: list[Quantity] = field(default_factory=list)
+    constants: list[tuple[Quantity, str]] = field(default_factory=list)
+    unknown: list[tuple[Quantity | None, Outcome, str]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    error_bound: str = ""
+    examples: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, group: str, among: Sequence[Quantity]) -> list[Quantity]:
+        """Quantities of one group."""
+        return [q for q in among if q.group == group]
+
+
+MOST_OPERATIONS = 150_000
+"""Scalar operations of a tape up to which the real domain is tried, unless a user asks for another bound."""
+
+
+def operations(entry: Entry) -> int:
+    """Scalar operations of an operator, roughly: the elements that it touches, products summed over included."""
+    outs = sum(ref.count for ref in entry.writes)
+    name = entry.op.split(".")[1]
+    if any(word in name for word in ("mm", "mv", "linear", "conv", "attention")):
+        tensors = [ref for ref in _refs(entry.args) if ref.shape]
+        return outs * max((ref.shape[-1] for ref in tensors), default=1)
+    return outs + sum(ref.count for ref in _refs(entry.args))
+
+
+def _refs(args: Iterable[Any]) -> Iterable[Ref]:
+    for a in args:
+        if isinstance(a, Ref):
+            yield a
+        elif isinstance(a, list | tuple):
+            yield from _refs(a)
+
+
+def size_of(tape: Tape) -> int:
+    """Scalar operations of a tape."""
+    return sum(map(operations, tape.entries()))

@@ -15,7 +15,7 @@ may stand for, and asks again.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -32,9 +32,7 @@ from gradproof.shadow.domains.programs import Compiler, Doubtful, Near, Program,
 from gradproof.shadow.domains.real import Reals, Snap, Special
 from gradproof.shadow.domains.terms import Poly
 from gradproof.shadow.result import ALL_INPUTS, PROBABLE, Verification
-from gradproof.shadow.tape import Entry, Ref, Tape
-from gradproof.shadow.verify.compare import Pairs, Quantity, pairs, wanted
-from gradproof.shadow.verify.obligations import Decision
+from gradproof.shadow.verify.compare import Decision, Pairs, Quantity, pairs, size_of, wanted
 from gradproof.shadow.verify.recordings import StepRecordings
 
 Pair = tuple[str, Value, Value]
@@ -320,8 +318,6 @@ def decide(make: Make, *, domain: str = "real", seconds: float = 10.0, seed: int
 Decider = Callable[[StepRecordings, Verification], Decision]
 SEEDS = (0, 1, 2)
 """Random points that are tried when a divisor is zero at the one before."""
-MOST_OPERATIONS = 150_000
-"""Scalar operations of a tape up to which the real domain is tried, unless a user asks for another bound."""
 SECONDS = 20.0
 MOST_ERROR = 2.0**-20
 """Error probability above which agreeing residues decide nothing."""
@@ -514,29 +510,6 @@ def words_of(snap: Snap) -> str:
     typed = [(x, r) for x, r in snap.changed.items() if x > 0 and r.numerator == 1] or list(snap.changed.items())
     shown = ", ".join(f"{x:.17g} for {r}" for x, r in sorted(typed)[:3])
     return f"constants are near the rationals that they stand for ({shown}), off by at most {float(snap.bound()):.2g}"
-
-
-def operations(entry: Entry) -> int:
-    """Scalar operations of an operator, roughly: the elements that it touches, products summed over included."""
-    outs = sum(ref.count for ref in entry.writes)
-    name = entry.op.split(".")[1]
-    if any(word in name for word in ("mm", "mv", "linear", "conv", "attention")):
-        tensors = [ref for ref in _refs(entry.args) if ref.shape]
-        return outs * max((ref.shape[-1] for ref in tensors), default=1)
-    return outs + sum(ref.count for ref in _refs(entry.args))
-
-
-def _refs(args: Iterable[Any]) -> Iterable[Ref]:
-    for a in args:
-        if isinstance(a, Ref):
-            yield a
-        elif isinstance(a, list | tuple):
-            yield from _refs(a)
-
-
-def size_of(tape: Tape) -> int:
-    """Scalar operations of a tape."""
-    return sum(map(operations, tape.entries()))
 
 
 DOMAINS: Mapping[str, Decider] = {"real": by_real, "field": by_field}

@@ -42,11 +42,11 @@ from gradproof.shadow.ops.rows.losses import MEAN, NONE, rows_of
 from gradproof.shadow.ops.table import OperatorRow, Ops
 from gradproof.shadow.result import Result
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Place, Ref, Source, Tape, held_in
-from gradproof.shadow.verify.compare import windows
-from gradproof.shadow.verify.decide import MOST_OPERATIONS, size_of
+from gradproof.shadow.verify.compare import MOST_OPERATIONS, size_of, windows
 from gradproof.shadow.verify.recordings import StepRecordings
 from gradproof.shadow.verify.token_weights import (
     CLOSE,
+    FACTORS,
     Move,
     Weights,
     averaged,
@@ -66,7 +66,6 @@ SHORT = 2**160
 ERROR = Fraction(2, 10**15)
 POWERS = 4
 """A truth value may be multiplied by itself: v, v v, v v v, ... are the same at 0 and 1."""
-FACTORS = frozenset(("mul", "div", "_foreach_mul", "_foreach_div"))
 READ = "a number that depends on integer data went through Python: shown at the recorded counts only"
 PYTHON = "the counts are Python numbers, or were not followed: shown at the recorded counts only"
 BY_DATA = frozenset(

@@ -8,7 +8,7 @@ constants that are not the numbers that they stand for, or by a learning rate th
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
 from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
-from gradproof.shadow.verify.compare import Quantity, same, windows
+from gradproof.shadow.verify.compare import Decision, Quantity, same, windows
 from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, StepRecordings, narrowest, recorded, stepped, values_of
 
@@ -39,25 +39,6 @@ GROUPS = {
     "sync": "GA-SYNC-001",
 }
 PREFIX = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "param/", "average": "average/"}
-
-
-@dataclass(slots=True)
-class Decision:
-    """What a domain says of every quantity. `constants`: equal up to constants, each with its bound, in words."""
-
-    domain: str
-    reach: str
-    equal: list[Quantity] = field(default_factory=list)
-    apart: list[Quantity] = field(default_factory=list)
-    constants: list[tuple[Quantity, str]] = field(default_factory=list)
-    unknown: list[tuple[Quantity | None, Outcome, str]] = field(default_factory=list)
-    missing: list[str] = field(default_factory=list)
-    error_bound: str = ""
-    examples: dict[str, Any] = field(default_factory=dict)
-
-    def of(self, group: str, among: Sequence[Quantity]) -> list[Quantity]:
-        """Quantities of one group."""
-        return [q for q in among if q.group == group]
 
 
 @dataclass(frozen=True, slots=True)

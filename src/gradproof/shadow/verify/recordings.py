@@ -18,15 +18,19 @@ import inspect
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Observation, Reading
+from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Observation, Reading, read_ranks
 from gradproof.shadow.domains.programs import Floats
+from gradproof.shadow.record.ranks import each_rank
 from gradproof.shadow.record.run import Recording, Run, Step, record, seed
-from gradproof.shadow.streams import Array, Injection, Key
+from gradproof.shadow.record.user_code import load
+from gradproof.shadow.request import function_of
+from gradproof.shadow.streams import Array, Injection, Key, renamings, streams
 from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape
 from gradproof.shadow.verify.compare import (
     Difference,
@@ -35,13 +39,12 @@ from gradproof.shadow.verify.compare import (
     differences,
     moved,
     near,
-    streams,
     unmatched,
     windows,
 )
-from gradproof.shadow.verify.ranks import read_ranks, record_ranks, renamings
 
 # -- Never blind and green: what the tape says must be what the storages hold.
+RANKS_WITHIN = 300.0  # seconds for one recording on several ranks
 UNIT: Mapping[str, float] = {
     "float64": 2.0**-53,
     "float32": 2.0**-24,
@@ -247,7 +250,16 @@ def recorded(
         return [record(step, run, None if values is None else Injection(values[0]), clean)]
     step = inspect.unwrap(step)
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
-    return record_ranks(file, name, run, ranks, values)
+    jobs = [(file, name, run, None if values is None else values[rank]) for rank in range(ranks)]
+    return each_rank(f"{__name__}:recorded_rank", jobs, RANKS_WITHIN)
+
+
+def recorded_rank(job: tuple[str, str, Run, Values | None]) -> Recording:
+    """One rank's recording of the function `name` of a file, without what it returned. Leaves may be injected."""
+    file, name, run, values = job
+    function = function_of(load(Path(file)), name, file)
+    made = record(function, run, None if values is None else Injection(values))
+    return Recording(replace(made.tape, returned=None), made.error, made.raised)
 
 
 def finite(tape: Tape) -> bool:

@@ -16,12 +16,10 @@ from typing import Any
 import numpy as np
 
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.streams import Array, Streams
+from gradproof.shadow.streams import Array, Streams, streams
 from gradproof.shadow.tape import Const, Entry, Tape
-from gradproof.shadow.verify.compare import streams
-from gradproof.shadow.verify.normaliser import FACTORS
 from gradproof.shadow.verify.recordings import StepRecordings, recorded
-from gradproof.shadow.verify.token_weights import Counts, alike
+from gradproof.shadow.verify.token_weights import FACTORS, Counts, alike
 
 MOST = 2
 """Orders that are recorded at most."""

@@ -20,8 +20,7 @@ from gradproof.shadow.record.run import Recording
 from gradproof.shadow.result import NO_LOSS, RECORDED, UP_TO_CONSTANTS, Result
 from gradproof.shadow.tape import Event, Place, Ref, Source, Tape
 from gradproof.shadow.verify import obligations
-from gradproof.shadow.verify.compare import Quantity, windows
-from gradproof.shadow.verify.decide import size_of
+from gradproof.shadow.verify.compare import Decision, Quantity, size_of, windows
 from gradproof.shadow.verify.diagnosis import (
     Wrong,
     last_write,
@@ -31,7 +30,6 @@ from gradproof.shadow.verify.diagnosis import (
     place_of_number,
     place_of_weights,
 )
-from gradproof.shadow.verify.obligations import Decision
 from gradproof.shadow.verify.recordings import Precondition, StepRecordings, batch_norm
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")

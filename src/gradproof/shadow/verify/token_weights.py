@@ -20,12 +20,11 @@ from typing import Any
 import numpy as np
 
 from gradproof.shadow.algebra import Value
-from gradproof.shadow.domains.interpreter import Interpreter, Observation
+from gradproof.shadow.domains.interpreter import Interpreter, Observation, read_ranks
 from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Rule
 from gradproof.shadow.tape import Event, Item, Tape
-from gradproof.shadow.verify.ranks import read_ranks
 
 
 # -- Rules by which training loops weigh tokens, right and wrong, and counts of tokens that tell them apart.
@@ -53,6 +52,7 @@ class Counts:
         return sum(sum(row) for row in table)
 
 
+FACTORS = frozenset(("mul", "div", "_foreach_mul", "_foreach_div"))
 Weighing = list[list[Fraction]]
 TokenRule = Callable[[Counts, int, int], Fraction]
 

@@ -28,8 +28,8 @@ from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.result import OBLIGATIONS, RECORDED, SEVERITY, Result, Verification
 from gradproof.shadow.tape import Leaf
 from gradproof.shadow.verify import obligations
-from gradproof.shadow.verify.compare import DRAWN, FRESH, OTHERS, REPEATED, RESHAPED, SHUFFLED
-from gradproof.shadow.verify.decide import DOMAINS, MOST_OPERATIONS
+from gradproof.shadow.verify.compare import DRAWN, FRESH, MOST_OPERATIONS, OTHERS, REPEATED, RESHAPED, SHUFFLED
+from gradproof.shadow.verify.decide import DOMAINS
 from gradproof.shadow.verify.diagnosis import Wrong, of_wrong, place_of_data
 from gradproof.shadow.verify.normaliser import (
     MASKS,

@@ -1,7 +1,7 @@
-"""Processes for the ranks of one recording: forks of one process that has imported torch, once.
+"""A function on several ranks: forks of one process that has imported torch, once.
 
-`python -P -m gradproof.shadow.verify.rank_pool` reads jobs, one JSON line each (folder, environment of every rank,
-working directory), forks a child a rank, and answers with their exit codes. A fork begins without a process group and
+`python -P -m gradproof.shadow.record.ranks` reads jobs, one JSON line each (folder, environment of every rank, working
+directory), forks a child a rank, and answers with their exit codes. A fork begins without a process group and
 without the modules of the user's, as a new process would. The end of stdin means that the parent is gone: the children
 are killed. Each rank's output goes to a file, and from there to the parent's stderr.
 """
@@ -11,10 +11,13 @@ from __future__ import annotations
 import atexit
 import json
 import os
+import pickle
 import select
 import signal
+import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,10 +25,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
 
 POLL = 0.005
-MAIN = "gradproof.shadow.verify.ranks:main"
+MODULE = "gradproof.shadow.record.ranks"
 
 
 class RankPool:
@@ -34,13 +38,8 @@ class RankPool:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def run(
-        self, folder: Path, environments: Sequence[Mapping[str, str]], seconds: float, main: str = MAIN
-    ) -> list[int]:
-        """Exit codes of all ranks; a single -1 when they did not end in time, or the pool itself ended.
-
-        Each rank calls `main` (module:function) with the folder and its number.
-        """
+    def run(self, folder: Path, environments: Sequence[Mapping[str, str]], seconds: float) -> list[int]:
+        """Exit codes of all ranks; a single -1 when they did not end in time, or the pool itself ended."""
         if self._process is None or self._process.poll() is not None:
             self._start()
         process = self._process
@@ -48,7 +47,7 @@ class RankPool:
         assert process.stdin is not None
         assert process.stdout is not None
         ranks = [dict(e) for e in environments]
-        job = {"folder": str(folder), "ranks": ranks, "cwd": str(Path.cwd()), "path": sys.path, "main": main}
+        job = {"folder": str(folder), "ranks": ranks, "cwd": str(Path.cwd()), "path": sys.path}
         late = threading.Timer(seconds, process.stdin.close)
         late.start()
         try:
@@ -66,7 +65,7 @@ class RankPool:
         return [int(code) for code in json.loads(answer)]
 
     def _start(self) -> None:
-        command = [sys.executable, "-P", "-m", "gradproof.shadow.verify.rank_pool"]
+        command = [sys.executable, "-P", "-m", "gradproof.shadow.record.ranks"]
         own = os.pathsep.join(filter(None, [str(PACKAGE.parent), os.environ.get("PYTHONPATH", "")]))
         self._process = subprocess.Popen(
             command, env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": own}, text=True,
@@ -89,6 +88,86 @@ class RankPool:
 
 
 POOL = RankPool()
+
+
+def run_ranks(function: str, payload: Any, ranks: int, seconds: float) -> list[Any]:
+    """What `function` (module:attribute) returns on each rank for `payload`; both are pickled.
+
+    It runs inside an initialised process group. Raises GradproofError GP410 when a rank ends without an answer, or
+    when there is none after `seconds`.
+    """
+    return each_rank(f"{MODULE}:in_group", [(function, payload, seconds)] * ranks, seconds)
+
+
+def each_rank(function: str, payloads: Sequence[Any], seconds: float) -> list[Any]:
+    """What `function` returns on each rank for that rank's payload. Raises as `run_ranks` does."""
+    ranks = len(payloads)
+    with tempfile.TemporaryDirectory() as folder:
+        for rank, payload in enumerate(payloads):
+            Path(folder, f"{rank}.in").write_bytes(pickle.dumps((function, payload)))
+        port = free_port()
+        codes = POOL.run(Path(folder), [environment_of(rank, ranks, port) for rank in range(ranks)], seconds)
+        made = [Path(folder, f"{rank}.out") for rank in range(ranks)]
+        if codes != [0] * ranks or not all(path.exists() for path in made):
+            raise GradproofError(
+                "GP410", _ended(codes, ranks, seconds), f"an answer of each of {ranks} ranks",
+                "see their output above; the others were ended with it",
+            )  # fmt: skip
+        return [pickle.loads(path.read_bytes()) for path in made]
+
+
+def _ended(codes: Sequence[int], ranks: int, seconds: float) -> str:
+    """What went wrong, by rank."""
+    if len(codes) != ranks:
+        return f"{ranks} ranks gave no answer within {seconds:g} s"
+    died = [f"rank {rank} ended with {code}" for rank, code in enumerate(codes) if code]
+    return ", ".join(died) or "a rank ended without an answer"
+
+
+def free_port() -> int:
+    """A port of this machine that nothing listens on."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def environment_of(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """What a launcher would put into the environment of a rank."""
+    return {
+        "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port), "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+
+
+def perform(folder: Path, rank: int) -> None:
+    """One rank: call the function that the job names, and write its answer whole."""
+    function, payload = pickle.loads((folder / f"{rank}.in").read_bytes())
+    answer = attribute(function)(payload)
+    part = folder / f"{rank}.part"
+    part.write_bytes(pickle.dumps(answer))
+    part.rename(folder / f"{rank}.out")
+
+
+def attribute(name: str) -> Any:
+    """What `module:attribute` names."""
+    module, _, inner = name.partition(":")
+    return getattr(import_module(module), inner)
+
+
+def in_group(job: tuple[str, Any, float]) -> Any:
+    """Join a gloo group of all ranks, call the function, and leave the group. `job`: function, payload, seconds."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    function, payload, seconds = job
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", timeout=timedelta(seconds=seconds))
+    try:
+        return attribute(function)(payload)
+    finally:
+        dist.destroy_process_group()
 
 
 def tell(folder: Path) -> None:
@@ -120,8 +199,7 @@ def _fork(job: Mapping[str, Any], rank: int, environment: Mapping[str, str]) -> 
         os.environ.update(environment)
         os.chdir(job["cwd"])
         sys.path[:] = job["path"]
-        module, _, name = str(job["main"]).partition(":")
-        getattr(import_module(module), name)(job["folder"], str(rank))
+        perform(Path(job["folder"]), rank)
         code = 0
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
