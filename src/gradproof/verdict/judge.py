@@ -17,18 +17,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gradproof.contract.settings import REACHES, Demands, Least, Waiver
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus
-from gradproof.verdict.plan import NOTHING, Clause, Criterion, Policy, Required, outdated, shortcoming
-
-if TYPE_CHECKING:
-    from gradproof.rounding.step_contracts import Lemma
+from gradproof.verdict.plan import Clause, Criterion, KnownLemma, Policy, outdated, shortcoming
 
 _MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
@@ -170,7 +168,7 @@ def _rule(check: Check, status: EvidenceStatus, above: Mapping[str, Ruling], pol
         outcome, reason = (Outcome.NOT_RUN, f"its evidence does not count: {old}") if old else (outcome, reason)
     effect = DECISION[check.expect, outcome]
     if status.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
-        missing = shortfall(check, status.evidence["finding"], policy.backing)
+        missing = shortfall(check, status.evidence["finding"], policy)
         outcome, reason = (
             (Outcome.NOT_RUN, f"its backing does not suffice: {missing}") if missing else (outcome, reason)
         )
@@ -337,38 +335,38 @@ def _uncovered(
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 Row = Mapping[str, Any]
+Lemmas = Mapping[str, KnownLemma]
 
 
-def shortfall(check: Check, finding: Mapping[str, Any], required: Required = NOTHING) -> str:
+def shortfall(check: Check, finding: Mapping[str, Any], policy: Policy) -> str:
     """Why the backing of a proof that holds does not suffice; an empty text where it does."""
     stats = finding["stats"]
     try:
-        return next(_missing(check, finding, stats, required), "")
+        return next(_missing(check, finding, stats, policy), "")
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
         return f"what its evidence says of its backing has the wrong shape: {type(error).__name__}: {error}"
 
 
-def _missing(check: Check, finding: Mapping[str, Any], stats: Row, required: Required) -> Iterator[str]:
+def _missing(check: Check, finding: Mapping[str, Any], stats: Row, policy: Policy) -> Iterator[str]:
+    required, lemmas = policy.backing, policy.lemmas
     if check.params.get("lemmas") and (check.kind is Kind.STUB or check.strategy == "step_contract"):
-        yield from _unbacked(_named(check), stats)
+        yield from _unbacked(list(_named(check.params["lemmas"], lemmas)), stats, lemmas)
     if check.strategy == "bit_exhaustive":
         yield from _unenumerated(finding, stats)
     if check.strategy in required.certificates:
-        yield from _uncertified(check, finding, stats)
+        yield from _uncertified(check, finding, stats, lemmas)
     if check.strategy in required.second_solver:
-        yield from _alone(check, stats)
+        yield from _alone(check, stats, lemmas)
 
 
-def _named(check: Check) -> list[str]:
-    from gradproof.rounding.step_contracts import named
+def _named(patterns: Sequence[str], lemmas: Lemmas) -> Iterator[str]:
+    """The lemmas that shell patterns match; a pattern that matches none is itself a name that nothing backs."""
+    for pattern in patterns:
+        yield from [name for name in lemmas if fnmatchcase(name, pattern)] or [pattern]
 
-    return named(check.params["lemmas"])
 
-
-def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator[str]:
+def _unbacked(names: Sequence[str], stats: Row, lemmas: Lemmas, exact: bool = False) -> Iterator[str]:
     """Lemmas without a row, and rows that prove nothing; premises count alike. `exact`: nothing may be rounded."""
-    from gradproof.rounding.step_contracts import LEMMAS, method
-
     rows = {row["name"]: row for row in stats.get("lemmas", ())}
     if not names and not exact:
         yield "it names no lemma"
@@ -376,8 +374,8 @@ def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator
         if name not in rows:
             yield f"its evidence has nothing of the lemma {name}"
     for name, row in rows.items():
-        lemma = LEMMAS.get(name)
-        if lemma is None or row["method"] != method(lemma):
+        lemma = lemmas.get(name)
+        if lemma is None or row["method"] != lemma.method:
             yield f"there is no lemma {name} that is proved by {row['method']}"
         elif row["method"] == "exhaustion" and not (type(row["cases"]) is int and row["cases"] > 0):
             yield f"the lemma {name} is enumerated over no case"
@@ -389,11 +387,9 @@ def _unbacked(names: Sequence[str], stats: Row, exact: bool = False) -> Iterator
             yield f"the lemma {name} has the unknown method {row['method']!r}"
 
 
-def _follows(lemma: Lemma, row: Row, rows: Row) -> bool:
+def _follows(lemma: KnownLemma, row: Row, rows: Row) -> bool:
     """Whether the premises are those of the lemma, and are there."""
-    from gradproof.rounding.step_contracts import premises
-
-    return list(row["premises"]) == list(premises(lemma)) and rows.keys() >= {*row["premises"]}
+    return tuple(row["premises"]) == lemma.premises and rows.keys() >= {*row["premises"]}
 
 
 def _unenumerated(finding: Mapping[str, Any], stats: Row) -> Iterator[str]:
@@ -406,7 +402,7 @@ def _unenumerated(finding: Mapping[str, Any], stats: Row) -> Iterator[str]:
             yield f"the worst case of {row['label']} exceeds what is claimed"
 
 
-def _uncertified(check: Check, finding: Mapping[str, Any], stats: Row) -> Iterator[str]:
+def _uncertified(check: Check, finding: Mapping[str, Any], stats: Row, lemmas: Lemmas) -> Iterator[str]:
     rows = stats.get("certificates", ())
     for clause in [*check.obligations, *finding["clauses"]]:
         if not any(belongs(row["clause"], clause) for row in rows):
@@ -414,18 +410,17 @@ def _uncertified(check: Check, finding: Mapping[str, Any], stats: Row) -> Iterat
     for row in rows:
         if not _DIGEST.fullmatch(row["sha256"]) or Fraction(row["bound"]) > Fraction(row["claimed"]):
             yield f"the certificate of {row['label']} does not prove what is claimed"
-        yield from _unbacked(row["contracts"], stats, exact=Fraction(row["bound"]) == 0)
+        yield from _unbacked(row["contracts"], stats, lemmas, exact=Fraction(row["bound"]) == 0)
 
 
-def _alone(check: Check, stats: Row) -> Iterator[str]:
+def _alone(check: Check, stats: Row, lemmas: Lemmas) -> Iterator[str]:
     rule = f"the gate requires two solvers of different families behind every {check.strategy} proof"
-    lemmas = stats.get("lemmas", ())
     for row in stats.get("certificates", ()):
-        yield from _unbacked(row["contracts"], stats, exact=Fraction(row["bound"]) == 0)
+        yield from _unbacked(row["contracts"], stats, lemmas, exact=Fraction(row["bound"]) == 0)
     own = stats.get("solvers", ())
     if not (own or stats.get("certificates") or check.strategy == "step_contract"):
         yield f"{rule}; nothing in its evidence says what this one rests on"
-    for row in lemmas:
+    for row in stats.get("lemmas", ()):
         if row["method"] == "solvers" and len(found := families(row["solvers"])) < 2:
             yield f"{rule}; the lemma {row['name']} has {' and '.join(found) or 'none'}"
     if own and len(found := families(own)) < 2:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, Least, demands_of, together
@@ -283,6 +284,22 @@ NOTHING = Required()
 
 
 @dataclass(frozen=True)
+class KnownLemma:
+    """A lemma that there is: `solvers`, `exhaustion` or `derivation`, and the lemmas that a derivation rests on."""
+
+    method: str
+    premises: tuple[str, ...]
+
+
+@cache
+def known_lemmas() -> Mapping[str, KnownLemma]:
+    """Every lemma by its name, in the order of the table."""
+    from gradproof.rounding.step_contracts import LEMMAS, method, premises
+
+    return {name: KnownLemma(method(lemma), premises(lemma)) for name, lemma in LEMMAS.items()}
+
+
+@dataclass(frozen=True)
 class Premise:
     """A contract that this one builds on: whether it is discharged, and how it stands."""
 
@@ -299,7 +316,8 @@ class Policy:
     """What is demanded. `restricted`: only the given checks are judged, on the layers in `demanded`.
 
     `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
-    one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract.
+    one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract. `lemmas`:
+    those that there are, so that judging asks for nothing.
     """
 
     profile: str
@@ -311,6 +329,7 @@ class Policy:
     backing: Required = NOTHING
     premises: tuple[Premise, ...] = ()
     demands: Demands = NONE
+    lemmas: Mapping[str, KnownLemma] = field(default_factory=known_lemmas)
 
 
 def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:

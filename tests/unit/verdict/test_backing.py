@@ -199,8 +199,8 @@ def test_a_stub_needs_the_lemmas_that_it_names() -> None:
 def test_a_refutation_needs_no_backing() -> None:
     row = check(strategy="linear_chain")
     finding = record(row, answer(row))["finding"]
-    assert shortfall(row, finding, BOTH) != ""
-    assert shortfall(check(strategy="exhaustive"), finding, BOTH) == ""
+    assert shortfall(row, finding, Policy("ci", (), backing=BOTH)) != ""
+    assert shortfall(check(strategy="exhaustive"), finding, Policy("ci", (), backing=BOTH)) == ""
 
 
 # The contract of this repository
@@ -213,9 +213,9 @@ def test_our_own_gate_requires_certificates_and_a_second_solver() -> None:
     chains = [c for c in rows.values() if c.strategy == "linear_chain"]
     assert len(chains) >= 4
     for one in chains:
-        assert shortfall(one, record(one, answer(one))["finding"], policy.backing) != "", one.id
+        assert shortfall(one, record(one, answer(one))["finding"], policy) != "", one.id
     for name in ("STUB-FL-002", "STUB-FL-003", "STUB-FL-004", "KANI-GA-026", "KANI-GA-027"):
-        assert shortfall(rows[name], record(rows[name], answer(rows[name]))["finding"], policy.backing) != "", name
+        assert shortfall(rows[name], record(rows[name], answer(rows[name]))["finding"], policy) != "", name
 
 
 def test_every_stub_rests_on_half_an_ulp_and_monotone_ones_on_the_grid() -> None:
@@ -246,3 +246,9 @@ def test_families_count_answers_and_not_names() -> None:
     assert families([z3, {**z3, "solver": "bitwuzla", "answer": "unknown"}]) == ["z3"]
     assert families([z3, {**z3, "solver": "bitwuzla", "version": ""}]) == ["z3"]
     assert families([z3, {**z3, "answer": "sat"}]) == []
+
+
+def test_a_pattern_that_matches_no_lemma_is_not_backed() -> None:
+    one = check(kind=Kind.STUB, params={"lemmas": ["add/fp32/half-ulp", "add/fp99/*"]})
+    finding = record(one, answer(one, stats={"lemmas": stated(["add/fp32/half-ulp"])}))["finding"]
+    assert shortfall(one, finding, Policy("ci", ())) == "its evidence has nothing of the lemma add/fp99/*"
