@@ -119,7 +119,7 @@ def workspace(root: Path) -> Workspace:
     store = Store(made)
     for path in made.contracts():
         for check in plan(load(path)):
-            store.write(record(check, finding(check), claim=claim(made), environment=environment(), seconds=1.0))
+            store.write(record(check, finding(check), inputs=claim(made), environment=environment(), seconds=1.0))
     return made
 
 

@@ -37,7 +37,7 @@ def ledger(root: Path, *rows: str) -> Path:
     return path
 
 
-def claim_of(workspace: Workspace, check: Check) -> dict[str, Any]:
+def inputs_of(workspace: Workspace, check: Check) -> dict[str, Any]:
     """The files that evidence of a toy check rests on."""
     module = check.harness.partition(":")[0]
     if not module:
@@ -49,7 +49,7 @@ def claim_of(workspace: Workspace, check: Check) -> dict[str, Any]:
 
 def store(workspace: Workspace, check: Check, finding: Finding) -> Path:
     """Evidence of a check, fresh."""
-    made = record(check, finding, claim=claim_of(workspace, check), environment=environment(), seconds=0.1)
+    made = record(check, finding, inputs=inputs_of(workspace, check), environment=environment(), seconds=0.1)
     return Store(workspace).write(made)
 
 

@@ -12,8 +12,8 @@ import pytest
 
 import gradproof
 from gradproof.core.workspace import Finder
-from gradproof.evidence.claim import key_of, place_of
 from gradproof.evidence.import_path import Trail, searched
+from gradproof.evidence.inputs import key_of, place_of
 
 LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
 HOME = ("home", "site-packages")

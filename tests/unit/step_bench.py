@@ -17,7 +17,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow import result as verdict
 from gradproof.shadow.process.watch_script import Script
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 VERIFY, WATCH = "gradproof.shadow.verify.verifier", "gradproof.shadow.process.watch"
 SAID = ["fine"]
@@ -37,11 +37,11 @@ def held(subject: str = "train.py:step", **config: Any) -> Verification:
     return made
 
 
-def refuted(place: Place | None = None) -> Verification:
+def refuted(place: Location | None = None) -> Verification:
     """The gradient is wrong; everything else HOLDS."""
     made = held()
     example = {"weight[0, 0]": {"full": "1/3", "accumulated": "4/3"}, "inputs": [1.0, 2.0]}
-    at = place or Place(__file__, 1, "step")
+    at = place or Location(__file__, 1, "step")
     made.results[1] = Result("GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "real", "", {}, example)
     return made
 

@@ -17,7 +17,7 @@ from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, EXIT_MEANING, Exit, Outcome, worst
 from gradproof.core.workspace import FOLDERS, Workspace
-from gradproof.evidence.claim import place_of
+from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:

@@ -27,20 +27,21 @@ SITE = "site"
 _ENGINE = "gradproof"
 _LIMIT = 60.0
 _PATH = "import json, sys; print(json.dumps(sys.path))"
-Place = Callable[[str], Path | None]
+FileOf = Callable[[str], Path | None]
 Folders = tuple[tuple[str, Path], ...]
-"""An import path: the claim key of each folder, or SITE, and the folder."""
+"""An import path: the input key of each folder, or SITE, and the folder."""
 
 
 def searched(
-    modules: Mapping[str, str], root: Path, start: Iterable[str], finder: Finder, wanted: Iterable[str], place: Place
+    modules: Mapping[str, str], root: Path, start: Iterable[str], finder: Finder, wanted: Iterable[str], place: FileOf
 ) -> dict[str, Any]:
-    """What a claim says of the import path. `modules`: claim keys by dotted name. `start`: sys.path as the run began.
+    """The import path among the inputs of a run. `modules`: input keys by dotted name.
 
-    `where`: names that were asked for, by the folder that has them first; a module is at the root where it says nothing
-    else. `apart`: modules that came from elsewhere, and from which folder, an empty text where no folder has that file
-    under its name. `wanted`: names that code which counts by its content looked for in vain. `passing`: names that were
-    not there in folders that were on the path, or a package's, as they were asked for.
+    `start`: sys.path as the run began. `where`: names that were asked for, by the folder that has them first; a
+    module is at the root where it says nothing else. `apart`: modules that came from elsewhere, and from which
+    folder, an empty text where no folder has that file under its name. `wanted`: names that code which counts by its
+    content looked for in vain. `passing`: names that were not there in folders that were on the path, or a package's,
+    as they were asked for.
     """
     begun = _begun(start, root)
     known = frozenset(p for key, p in begun if key == SITE)
@@ -128,7 +129,7 @@ def _keyed(folders: Iterable[Path], root: Path, site: frozenset[Path]) -> Folder
 
 
 def _key(path: Path, root: Path, site: frozenset[Path]) -> str:
-    """The claim key of a folder. `site`: the folders of installed packages with which Python starts."""
+    """The input key of a folder. `site`: the folders of installed packages with which Python starts."""
     if path in site:
         return SITE
     inner = next((p for p in (path, Path(os.path.realpath(path))) if p.is_relative_to(root)), None)
@@ -194,22 +195,22 @@ def _asked(python: str, pythonpath: str, home: str) -> tuple[str, ...] | None:
 
 
 class Trail:
-    """Looks for the names of claims again. `here`: whether folders outside of the workspace are those of the runs."""
+    """Looks for the recorded names again. `here`: whether folders outside of the workspace are those of the runs."""
 
-    def __init__(self, root: Path, place: Place, here: bool = True) -> None:
+    def __init__(self, root: Path, place: FileOf, here: bool = True) -> None:
         self._root, self._place, self._here = root, place, here
         self._locators: dict[Path, Locator] = {}
         self._looks: dict[Folders, _Look] = {}
         self._start: Folders | None = None
         self._real: dict[Path, str] = {}
 
-    def moved(self, claim: Mapping[str, Any]) -> list[str]:
-        """Why names of a claim would be found elsewhere now.
+    def moved(self, inputs: Mapping[str, Any]) -> list[str]:
+        """Why recorded names would be found elsewhere now.
 
         A module that no folder had under its name was loaded by other means: its content counts. So does one from a
         folder that the path has lost, as long as nothing else would be found.
         """
-        search, modules = claim["search"], claim["modules"]
+        search, modules = inputs["search"], inputs["modules"]
         if self._here and self._start is None:
             now = started()
             if now is None:
@@ -219,10 +220,10 @@ class Trail:
         then = {name: ROOT for name in modules if name not in search["apart"]}
         then |= {name: key for key, names in search["where"].items() for name in names}
         found: dict[str, str] = {}
-        for name in {*then, *claim["absent"], *search["wanted"], *search["apart"], *sys.stdlib_module_names}:
+        for name in {*then, *inputs["absent"], *search["wanted"], *search["apart"], *sys.stdlib_module_names}:
             hit, before = look.first(name), then.get(name)
             elsewhere = before is not None if hit is None else hit[0] != before
-            if (elsewhere or name in modules) and (why := self._other(look, name, before, claim)):
+            if (elsewhere or name in modules) and (why := self._other(look, name, before, inputs)):
                 found[name] = why
         stated = [why for name, why in sorted(found.items()) if name.rpartition(".")[0] not in found]
         return [*self._archives(search), *stated, *self._passed(look, search["passing"])]
@@ -259,16 +260,16 @@ class Trail:
         return _rooted((*made, *left), self._root)
 
     def _placed(self, keys: Iterable[str]) -> Folders:
-        """Folders of a claim; those of another machine are not looked into."""
+        """Recorded folders; those of another machine are not looked into."""
         found = ((k, self._place(k)) for k in keys)
         return tuple((k, p) for k, p in found if p is not None and (self._here or k.startswith("ws:")))
 
-    def _other(self, look: _Look, name: str, then: str | None, claim: Mapping[str, Any]) -> str | None:
+    def _other(self, look: _Look, name: str, then: str | None, inputs: Mapping[str, Any]) -> str | None:
         """Why a name would be found elsewhere now, or as another file; None where it would not."""
-        search, key = claim["search"], claim["modules"].get(name)
+        search, key = inputs["search"], inputs["modules"].get(name)
         now = look.first(name)
         where = None if now is None else now[0]
-        if where != then and not self._indifferent(look, name, then, where, claim):
+        if where != then and not self._indifferent(look, name, then, where, inputs):
             return _stated(name, key, then, now)
         home = search["apart"].get(name, then)
         if not key or not home or not (self._here or home.startswith("ws:")) or (home == SITE and now is None):
@@ -288,14 +289,16 @@ class Trail:
             self._real[path] = os.path.realpath(path)
         return self._real[path]
 
-    def _indifferent(self, look: _Look, name: str, then: str | None, now: str | None, claim: Mapping[str, Any]) -> bool:
+    def _indifferent(
+        self, look: _Look, name: str, then: str | None, now: str | None, inputs: Mapping[str, Any]
+    ) -> bool:
         """Whether it does not matter that a name is elsewhere on the path."""
         if then is None:
-            return now == SITE and name not in claim["search"]["wanted"]
+            return now == SITE and name not in inputs["search"]["wanted"]
         if not self._here and not then.startswith("ws:"):
-            return now is None or _behind(claim["search"]["path"], now, then)
+            return now is None or _behind(inputs["search"]["path"], now, then)
         if now is not None or then == SITE:
-            return now is None and name in claim["modules"]
+            return now is None and name in inputs["modules"]
         folder = self._place(then)
         return folder is not None and look.at(folder, name) is not None
 

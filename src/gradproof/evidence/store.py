@@ -134,28 +134,28 @@ class Store:
         return (not reasons, "; ".join(reasons))
 
     def _reasons(self, check: Check, evidence: Mapping[str, Any]) -> list[str]:
-        claim = evidence["claim"]
-        if claim["spec"] != check.digest:
+        inputs = evidence["claim"]
+        if inputs["spec"] != check.digest:
             return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
         reasons = [late] if (late := misdated(evidence)) else []
-        reasons += [r for key, digest in claim["files"].items() if (r := self._file(key, digest))]
-        reasons += self._trail(check).moved(claim)
+        reasons += [r for key, digest in inputs["files"].items() if (r := self._file(key, digest))]
+        reasons += self._trail(check).moved(inputs)
         if check.layer is not Layer.CUDA:
             reasons += self._environment(check, evidence["environment"])
         if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
             return reasons
-        return self._grounds(check, claim)
+        return self._grounds(check, inputs)
 
     def _environment(self, check: Check, recorded: Mapping[str, Any]) -> list[str]:
         """How what the evidence ran on differs from what counts now."""
         return differences(check.kind, recorded)
 
-    def _grounds(self, check: Check, claim: Mapping[str, Any]) -> list[str]:
+    def _grounds(self, check: Check, inputs: Mapping[str, Any]) -> list[str]:
         """An answer rests on files: its harness, and the engine that ran it."""
         module = check.harness.partition(":")[0]
-        if module and module not in claim["modules"]:
-            return [f"the claim lists no file of its harness {check.harness}"]
-        return [] if any(k.startswith("gp:") for k in claim["files"]) else ["the claim lists no file of the engine"]
+        if module and module not in inputs["modules"]:
+            return [f"the inputs list no file of its harness {check.harness}"]
+        return [] if any(k.startswith("gp:") for k in inputs["files"]) else ["the inputs list no file of the engine"]
 
     def _place(self, key: str) -> Path | None:
         kind, _, name = key.partition(":")

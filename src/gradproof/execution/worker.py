@@ -33,8 +33,8 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Layer, Outcome
 from gradproof.core.processes import SERVE, data_held, end_strays, job_of_stdin, limit_memory
 from gradproof.core.workspace import PACKAGE, Locator, Workspace, installed
-from gradproof.evidence.claim import claim_of, edited, reads, watch
 from gradproof.evidence.environment import environment, hide, imported, taken, torch_device, variables
+from gradproof.evidence.inputs import edited, inputs_of, reads, watch
 from gradproof.evidence.record import now, record
 from gradproof.evidence.seal import Seal, shadowed
 from gradproof.execution import methods
@@ -66,7 +66,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     workspace = Workspace(place_of_job(job, "root").resolve(), place_of_job(job, "reports"))
     if place_of_job(job, "package") != PACKAGE:
         return record(check, Finding(Outcome.ERROR, f"the worker imported another gradproof, from {PACKAGE}"))
-    finding, claim = Finding(Outcome.ERROR, "no run"), {}
+    finding, inputs = Finding(Outcome.ERROR, "no run"), {}
     set_variables, here = variables(str(check.layer)), environment()
     start = list(sys.path)
     foreign = [workspace.root, *(Path(p) for p in os.environ.get("PYTHONPATH", "").split(os.pathsep) if p)]
@@ -91,8 +91,8 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
         also = finding.stats.get("files_read", ())
-        claim = claim_of(check, workspace.root, finder, start, also, read)
-        late = edited(claim["files"], workspace.root, began, min(began, job.get("since", began)))
+        inputs = inputs_of(check, workspace.root, finder, start, also, read)
+        late = edited(inputs["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")
     except (GradproofError, OSError) as e:
@@ -100,7 +100,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     seen = {**here, **torch_device(str(check.layer))}
     seen |= {"variables": set_variables, "distributions": imported()}
     return written(
-        check, finding, claim=claim, environment=seen, started_at=started_at, seconds=time.monotonic() - clock
+        check, finding, inputs=inputs, environment=seen, started_at=started_at, seconds=time.monotonic() - clock
     )
 
 

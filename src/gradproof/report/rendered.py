@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,10 @@ def writing(path: Path) -> Iterator[None]:
         raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
 
 
+MODULE: Mapping[str, str] = {"json": "jsonreport", "md": "markdown", "html": "html"}
+
+
 def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
-    """The renderer of a format: json, md or html."""
-    if name == "json":
-        from gradproof.report.formats import jsonreport
-
-        return jsonreport.render
-    if name == "md":
-        from gradproof.report.formats import markdown
-
-        return markdown.render
-    from gradproof.report.formats import html
-
-    return html.render
+    """The renderer of a format: json, md or html. Its module is imported when it is first asked for."""
+    renderer: Callable[[Mapping[str, Any]], str] = import_module(f"gradproof.report.formats.{MODULE[name]}").render
+    return renderer

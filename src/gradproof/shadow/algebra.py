@@ -18,7 +18,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gradproof.shadow.tape import NOWHERE, Place
+from gradproof.shadow.tape import NOWHERE, Location
 
 Array = NDArray[Any]
 Parts = tuple[Array, ...]
@@ -61,7 +61,7 @@ class Domain(Protocol):
 class Beyond(Exception):
     """The domain, or the row, cannot carry this value: what and why, and the user's line if known. Never a verdict."""
 
-    def __init__(self, what: str, place: Place = NOWHERE) -> None:
+    def __init__(self, what: str, place: Location = NOWHERE) -> None:
         self.place = place
         super().__init__(what)
 

@@ -16,7 +16,7 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DOMAINS = ("real", "field", "weight", "rounding")
@@ -158,7 +158,12 @@ def complete(verification: Verification, ranks: int) -> Verification:
 
 
 def undecided(
-    subject: str, config: Mapping[str, Any], outcome: Outcome, reason: str, place: Place | None = None, help: str = ""
+    subject: str,
+    config: Mapping[str, Any],
+    outcome: Outcome,
+    reason: str,
+    place: Location | None = None,
+    help: str = "",
 ) -> Verification:
     """A verification in which nothing was decided, each obligation for the same reason.
 

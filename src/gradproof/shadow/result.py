@@ -19,7 +19,7 @@ import numpy as np
 
 from gradproof import __version__
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 OBLIGATIONS: dict[str, str] = {
     "GA-DATA-001": "the window's micro-batches are the samples of the effective batch, in order",
@@ -77,7 +77,7 @@ class Result:
     obligation: str
     outcome: Outcome
     reason: str
-    place: Place | None = None
+    place: Location | None = None
     help: str = ""
     domain: str = ""
     reach: str = ""
@@ -187,7 +187,7 @@ def plain(value: Any, where: str = "verification") -> Any:
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(float(value))
-    if isinstance(value, Fraction | Path | Place):
+    if isinstance(value, Fraction | Path | Location):
         return str(value)
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist(), where)
@@ -259,7 +259,7 @@ def _read(row: Any, where: str) -> Result:
     if place is not None:
         if set(place) != _PLACE or not isinstance(place["line"], int):
             raise ValueError(f"{where}.place is no place")
-        place = Place(**place)
+        place = Location(**place)
     return Result(**{**row, "outcome": Outcome(row["outcome"]), "place": place})
 
 

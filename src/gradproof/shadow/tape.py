@@ -29,7 +29,7 @@ FLOATS = frozenset({"float64", "float32", "float16", "bfloat16", "tf32"})
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Location:
     """A line of the user's code; `via` is the innermost library frame (`file:line`), for messages only."""
 
     file: str
@@ -41,7 +41,7 @@ class Place:
         return f"{self.file}:{self.line}"
 
 
-NOWHERE = Place("", 0)
+NOWHERE = Location("", 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Entry:
     kwargs: Mapping[str, Arg]
     outs: tuple[Any, ...]
     writes: tuple[Ref, ...]
-    place: Place
+    place: Location
     backward: bool
     micro: int
     seen: Mapping[int, NDArray[Any]] = field(default_factory=dict)
@@ -161,7 +161,7 @@ class Leaf:
     ref: Ref
     source: Source
     value: NDArray[Any]
-    place: Place
+    place: Location
     natural: NDArray[Any] | None = None
     unseen: bool = False
     laid: tuple[int, ...] = ()
@@ -186,7 +186,7 @@ class Event:
     """
 
     kind: str
-    place: Place
+    place: Location
     micro: int
     detail: dict[str, Any] = field(default_factory=dict)
     refs: dict[str, Ref | Const] = field(default_factory=dict)
@@ -202,7 +202,7 @@ class Blind:
 
     code: str
     what: str
-    place: Place
+    place: Location
     help: str = ""
 
 
@@ -210,7 +210,7 @@ class Blind:
 class Mark:
     """A line of the user's, and what ran there."""
 
-    place: Place
+    place: Location
     how: str
 
 
@@ -302,7 +302,7 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def user_place() -> Place:
+def user_place() -> Location:
     """The innermost line of the user's code on the stack.
 
     Where there is none, the innermost line of a library outside torch and the standard library; else `NOWHERE`.
@@ -338,10 +338,10 @@ def recomputing() -> bool:
     return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
 
 
-def place_of(frame: FrameType, library: FrameType | None = None) -> Place:
+def place_of(frame: FrameType, library: FrameType | None = None) -> Location:
     """The line that a frame is at; `library` is named as the way that led there."""
     via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
-    return Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
+    return Location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)
 
 
 @lru_cache(maxsize=4096)

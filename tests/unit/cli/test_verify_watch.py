@@ -99,8 +99,8 @@ def test_what_a_save_makes_due(outcome: Outcome, files: bool, fresh: bool, due: 
     """A check whose claim is as it was is left alone; a crash, or a run that named no file, may rest on any."""
     stub, proof = check("S-1", kind=Kind.STUB), check("K-1", depends=("S-1",))
     claim = {"files": {"ws:models/a.py": "0" * 64} if files else {}}
-    held = EvidenceStatus(record(stub, answer(stub), claim={"files": {"gp:core/check.py": "0" * 64}}), True)
-    statuses = {"S-1": held, "K-1": EvidenceStatus(record(proof, Finding(outcome, "r"), claim=claim), fresh)}
+    held = EvidenceStatus(record(stub, answer(stub), inputs={"files": {"gp:core/check.py": "0" * 64}}), True)
+    statuses = {"S-1": held, "K-1": EvidenceStatus(record(proof, Finding(outcome, "r"), inputs=claim), fresh)}
     assert [c.id for c in touched([stub, proof], statuses)] == (["S-1", "K-1"] if due else [])
     assert [c.id for c in touched([proof], {"K-1": EvidenceStatus(None, False)})] == ["K-1"]
 

@@ -40,7 +40,7 @@ def test_every_answer_rests_on_files(toy: Workspace, outcome: Outcome) -> None:
     assert fresh(one, evidence(toy, one, finding), toy) == (True, "")
     claim = {"spec": one.digest, "files": {}, "modules": {}, "absent": [], "search": NO_SEARCH}
     bare = {**evidence(toy, one, finding), "claim": claim}
-    assert fresh(one, bare, toy) == (False, "the claim lists no file of its harness symbolic.toy:a_is_one")
+    assert fresh(one, bare, toy) == (False, "the inputs list no file of its harness symbolic.toy:a_is_one")
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])

@@ -15,8 +15,8 @@ from toy_workspace import answer, check
 
 from gradproof.core.outcome import Layer
 from gradproof.core.workspace import PACKAGE, Finder, Workspace, sha256_of
-from gradproof.evidence.claim import place_of
 from gradproof.evidence.import_path import ROOT, SITE, _folders, home_of, searched
+from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import NO_SEARCH, record, validate
 from gradproof.evidence.store import Store
 
@@ -195,7 +195,7 @@ def kept(toy: Workspace, layer: Layer) -> Store:
     search = {**NO_SEARCH, "path": path, "where": {"ws:src": ["deep"]}}
     claim = {"files": {**files, "gp:core/check.py": sha256_of(Path(place_of("gp:core/check.py", toy.root) or ""))}}
     store = Store(toy)
-    store.write(record(of, answer(of), claim={**claim, "modules": modules, "search": search}))
+    store.write(record(of, answer(of), inputs={**claim, "modules": modules, "search": search}))
     return store
 
 

@@ -37,7 +37,7 @@ def claim(toy: Workspace, of: Check, **more: Any) -> Data:
 
 
 def evidence(toy: Workspace, of: Check, finding: Finding | None = None, **more: Any) -> Data:
-    return record(of, finding or answer(of), claim=claim(toy, of, **more), environment=environment(), seconds=1.5)
+    return record(of, finding or answer(of), inputs=claim(toy, of, **more), environment=environment(), seconds=1.5)
 
 
 def test_what_is_written_is_read_back_and_fresh(toy: Workspace) -> None:
@@ -263,7 +263,7 @@ def test_an_answer_without_the_engines_files_is_stale(toy: Workspace) -> None:
     one = check()
     data = evidence(toy, one)
     del data["claim"]["files"]["gp:core/check.py"]
-    assert fresh(one, data, toy) == (False, "the claim lists no file of the engine")
+    assert fresh(one, data, toy) == (False, "the inputs list no file of the engine")
 
 
 def test_an_error_is_stale_when_its_files_have_changed(toy: Workspace) -> None:

@@ -24,7 +24,7 @@ from gradproof.execution.methods.user_loop import (
     mutated,
 )
 from gradproof.shadow.record.hook_points import CLIPS
-from gradproof.shadow.tape import NOWHERE, Place
+from gradproof.shadow.tape import NOWHERE, Location
 
 Clear = Callable[[torch.optim.Optimizer], None]
 SUBJECTS = {"torch": "w:loop", "torch_empty": "w:empty", "torch_mutants": "w:MUTANTS"}
@@ -148,7 +148,7 @@ def test_what_is_returned_is_made_larger() -> None:
 
 def test_a_line_of_the_users_must_be_blamed() -> None:
     trial: Any = SimpleNamespace(harness=LoopHarness())
-    own, torchs, ours = Place(__file__, 3), Place(torch.__file__, 3), Place(user_loop.__file__, 3)
+    own, torchs, ours = Location(__file__, 3), Location(torch.__file__, 3), Location(user_loop.__file__, 3)
     assert LoopHarness.blamed["not_divided"] == USERS
     assert trace_run._misplaced(trial, "not_divided", None, own) == ""
     for place in (torchs, ours, NOWHERE, None):

@@ -18,7 +18,7 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence import environment
-from gradproof.evidence.claim import edited, key_of
+from gradproof.evidence.inputs import edited, key_of
 from gradproof.evidence.record import validate
 from gradproof.evidence.store import fresh
 

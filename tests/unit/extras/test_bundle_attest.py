@@ -382,7 +382,7 @@ def test_evidence_of_a_gpu_and_the_lock_are_carried(verified: Workspace) -> None
     gpu, cpu = checks["F-1@cuda-fp32"], Store(verified).status(checks["F-1@cpu-fp32"]).evidence
     assert cpu is not None
     Store(verified).write(
-        record(gpu, answer(gpu), claim={**cpu["claim"], "spec": gpu.digest}, environment=cpu["environment"])
+        record(gpu, answer(gpu), inputs={**cpu["claim"], "spec": gpu.digest}, environment=cpu["environment"])
     )
     assert attested() == 0
     out = verified.root / "out"

@@ -10,7 +10,7 @@ from shadow_protocol_bench import judged
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.protocol.event_ops import simple
 from gradproof.shadow.protocol.window import check_protocol, table
-from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.tape import Event, Location, Tape
 
 HAND_CLIP = """with torch.no_grad():
     norm = torch.stack([p.grad.square().sum() for p in model.parameters()]).sum().sqrt()
@@ -208,7 +208,7 @@ def test_too_few_windows_are_told() -> None:
 @pytest.mark.parametrize(("synced", "ranks", "broken"), [((2,), 2, []), ((1,), 2, ["GA-SYNC-001"]), ((), 1, [])])
 def test_ranks_are_summed_after_the_last_micro_batch(synced: tuple[int, ...], ranks: int, broken: list[str]) -> None:
     """A sum after an earlier one leaves the rest of the window on its own rank."""
-    tape, place = Tape(), Place("train.py", 3)
+    tape, place = Tape(), Location("train.py", 3)
     for number in (1, 2):
         tape.items.append(
             Event("accumulate", place, 0, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)})

@@ -21,7 +21,7 @@ from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
 from gradproof.report.formats import step
 from gradproof.shadow.request import complete, expected_obligations, undecided
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification, from_json, plain, to_json
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-8"))
@@ -41,10 +41,10 @@ OPEN = [o for o in Outcome if DECISION[Expect.HOLDS, o] is Effect.OPEN]
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> Location:
     path = tmp_path / "train.py"
     path.write_text(f"def step(run):\n{LINE}\n")
-    return Place(str(path), 2, "step", "library.py:7")
+    return Location(str(path), 2, "step", "library.py:7")
 
 
 @pytest.mark.parametrize("name", RENDERERS)
@@ -59,7 +59,7 @@ def test_every_outcome_is_told_and_only_holds_reads_as_success(name: str, outcom
 
 
 @pytest.mark.parametrize("name", RENDERERS)
-def test_a_refutation_has_its_line_counterexample_and_help(name: str, place: Place) -> None:
+def test_a_refutation_has_its_line_counterexample_and_help(name: str, place: Location) -> None:
     text = RENDERERS[name](step_bench.refuted(place)).replace("\\", "")
     flat = " ".join(text.split())
     assert text.index("GA-EQ-001") < text.index("GA-DATA-001")
@@ -70,7 +70,7 @@ def test_a_refutation_has_its_line_counterexample_and_help(name: str, place: Pla
 
 
 @pytest.mark.parametrize("width", [60, 100])
-def test_no_line_is_wider_than_the_terminal(place: Place, width: int) -> None:
+def test_no_line_is_wider_than_the_terminal(place: Location, width: int) -> None:
     found = step_bench.refuted(place)
     found.rounding = [{f"column {i}": "1" * 20 for i in range(9)} for _ in range(20)]
     lines = step.text(found, width).splitlines()
@@ -103,7 +103,7 @@ def test_nothing_said_is_not_decided() -> None:
         assert "NOT DECIDED" in call(Verification("a.py:f", {})).replace("\\", "").replace("\n", " ")
 
 
-def test_markdown_lets_nothing_of_the_user_through(place: Place) -> None:
+def test_markdown_lets_nothing_of_the_user_through(place: Location) -> None:
     found = step_bench.refuted(place)
     found.results[1].reason = "a | b <script> `x` [y](z)"
     text = step.render_markdown(found)
@@ -121,13 +121,13 @@ def test_control_characters_reach_no_terminal() -> None:
 
 
 def test_a_source_that_is_gone_is_not_quoted() -> None:
-    found = step_bench.refuted(Place("/gone/train.py", 3, "step"))
+    found = step_bench.refuted(Location("/gone/train.py", 3, "step"))
     assert "/gone/train.py:3 in step" in step.text(found)
-    found.results[1].place = Place("", 0)
+    found.results[1].place = Location("", 0)
     assert ":0" not in step.text(found)
 
 
-def test_the_json_form_follows_the_schema_and_comes_back(place: Place) -> None:
+def test_the_json_form_follows_the_schema_and_comes_back(place: Location) -> None:
     for found in (
         step_bench.held(),
         step_bench.refuted(place),
@@ -176,7 +176,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_an_edited_json_form_is_refused(place: Place, name: str) -> None:
+def test_an_edited_json_form_is_refused(place: Location, name: str) -> None:
     data = copy.deepcopy(to_json(step_bench.refuted(place)))
     WRONG[name](data)
     with pytest.raises(ValueError):  # noqa: PT011

@@ -39,7 +39,7 @@ from gradproof.shadow.result import (
     Verification,
     worst,
 )
-from gradproof.shadow.tape import NOWHERE, USER, Place, owner
+from gradproof.shadow.tape import NOWHERE, USER, Location, owner
 from gradproof.shadow.verify import verifier
 
 if TYPE_CHECKING:
@@ -302,11 +302,11 @@ def _stated(trial: Trial, tried: Tried) -> str:
     return f"{who}{result.obligation} {reason}{_at(result.place)} ({tried.setting})"
 
 
-def _at(place: Place | None) -> str:
+def _at(place: Location | None) -> str:
     return "" if place is None or place == NOWHERE else f", at {shown(place)}"
 
 
-def shown(place: Place) -> str:
+def shown(place: Location) -> str:
     """The path from models/ or symbolic/ on, elsewhere folder/file, and the line: the same on every machine."""
     parts = Path(place.file).parts
     start = max((i for i, part in enumerate(parts[:-1]) if part in CONTENT), default=max(0, len(parts) - 2))
@@ -462,7 +462,7 @@ def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses
     return True
 
 
-def _misplaced(trial: Trial, name: str, subject: Any, place: Place | None) -> str:
+def _misplaced(trial: Trial, name: str, subject: Any, place: Location | None) -> str:
     """What is wrong with the blamed line; nothing where it lies in the mutant, or where the harness says."""
     where = trial.harness.blamed.get(name)
     if where in (USERS, ANYWHERE):

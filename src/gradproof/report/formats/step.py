@@ -25,7 +25,7 @@ from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
@@ -147,7 +147,7 @@ def setting(verification: Verification) -> str:
     return " · ".join([*named, *rest])
 
 
-def shown(place: Place) -> str:
+def shown(place: Location) -> str:
     """file:line, relative to the working directory where it lies below it."""
     path = Path(place.file)
     try:
@@ -157,7 +157,7 @@ def shown(place: Place) -> str:
     return one_line(f"{name}:{place.line}") + (f" in {one_line(place.function)}" if place.function else "")
 
 
-def quoted(place: Place) -> str:
+def quoted(place: Location) -> str:
     """The source line as it is in the file now; empty when it cannot be read."""
     linecache.checkcache(place.file)
     return one_line(linecache.getline(place.file, place.line))

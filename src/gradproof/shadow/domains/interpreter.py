@@ -17,7 +17,7 @@ from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.table import OperatorRow, Ops, Path
 from gradproof.shadow.streams import in_order, renamings, sample_axis
-from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Place, Ref, Source, Tape, held_in, places
+from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Location, Ref, Source, Tape, held_in, places
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class Reading:
 class NoRow(Exception):
     """An operator that was needed has no row: its name and the user's line."""
 
-    def __init__(self, op: str, place: Place) -> None:
+    def __init__(self, op: str, place: Location) -> None:
         self.op, self.place = op, place
         super().__init__(f"{place}: no row for {op}; add one with gradproof.shadow.register({op!r}, examples=[...])")
 

@@ -32,7 +32,7 @@ from gradproof.arith.formats import FORMATS, Format
 from gradproof.shadow.algebra import Array, Beyond, Parts
 from gradproof.shadow.domains import enclosure
 from gradproof.shadow.domains.enclosure import FUNCTIONS, above, below, corners, quotients, sums
-from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Place, Ref
+from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Location, Ref
 
 FORMAT: dict[str, Format] = {
     "float64": FORMATS["fp64"], "float32": FORMATS["fp32"], "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"],
@@ -58,7 +58,7 @@ SLACK = 1 + 2.0**-47
 """Outward inflation: covers 32 roundings of float64 on numbers of one sign."""
 
 TINY = 2.0**-1000
-Key = tuple[str, Place]
+Key = tuple[str, Location]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class Rounding:
         self.ranges, self.flush, self.tf32, self.silent, self.scale = ranges or Ranges(), flush, tf32, silent, scale
         self.wide = wide
         self.charged: dict[Key, float] = {}
-        self.key: Key = ("", Place("", 0))
+        self.key: Key = ("", Location("", 0))
         self.dtype, self.reason = "float64", ""
         self._format("float64")
 

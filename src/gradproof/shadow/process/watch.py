@@ -29,7 +29,7 @@ from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.result import Verification
-from gradproof.shadow.tape import Event, Place, Tape, user_place
+from gradproof.shadow.tape import Event, Location, Tape, user_place
 
 
 class Events:
@@ -40,7 +40,7 @@ class Events:
     def __init__(self, tape: Tape) -> None:
         self.tape = tape
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> None:
         """Keep an event."""
         self.tape.items.append(Event(kind, place or user_place(), 0, detail))
 
@@ -114,7 +114,7 @@ class Counting:
         self.sink, self.stated = sink, stated
         self.tensors = bool(getattr(sink, "tensors", True))
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> None:
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> None:
         """Pass an event on."""
         self.sink.event(kind, tensors, place, **detail)
         self.stated(kind, int(detail.get("number", 0)))

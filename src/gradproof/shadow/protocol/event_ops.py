@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.shadow.tape import Const, Entry, Event, Place, Ref, Tape
+from gradproof.shadow.tape import Const, Entry, Event, Location, Ref, Tape
 
 NARROW = frozenset({"float16", "bfloat16", "complex32"})
 OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
@@ -49,7 +49,7 @@ class Act:
 
     kind: str
     params: frozenset[str]
-    place: Place
+    place: Location
     index: int
     micro: int
     detail: dict[str, Any] = field(default_factory=dict)
@@ -62,7 +62,7 @@ class Narrowed:
 
     param: str
     why: str
-    place: Place
+    place: Location
     index: int
     micro: int
 
@@ -78,10 +78,10 @@ class Acts:
     acts: list[Act] = field(default_factory=list)
     narrowed: list[Narrowed] = field(default_factory=list)
     outside: list[Act] = field(default_factory=list)
-    lost: dict[Token, Place] = field(default_factory=dict)
+    lost: dict[Token, Location] = field(default_factory=dict)
     sighted: bool = False
-    doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
-    strange: dict[tuple[tuple[str, ...], str], Place] = field(default_factory=dict)
+    doubts: dict[str, tuple[str, Location]] = field(default_factory=dict)
+    strange: dict[tuple[tuple[str, ...], str], Location] = field(default_factory=dict)
 
 
 NO_PASS: frozenset[int] = frozenset()
@@ -138,7 +138,7 @@ def narrow(ref: Ref) -> bool:
     return ref.dtype in NARROW or ref.dtype.startswith(("float8", "int8", "uint8", "int16"))
 
 
-def first_narrow(tape: Tape) -> tuple[str, Place] | None:
+def first_narrow(tape: Tape) -> tuple[str, Location] | None:
     """The dtype and line of the first operator that writes fewer bits than fp32, if there is one."""
     return next(
         ((ref.dtype, e.place) for e in tape.entries() for ref in e.writes if ref.floating and narrow(ref)), None
@@ -149,7 +149,7 @@ def first_narrow(tape: Tape) -> tuple[str, Place] | None:
 class Scaling:
     """A product of a gradient: with a factor of the gradients (`factor` None), or with the number `factor`."""
 
-    place: Place
+    place: Location
     index: int
     micro: int
     bound: bool
@@ -157,12 +157,12 @@ class Scaling:
     norms: tuple[float, ...] = ()
 
 
-def hook_line(entry: Entry, backward: Place) -> Place:
+def hook_line(entry: Entry, backward: Location) -> Location:
     """Where an operator was called: inside the backward pass begun at `backward`, the line of the hook, if any."""
     file, _, line = entry.place.via.rpartition(":")
     if not entry.backward or entry.place.via == backward.via or not line.isdigit():
         return entry.place
-    return Place(file, int(line), "", str(entry.place))
+    return Location(file, int(line), "", str(entry.place))
 
 
 def rest(event: Event) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from gradproof.shadow.protocol.event_ops import (
     span,
     zeroes,
 )
-from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Place, Ref, Tape, held_in
+from gradproof.shadow.tape import NOWHERE, Entry, Event, Init, Leaf, Location, Ref, Tape, held_in
 
 STATE = frozenset({"_amp_update_scale"})
 """Operators whose results are state that lives on from window to window by design."""
@@ -72,7 +72,7 @@ class Flow:
         self.grads: dict[str, Ref] = {}
         self.params: dict[int, str] = {}
         self.states: dict[int, str] = {}
-        self.writer: dict[int, tuple[int, Place]] = {}
+        self.writer: dict[int, tuple[int, Location]] = {}
         self.applied: dict[str, int] = {}
         self.by_hand: dict[str, int] = {}
         self.norms: list[float] = []
@@ -119,7 +119,7 @@ class Flow:
             if (act.place, act.micro) not in some:
                 self._doubt("GA-INV-005", "a clip is of no gradient that an optimizer applies", act.place)
 
-    def act(self, kind: str, params: Iterable[str], place: Place, index: int, **detail: Any) -> Act:
+    def act(self, kind: str, params: Iterable[str], place: Location, index: int, **detail: Any) -> Act:
         """Note an act."""
         found = Act(kind, frozenset(params), place, index, self.micro, detail)
         self.found.acts.append(found)
@@ -131,7 +131,7 @@ class Flow:
             self._clipping(found.params, place)
         return found
 
-    def _clipping(self, params: frozenset[str], place: Place) -> None:
+    def _clipping(self, params: frozenset[str], place: Location) -> None:
         self.clipped |= params
         if params & self.still_scaled:
             self._doubt("GA-INV-005", SCALED, place)
@@ -264,7 +264,7 @@ class Flow:
         self.applied.update(dict.fromkeys((*found.params, *found.held), self.micro))
         self.scope = "step"
 
-    def _made_of_arrivals(self, name: str, ref: Ref, place: Place) -> None:
+    def _made_of_arrivals(self, name: str, ref: Ref, place: Location) -> None:
         """Note where a step applies something else than all that arrived at a parameter since its last step."""
         for scaling in self.scaled.pop(ref.storage, ()):
             self._clip(name, scaling)
@@ -362,7 +362,7 @@ class Flow:
         if len(numbers) > 1 and narrow(out) and self.scope != "step":
             self._doubt("GA-INV-004", f"a sum of gradients goes through {out.dtype}", hook_line(entry, self.backward))
 
-    def _stale(self, param: str, numbers: frozenset[int], place: Place) -> None:
+    def _stale(self, param: str, numbers: frozenset[int], place: Location) -> None:
         """A gradient that may hold more than the arrivals since the last step of its parameter."""
         old = sorted(n for n in numbers if n <= self.applied.get(param, 0))
         if old and old[0] == EARLIER:
@@ -371,7 +371,7 @@ class Flow:
             why = f"what is applied to {param} may depend on backward pass {old[0]}, of an earlier window"
             self._doubt("GA-INV-002", why, place)
 
-    def _doubt(self, obligation: str, why: str, place: Place) -> None:
+    def _doubt(self, obligation: str, why: str, place: Location) -> None:
         self.found.doubts.setdefault(obligation, (why, place))
 
     def _carried(self, name: str, out: Ref, inputs: list[Ref]) -> frozenset[Token]:
@@ -472,7 +472,7 @@ class Flow:
         else:
             self.odd.add(out.storage)
 
-    def _notice(self, names: tuple[str, ...], why: str, place: Place) -> None:
+    def _notice(self, names: tuple[str, ...], why: str, place: Location) -> None:
         self.found.strange.setdefault((names, why), place)
 
     def _weights(self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> None:
@@ -530,13 +530,13 @@ class Flow:
                 why = f"gradients are added in {out.dtype}"
                 self.found.narrowed.append(Narrowed(param, why, hook_line(entry, self.backward), index, self.micro))
 
-    def _by_hand(self, param: str, place: Place) -> None:
+    def _by_hand(self, param: str, place: Location) -> None:
         """A write to a weight outside of a step, after the first gradient."""
         if self.micro and param in self.optimized:
             self._notice(("GA-INV-003",), "weights were written outside of the optimizer's step", place)
 
     def _step_by_hand(
-        self, param: str, ref: Ref, index: int, place: Place, name: str, tokens: frozenset[Token] | None = None
+        self, param: str, ref: Ref, index: int, place: Location, name: str, tokens: frozenset[Token] | None = None
     ) -> None:
         held = frozenset(k for p, k in (self._tokens(ref) if tokens is None else tokens) if p == param)
         newest = max(held, default=0)

@@ -21,7 +21,7 @@ from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, 
 from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
-from gradproof.shadow.tape import Event, Place, Tape
+from gradproof.shadow.tape import Event, Location, Tape
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 SUMS = ("GA-INV-002", "GA-INV-004")
@@ -343,7 +343,7 @@ class WatchRuling:
         """Whether no window has more than one backward pass."""
         return all(w.count < 2 for counts in self.counts.values() for w in counts)
 
-    def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What was seen that leaves obligations undecided: which, why, and where."""
         for words in found.unseen:
             yield PROTOCOL, words, None
@@ -367,7 +367,7 @@ class WatchRuling:
         if not self.acts.sighted:
             yield from self._unseen()
 
-    def _of_clips(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _of_clips(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """Clips of which the events do not show that their gradients are the ones that a step applies."""
         own = frozenset().union(*(g.own for g in self.groups))
         reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
@@ -384,7 +384,7 @@ class WatchRuling:
                 if any(g.masters and not act.params & (g.own - g.params) for g in self.groups):
                     yield ("GA-INV-005",), ELSEWHERE, act.place
 
-    def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """Windows whose passes are not what they seem."""
         for counts in self.counts.values():
             for w in counts:
@@ -399,7 +399,7 @@ class WatchRuling:
                 if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
                     yield ("GA-INV-002",), LONGER, w.place
 
-    def odd(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
         seen: set[str] = set()
         for group in self.groups:
@@ -417,7 +417,7 @@ class WatchRuling:
         yield from ((PROTOCOL, FREE, a.place) for a in free)
         yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.tape.events("aborted"))
 
-    def _idle(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _idle(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """Steps that change nothing, and clips by a norm of which nothing is known."""
         yield from ((("GA-INV-005",), NORMED, e.place) for e in self.watch.tape.events("clip") if normed(e))
         if self.taken and all(bool(a.detail.get("skipped")) for a in self.taken):
@@ -436,7 +436,7 @@ class WatchRuling:
         items = self.watch.tape.items
         return first is not None and items.index(first) < items.index(event)
 
-    def _apart(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _apart(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """Weights with gradients whose optimizer makes no step, or does not know them."""
         reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
         own = frozenset().union(*(g.own for g in self.groups))
@@ -468,7 +468,7 @@ class WatchRuling:
                 return DROPPED if len(arrived) >= self.n > 1 else ""
         return DROPPED
 
-    def _unseen(self) -> Iterator[tuple[Sequence[str], str, Place | None]]:
+    def _unseen(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """Acts of which the events say no more than that they happened."""
         for act in self.acts.acts:
             if act.kind == "touch" and not self._erased(act):
@@ -533,7 +533,7 @@ class WatchedWindow:
     forwards: tuple[int, ...]
     batches: int
     read: int
-    place: Place
+    place: Location
     shown: bool
     simple: bool
 
@@ -554,7 +554,7 @@ def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[WatchedWindow]
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
-    places: list[Place] = []
+    places: list[Location] = []
     for act in acts.acts:
         number = act.detail.get("number")
         if act.kind == "arrive" and number in numbers and number not in passes:
@@ -568,7 +568,7 @@ def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[WatchedWindow]
     return [_window(w, watch, ends[i], starts[i + 1], places[i]) for i, w in enumerate(windows)]
 
 
-def _window(passes: list[int], watch: Watched, before: int, following: int, place: Place) -> WatchedWindow:
+def _window(passes: list[int], watch: Watched, before: int, following: int, place: Location) -> WatchedWindow:
     """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
     seen = [watch.arrivals.get(number) for number in passes]
     last, after = seen[-1], watch.arrivals.get(following)

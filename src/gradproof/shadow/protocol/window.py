@@ -14,7 +14,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.protocol.event_ops import NARROW, Act, Acts
 from gradproof.shadow.protocol.events import acts_of
-from gradproof.shadow.tape import NOWHERE, Place, Tape
+from gradproof.shadow.tape import NOWHERE, Location, Tape
 
 TABLE = "gradproof_window_table"
 
@@ -30,7 +30,7 @@ class Broken:
     obligation: str
     why: str
     event: str
-    place: Place
+    place: Location
     micro: int
     params: tuple[str, ...]
     index: int
@@ -140,7 +140,7 @@ class Windows:
             place = self.acts.lost.get((name, act.micro), place)
         yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index, event != "end")
 
-    def _last(self) -> Place:
+    def _last(self) -> Location:
         arrivals = (a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params)
         return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
 
@@ -341,7 +341,7 @@ class Judgement:
     steps: int = 0
     arrivals: int = 0
     unseen: list[str] = field(default_factory=list)
-    doubts: dict[str, tuple[str, Place]] = field(default_factory=dict)
+    doubts: dict[str, tuple[str, Location]] = field(default_factory=dict)
 
 
 def window_sizes(accum_steps: int, windows: int, tail: int = 0) -> list[int]:

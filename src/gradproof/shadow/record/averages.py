@@ -17,7 +17,7 @@ import torch
 from gradproof.shadow.ops.schema import tensors_in
 from gradproof.shadow.record.names import NAMES
 from gradproof.shadow.record.storages import Held, State, Storages, storage_of
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 MIXED = " in line "
 """Between the weight and the line in the name of an average that is a new tensor each time."""
@@ -29,7 +29,7 @@ class Average:
 
     tensor: torch.Tensor
     of: str
-    place: Place
+    place: Location
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +48,10 @@ class Averages:
     def __init__(self, storages: Storages) -> None:
         self.storages, self.updates = storages, 0
         self._found: dict[tuple[int, int], Average] = {}
-        self._fresh: dict[tuple[str, Place], Average] = {}
+        self._fresh: dict[tuple[str, Location], Average] = {}
 
     def look(
-        self, given: Sequence[torch.Tensor], written: Sequence[torch.Tensor], out: object, place: Place,
+        self, given: Sequence[torch.Tensor], written: Sequence[torch.Tensor], out: object, place: Location,
         gradients: set[int], backward: bool,
     ) -> None:  # fmt: skip
         """A tracked operator read `given` and ran; `gradients` are storages of gradients."""
@@ -66,14 +66,19 @@ class Averages:
                 if storage_of(tensor) is not None:
                     self._make(tensor, None if tensor.requires_grad else made, place)
 
-    def _make(self, tensor: torch.Tensor, made: Made | None, place: Place) -> None:
+    def _make(self, tensor: torch.Tensor, made: Made | None, place: Location) -> None:
         self._held(tensor).made = made
         if made is not None and made.oldest < made.newest and tensor.numel() >= made.size:
             self._fresh[made.of, place] = Average(tensor, made.of, place)
 
     def _write(
-        self, target: torch.Tensor, sources: Sequence[torch.Tensor], place: Place, gradients: set[int], backward: bool
-    ) -> None:  # fmt: skip
+        self,
+        target: torch.Tensor,
+        sources: Sequence[torch.Tensor],
+        place: Location,
+        gradients: set[int],
+        backward: bool,
+    ) -> None:
         """One tensor that is no weight was written."""
         held, storage = self._held(target), target.untyped_storage()._cdata
         trained = target.requires_grad and (not NAMES.optimized or id(target) in NAMES.optimized)

@@ -60,7 +60,7 @@ from gradproof.shadow.record.hook_points import (
     unwrapped,
 )
 from gradproof.shadow.record.names import NAMES, functional
-from gradproof.shadow.tape import Place, user_place
+from gradproof.shadow.tape import Location, user_place
 
 # -- What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls.
 Call = Callable[..., Any]
@@ -70,7 +70,7 @@ SUM = torch.distributed.ReduceOp.SUM if torch.distributed.is_available() else No
 class Sink(Protocol):
     """Takes the events. A sink whose `tensors` is False is handed none: nothing is copied or read for it."""
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Place | None = None, **detail: Any) -> object:
+    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> object:
         """Take one event."""
 
 
@@ -96,10 +96,10 @@ class Reporter:
         self._steps = self._backwards = self._begun = 0
         self._kept = False
         self._ddp = Ranks()
-        self._place: Place | None = None
+        self._place: Location | None = None
 
     def _event(
-        self, kind: str, tensors: Mapping[str, Tensor] | None = None, place: Place | None = None, **detail: Any
+        self, kind: str, tensors: Mapping[str, Tensor] | None = None, place: Location | None = None, **detail: Any
     ) -> None:
         self.sink.event(kind, tensors or {}, place or user_place(), **detail)
 

@@ -31,7 +31,7 @@ from gradproof.shadow.record.storages import (
     window,
     writable,
 )  # fmt: skip
-from gradproof.shadow.tape import Blind, Init, Leaf, Place, Source, Tape, initialising, recomputing, user_place
+from gradproof.shadow.tape import Blind, Init, Leaf, Location, Source, Tape, initialising, recomputing, user_place
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.counts import Counts
@@ -47,7 +47,7 @@ class Pending:
     """Data that nobody has read yet: its source, its place, and its geometry in the storage."""
 
     source: Source
-    place: Place
+    place: Location
     shape: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -270,7 +270,7 @@ class Leaves:
             help = "copy with clone() or copy_(); make a constant, or data that is read again, once, before the loop"
             self.tape.blind.append(Blind("unseen-copy", f"{what}, or the same are made again", pending.place, help))
 
-    def _declare(self, tensor: torch.Tensor, source: Source, place: Place, unseen: bool, trained: bool) -> None:
+    def _declare(self, tensor: torch.Tensor, source: Source, place: Location, unseen: bool, trained: bool) -> None:
         held = self.storages.meet(tensor)
         if held.state is not State.TRACKED and not covers(tensor):
             self.begin(tensor)

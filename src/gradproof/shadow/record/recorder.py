@@ -49,8 +49,8 @@ from gradproof.shadow.tape import (
     Entry,
     Event,
     Init,
+    Location,
     Mark,
-    Place,
     Ref,
     Tape,
     by_torch,
@@ -151,7 +151,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.leaves = Leaves(self.tape, self.storages, Counts(self.storages, self.tape.items), inject)
         self.micro = 0
         self.quiet = 0
-        self.calls: list[Place] = []
+        self.calls: list[Location] = []
         self.exports = Leaving(self)
         self.averages = Averages(self.storages)
         self.entered = 0
@@ -185,7 +185,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The name of a parameter that the recorder has met, or None."""
         return self.leaves.name(tensor)
 
-    def event(self, kind: str, tensors: Mapping[str, torch.Tensor], place: Place | None = None, **detail: Any) -> Event:
+    def event(
+        self, kind: str, tensors: Mapping[str, torch.Tensor], place: Location | None = None, **detail: Any
+    ) -> Event:
         """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
         if kind == "end":
             averages = {**self.averages.named(), **self.averages.mixed()}
@@ -206,7 +208,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.tape.items.append(found)
         return found
 
-    def _observed(self, tensor: torch.Tensor, place: Place) -> Ref | Const | None:
+    def _observed(self, tensor: torch.Tensor, place: Location) -> Ref | Const | None:
         if storage_of(tensor) is None or tensor.is_complex():
             self.lost("layout", f"a tensor of {tensor.layout} and {tensor.dtype}", place)
             return None
@@ -217,7 +219,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.compare(tensor.untyped_storage(), held, place)
         return self.storages.ref(tensor, held)
 
-    def place(self) -> Place:
+    def place(self) -> Location:
         """The line of the user's that runs; while autograd runs, the line that started it, `via` the line of a hook."""
         inner = user_place()
         if not self.calls or not running():
@@ -226,7 +228,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         same = inner is NOWHERE or (inner.file, inner.line) == (outer.file, outer.line)
         return outer if same else replace(outer, via=str(inner))
 
-    def lost(self, code: str, what: str, place: Place, help: str = "") -> None:
+    def lost(self, code: str, what: str, place: Location, help: str = "") -> None:
         """The recorder lost sight of a value. The same loss at the same line is kept once."""
         blind = Blind(code, what, place, help)
         if blind not in self.tape.blind:
@@ -247,7 +249,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         finally:
             self.quiet -= 1
 
-    def has_read(self, place: Place, how: str) -> None:
+    def has_read(self, place: Location, how: str) -> None:
         """Numbers left for Python, or chose a shape."""
         mark = Mark(place, how)
         if mark not in self.tape.reads:
@@ -255,12 +257,12 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Unseen writes
 
-    def look_around(self, place: Place) -> None:
+    def look_around(self, place: Location) -> None:
         """Compare every live tracked storage with what was last seen in it."""
         for held, storage in self.storages.tracked():
             self.compare(storage, held, place)
 
-    def compare(self, storage: torch.UntypedStorage, held: Held, place: Place) -> None:
+    def compare(self, storage: torch.UntypedStorage, held: Held, place: Location) -> None:
         """Compare one storage with what was last seen in it."""
         now = fingerprint(storage)
         if now == held.print:
@@ -473,7 +475,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.tape.items.append(entry)
         return out
 
-    def _item(self, spec: Spec, tensors: list[torch.Tensor], place: Place, out: Any) -> None:
+    def _item(self, spec: Spec, tensors: list[torch.Tensor], place: Location, out: Any) -> None:
         names = ["value"] if len(tensors) == 1 else [f"value{i}" for i in range(len(tensors))]
         self.event("item", dict(zip(names, tensors, strict=True)), place, op=spec.name, result=out)
 

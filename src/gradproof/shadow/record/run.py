@@ -19,7 +19,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.leaves import Inject
 from gradproof.shadow.record.recorder import Recorder
-from gradproof.shadow.tape import NOWHERE, OWN, USER, Place, Tape, owner
+from gradproof.shadow.tape import NOWHERE, OWN, USER, Location, Tape, owner
 
 Step = Callable[["Run"], Any]
 
@@ -107,7 +107,7 @@ class Recording:
 
     tape: Tape
     error: str = ""
-    raised: Place = NOWHERE
+    raised: Location = NOWHERE
     read: frozenset[str] = frozenset()
 
     def never_read(self) -> list[str]:
@@ -192,12 +192,12 @@ def stated(error: BaseException) -> str:
     return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
 
 
-def blamed(error: BaseException) -> Place:
+def blamed(error: BaseException) -> Location:
     """The user's innermost line of a traceback."""
     found = NOWHERE
     for frame, line in traceback.walk_tb(error.__traceback__):
         if owner(frame.f_code.co_filename) == USER:
-            found = Place(frame.f_code.co_filename, line, frame.f_code.co_name)
+            found = Location(frame.f_code.co_filename, line, frame.f_code.co_name)
     return found
 
 

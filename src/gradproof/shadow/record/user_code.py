@@ -9,7 +9,7 @@ from types import ModuleType, TracebackType
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.tape import Place
+from gradproof.shadow.tape import Location
 
 
 def load(path: Path) -> ModuleType:
@@ -50,20 +50,20 @@ def own_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and all(Path(p.file).is_relative_to(PACKAGE) for p in innermost)
 
 
-def blamed(error: BaseException, path: Path) -> Place | None:
+def blamed(error: BaseException, path: Path) -> Location | None:
     """The innermost line of the user's own folder in the traceback, or the innermost line of any other code."""
     if isinstance(error, SyntaxError) and error.filename:
-        return Place(error.filename, error.lineno or 1)
+        return Location(error.filename, error.lineno or 1)
     places = [*_frames(error.__traceback__)]
     own = [p for p in places if Path(p.file) == path] or [p for p in places if Path(p.file).is_relative_to(path.parent)]
     others = [p for p in places if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
     return next(reversed(own or others), None)
 
 
-def _frames(trace: TracebackType | None) -> list[Place]:
+def _frames(trace: TracebackType | None) -> list[Location]:
     found = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append(Place(code.co_filename, trace.tb_lineno, code.co_name))
+        found.append(Location(code.co_filename, trace.tb_lineno, code.co_name))
         trace = trace.tb_next
     return found

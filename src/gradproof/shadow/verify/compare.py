@@ -21,7 +21,7 @@ from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Observation, Reading
 from gradproof.shadow.record.averages import MIXED
 from gradproof.shadow.streams import Array, Key, Shape, Streams, blocks_of, in_order, streams
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Place, Ref, Tape
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Location, Ref, Tape
 
 # -- Two tapes side by side: the same samples, the same operators.
 #
@@ -147,7 +147,7 @@ class Difference:
 
     kind: str
     what: str
-    place: Place
+    place: Location
 
 
 def unmatched(accumulated: Tape, full: Tape) -> list[str]:
@@ -254,7 +254,7 @@ def _structure(tape: Tape) -> Iterator[Entry | Leaf | Event]:
             yield item
 
 
-def _place(item: Any) -> Place:
+def _place(item: Any) -> Location:
     return getattr(item, "place", NOWHERE)
 
 
@@ -379,7 +379,7 @@ class ReadWindow:
                     total = part if total is None else total + part
         return total
 
-    def place(self) -> Place:
+    def place(self) -> Location:
         """Where the window's step is."""
         return self.steps[0].event.place if self.steps else NOWHERE
 
@@ -417,7 +417,7 @@ class Quantity:
     name: str
     ours: Value
     full: Value
-    place: Place
+    place: Location
     event: str
     rank: int = 0
 

@@ -19,7 +19,7 @@ from gradproof.shadow.protocol.event_ops import Act
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.window import Broken
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import NOWHERE, USER, Const, Entry, Event, Item, Place, Ref, Tape, held_in, owner
+from gradproof.shadow.tape import NOWHERE, USER, Const, Entry, Event, Item, Location, Ref, Tape, held_in, owner
 from gradproof.shadow.verify.compare import Quantity
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})
@@ -74,7 +74,7 @@ def windows(tape: Tape) -> list[list[Item]]:
     return found
 
 
-def place_of_gradient(tape: Tape, window: int, name: str = "") -> Place:
+def place_of_gradient(tape: Tape, window: int, name: str = "") -> Location:
     """The line to blame for a wrong gradient in a window (0-based): what made the gradient that the step was handed.
 
     Where autograd made it, a write to the buffer or a hook is blamed, else the root of the last backward pass.
@@ -94,7 +94,7 @@ def place_of_gradient(tape: Tape, window: int, name: str = "") -> Place:
     return place_of_root(tape, roots[-1]) if roots else NOWHERE
 
 
-def _writes(items: list[Item], clips: set[Place]) -> Iterator[Entry]:
+def _writes(items: list[Item], clips: set[Location]) -> Iterator[Entry]:
     """Operators that write a gradient's storage after the first backward pass, outside of all that events explain."""
     grads: set[int] = set()
     explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN - {"backward"}} | clips
@@ -115,7 +115,7 @@ def _writes(items: list[Item], clips: set[Place]) -> Iterator[Entry]:
             yield item
 
 
-def place_of_weights(tape: Tape, window: int, name: str) -> Place | None:
+def place_of_weights(tape: Tape, window: int, name: str) -> Location | None:
     """The line that last wrote a weight, outside of any optimizer, between the step before a window and its own."""
     place, seen, storage, inside = None, 0, -1, False
     for item in tape.items:
@@ -133,7 +133,7 @@ def place_of_weights(tape: Tape, window: int, name: str) -> Place | None:
     return place
 
 
-def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
+def _made(tape: Tape, items: list[Item], name: str) -> Location | None:
     """The line of the user's own operator that made the gradient, if autograd did not."""
     explained = {item.place for item in items if isinstance(item, Event) and item.kind in KNOWN} | _clips(tape)
     step = next((i for i in items if isinstance(i, Event) and i.kind == "step" and f"grad/{name}" in i.refs), None)
@@ -152,19 +152,19 @@ def _made(tape: Tape, items: list[Item], name: str) -> Place | None:
     return None
 
 
-def _clips(tape: Tape) -> set[Place]:
+def _clips(tape: Tape) -> set[Location]:
     """Lines of clips that are written by hand."""
     return {act.place for act in acts_of(tape).acts if act.kind == "clip"}
 
 
-def _hooks(items: list[Item]) -> Iterator[Place]:
+def _hooks(items: list[Item]) -> Iterator[Location]:
     """Lines of the user's that ran inside a backward pass and in no forward pass: hooks. Recomputation is none."""
     forward = {str(item.place) for item in items if isinstance(item, Entry) and not item.backward}
     for item in items:
         if isinstance(item, Entry) and item.backward and item.place.via and item.place.via not in forward:
             file, _, line = item.place.via.rpartition(":")
             if line.isdigit() and owner(file) == USER:
-                yield Place(file, int(line))
+                yield Location(file, int(line))
 
 
 def producer(tape: Tape, ref: Ref, before: Item) -> Entry | None:
@@ -178,7 +178,7 @@ def producer(tape: Tape, ref: Ref, before: Item) -> Entry | None:
     return found
 
 
-def place_of_root(tape: Tape, backward: Event) -> Place:
+def place_of_root(tape: Tape, backward: Event) -> Location:
     """The line that made the root of a backward pass; a loss scale that was multiplied in later is looked through."""
     root = next((ref for ref in backward.refs.values() if isinstance(ref, Ref)), None)
     entry = producer(tape, root, backward) if root is not None else None
@@ -192,7 +192,7 @@ def place_of_root(tape: Tape, backward: Event) -> Place:
     return entry.place
 
 
-def place_of_loss(tape: Tape, name: str) -> Place:
+def place_of_loss(tape: Tape, name: str) -> Location:
     """The line that last computed a returned loss: copies of it are looked through."""
     event = next(tape.events("loss"))
     ref: Ref | Const | None = event.refs.get(name)
@@ -213,7 +213,7 @@ def place_of_loss(tape: Tape, name: str) -> Place:
     return found
 
 
-def place_of_number(tape: Tape) -> Place | None:
+def place_of_number(tape: Tape) -> Location | None:
     """The line at which Python read the last number; where a framework did, the user's function that it was made in."""
     event = next(reversed(list(tape.events("item"))), None)
     if event is None or not event.place.via:
@@ -229,7 +229,7 @@ def place_of_number(tape: Tape) -> Place | None:
     return event.place
 
 
-def place_of_data(tape: Tape) -> Place:
+def place_of_data(tape: Tape) -> Location:
     """The line where data first meet a parameter; the first operator that reads data where they never meet."""
     data = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "data"}
     weights = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "param"}
@@ -271,7 +271,7 @@ class TraceRow:
 
     index: int
     tick: Tick
-    place: Place = NOWHERE
+    place: Location = NOWHERE
 
 
 @dataclass(slots=True)
@@ -308,7 +308,7 @@ def of_violation(tape: Tape, broken: Broken) -> dict[str, Any] | None:
     return _line(f"{broken.obligation}, {broken.why}", stated)
 
 
-def last_write(tape: Tape, place: Place, window: int) -> int:
+def last_write(tape: Tape, place: Location, window: int) -> int:
     """The last item that a line made before the step of a window; the step where there is none."""
     steps = [i for i, item in enumerate(tape.items) if _is(item, "step")]
     step = steps[min(window, len(steps) - 1)] if steps else len(tape.items)
@@ -325,7 +325,7 @@ class Wrong:
 
     obligation: str
     why: str
-    place: Place | None
+    place: Location | None
     cause: Broken | None = None
     quantity: Quantity | None = None
     everywhere: bool = False
@@ -416,7 +416,7 @@ def _blamed(tape: Tape, stated: list[TraceRow], inside: range, wrong: Wrong, apa
     return stated
 
 
-def _written_at(tape: Tape, inside: range, place: Place) -> Iterator[tuple[int, str]]:
+def _written_at(tape: Tape, inside: range, place: Location) -> Iterator[tuple[int, str]]:
     """Items of a window that a line made: the roots of its backward passes, else its last write or hook."""
     items = tape.items[inside.start : inside.stop]
     passes = [(inside.start + i, item) for i, item in enumerate(items) if _is(item, "backward")]
@@ -463,7 +463,7 @@ def _refuse(row: TraceRow, why: str) -> TraceRow:
     return replace(row, tick=replace(row.tick, refused=why))
 
 
-def _shown(place: Place) -> str:
+def _shown(place: Location) -> str:
     return "" if place == NOWHERE or not place.file else f"{Path(place.file).name}:{place.line}"
 
 

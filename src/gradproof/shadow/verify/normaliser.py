@@ -41,7 +41,7 @@ from gradproof.shadow.domains.weight import PRIME, inverse, rational
 from gradproof.shadow.ops.rows.losses import MEAN, NONE, rows_of
 from gradproof.shadow.ops.table import OperatorRow, Ops
 from gradproof.shadow.result import Result
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Place, Ref, Source, Tape, held_in
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Item, Leaf, Location, Ref, Source, Tape, held_in
 from gradproof.shadow.verify.compare import MOST_OPERATIONS, size_of, windows
 from gradproof.shadow.verify.recordings import StepRecordings
 from gradproof.shadow.verify.token_weights import (
@@ -565,10 +565,10 @@ def _deaf(found: Sequence[Uniform]) -> str:
     return f"the normaliser does not follow the valid tokens: {said}"
 
 
-def placed(text: str) -> Place:
+def placed(text: str) -> Location:
     """A place from its text, `file:line`."""
     file, _, line = str(text).rpartition(":")
-    return Place(file, int(line)) if line.isdigit() else NOWHERE
+    return Location(file, int(line)) if line.isdigit() else NOWHERE
 
 
 def untested(found: Sequence[Weights], tape: Tape) -> list[str]:

@@ -36,7 +36,7 @@ from gradproof.shadow.protocol.window import Broken, table
 from gradproof.shadow.record.run import Recording, default_dtype
 from gradproof.shadow.result import RECORDED, UP_TO_CONSTANTS, Result, Verification
 from gradproof.shadow.streams import Array, Key, Streams
-from gradproof.shadow.tape import NOWHERE, Event, Place, Tape
+from gradproof.shadow.tape import NOWHERE, Event, Location, Tape
 from gradproof.shadow.verify.compare import ReadWindow, moved, unmatched
 from gradproof.shadow.verify.obligations import foreign, granted, numbers_of, returned_only, returned_pairs
 from gradproof.shadow.verify.recordings import (
@@ -93,7 +93,7 @@ class Apart:
     size: float
     allowed: float
     where: str
-    place: Place
+    place: Location
 
     def __str__(self) -> str:
         at = "at the end" if self.window < 0 else f"in window {self.window + 1}"
@@ -344,7 +344,7 @@ def returned(tape: Tape) -> Iterator[tuple[Name, Array]]:
     yield from ((name, a) for name, a, _ in returned_pairs(tape, tape))
 
 
-def place_of(tape: Tape, name: Name) -> Place:
+def place_of(tape: Tape, name: Name) -> Location:
     """The step of the window, or the last one."""
     steps = [w.place() for w in stepped(tape)]
     return steps[min(name[0], len(steps) - 1)] if steps else NOWHERE

@@ -19,7 +19,7 @@ from gradproof.shadow.protocol.event_ops import BOUNDS, base
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
 from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import Const, Event, Place, Tape, held_in
+from gradproof.shadow.tape import Const, Event, Location, Tape, held_in
 from gradproof.shadow.verify.compare import Decision, Quantity, same, windows
 from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, StepRecordings, narrowest, recorded, stepped, values_of
@@ -310,7 +310,7 @@ def differing(ours: Array, full: Array, most: int = 8) -> dict[str, list[Any]]:
     }
 
 
-def only_pass(session: StepRecordings, quantity: Quantity) -> Place | None:
+def only_pass(session: StepRecordings, quantity: Quantity) -> Location | None:
     """The backward pass of a window of several micro-batches, where it is the only one."""
     tape = session.ours[quantity.rank].tape
     cut = stepped(tape)
@@ -318,7 +318,7 @@ def only_pass(session: StepRecordings, quantity: Quantity) -> Place | None:
     return roots[0].event.place if len(roots) == 1 < session.run.accum_steps else None
 
 
-def blamed(session: StepRecordings, quantity: Quantity) -> Place:
+def blamed(session: StepRecordings, quantity: Quantity) -> Location:
     """The line that a difference is blamed on. A loss that was returned has a line of its own."""
     tape = session.ours[quantity.rank].tape
     if quantity.event in ("loss", "stated"):
@@ -353,7 +353,7 @@ def weight_moved(session: StepRecordings, quantity: Quantity) -> bool:
     return False
 
 
-def undone(tape: Tape) -> Place | None:
+def undone(tape: Tape) -> Location | None:
     """A step that moved weights which were put back before the next one, or the end. Other changes are compared."""
     before: Event | None = None
     after: Event | None = None
@@ -380,14 +380,14 @@ def returned_only(tape: Tape) -> bool:
     return next(tape.events("gradients"), None) is not None and next(tape.events("step"), None) is None
 
 
-def bounded(tape: Tape) -> Place | None:
+def bounded(tape: Tape) -> Location | None:
     """Where weights are written by an operator that holds them within bounds."""
     weights = {leaf.ref.storage for leaf in tape.leaves() if leaf.source.kind == "param"}
     bounding = (e for e in tape.entries() if base(e.op) in BOUNDS and any(r.storage in weights for r in e.writes))
     return next((e.place for e in bounding), None)
 
 
-def unmoved(tape: Tape) -> Place | None:
+def unmoved(tape: Tape) -> Location | None:
     """A step after which no weight had moved, although a gradient times the learning rate is more than rounding."""
     if any(blind.code not in NOT_FATAL for blind in tape.blind):
         return None

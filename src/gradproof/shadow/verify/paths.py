@@ -37,7 +37,7 @@ from gradproof.shadow.record.hook_points import params_of
 from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, stated, tensors
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
 from gradproof.shadow.streams import blocks_of, sample_axis
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Place, Tape
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Location, Tape
 from gradproof.shadow.verify.compare import joined, near
 from gradproof.shadow.verify.recordings import (
     UNIT,
@@ -433,6 +433,6 @@ def _sorted(parts: Tensors) -> Numbers:
     return np.sort(_flat(parts))
 
 
-def _start(step: Step) -> Place:
+def _start(step: Step) -> Location:
     code = getattr(inspect.unwrap(step), "__code__", None)
-    return NOWHERE if code is None else Place(code.co_filename, code.co_firstlineno, code.co_name)
+    return NOWHERE if code is None else Location(code.co_filename, code.co_firstlineno, code.co_name)

@@ -31,7 +31,7 @@ from gradproof.shadow.record.run import Recording, Run, Step, record, seed
 from gradproof.shadow.record.user_code import load
 from gradproof.shadow.request import function_of
 from gradproof.shadow.streams import Array, Injection, Key, renamings, streams
-from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Place, Ref, Source, Tape
+from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Location, Ref, Source, Tape
 from gradproof.shadow.verify.compare import (
     Difference,
     ReadWindow,
@@ -67,11 +67,11 @@ class Disagreement:
 
     name: str
     event: str
-    place: Place
+    place: Location
     size: float
 
     @property
-    def at(self) -> tuple[str, str, Place]:
+    def at(self) -> tuple[str, str, Location]:
         """Which number it is."""
         return self.name, self.event, self.place
 
@@ -142,7 +142,7 @@ class Precondition:
 
     outcome: Outcome
     reason: str
-    place: Place
+    place: Location
     help: str
     code: str
 
@@ -357,22 +357,22 @@ def blindness(session: StepRecordings) -> Iterator[Precondition]:
                 yield _lost(blind, name, exported(tape) if blind.code == "unseen-write" else None)
 
 
-def _lost(blind: Blind, name: str, source: Place | None) -> Precondition:
+def _lost(blind: Blind, name: str, source: Location | None) -> Precondition:
     where = f"seen at {blind.place}, in {name}" if source else f"seen in {name}"
     return Precondition(Outcome.OPAQUE, f"{blind.what} ({where})", source or blind.place, blind.help, blind.code)
 
 
-def exported(tape: Tape) -> Place | None:
+def exported(tape: Tape) -> Location | None:
     """The last line at which a tracked tensor was handed to NumPy."""
     for note in reversed(tape.notes):
         place, _, what = note.partition(": .")
         file, _, line = place.rpartition(":")
         if what.startswith(("numpy", "__array__", "data_ptr", "__dlpack__")) and line.isdigit():
-            return Place(file, int(line))
+            return Location(file, int(line))
     return None
 
 
-def batch_norm(tape: Tape) -> Place | None:
+def batch_norm(tape: Tape) -> Location | None:
     """Where a normalisation over the batch was trained, if anywhere."""
     for entry in tape.entries():
         name = entry.op.split(".")[1]
@@ -461,7 +461,7 @@ def _at_a_jump(session: StepRecordings, found: Sequence[Disagreement], held: lis
     size = ROUNDINGS_AT_A_JUMP * max(UNIT[narrowest(r.tape)] for r in held)
     for key in range(1, NEIGHBOURS + 1) if found else ():
         leaves = leaves_of(session.ours, [near(values, key, size) for values in values_of(held)])
-        nearby: dict[tuple[str, str, Place], float] = {}
+        nearby: dict[tuple[str, str, Location], float] = {}
         for one in _disagreements(session, session.ours, held, leaves):
             nearby[one.at] = max(nearby.get(one.at, 0.0), one.size)
         if any(abs(nearby.get(d.at, 0.0) - d.size) > d.size / 2 for d in found):

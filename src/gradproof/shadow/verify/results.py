@@ -18,7 +18,7 @@ from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.protocol.window import Broken, Judgement
 from gradproof.shadow.record.run import Recording
 from gradproof.shadow.result import NO_LOSS, RECORDED, UP_TO_CONSTANTS, Result
-from gradproof.shadow.tape import Event, Place, Ref, Source, Tape
+from gradproof.shadow.tape import Event, Location, Ref, Source, Tape
 from gradproof.shadow.verify import obligations
 from gradproof.shadow.verify.compare import Decision, Quantity, size_of, windows
 from gradproof.shadow.verify.diagnosis import (
@@ -106,7 +106,7 @@ class Settled:
     def __init__(self, session: StepRecordings, broken: list[Broken]) -> None:
         self.session, self.broken = session, broken
         self.wrongs: list[tuple[Result, Wrong]] = []
-        self._looked, self._place = False, cast("Place | None", None)
+        self._looked, self._place = False, cast("Location | None", None)
 
     def results(self, decision: Decision) -> Iterable[Result]:
         """What one domain's decision says of GA-EQ-001, GA-INV-001 and GA-INV-003."""
@@ -272,13 +272,13 @@ class Settled:
         words = f"the update is the full batch's, the gradient is not{factor}: the learning rate makes up for it"
         return Result("GA-EQ-001", Outcome.HOLDS, words, None, "", decision.domain, decision.reach, {"equal": "update"})
 
-    def _interaction(self) -> Place | None:
+    def _interaction(self) -> Location | None:
         """Where samples interact, looked for once."""
         if not self._looked:
             self._looked, self._place = True, interacting(self.session)
         return self._place
 
-    def _batch(self, decision: Decision, place: Place) -> Iterable[Result]:
+    def _batch(self, decision: Decision, place: Location) -> Iterable[Result]:
         words = "the loss of a sample depends on the other samples of its micro-batch"
         help = "no accumulation equals the full batch here: the contract's loss is a sum over samples"
         if batch_norm(self.session.full[0].tape) is not None:
@@ -289,7 +289,7 @@ class Settled:
                 name, Outcome.OUTSIDE, words, place, help, decision.domain, details={"code": "batch-statistics"}
             )
 
-    def _step(self) -> Place:
+    def _step(self) -> Location:
         events: Iterable[Event] = self.session.ours[0].tape.events("step")
         return next((e.place for e in events), place_of_gradient(self.session.ours[0].tape, 0))
 
@@ -322,7 +322,7 @@ class Mixed(Field):
         return (*made, *super().leaf(source, shape, value)[2:])
 
 
-def interacting(session: StepRecordings) -> Place | None:
+def interacting(session: StepRecordings) -> Location | None:
     """Where the samples of the full batch interact; None where they do not, or where it cannot be found out."""
     known = batch_norm(session.full[0].tape)
     if known is not None:
@@ -335,7 +335,7 @@ def interacting(session: StepRecordings) -> Place | None:
         return None
 
 
-def _mixed(session: StepRecordings) -> Place | None:
+def _mixed(session: StepRecordings) -> Location | None:
     found = data_of_roots(session, session.ours)
     groups = found[0] if found else []
     for a, b in pairwise(groups):

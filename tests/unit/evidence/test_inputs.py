@@ -16,8 +16,8 @@ from gradproof import cli
 from gradproof.core.check import Check
 from gradproof.core.outcome import EXIT_CODE, Exit, Layer
 from gradproof.core.workspace import Workspace
-from gradproof.evidence import claim, environment, environment as packages
-from gradproof.evidence.claim import ABSENT, reads
+from gradproof.evidence import environment, environment as packages, inputs
+from gradproof.evidence.inputs import ABSENT, reads
 from gradproof.evidence.store import Store
 from gradproof.execution.pool import Worker
 
@@ -144,10 +144,10 @@ def test_a_file_beside_a_workspace_counts_wherever_that_lies(
     for other in ("etc/os", "usr/share/os", "lib/os", "usr/lib64/os", "venv/lib/os", "proc/os"):
         (tmp_path / other).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / other).write_text("")
-    monkeypatch.setattr(claim, "_SYSTEM", tuple(f"{tmp_path}{place}" for place in claim._SYSTEM))
+    monkeypatch.setattr(inputs, "_SYSTEM", tuple(f"{tmp_path}{place}" for place in inputs._SYSTEM))
     monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
     monkeypatch.setattr(sys, "base_prefix", str(tmp_path / "usr"))
-    monkeypatch.setattr(claim, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
+    monkeypatch.setattr(inputs, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
     assert set(reads(root, root / "reports", "/nowhere")) == {f"ext:{file}"}
 
 
@@ -155,9 +155,9 @@ def test_shared_memory_counts_though_devices_do_not(tmp_path: Path, monkeypatch:
     for name in ("dev/null", "dev/shm/c.json"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
-    monkeypatch.setattr(claim, "_SYSTEM", (f"{tmp_path}/dev/",))
-    monkeypatch.setattr(claim, "_SHARED", f"{tmp_path}{claim._SHARED}")
-    monkeypatch.setattr(claim, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
+    monkeypatch.setattr(inputs, "_SYSTEM", (f"{tmp_path}/dev/",))
+    monkeypatch.setattr(inputs, "_SHARED", f"{tmp_path}{inputs._SHARED}")
+    monkeypatch.setattr(inputs, "_seen", {str(p) for p in tmp_path.rglob("*") if p.is_file()})
     assert set(reads(tmp_path / "ws", tmp_path / "ws/reports", "/nowhere")) == {f"ext:{tmp_path}/dev/shm/c.json"}
 
 
@@ -314,9 +314,9 @@ def test_the_packaged_reference_workspace_counts_by_its_content_wherever_it_is_i
     info = package.parent / "gradproof-0.1.0.dist-info"
     info.mkdir(parents=True)
     (info / "RECORD").write_text("gradproof/arith/smt.py,,\ngradproof/_reference/models/mean.py,,\n")
-    monkeypatch.setattr(claim, "REFERENCE", package / "_reference")
-    assert claim._by_version(str(package / "smt.py"))
-    assert not claim._by_version(str(package / "_reference/models/mean.py"))
+    monkeypatch.setattr(inputs, "REFERENCE", package / "_reference")
+    assert inputs._by_version(str(package / "smt.py"))
+    assert not inputs._by_version(str(package / "_reference/models/mean.py"))
 
 
 def test_the_stack_counts_by_its_own_versions_and_not_by_its_files(toy: Workspace) -> None:

@@ -1,6 +1,6 @@
 """What a run rests on: the files that it imported or read, by content, and the packages that it imported.
 
-Files below the workspace root and elsewhere outside the Python installation are named in the claim. Of installed
+Files below the workspace root and elsewhere outside the Python installation are inputs. Of installed
 packages, the solvers, PyTorch and what those need count by their versions (`gradproof.evidence.environment`); every
 other one that is imported counts by its files and its version.
 """
@@ -228,7 +228,7 @@ def _passed_over(path: Path, root: Path, reports: Path) -> bool:
 
 
 def key_of(path: Path, root: Path) -> str | None:
-    """How a claim names a file: `ws:` below the root, `gp:` in gradproof, `ext:` elsewhere; None when installed.
+    """How inputs name a file: `ws:` below the root, `gp:` in gradproof, `ext:` elsewhere; None when installed.
 
     A module that torch itself has written counts by torch's version, as an installed one does.
     """
@@ -248,7 +248,7 @@ def named_by(check: Check) -> set[str]:
     return {name.partition(":")[0].partition(".")[0] for name in names if name}
 
 
-def claim_of(
+def inputs_of(
     check: Check,
     root: Path,
     finder: Finder,
@@ -297,7 +297,7 @@ def claim_of(
 
 
 def _named(name: str, origin: Path, key: str) -> dict[str, str]:
-    """A row of a claim's modules: a name that is its file's, of a file that is not the engine's."""
+    """A row of the modules: a name that is its file's, of a file that is not the engine's."""
     own = origin.name.partition(".")[0] in (name.rpartition(".")[2], "__init__")
     return {name: key} if own and not key.startswith("gp:") else {}
 
@@ -308,7 +308,7 @@ def counted(check: Check, path: Path) -> bool:
 
 
 def place_of(key: str, root: Path) -> Path | None:
-    """The file that a key of a claim names; None for a key of no known kind."""
+    """The file that an input key names; None for a key of no known kind."""
     kind, _, name = key.partition(":")
     home = {"gp": PACKAGE, "ws": root, "ext": Path("/")}.get(kind)
     return None if home is None else home / name
