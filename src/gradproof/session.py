@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gradproof.contract.settings import Demands
     from gradproof.execution.pool import Listener
 
-INTERRUPTED = 130
 MOST_JOBS = 8
 
 

@@ -12,14 +12,15 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from gradproof.cli.options import together
 from gradproof.cli.show import warned
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from gradproof.execution.pool import Listener, Progress
     from gradproof.session import Options, Session
 
-F = TypeVar("F", bound=Callable[..., Any])
 Report = Mapping[str, Any]
 
 NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
@@ -46,11 +46,16 @@ class Output:
     path: str | None
 
 
-def formats(function: F) -> F:
-    """--format, repeatable, and --json for --format json."""
-    words = f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]"
-    flagged: F = click.option("--json", "json_", is_flag=True, help="The same as --format json.")(function)
-    return click.option("--format", "formats", multiple=True, metavar="NAME[=PATH]", help=words)(flagged)
+formats = together(
+    click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        metavar="NAME[=PATH]",
+        help=f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]",
+    ),
+    click.option("--json", "json_", is_flag=True, help="The same as --format json."),
+)
 
 
 def asked(texts: Sequence[str], json_: bool) -> list[Output]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
@@ -110,7 +111,6 @@ def command(
     from gradproof.cli.progress import listening
     from gradproof.cli.show import problems, verdict_line
     from gradproof.extras.claims.stored import about, judged
-    from gradproof.session import INTERRUPTED
 
     wanted = asked(formats, json_)
     if watch:
@@ -191,18 +191,12 @@ def watched(options: Options, rounds: int | None = None, pause: Callable[[], obj
     while True:
         code = watcher.round()
         done += 1
-        if code == _interrupted() or (rounds is not None and done >= rounds):
+        if code == INTERRUPTED or (rounds is not None and done >= rounds):
             return code
         before = watcher.known(before)
         while (now := watcher.look()) == before:
             wait()
         before = now
-
-
-def _interrupted() -> int:
-    from gradproof.session import INTERRUPTED
-
-    return INTERRUPTED
 
 
 @dataclass
@@ -242,8 +236,6 @@ class Watcher:
 
     def _round(self, session: Session) -> int:
         from gradproof.cli.progress import listening
-        from gradproof.core.outcome import worst
-        from gradproof.session import INTERRUPTED
 
         chosen = session.selected()
         if self.session is not None:
