@@ -301,8 +301,8 @@ def terminal(verification: Verification, console: Console) -> None:
         _fact(name, items, console)
 
 
-def _item(console: Console, text: Text, indent: int = 2) -> None:
-    console.print(Padding(text, (0, 0, 0, indent), expand=False))
+def _item(console: Console, shown: Text | Table, indent: int = 2) -> None:
+    console.print(Padding(shown, (0, 0, 0, indent), expand=False))
 
 
 def _block(block: Block, console: Console) -> None:
@@ -350,16 +350,12 @@ def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     for row in kept:
         drawn.add_row(*(Text(cell(row[name]) if name in row else "") for name in names))
     if console.measure(drawn, options=console.options.update(max_width=10_000)).maximum <= console.width:
-        _item_table(drawn, console)
+        _item(console, drawn)
     else:
         for row in kept:
             _item(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
     if more:
         _item(console, Text(f"and {more} more; --format json has all", style="dim"))
-
-
-def _item_table(drawn: Table, console: Console) -> None:
-    console.print(Padding(drawn, (0, 0, 0, 2), expand=False))
 
 
 def _fact(name: str, items: Sequence[str], console: Console) -> None:
