@@ -38,7 +38,7 @@ def problems(session: Session, quiet: bool) -> None:
             click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
 
 
-def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
+def verdict_line(report: Mapping[str, Any], page: Path) -> None:
     """The verdict in one line on stderr, how much was run, and where the page is."""
     verdict, rows = report["verdict"], report["checks"]
     cached = sum(row["cached"] for row in rows)
@@ -48,8 +48,7 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
         f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
         err=True,
     )
-    if page is not None:
-        click.echo(f"report: {page}", err=True)
+    click.echo(f"report: {page}", err=True)
 
 
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:

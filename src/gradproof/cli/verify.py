@@ -23,8 +23,9 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
 if TYPE_CHECKING:
     from gradproof.cli.outputs import Output
+    from gradproof.extras.claims.document import Claims
     from gradproof.extras.claims.load import ClaimLedger
-    from gradproof.session import Options, Session
+    from gradproof.session import Options, Outcomes, Session
 
 
 # -- Watching: the files that evidence rests on, and the checks that must run again when one of them changes.
@@ -86,9 +87,6 @@ def _due(status: EvidenceStatus) -> bool:
     return silent or status.outcome is Outcome.ERROR
 
 
-FORMATS = ("json", "md", "html")
-
-
 @click.command("verify")
 @place
 @selecting
@@ -109,8 +107,8 @@ def command(
     """
     from gradproof.cli.outputs import Outputs, asked, begun
     from gradproof.cli.progress import listening
-    from gradproof.cli.show import problems, verdict_line
-    from gradproof.extras.claims.stored import about, judged
+    from gradproof.cli.show import problems
+    from gradproof.extras.claims.stored import judged
 
     wanted = asked(formats, json_)
     if watch:
@@ -127,14 +125,7 @@ def command(
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
-        claims, made = judged(session, ledger, run.statuses), []
-        for contract, report in zip(session.contracts, session.reports(run), strict=True):
-            report |= about(claims, report)
-            paths = session.write(contract, report, FORMATS)
-            made.append(report)
-            if outputs.table and not quiet:
-                table(report)
-            verdict_line(report, paths["html"])
+        made = published(session, run, judged(session, ledger, run.statuses), outputs.table and not quiet)
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
 
@@ -164,13 +155,22 @@ def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | Non
     return watched(options)
 
 
-def table(report: dict[str, object]) -> None:
-    """The report on the terminal."""
+def published(session: Session, run: Outcomes, claims: Claims | None, table: bool) -> list[dict[str, Any]]:
+    """The reports of a run, after each was written, shown as a table where that is asked for, and summed up."""
     from rich.console import Console
 
+    from gradproof.cli.show import verdict_line
+    from gradproof.extras.claims.stored import about
     from gradproof.report.formats import terminal
 
-    terminal.render(report, Console())
+    reports = session.reports(run)
+    for contract, report in zip(session.contracts, reports, strict=True):
+        report |= about(claims, report)
+        page = session.write(contract, report)
+        if table:
+            terminal.render(report, Console())
+        verdict_line(report, page)
+    return reports
 
 
 # -- `gradproof verify --watch`: run again what a save touched, and print what became of it.
@@ -250,7 +250,7 @@ class Watcher:
         self.statuses = run.statuses
         reports = session.reports(run)
         for contract, report in zip(session.contracts, reports, strict=True):
-            session.write(contract, report, FORMATS)
+            session.write(contract, report)
         self._tell(reports, len(run.ran))
         return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
 
