@@ -5,7 +5,7 @@ Files proofs/*/contract.yaml of a workspace are collected, one item a check.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +32,10 @@ class Inconclusive(Exception):
 
 def workspace_of(path: Path) -> Path | None:
     """The workspace of a contract.yaml, or None for any other file."""
-    from gradproof.core.workspace import is_workspace
-
     if path.name != "contract.yaml" or len(path.parents) <= DEPTH or path.parents[1].name != "proofs":
         return None
+    from gradproof.core.workspace import is_workspace
+
     root = path.parents[DEPTH]
     return root if is_workspace(root) else None
 
@@ -105,7 +105,6 @@ class CheckItem(pytest.Item):
 
     def _redden(self) -> None:
         """Note that this check is not discharged, where no report of pytest's can be rewritten."""
-
         red(self.config).add(self.check.id)
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
@@ -130,12 +129,6 @@ def _stated(ruling: Ruling) -> str:
     return "\n".join([*lines, f"  more: gradproof explain {check.id}"])
 
 
-def items(path: Path, parent: pytest.Collector) -> Iterator[pytest.Collector]:
-    """The collector of a contract of a workspace; nothing for any other file."""
-    if workspace_of(path) is not None:
-        yield ContractFile.from_parent(parent, path=path)
-
-
 SESSION: pytest.StashKey[pytest.Session] = pytest.StashKey()
 RED: pytest.StashKey[set[str]] = pytest.StashKey()
 
@@ -150,10 +143,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A contract of a workspace."""
-    if file_path.name != "contract.yaml":
-        return None
-
-    return next(items(file_path, parent), None)
+    return None if workspace_of(file_path) is None else ContractFile.from_parent(parent, path=file_path)
 
 
 @pytest.hookimpl(trylast=True)

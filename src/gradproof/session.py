@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from gradproof.contract.settings import Demands
     from gradproof.execution.pool import Listener
 
-INTERRUPTED = 130
 MOST_JOBS = 8
+RENDERINGS = ("md", "html")  # beside report.json; the page is the last
 
 
 def default_jobs() -> int:
@@ -326,7 +326,7 @@ class Session:
             running = reports.marker(contract, self.workspace, self.options.profile)
             with writing(self.report_path(contract, "json")):
                 reports.write_json(self.report_path(contract, "json"), running)
-                for ending in ("md", "html"):
+                for ending in RENDERINGS:
                     self.report_path(contract, ending).unlink(missing_ok=True)
                 self._forget(contract)
 
@@ -337,18 +337,16 @@ class Session:
         folder = self.report_path(contract, "json").parent
         for other in {self.workspace.reports, self.workspace.reports / contract.id} - {folder}:
             if contract_of(other / "report.json") == contract.id:
-                for ending in ("json", "md", "html"):
+                for ending in ("json", *RENDERINGS):
                     (other / f"report.{ending}").unlink(missing_ok=True)
 
-    def write(self, contract: Contract, report: Mapping[str, Any], formats: Iterable[str]) -> dict[str, Path]:
-        """Render a report into files, each whole or not at all."""
-        written = {}
-        for name in formats:
+    def write(self, contract: Contract, report: Mapping[str, Any]) -> Path:
+        """Render a report into its files, each whole or not at all, and return the page."""
+        for name in ("json", *RENDERINGS):
             path = self.report_path(contract, name)
             with writing(path):
                 replace_whole(path, rendering(name)(report))
-            written[name] = path
-        return written
+        return path
 
 
 def workspace_of(options: Options) -> Workspace | None:

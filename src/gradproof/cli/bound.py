@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradproof.cli.options import as_json
 from gradproof.core.check import digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
@@ -41,7 +42,7 @@ CODE = {Outcome.HOLDS: Exit.MET, Outcome.REFUTED: Exit.BROKEN, Outcome.UNKNOWN: 
 @click.option("--most", type=int, default=2**16, show_default=True, help="Largest N of --thresholds.")
 @click.option("--certificate", type=click.Path(path_type=Path), help="Write the certificate to this file.")
 @click.option("--replay", metavar="DEVICE", help="Replay the input in torch, on cpu or cuda.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
+@as_json
 def command(
     magnitude: str, tolerance: str | None, relative: str | None, elements: int | None, thresholds: bool, most: int,
     certificate: Path | None, replay: str | None, json_: bool, **given: Any,

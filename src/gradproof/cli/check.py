@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import Seconds, allow_undecided
 from gradproof.core.files import cleared, writable, written
 from gradproof.evidence.environment import present
@@ -149,7 +150,6 @@ def watch(
     """
     from gradproof.core.files import cleared, writable
     from gradproof.core.outcome import EXIT_CODE, Exit
-    from gradproof.session import INTERRUPTED
     from gradproof.shadow.process.watch_script import script_of, watch
     from gradproof.shadow.request import allowed
 

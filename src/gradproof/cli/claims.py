@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gradproof.cli.options import workspace_option
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
     from gradproof.extras.claims.document import Claims
 
 FILES = ("json", "md", "html")
-WORKSPACE_HELP = "Folder with proofs/, models/ and symbolic/."
 
 
 @click.command("claims")
-@click.option("--workspace", type=click.Path(path_type=Path), help=WORKSPACE_HELP)
+@workspace_option
 @click.option("-k", "select", multiple=True, metavar="TEXT", help="Only rows whose id has TEXT, in full (repeatable).")
 @click.option("--format", "format_", type=click.Choice(["text", *FILES]), default="text", show_default=True)
 @click.option(

@@ -11,7 +11,8 @@ import click
 from gradproof.cli.options import as_json
 
 if TYPE_CHECKING:
-    from gradproof.report.diff import ChangeShape, ComparedShape, Diff
+    from gradproof.report.diff import ComparedShape, Diff
+    from gradproof.report.diff_rules import ChangeShape
 
 SHOWN = 160
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import click
 
+from gradproof.cli.options import as_json
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit
 
@@ -138,7 +139,7 @@ NEEDED = ("torch", "z3", "crosshair")
 @click.command("doctor", epilog="Exit code 0: nothing to warn of; 1: a warning; 2: a mistake in the call.")
 @click.option("--folder", type=click.Path(path_type=Path), default=Path(), help="Look here.  [default: this folder]")
 @click.option("--quick", is_flag=True, help="No self-tests: nothing is imported.")
-@click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
+@as_json
 def command(folder: Path, quick: bool, json_: bool) -> int:
     """Self-test solver, CrossHair, torch, a worker, `check` and devices; say what is missing, and how to get it.
 

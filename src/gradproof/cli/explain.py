@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import place, with_options
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import (
@@ -156,7 +157,6 @@ def command(options: Options, id_: str) -> int:
 
 def _word(word: str) -> Iterator[str]:
     """Fixed words of gradproof."""
-    from gradproof.cli import INTERRUPTED
     from gradproof.core.error_codes import EXPLANATIONS
     from gradproof.core.outcome import NEXT
 

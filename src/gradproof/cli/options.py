@@ -31,8 +31,22 @@ class Seconds(click.FloatRange):
         return number if math.isfinite(number) else self.fail(f"{value} is not a number of seconds.", param, ctx)
 
 
-_PLACE = (
-    click.option("--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/."),
+def together(*options: Callable[[F], F]) -> Callable[[F], F]:
+    """Several options as one decorator, shown in this order."""
+
+    def add(function: F) -> F:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return add
+
+
+workspace_option = click.option(
+    "--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/."
+)
+place = together(
+    workspace_option,
     click.option("--contract", "contracts", multiple=True, metavar="ID|FILE", help="Only this contract (repeatable)."),
     click.option(
         "--profile",
@@ -43,12 +57,10 @@ _PLACE = (
         help="Gate.",
     ),
 )
-_SELECT = (
-    click.option(
-        "-k", "select", multiple=True, metavar="TEXT", help="Only checks whose id or obligation has TEXT (repeatable)."
-    ),
+selecting = click.option(
+    "-k", "select", multiple=True, metavar="TEXT", help="Only checks whose id or obligation has TEXT (repeatable)."
 )
-_RUN = (
+running = together(
     click.option(
         "--jobs",
         type=click.IntRange(1),
@@ -71,48 +83,31 @@ _RUN = (
     click.option("--fail-fast", is_flag=True, help="Start nothing more after the first BROKEN check."),
     click.option("-q", "--quiet", is_flag=True, help="No progress and no table, only the verdict."),
 )
-
-
-def _chain(options: tuple[Callable[[F], F], ...]) -> Callable[[F], F]:
-    def add(function: F) -> F:
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return add
-
-
-def place(function: F) -> F:
-    """--workspace, --contract and --profile."""
-    return _chain(_PLACE)(function)
-
-
-def selecting(function: F) -> F:
-    """-k."""
-    return _chain(_SELECT)(function)
-
-
-def running(function: F) -> F:
-    """--jobs, --no-cache, --time-limit, --memory-limit, --fail-fast and --quiet."""
-    return _chain(_RUN)(function)
-
-
-def baseline(function: F) -> F:
-    """--baseline."""
-    words = "Report, or folder of reports, that nothing may be weaker than, besides the baseline of pyproject.toml."
-    kind = click.Path(path_type=Path)
-    return click.option("--baseline", type=kind, envvar=ENVIRONMENT["baseline"], metavar="PATH", help=words)(function)
-
-
-def allow_undecided(function: F) -> F:
-    """--allow-undecided, for what ends with a Verification; `request.allowed` judges the names."""
-    words = "Exit 0 although this obligation is undecided; never if it is refuted (repeatable)."
-    return click.option("--allow-undecided", "allow", multiple=True, metavar="ID", help=words)(function)
-
-
-def as_json(function: F) -> F:
-    """--json."""
-    return click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")(function)
+baseline = click.option(
+    "--baseline",
+    type=click.Path(path_type=Path),
+    envvar=ENVIRONMENT["baseline"],
+    metavar="PATH",
+    help="Report, or folder of reports, that nothing may be weaker than, besides the baseline of pyproject.toml.",
+)
+allow_undecided = click.option(
+    "--allow-undecided",
+    "allow",
+    multiple=True,
+    metavar="ID",
+    help="Exit 0 although this obligation is undecided; never if it is refuted (repeatable).",
+)
+"""For what ends with a Verification; `request.allowed` judges the names."""
+as_json = click.option("--json", "json_", is_flag=True, help="Print JSON on stdout.")
+sharding = together(
+    click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow."),
+    click.option(
+        "--shard-seconds",
+        type=click.Path(path_type=Path),
+        metavar="REPORT",
+        help="Seconds by which shards are balanced: a report.json, or a folder of them, the same for every shard.",
+    ),
+)
 
 
 def with_options(function: Callable[..., int]) -> Callable[..., int]:
@@ -134,14 +129,6 @@ def with_options(function: Callable[..., int]) -> Callable[..., int]:
         return function(options=Options(**shared), **given)
 
     return gathered
-
-
-# -- --shard and --shard-seconds, which several commands share.
-def sharding(function: F) -> F:
-    """--shard i/n and --shard-seconds."""
-    stated = "Seconds by which shards are balanced: a report.json, or a folder of them, the same for every shard."
-    timed: F = click.option("--shard-seconds", type=click.Path(path_type=Path), metavar="REPORT", help=stated)(function)
-    return click.option("--shard", metavar="I/N", help="Only part I of N; `merge` and `gate` follow.")(timed)
 
 
 def sharded(chosen: Sequence[Check], shard: str | None, seconds: Path | None) -> list[Check]:

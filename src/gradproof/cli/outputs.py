@@ -12,14 +12,15 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
+from gradproof.cli.options import together
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import allowed, cleared, descriptor_of, is_stream, opened, unwritten, written
 from gradproof.core.outcome import EXIT_MEANING, Exit
@@ -27,14 +28,13 @@ from gradproof.core.outcome import EXIT_MEANING, Exit
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
     from gradproof.execution.pool import Listener, Progress
-    from gradproof.session import Options, Session
+    from gradproof.extras.claims.document import Claims
+    from gradproof.session import Options, Outcomes, Session
     from gradproof.verdict.judge import Verdict
 
-F = TypeVar("F", bound=Callable[..., Any])
 Report = Mapping[str, Any]
 
 NAMES = ("text", "json", "md", "html", "junit", "sarif", "github", "ndjson")
-FORMATS = ("json", "md", "html")
 ONE_EACH = "{contract}"
 SUMMARY = "GITHUB_STEP_SUMMARY"
 EVENTS = "gradproof-events/1"
@@ -48,11 +48,16 @@ class Output:
     path: str | None
 
 
-def formats(function: F) -> F:
-    """--format, repeatable, and --json for --format json."""
-    words = f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]"
-    flagged: F = click.option("--json", "json_", is_flag=True, help="The same as --format json.")(function)
-    return click.option("--format", "formats", multiple=True, metavar="NAME[=PATH]", help=words)(flagged)
+formats = together(
+    click.option(
+        "--format",
+        "formats",
+        multiple=True,
+        metavar="NAME[=PATH]",
+        help=f"Output: {', '.join(NAMES)}; to stdout or PATH (repeatable).  [default: text]",
+    ),
+    click.option("--json", "json_", is_flag=True, help="The same as --format json."),
+)
 
 
 def asked(texts: Sequence[str], json_: bool) -> list[Output]:
@@ -354,7 +359,7 @@ def problems(session: Session, quiet: bool) -> None:
             click.echo(f"{w.where}: warning {w.code}: {w.found}", err=True)
 
 
-def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
+def verdict_line(report: Mapping[str, Any], page: Path) -> None:
     """The verdict in one line on stderr, how much was run, and where the page is."""
     verdict, rows = report["verdict"], report["checks"]
     cached = sum(row["cached"] for row in rows)
@@ -364,8 +369,7 @@ def verdict_line(report: Mapping[str, Any], page: Path | None) -> None:
         f"{cached} on stored evidence, {ran} run now, {len(rows) - cached - ran} not run, {report['seconds']:.1f} s",
         err=True,
     )
-    if page is not None:
-        click.echo(f"report: {page}", err=True)
+    click.echo(f"report: {page}", err=True)
 
 
 def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: str | None = None) -> None:
@@ -402,10 +406,27 @@ def selection(verdict: Verdict, json_: bool, shard: str | None = None, warning: 
     click.echo(f"This is {what} and says nothing about the gate; gradproof gate does.")
 
 
-def table(report: dict[str, object]) -> None:
-    """The report on the terminal."""
+def published(session: Session, run: Outcomes, claims: Claims | None, table: bool) -> list[dict[str, Any]]:
+    """The reports of a run, after each was written, shown as a table where that is asked for, and summed up."""
     from rich.console import Console
 
     from gradproof.report.formats import terminal
 
-    terminal.render(report, Console())
+    reports = session.reports(run)
+    for contract, report in zip(session.contracts, reports, strict=True):
+        report |= about(claims, report)
+        page = session.write(contract, report)
+        if table:
+            terminal.render(report, Console())
+        verdict_line(report, page)
+    return reports
+
+
+def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
+    """What a report says of claims: those that one of its checks decides. Nothing without a ledger."""
+    if claims is None:
+        return {}
+    ids = {check["id"] for check in report["checks"]}
+    rows = [row for row in claims.rows if ids & {check.id for check in row.checks}]
+    keys = ("id", "claim", "verdict", "effect")
+    return {"claims": [{k: getattr(r, k) for k in keys} | {"checks": [c.id for c in r.checks]} for r in rows]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
@@ -40,7 +40,8 @@ def command(
     What does not divide is an error that names the nearest sizes. Steps are counted with the tail stepped.
     """
     plan = planned(micro, accum, target, world, batches, epochs)
-    rows = list(compared(plan, _values(compare), keep_effective))
+    values = COMPARED if compare is None else listed(compare, "--compare", "GP413")
+    rows = list(compared(plan, values, keep_effective))
     if json_:
         found = [{"accum": n, "plan": None if row is None else row.as_json()} for n, row in rows]
         click.echo(json.dumps({"schema": "gradproof-plan-batch/1", "plan": plan.as_json(), "compared": found}))
@@ -49,13 +50,12 @@ def command(
     return EXIT_CODE[Exit.MET]
 
 
-def _values(text: str | None) -> Sequence[int]:
-    if text is None:
-        return COMPARED
+def listed(text: str, option: str, code: str) -> tuple[int, ...]:
+    """The whole numbers of an option. Raises GradproofError with this code for what is no list of them."""
     try:
-        return [int(part) for part in text.split(",")]
+        return tuple(int(part) for part in text.split(","))
     except ValueError as error:
-        raise GradproofError("GP413", f"--compare {text!r}", "whole numbers", "such as 1,2,4") from error
+        raise GradproofError(code, f"{option} {text!r}", "whole numbers", "such as 1,2,4") from error
 
 
 def stated(plan: BatchPlan) -> list[str]:
@@ -136,7 +136,7 @@ def sweep(
     from gradproof.extras.studies.sources import text
     from gradproof.extras.studies.sweep import Asked, made, refused, stated, throughput_svg, variance_svg
 
-    asked = Asked(net, micro, lengths_of(accumulate), steps, ranks, device, seed, draws)
+    asked = Asked(net, micro, listed(accumulate, "--accumulate", "GP421"), steps, ranks, device, seed, draws)
     refused(asked)
     for option, path in (("--out", out), ("--plot", plot), ("--plot-variance", plot_variance)):
         writable(path, option)
@@ -150,14 +150,6 @@ def sweep(
         written(plot_variance, variance_svg(document.variance))
     click.echo(text(document).rstrip("\n") if json_ else stated(document))
     return EXIT_CODE[Exit.MET if document.outcome == "MEASURED" else Exit.OPEN]
-
-
-def lengths_of(words: str) -> tuple[int, ...]:
-    """The list of lengths. Raises GradproofError GP421 for what is no list of whole numbers."""
-    try:
-        return tuple(int(part) for part in words.split(","))
-    except ValueError as error:
-        raise GradproofError("GP421", f"--accumulate {words!r}", "whole numbers", "such as 1,2,4") from error
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import as_json, place, running, selecting, sharded, sharding, with_options
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
 
@@ -43,7 +44,6 @@ def some(
     """Run and judge a selection, or one shard of it; nothing is demanded beyond it."""
     from gradproof.cli.outputs import open_session, problems, selection
     from gradproof.cli.progress import listening
-    from gradproof.session import INTERRUPTED
 
     session = open_session(options)
     chosen = sharded(session.selected(kinds, layers), shard, shard_seconds)

@@ -9,12 +9,14 @@ from typing import Any
 
 import click
 
+from gradproof.cli.options import workspace_option
+
 
 @click.command("replay")
 @click.argument("evidence", type=click.Path(path_type=Path, dir_okay=False))
 @click.option("--control", metavar="NAME", help="The counterexample of a mutant, or of the empty body (empty).")
 @click.option("--write", "write", type=click.Path(path_type=Path, dir_okay=False), help="Write it as a pytest file.")
-@click.option("--workspace", type=click.Path(path_type=Path), help="Folder with proofs/, models/ and symbolic/.")
+@workspace_option
 def command(evidence: Path, control: str | None, write: Path | None, workspace: Path | None) -> int:
     """Replay the counterexample of an EVIDENCE file on the code as it is now.
 

@@ -25,22 +25,15 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     json, md and html files are written in every case.
     """
-    from gradproof.cli.outputs import FORMATS, Outputs, asked, begun, table, verdict_line
+    from gradproof.cli.outputs import Outputs, asked, begun, published
     from gradproof.core.outcome import Exit, worst
-    from gradproof.extras.claims.stored import about
 
     wanted = asked(formats, json_)
     session = begun(options, wanted, reports=True)
     run = session.at_hand()
-    claims, made = claimed(session, run), []
+    claims = claimed(session, run)
     with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
-        for contract, report in zip(session.contracts, session.reports(run), strict=True):
-            report |= about(claims, report)
-            paths = session.write(contract, report, FORMATS)
-            if outputs.table:
-                table(report)
-            verdict_line(report, paths["html"])
-            made.append(report)
+        made = published(session, run, claims, outputs.table)
         outputs.finish(made)
     return worst(Exit(report["verdict"]["exit"]) for report in made)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gradproof.cli import INTERRUPTED
 from gradproof.cli.options import baseline, place, running, selecting, sharded, sharding, with_options
 from gradproof.cli.outputs import formats as output_formats
 from gradproof.core.check import Check
@@ -103,10 +104,9 @@ def command(
     With -k only the matching checks are run; the gate still judges all of them, on the stored evidence. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
-    from gradproof.cli.outputs import FORMATS, Outputs, asked, begun, problems, table, verdict_line
+    from gradproof.cli.outputs import Outputs, asked, begun, problems, published
     from gradproof.cli.progress import listening
-    from gradproof.extras.claims.stored import about, judged
-    from gradproof.session import INTERRUPTED
+    from gradproof.extras.claims.stored import judged
 
     wanted = asked(formats, json_)
     if watch:
@@ -123,14 +123,7 @@ def command(
         with listening(quiet) as listener:
             run = session.run(chosen, outputs.listener(listener))
         run = replace(session.filled(run), complete=run.complete and shard is None)
-        claims, made = judged(session, ledger, run.statuses), []
-        for contract, report in zip(session.contracts, session.reports(run), strict=True):
-            report |= about(claims, report)
-            paths = session.write(contract, report, FORMATS)
-            made.append(report)
-            if outputs.table and not quiet:
-                table(report)
-            verdict_line(report, paths["html"])
+        made = published(session, run, judged(session, ledger, run.statuses), outputs.table and not quiet)
         outputs.finish(made)
     return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in made)
 
@@ -178,18 +171,12 @@ def watched(options: Options, rounds: int | None = None, pause: Callable[[], obj
     while True:
         code = watcher.round()
         done += 1
-        if code == _interrupted() or (rounds is not None and done >= rounds):
+        if code == INTERRUPTED or (rounds is not None and done >= rounds):
             return code
         before = watcher.known(before)
         while (now := watcher.look()) == before:
             wait()
         before = now
-
-
-def _interrupted() -> int:
-    from gradproof.session import INTERRUPTED
-
-    return INTERRUPTED
 
 
 @dataclass
@@ -228,10 +215,7 @@ class Watcher:
             return EXIT_CODE[Exit.USAGE]
 
     def _round(self, session: Session) -> int:
-        from gradproof.cli.outputs import FORMATS
         from gradproof.cli.progress import listening
-        from gradproof.core.outcome import worst
-        from gradproof.session import INTERRUPTED
 
         chosen = session.selected()
         if self.session is not None:
@@ -246,7 +230,7 @@ class Watcher:
         self.statuses = run.statuses
         reports = session.reports(run)
         for contract, report in zip(session.contracts, reports, strict=True):
-            session.write(contract, report, FORMATS)
+            session.write(contract, report)
         self._tell(reports, len(run.ran))
         return INTERRUPTED if run.interrupted else worst(Exit(r["verdict"]["exit"]) for r in reports)
 

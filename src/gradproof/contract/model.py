@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from gradproof.contract.rules import check, tolerate
+from gradproof.contract.rules import beside, check, tolerate
 from gradproof.contract.schema import (
     BoundShape,
     FalsificationTest,
@@ -154,14 +154,6 @@ def _harness(row: FieldHarness, known: set[str]) -> Harness:
     return Harness.of(row, harness=tolerate(row.harness), bounds=bounds, **changes)
 
 
-def place_of(contract: Contract, name: str) -> Path | None:
-    """The file of the contract called `name` that `contract` builds on, or None: beside it, as GP123 looks for it."""
-    full = contract.path.absolute()
-    home = full.parent.parent if full.stem == "contract" else full.parent
-    places = (home / name / "contract.yaml", home / f"{name}.yaml")
-    return next((p for p in places if p.is_file()), None)
-
-
 def closure(contracts: Sequence[Contract], load: Callable[[Path], Contract]) -> dict[str, Contract]:
     """The contracts and all that they build on, by id, dependencies first.
 
@@ -187,7 +179,7 @@ def _visit(
     for name in contract.metadata.depends_on:
         if name in trail:
             raise ContractErrors([_circle(contract, name, (*trail[trail.index(name) :], name))])
-        if name not in known and (path := place_of(contract, name)) is not None:
+        if name not in known and (path := beside(contract.path, name)) is not None:
             known[name] = load(path)
         if name in known:
             _visit(known[name], known, done, trail, load)
@@ -195,10 +187,11 @@ def _visit(
 
 
 def _circle(contract: Contract, name: str, names: Sequence[str]) -> Problem:
-    node = entry(contract.path, name)
-    line, col = (node.line, node.col) if node is not None else (1, 1)
+    node = entry(contract.path, name) or Node(None, 1, 1)
     found = f"contracts that build on each other: {' -> '.join(names)}"
-    return Problem("GP220", str(contract.path), line, col, found, "dependencies without a circle", f"remove {name!r}")
+    return Problem(
+        "GP220", str(contract.path), node.line, node.col, found, "dependencies without a circle", f"remove {name!r}"
+    )
 
 
 def entry(path: Path, name: str) -> Node | None:
@@ -225,8 +218,6 @@ CODES = {
 
 def uses_ours(root: Node) -> bool:
     """Whether the contract uses any key, or any value, of our dialect."""
-    gate = root.get("qa_gate") or Node(None, 1, 1)
-    summary = root.get("verification_summary") or Node(None, 1, 1)
     marks = [
         _has(root, {"subjects", "stubs", "step_proofs"}),
         any(_has(n, {"assumptions"}) for _, n in root.pairs("equations")),
@@ -236,8 +227,8 @@ def uses_ours(root: Node) -> bool:
         any(n.text("strategy") in OURS_STRATEGIES for n in root.items("kani_harnesses")),
         any(n.text("solver") == "crosshair" for n in root.items("kani_harnesses")),
         any(_has(n, OURS_TEST) for n in root.items("falsification_tests")),
-        _has(gate, {"criteria", "seeded_bug", "require"}),
-        _has(summary, {"notes"}),
+        _has(root.under("qa_gate"), {"criteria", "seeded_bug", "require"}),
+        _has(root.under("verification_summary"), {"notes"}),
     ]
     return any(marks)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gradproof.contract.schema import DEVICES, REFERENCE, Dtype
+from gradproof.contract.schema import DEVICES, IDENT, REFERENCE, Dtype
 from gradproof.contract.yaml_reader import Node, Problem
 from gradproof.core.outcome import Expect, Layer
 
@@ -27,13 +27,10 @@ def lemma_names(r: Rules) -> None:
     for clause in r.harnesses if r.ours else ():
         if clause.text("strategy") != "step_contract":
             continue
-        params = clause.get("params")
-        held = params.get("lemmas") if params is not None else None
-        if held is None or not isinstance(held.value, list) or not held.value:
-            help = "name them under params: lemmas"
-            r.error("GP103", held or clause, f"no lemmas in {r.label(clause)}", "the step contracts to check", help)
-        else:
-            rows.append((clause, held.value))
+        rows.append((clause, clause.items("params", "lemmas")))
+        if not rows[-1][1]:
+            node, help = clause.under("params").get("lemmas") or clause, "name them under params: lemmas"
+            r.error("GP103", node, f"no lemmas in {r.label(clause)}", "the step contracts to check", help)
     for clause, nodes in rows:
         for node in nodes:
             try:
@@ -50,37 +47,29 @@ def _unknown_lemma(r: Rules, clause: Node, node: Node) -> None:
 
 def requirements(r: Rules) -> None:
     """A strategy of which the gate requires something is the strategy of some harness."""
-    gate = r.root.get("qa_gate")
     used = sorted({s for clause in r.harnesses if (s := clause.text("strategy"))})
-    for key, row in gate.pairs("require") if gate is not None else []:
-        nodes = [n for n in row.value if isinstance(n.value, str)] if isinstance(row.value, list) else []
-        seen: set[str] = set()
-        for node in nodes:
+    for key, row in r.gate.pairs("require"):
+        _repeated_words(r, row.words(), "the strategy")
+        for node in row.words():
             if node.value not in used:
                 found = f"{key} of {node.value!r} is required, and no harness has that strategy"
                 r.error("GP135", node, found, f"of: {', '.join(used)}", "correct the strategy, or remove it")
-            if node.value in seen:
-                r.error("GP129", node, f"the strategy {node.value} again", "each entry once", "remove one of the two")
-            seen.add(node.value)
 
 
 # -- What a gate demands and excuses is of obligations that there are.
 def demanded(r: Rules) -> None:
     """Each obligation under `least` and `waivers` is one of the contract's."""
-    gate = r.root.get("qa_gate")
-    if gate is None:
-        return
-    known = [name for clause in r.obligations if (name := clause.text("id")) is not None]
-    named = [(node.value, node) for row in gate.items("waivers") if (node := row.get("obligation")) is not None]
-    for name, node in [*gate.pairs("least"), *named]:
-        if isinstance(name, str) and name not in known:
-            _unknown_obligation(r, name, node, known)
+    named = [(node.value, node) for row in r.gate.items("waivers") if (node := row.get("obligation")) is not None]
+    for name, node in [*r.gate.pairs("least"), *named]:
+        if isinstance(name, str) and name not in r.ids:
+            found, help = f"{name!r}, which is no obligation of this contract", "correct the name, or remove it"
+            r.error("GP137", node, found, f"one of: {', '.join(r.ids)}", _meant(name, r.ids, help))
 
 
-def _unknown_obligation(r: Rules, name: str, node: Node, known: list[str]) -> None:
+def _meant(name: str, known: list[str], otherwise: str) -> str:
+    """The known name that was perhaps meant, as a question."""
     near = difflib.get_close_matches(name, known, 1)
-    help = f"did you mean {near[0]!r}?" if near else "correct the name, or remove it"
-    r.error("GP137", node, f"{name!r}, which is no obligation of this contract", f"one of: {', '.join(known)}", help)
+    return f"did you mean {near[0]!r}?" if near else otherwise
 
 
 # -- What a step proof of a contract must state: its bounds, which are the largest n and the number of windows.
@@ -104,8 +93,8 @@ def step_bounds(r: Rules) -> None:
             if name not in STEP_BOUNDS:
                 expected = f"one of: {', '.join(STEP_BOUNDS)}"
                 r.error("GP105", row, f"the bound {name!r} of a step proof, which nothing reads", expected, "remove it")
-        value, params = rows[PRIMARY].get("value") if PRIMARY in rows else None, clause.get("params")
-        sizes = [n for n in params.items("n") if ints(n)] if params is not None else []
+        value = rows[PRIMARY].get("value") if PRIMARY in rows else None
+        sizes = [n for n in clause.items("params", "n") if ints(n)]
         if value is None or not sizes or not ints(value) or value.value == max(n.value for n in sizes):
             continue
         largest = max(sizes, key=lambda n: n.value)
@@ -138,6 +127,7 @@ class Rules:
         self.root, self.ours, self.path, self.shown = root, ours, path, shown
         self.errors: list[Problem] = []
         self.warnings: list[Problem] = []
+        self.gate = root.under("qa_gate")
         self.obligations = root.items("proof_obligations")
         self.harnesses = root.items("kani_harnesses")
         self.tests = root.items("falsification_tests")
@@ -160,9 +150,8 @@ class Rules:
 
     def named(self, clause: Node) -> list[Node]:
         """Nodes of the obligation names in a check, from both spellings."""
-        single = clause.get("obligation")
-        names = [] if single is None else [single]
-        return [n for n in [*names, *clause.items("obligations")] if isinstance(n.value, str)]
+        single = clause.under("obligation")
+        return [*([single] if isinstance(single.value, str) else []), *clause.words("obligations")]
 
     def label(self, clause: Node) -> str:
         """The clause's id, or words in place of one."""
@@ -177,11 +166,9 @@ def _obligations(r: Rules) -> None:
 
 def _unique_ids(r: Rules) -> None:
     seen: dict[str, Node] = {}
-    gate = r.root.get("qa_gate")
-    clauses = [*r.obligations, *r.stubs, *r.claims, *([gate] if gate is not None else [])]
-    for clause in clauses:
-        node = clause.get("id")
-        if node is None or not isinstance(node.value, str):
+    for clause in [*r.obligations, *r.stubs, *r.claims, r.gate]:
+        node = clause.under("id")
+        if not isinstance(node.value, str):
             continue
         first = seen.setdefault(node.value, node)
         if first is not node:
@@ -192,15 +179,9 @@ def _unique_ids(r: Rules) -> None:
 def _dangling(r: Rules, node: Node, known: list[str], code: str, what: str, by: str) -> None:
     known = sorted(set(known))
     if node.value not in known:
-        near = difflib.get_close_matches(node.value, known, 1)
-        help = f"did you mean {near[0]!r}?" if near else f"correct the name, or add the {what}"
-        r.soft(
-            code,
-            node,
-            f"{by} names {node.value!r}, which is no {what}",
-            f"one of: {', '.join(known) or 'none is declared'}",
-            help,
-        )
+        found, expected = f"{by} names {node.value!r}, which is no {what}", ", ".join(known) or "none is declared"
+        help = _meant(node.value, known, f"correct the name, or add the {what}")
+        r.soft(code, node, found, f"one of: {expected}", help)
 
 
 def _obligation_references(r: Rules) -> None:
@@ -215,19 +196,16 @@ def _obligation_references(r: Rules) -> None:
                 "obligation or obligations",
                 "name what it checks",
             )
-    gate = r.root.get("qa_gate")
-    for name, row in gate.pairs("criteria") if gate is not None else []:
-        for node in row.value if isinstance(row.value, list) else []:
-            if isinstance(node.value, str):
-                _dangling(r, node, r.ids, "GP109", "obligation", f"the gate criterion {name!r}")
+    for name, row in r.gate.pairs("criteria"):
+        for node in row.words():
+            _dangling(r, node, r.ids, "GP109", "obligation", f"the gate criterion {name!r}")
 
 
 def _stub_references(r: Rules) -> None:
     known = [i for n in r.stubs if (i := n.text("id")) is not None]
     for clause in r.harnesses:
-        for node in clause.items("stubs"):
-            if isinstance(node.value, str):
-                _dangling(r, node, known, "GP110", "stub", r.label(clause))
+        for node in clause.words("stubs"):
+            _dangling(r, node, known, "GP110", "stub", r.label(clause))
         if r.ours and clause.text("strategy") == "stub_float" and _absent(clause, "stubs"):
             r.error(
                 "GP103",
@@ -278,11 +256,15 @@ def _repeated(r: Rules, nodes: list[tuple[Any, Node]], what: str) -> None:
         seen.add(key)
 
 
+def _repeated_words(r: Rules, nodes: list[Node], what: str) -> None:
+    _repeated(r, [(n.value, n) for n in nodes], what)
+
+
 def _no_repetition(r: Rules) -> None:
     for clause in [*r.stubs, *r.claims]:
         _repeated(r, [(n, b) for b in clause.items("bounds") if (n := b.text("name"))], "the bound")
         for key in ("mutants", "stubs", "formats", "obligations", "lemmas"):
-            _repeated(r, [(n.value, n) for n in clause.items(key) if isinstance(n.value, str)], "the name")
+            _repeated_words(r, clause.words(key), "the name")
     for clause in r.obligations:
         rows = [((d, m), t) for t in clause.items("tolerance") if (d := t.text("dtype")) and (m := t.text("metric"))]
         _repeated(r, rows, "the tolerance of")
@@ -314,10 +296,10 @@ def _layers(r: Rules) -> None:
         for n in r.named(clause):
             can.setdefault(n.value, set()).update([Layer.STEP] if clause in r.steps else _devices(clause))
     for clause in r.obligations:
-        name, layers = clause.text("id") or "", clause.get("layers")
-        if layers is None or name not in can:
+        name = clause.text("id")
+        if name not in can:
             continue
-        nodes = [n for profile in ("ci", "release") for n in layers.items(profile) if isinstance(n.value, str)]
+        nodes = [*clause.words("layers", "ci"), *clause.words("layers", "release")]
         missing = {n.value: n for n in reversed(nodes) if n.value in set(Layer) and n.value not in can[name]}
         for value, node in missing.items():
             help = f"add a check of {name} on {value}, or do not require it"
@@ -331,15 +313,12 @@ def _layers(r: Rules) -> None:
 
 
 def _devices(test: Node) -> set[str]:
-    params = test.get("params")
-    pairs = params.pairs("dtypes") if params is not None else []
-    return {device for device, _ in pairs} if pairs else set(DEVICES)
+    return {device for device, _ in test.pairs("params", "dtypes")} or set(DEVICES)
 
 
 def _run_dtypes(r: Rules) -> None:
     for clause in r.tests:
-        params = clause.get("params")
-        for device, row in params.pairs("dtypes") if params is not None else []:
+        for device, row in clause.pairs("params", "dtypes"):
             if device not in DEVICES:
                 r.error("GP105", row, f"the device {device!r}", f"one of: {', '.join(DEVICES)}", "correct the device")
             nodes = row.value if isinstance(row.value, list) else [row]
@@ -348,16 +327,12 @@ def _run_dtypes(r: Rules) -> None:
                     r.error(
                         "GP105", node, f"the dtype {node.value!r}", f"one of: {', '.join(_DTYPES)}", "correct the dtype"
                     )
-            _repeated(r, [(n.value, n) for n in nodes if isinstance(n.value, str)], "the dtype")
+            _repeated_words(r, row.words(), "the dtype")
 
 
 def _gate(r: Rules) -> None:
-    gate = r.root.get("qa_gate")
-    if gate is None:
-        return
-    criteria = dict(gate.pairs("criteria"))
-    checks = [n for n in gate.items("checks") if isinstance(n.value, str)]
-    _repeated(r, [(n.value, n) for n in checks], "the gate check")
+    criteria, checks = dict(r.gate.pairs("criteria")), r.gate.words("checks")
+    _repeated_words(r, checks, "the gate check")
     for node in checks:
         if node.value not in criteria:
             help = f"add {node.value!r} to criteria with the obligations that decide it"
@@ -373,12 +348,12 @@ def _gate(r: Rules) -> None:
                 "a name in checks",
                 "add it to checks, or remove it",
             )
-    named = {m.value for clause in r.claims for m in clause.items("mutants") if isinstance(m.value, str)}
-    seeded = gate.get("seeded_bug")
-    bugs = [] if seeded is None else seeded.value if isinstance(seeded.value, list) else [seeded]
-    _repeated(r, [(n.value, n) for n in bugs if isinstance(n.value, str)], "the seeded bug")
+    named = {m.value for clause in r.claims for m in clause.words("mutants")}
+    seeded = r.gate.under("seeded_bug")
+    bugs = [seeded] if isinstance(seeded.value, str) else seeded.words()
+    _repeated_words(r, bugs, "the seeded bug")
     for bug in bugs:
-        if isinstance(bug.value, str) and bug.value not in named:
+        if bug.value not in named:
             found = f"the seeded bug {bug.value!r}, which no check must kill"
             r.error("GP131", bug, found, "a mutant that a check names", "correct it")
 
@@ -387,7 +362,7 @@ def _subjects(r: Rules) -> None:
     if not r.ours:
         return
     node = r.root.get("subjects")
-    given = set(node.value) if node is not None and isinstance(node.value, dict) else set()
+    given = dict(r.root.pairs("subjects"))
     wanted: list[tuple[bool, tuple[str, ...], str]] = [
         (bool(r.harnesses), ("model", "empty", "mutants"), "the harnesses"),
         (bool(r.steps), ("torch", "torch_empty", "torch_mutants"), "the step proofs"),
@@ -421,32 +396,26 @@ def _mutants(r: Rules) -> None:
 
 
 def _summary(r: Rules) -> None:
-    summary = r.root.get("verification_summary")
-    total = summary.get("total_obligations") if summary is not None else None
-    if total is not None and ints(total) and total.value != len(r.obligations):
+    total = r.root.under("verification_summary", "total_obligations")
+    if ints(total) and total.value != len(r.obligations):
         found = f"total_obligations {total.value}, but the contract has {len(r.obligations)}"
         r.soft("GP128", total, found, "the true number", "correct it or remove it")
 
 
 def _depends(r: Rules) -> None:
-    for node in r.root.items("metadata", "depends_on"):
-        if not isinstance(node.value, str) or not node.value.strip(".-") or not _is_name(node.value):
-            continue
-        full = r.path.absolute()
-        home = full.parent.parent if full.stem == "contract" else full.parent
-        if not (home / node.value / "contract.yaml").is_file() and not (home / f"{node.value}.yaml").is_file():
-            found = f"depends_on {node.value}, which is not there"
-            r.warn(
-                "GP123",
-                node,
-                found,
-                f"a folder {node.value} beside this contract",
-                "add that contract, or remove the name",
-            )
+    for node in r.root.words("metadata", "depends_on"):
+        if IDENT.fullmatch(node.value) and beside(r.path, node.value) is None:
+            found, expected = f"depends_on {node.value}, which is not there", f"a folder {node.value}"
+            help = "add that contract, or remove the name"
+            r.warn("GP123", node, found, f"{expected} beside this contract", help)
 
 
-def _is_name(text: str) -> bool:
-    return all(c.isalnum() or c in "-_." for c in text) and len(text) <= 64
+def beside(path: Path, name: str) -> Path | None:
+    """The file of the contract called `name` that the contract at `path` builds on, or None."""
+    full = path.absolute()
+    home = full.parent.parent if full.stem == "contract" else full.parent
+    places = (home / name / "contract.yaml", home / f"{name}.yaml")
+    return next((p for p in places if p.is_file()), None)
 
 
 def _field_gaps(r: Rules) -> None:

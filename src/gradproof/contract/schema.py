@@ -39,7 +39,7 @@ STRICT = ConfigDict(strict=True, extra="forbid", frozen=True, defer_build=True)
 REFERENCE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*", re.ASCII)
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*", re.ASCII)
 _LEMMA = re.compile(r"[a-z0-9*?/-]{1,64}")
-_IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+IDENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _NUMBER = re.compile(r"[0-9]{1,30}(\.[0-9]{0,30})?([eE][-+]?[0-9]{1,3})?|\.[0-9]{1,30}([eE][-+]?[0-9]{1,3})?")
 
 
@@ -126,7 +126,7 @@ def _shown(value: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_nonblank)]
 LemmaName = Annotated[str, _shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
-Ident = Annotated[str, _shaped(_IDENT, "letters, digits, dot, dash and underscore, at most 64")]
+Ident = Annotated[str, _shaped(IDENT, "letters, digits, dot, dash and underscore, at most 64")]
 Reference = Annotated[str, _shaped(REFERENCE, "module.path:attribute")]
 Module = Annotated[str, _shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]

@@ -96,22 +96,31 @@ class Node:
         """The node under `key`, or None when this is no mapping or has no such key."""
         return self.value.get(key) if isinstance(self.value, dict) else None
 
+    def under(self, *path: str) -> Node:
+        """The node at `path`, or one without a value."""
+        node = self
+        for key in path:
+            node = node.get(key) or Node(None, 1, 1)
+        return node
+
     def items(self, *path: str) -> list[Node]:
         """Elements of the list at `path`; none when there is no list."""
-        node: Node | None = self
-        for key in path:
-            node = node.get(key) if node is not None else None
-        return node.value if node is not None and isinstance(node.value, list) else []
+        value = self.under(*path).value
+        return value if isinstance(value, list) else []
 
-    def pairs(self, key: str) -> list[tuple[str, Node]]:
-        """Keys and nodes of the mapping under `key`; none when there is no mapping."""
-        node = self.get(key)
-        return list(node.value.items()) if node is not None and isinstance(node.value, dict) else []
+    def words(self, *path: str) -> list[Node]:
+        """Those elements of the list at `path` that are texts."""
+        return [n for n in self.items(*path) if isinstance(n.value, str)]
+
+    def pairs(self, *path: str) -> list[tuple[str, Node]]:
+        """Keys and nodes of the mapping at `path`; none when there is no mapping."""
+        value = self.under(*path).value
+        return list(value.items()) if isinstance(value, dict) else []
 
     def text(self, key: str) -> str | None:
         """The string under `key`, or None."""
-        node = self.get(key)
-        return node.value if node is not None and isinstance(node.value, str) else None
+        value = self.under(key).value
+        return value if isinstance(value, str) else None
 
     def plain(self, floats: bool = True) -> Any:
         """Python values: dict, list, str, int, bool, None and Exact (its text, when not `floats`)."""
@@ -138,12 +147,8 @@ class Node:
 
 def places(root: Node) -> dict[str, tuple[int, int]]:
     """Line and column of every entry of a contract that has an id, by that id."""
-    entries = [n for section in root.value.values() for n in (section.value if _is_list(section) else [section])]
+    entries = [n for section in root.value.values() for n in section.items() or [section]]
     return {name: (n.line, n.col) for n in entries if (name := n.text("id")) is not None}
-
-
-def _is_list(node: Node) -> bool:
-    return isinstance(node.value, list)
 
 
 def read(path: Path, shown: str) -> tuple[bytes, Node | None, list[Problem]]:

@@ -19,7 +19,7 @@ from gradproof.core.outcome import EXIT_CODE, SEVERITY, Exit
 from gradproof.report.build import contract_of
 
 if TYPE_CHECKING:
-    from gradproof.report.diff import ChangeShape
+    from gradproof.report.diff_rules import ChangeShape
 
 
 def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -97,16 +97,9 @@ def build(
         reasons.insert(0, f"the run is {run_state}: not every check was run")
         exit_ = Exit.OPEN if exit_ is Exit.MET else exit_
     rulings = list(verdict.rulings.values())
-    checks, here = [_check(r, workspace) for r in rulings], environment()
-    return {
-        "schema": REPORT_SCHEMA,
-        "run_state": run_state,
-        "generated_at": now(),
-        "gradproof": __version__,
-        "profile": profile,
-        "workspace": str(workspace.root),
-        "contract": _contract(contract, workspace),
-        "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
+    checks = [_check(r, workspace) for r in rulings]
+    begun = _begun(_contract(contract, workspace), str(workspace.root), profile, reasons, run_state, exit_)
+    return begun | {
         "gate": _gate(contract, verdict),
         "waivers": [_waiver(row) for row in verdict.waivers],
         "obligations": [_obligation(contract, row) for row in verdict.obligations.values()],
@@ -114,20 +107,18 @@ def build(
         "mutants": _mutants(rulings),
         "measurements": [row for r in rulings for row in _measured(r)],
         "rounding": studies.rounding(workspace),
-        "kernels": studies.kernels(workspace, checks, here),
+        "kernels": studies.kernels(workspace, checks, begun["environment"]),
         "studies": studies.training(workspace),
         "harnesses": texts((r.check.harness for r in rulings), workspace.root),
         "totals": _totals(rulings),
-        "environment": here,
         "seconds": round(seconds, 3),
     }
 
 
 def marker(contract: Contract, workspace: Workspace, profile: str) -> dict[str, Any]:
     """What stands in report.json while a run is under way."""
-    return _marker(
-        _contract(contract, workspace), str(workspace.root), profile, "the run has not finished, or it was killed"
-    )
+    why = "the run has not finished, or it was killed"
+    return _begun(_contract(contract, workspace), str(workspace.root), profile, [why])
 
 
 def contract_of(place: Path) -> str | None:
@@ -152,26 +143,29 @@ def outdate(folder: Path, why: str, only: Collection[str] | None = None) -> None
         if only is not None and old["contract"].get("id") not in only:
             return
         said = str(old.get("workspace", "")), str(old.get("profile", ""))
-        write_json(path, _marker(old["contract"], *said, why))
+        write_json(path, _begun(old["contract"], *said, [why]))
         for ending in ("md", "html"):
             path.with_suffix(f".{ending}").unlink(missing_ok=True)
 
 
-def _marker(contract: Mapping[str, Any], workspace: str, profile: str, why: str) -> dict[str, Any]:
+def _begun(
+    contract: Mapping[str, Any],
+    workspace: str,
+    profile: str,
+    reasons: list[str],
+    run_state: str = "running",
+    exit_: Exit = Exit.OPEN,
+) -> dict[str, Any]:
+    """A report without a check, in the order of its keys."""
     return {
         "schema": REPORT_SCHEMA,
-        "run_state": "running",
+        "run_state": run_state,
         "generated_at": now(),
         "gradproof": __version__,
         "profile": profile,
         "workspace": workspace,
         "contract": contract,
-        "verdict": {
-            "exit": str(Exit.OPEN),
-            "code": EXIT_CODE[Exit.OPEN],
-            "met": False,
-            "reasons": [why],
-        },
+        "verdict": {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons},
         "gate": None,
         "waivers": [],
         "obligations": [],

@@ -10,7 +10,7 @@ import os
 import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,26 +23,13 @@ from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Ou
 from gradproof.core.schemas.base import DocumentModel
 from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
-from gradproof.report.diff_rules import CHECKS, Change, Direction, compare
+from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, FieldChange, Way, changed, compare
 
 # -- The result of a comparison, format `gradproof-diff/1`; its JSON Schema is `reports/diff.schema.json`.
 DIFF = "gradproof-diff/1"
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Tally = Annotated[int, Field(ge=0)]
-Way = Literal["weakened", "undecided", "strengthened", "neutral"]
 Step = Literal["none", "patch", "minor", "major"]
-
-
-class ChangeShape(DocumentModel):
-    """One difference. `of`: of what is claimed, or of what the evidence shows. Null stands for nothing."""
-
-    kind: str
-    place: str
-    direction: Way
-    word: str
-    old: str | None
-    new: str | None
-    of: Literal["claim", "evidence"]
 
 
 class VersionShape(DocumentModel):
@@ -372,7 +359,7 @@ def difference(old: Path, new: Path) -> Diff:
         if before.settings or after.settings:
             changes = list(compare(before.settings, after.settings, diff_rules.SETTINGS))
             contracts.append(_row("pyproject.toml", "", "", changes))
-    found = [change["direction"] for row in contracts for change in row["changes"]]
+    found = [change.direction for row in contracts for change in row["changes"]]
     totals = {str(d): found.count(str(d)) for d in Direction}
     exit_ = Exit.BROKEN if totals["weakened"] else Exit.OPEN if totals["undecided"] or reasons else Exit.MET
     sides = {
@@ -416,8 +403,8 @@ def _contract(old: Item | None, new: Item | None, before: Side, after: Side) -> 
     assert there is not None
     if old is None or new is None:
         way, word = (Direction.WEAKENED, "dropped") if new is None else (Direction.STRENGTHENED, "new")
-        sides = (None if old is None else "it", None if new is None else "it")
-        change = Change("contract", there.name, way, word, *sides, "claim")
+        sides = (ABSENT if old is None else "it", ABSENT if new is None else "it")
+        change = changed("contract", there.name, FieldChange(way, word, *sides))
         return _row(there.name, old.version if old else "", new.version if new else "", [change])
     if old.open or new.open:
         return _row(there.name, old.version, new.version, [])
@@ -458,19 +445,15 @@ def _same_cells(old: dict[str, Any], new: dict[str, Any], name: str) -> None:
         side_[name] = {**side_[name], "cells": cells}
 
 
-def _row(name: str, old: str, new: str, changes: Sequence[Change]) -> dict[str, Any]:
+def _row(name: str, old: str, new: str, changes: Sequence[ChangeShape]) -> dict[str, Any]:
     order = list(Direction)
-    ranked = sorted(changes, key=lambda c: order.index(c.direction))
-    claims = [NEEDED[c.direction] for c in changes if c.of == "claim"]
+    ranked = sorted(changes, key=lambda c: order.index(Direction(c.direction)))
+    claims = [NEEDED[Direction(c.direction)] for c in changes if c.of == "claim"]
     needed = max(claims, key=STEPS.index, default="none")
     up = raised(old, new)
     enough = None if up is None else up != "lowered" and STEPS.index(up) >= STEPS.index(needed)
     version = {"old": old, "new": new, "needed": needed, "raised": up, "accordingly": enough}
-    return {"contract": name, "version": version, "changes": [_plain(c) for c in ranked]}
-
-
-def _plain(change: Change) -> dict[str, Any]:
-    return {**asdict(change), "direction": str(change.direction)}
+    return {"contract": name, "version": version, "changes": ranked}
 
 
 def raised(old: str, new: str) -> str | None:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from gradproof.core.check import canonical
 from gradproof.core.outcome import Effect, Expect, Reach
+from gradproof.core.schemas.base import DocumentModel
 
 
 # -- How two values of one field compare: stronger, weaker, words alone, or nothing that an order decides.
@@ -162,6 +163,22 @@ def data(old: Any, new: Any) -> Iterator[FieldChange]:
     yield from (more if all(isinstance(x, list) for x in lists) else undecided)(old, new)
 
 
+Kind = Literal["claim", "evidence"]
+Way = Literal["weakened", "undecided", "strengthened", "neutral"]
+
+
+class ChangeShape(DocumentModel):
+    """One difference. `of`: of what is claimed, or of what the evidence shows. Null stands for nothing."""
+
+    kind: str
+    place: str
+    direction: Way
+    word: str
+    old: str | None
+    new: str | None
+    of: Kind
+
+
 PRESENCE = (present, excuse, unclear)
 CHECKS = ("stubs", "kani_harnesses", "step_proofs", "falsification_tests")
 by_reach = ranked(*map(str, (Reach.SAMPLED, Reach.BOUNDED, Reach.ALL_INPUTS)))
@@ -177,20 +194,7 @@ class Rule:
     pattern: str
     kind: str
     order: Order
-    of: str = "claim"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One difference. `place` is the path of the field; sides that are not there are None."""
-
-    kind: str
-    place: str
-    direction: Direction
-    word: str
-    old: str | None
-    new: str | None
-    of: str
+    of: Kind = "claim"
 
 
 def _check(section: str) -> tuple[Rule, ...]:
@@ -351,7 +355,7 @@ def _matches(pattern: list[str], path: tuple[str, ...]) -> bool:
     return len(pattern) == len(path) and all(p in ("*", name) for p, name in zip(pattern, path, strict=True))
 
 
-def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] = ()) -> Iterator[Change]:
+def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] = ()) -> Iterator[ChangeShape]:
     """Every difference of two trees of plain data, in the order of the old one."""
     if old is new or (type(old) is type(new) and old == new):
         return
@@ -370,10 +374,16 @@ def compare(old: Any, new: Any, rules: tuple[Rule, ...], path: tuple[str, ...] =
         yield from _stated(Rule(rule.pattern, rule.kind, order, rule.of), path, old, new)
 
 
-def _stated(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[Change]:
-    place = ".".join(path)
-    for stated in rule.order(old, new):
-        yield Change(rule.kind, place, stated.direction, stated.word, _shown(stated.old), _shown(stated.new), rule.of)
+def _stated(rule: Rule, path: tuple[str, ...], old: Any, new: Any) -> Iterator[ChangeShape]:
+    yield from (changed(rule.kind, ".".join(path), found, rule.of) for found in rule.order(old, new))
+
+
+def changed(kind: str, place: str, found: FieldChange, of: Kind = "claim") -> ChangeShape:
+    """A difference at a place, both sides as text."""
+    old, new = _shown(found.old), _shown(found.new)
+    return ChangeShape(
+        kind=kind, place=place, direction=found.direction.value, word=found.word, old=old, new=new, of=of
+    )
 
 
 def _shown(value: Any) -> str | None:

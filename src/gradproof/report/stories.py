@@ -129,9 +129,6 @@ def _legible(trace: Mapping[str, Any]) -> Timeline:
     return Timeline(one_line(line.title), one_line(line.start), ticks)
 
 
-LOOSE = "Stubs and the gate"
-
-
 @dataclass(frozen=True)
 class Shown:
     """A counterexample of the subject: its check, and the window as a timeline where the run recorded one."""

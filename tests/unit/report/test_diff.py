@@ -18,7 +18,7 @@ from gradproof.contract.schema import FieldRoot, OursRoot
 from gradproof.core.errors import GradproofError
 from gradproof.report import diff_rules as rules
 from gradproof.report.diff import Diff, difference, raised
-from gradproof.report.diff_rules import ABSENT, Change, Direction, compare
+from gradproof.report.diff_rules import ABSENT, Direction, compare
 
 W, S, N, U = Direction.WEAKENED, Direction.STRENGTHENED, Direction.NEUTRAL, Direction.UNDECIDED
 TURNED = {W: S, S: W, N: N, U: U}
@@ -271,7 +271,7 @@ def test_every_field_of_a_contract_has_a_rule(root: type[BaseModel]) -> None:
 
 def test_a_field_without_a_rule_is_undecided() -> None:
     [change] = compare({"new_field": 1}, {"new_field": 2}, rules.CONTRACT)
-    assert change == Change("other", "new_field", U, "changed", "1", "2", "claim")
+    assert change == rules.changed("other", "new_field", rules.FieldChange(U, "changed", "1", "2"))
     assert rules.rule_of(rules.CONTRACT, ("kani_harnesses", "K-1", "new_field")) is None
     assert [c.direction for c in compare(ABSENT, {"x": {"y": 1}}, rules.CONTRACT)] == [U]
 

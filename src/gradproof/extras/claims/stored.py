@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gradproof.extras.claims import FILE
 
@@ -30,13 +30,3 @@ def judged(session: Session, ledger: ClaimLedger | None, statuses: Mapping[str, 
     from gradproof.extras.claims.load import claims_of
 
     return claims_of(session, ledger, statuses)
-
-
-def about(claims: Claims | None, report: Mapping[str, Any]) -> dict[str, Any]:
-    """What a report says of claims: those that one of its checks decides. Nothing without a ledger."""
-    if claims is None:
-        return {}
-    ids = {check["id"] for check in report["checks"]}
-    rows = [row for row in claims.rows if ids & {check.id for check in row.checks}]
-    keys = ("id", "claim", "verdict", "effect")
-    return {"claims": [{k: getattr(r, k) for k in keys} | {"checks": [c.id for c in r.checks]} for r in rows]}

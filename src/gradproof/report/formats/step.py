@@ -15,7 +15,6 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
@@ -23,12 +22,13 @@ from rich.text import Text
 from gradproof.core.outcome import DECISION, EXIT_MEANING, MEANING, Effect, Exit, Expect, Outcome
 from gradproof.core.timeline import as_lines, from_json
 from gradproof.report.formats import markdown
+from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
+from gradproof.report.views import SYMBOL
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Location
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
-SYMBOL = {Effect.DISCHARGED: "●", Effect.BROKEN: "✕", Effect.OPEN: "○"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
 EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
@@ -301,44 +301,40 @@ def terminal(verification: Verification, console: Console) -> None:
         _fact(name, items, console)
 
 
-def _item(console: Console, text: Text, indent: int = 2) -> None:
-    console.print(Padding(text, (0, 0, 0, indent), expand=False))
-
-
 def _block(block: Block, console: Console) -> None:
     r, style = block.first, STYLE[block.effect]
     console.print(Text.assemble((f"{SYMBOL[block.effect]} {one_line(block.names)}  ", "bold"), (block.state, style)))
     if block.says:
-        _item(console, Text(sentence(f"{block.says[0].upper()}{block.says[1:]}"), style="dim"))
+        indented(console, Text(sentence(f"{block.says[0].upper()}{block.says[1:]}"), style="dim"))
     if block.reach:
-        _item(console, Text(sentence(f"Reach: {block.reach}")))
+        indented(console, Text(sentence(f"Reach: {block.reach}")))
     if r.reason:
-        _item(console, Text(sentence(r.reason)))
+        indented(console, Text(sentence(r.reason)))
     if block.effect is Effect.OPEN:
-        _item(console, Text(UNDECIDED))
+        indented(console, Text(UNDECIDED))
     if r.place is not None and r.place.file:
-        _item(console, Text(shown(r.place), style="bold"))
+        indented(console, Text(shown(r.place), style="bold"))
         line = quoted(r.place)
         if line:
-            _item(console, Text(f"{r.place.line} | {line}"), 4)
+            indented(console, Text(f"{r.place.line} | {line}"), 4)
         if r.place.via:
-            _item(console, Text(f"through {one_line(r.place.via)}", style="dim"), 4)
+            indented(console, Text(f"through {one_line(r.place.via)}", style="dim"), 4)
     for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
         _pairs(name, data, console)
     for line in run_of(r):
-        _item(console, Text(line))
+        indented(console, Text(line))
     if r.help:
-        _item(console, Text.assemble(("Help: ", "bold"), sentence(r.help)))
+        indented(console, Text.assemble(("Help: ", "bold"), sentence(r.help)))
 
 
 def _pairs(name: str, data: Mapping[str, Any] | None, console: Console) -> None:
     kept, more = cut(pairs(data), ITEMS)
     if kept:
-        _item(console, Text(f"{name}:"))
+        indented(console, Text(f"{name}:"))
     for key, text in kept:
-        _item(console, Text(f"{one_line(key)} = {text}"), 4)
+        indented(console, Text(f"{one_line(key)} = {text}"), 4)
     if more:
-        _item(console, Text(f"and {more} more; --format json has all", style="dim"), 4)
+        indented(console, Text(f"and {more} more; --format json has all", style="dim"), 4)
 
 
 def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
@@ -350,16 +346,12 @@ def _table(rows: Sequence[Mapping[str, Any]], console: Console) -> None:
     for row in kept:
         drawn.add_row(*(Text(cell(row[name]) if name in row else "") for name in names))
     if console.measure(drawn, options=console.options.update(max_width=10_000)).maximum <= console.width:
-        _item_table(drawn, console)
+        indented(console, drawn)
     else:
         for row in kept:
-            _item(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
+            indented(console, Text("- " + " · ".join(f"{one_line(k)} {cell(v)}" for k, v in row.items())))
     if more:
-        _item(console, Text(f"and {more} more; --format json has all", style="dim"))
-
-
-def _item_table(drawn: Table, console: Console) -> None:
-    console.print(Padding(drawn, (0, 0, 0, 2), expand=False))
+        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
 
 
 def _fact(name: str, items: Sequence[str], console: Console) -> None:
@@ -369,9 +361,9 @@ def _fact(name: str, items: Sequence[str], console: Console) -> None:
     console.print(Text(f"{name}:", style="bold"))
     kept, more = cut(items, ITEMS)
     for item in kept:
-        _item(console, Text(f"- {one_line(item)}"))
+        indented(console, Text(f"- {one_line(item)}"))
     if more:
-        _item(console, Text(f"and {more} more; --format json has all", style="dim"))
+        indented(console, Text(f"and {more} more; --format json has all", style="dim"))
 
 
 def text(verification: Verification, width: int = 100) -> str:

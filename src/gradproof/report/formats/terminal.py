@@ -38,8 +38,9 @@ def _style(effect: Effect | None) -> str:
     return STYLE[effect.lower()] if effect else "dim"
 
 
-def _item(console: Console, text: Text, indent: int = 2) -> None:
-    console.print(Padding(text, (0, 0, 0, indent), expand=False))
+def indented(console: Console, shown: Text | Table, indent: int = 2) -> None:
+    """Print with an indent of some columns."""
+    console.print(Padding(shown, (0, 0, 0, indent), expand=False))
 
 
 def _head(report: Report, console: Console) -> None:
@@ -49,7 +50,7 @@ def _head(report: Report, console: Console) -> None:
     setting = f"{contract['id']} {contract['version']} · profile {report['profile']} · run {report['run_state']}"
     console.print(Text(one_line(f"{setting} · exit code {b.exit_words}")))
     for reason in b.reasons:
-        _item(console, Text(f"- {one_line(reason)}"))
+        indented(console, Text(f"- {one_line(reason)}"))
     console.print()
     console.print(Text(f"Coverage: {views.obligation_counts(report)}", style="bold"))
 
@@ -92,7 +93,7 @@ def _list(report: Report, console: Console) -> None:
             symbol = views.SYMBOL[cell.effect] if cell.effect else "-"
             line = Text(f"{symbol} {cell.layer}: ", style=_style(cell.effect))
             line.append(cell.words, style=_style(cell.effect))
-            _item(console, line)
+            indented(console, line)
 
 
 def _gate(report: Report, console: Console) -> None:
@@ -107,12 +108,12 @@ def _gate(report: Report, console: Console) -> None:
         line.append(one_line(f"{criterion['name']} ({', '.join(criterion['obligations'])})"), style="default not bold")
         if words != "MET":
             line.append(f": {one_line(criterion.get('why', ''))}", style="default not bold")
-        _item(console, line)
+        indented(console, line)
     seeded = gate.get("falsification") or {}
     line = Text(f"Seeded bug “{one_line(seeded.get('text', 'none'))}”: ")
-    _item(console, line.append(views.seeded_words(gate), style=_style(views.seeded_effect(gate))))
+    indented(console, line.append(views.seeded_words(gate), style=_style(views.seeded_effect(gate))))
     for waiver in report.get("waivers") or []:
-        _item(console, Text(one_line(views.waiver_words(waiver)), style=_style(Effect.OPEN)))
+        indented(console, Text(one_line(views.waiver_words(waiver)), style=_style(Effect.OPEN)))
 
 
 def _attention(report: Report, console: Console) -> None:
@@ -126,8 +127,8 @@ def _attention(report: Report, console: Console) -> None:
         line = Text(f"{views.SYMBOL[a.effect]} {a.effect}: {a.outcome}", style=_style(a.effect))
         count = plural(len(a.checks), "check")
         line.append(f" · {count} in {a.layer}, {need} · {one_line(a.reason)}", style="default not bold")
-        _item(console, line)
-        _item(console, Text(one_line(_names(a)), style="dim"), 4)
+        indented(console, line)
+        indented(console, Text(one_line(_names(a)), style="dim"), 4)
 
 
 def _names(a: views.Attention) -> str:
@@ -144,11 +145,11 @@ def _tail(report: Report, console: Console) -> None:
     for m in report["mutants"]:
         if m["survived"]:
             survived = f"SURVIVED: {m['name']} in {', '.join(grouped(m['survived']))}"
-            _item(console, Text(one_line(survived), style=STYLE["broken"]))
+            indented(console, Text(one_line(survived), style=STYLE["broken"]))
     untried = [m["name"] for m in report["mutants"] if views.mutant_words(m) == "NOT TRIED"]
     if untried:
-        _item(console, Text(one_line(f"NOT TRIED: {', '.join(untried)}"), style=STYLE["open"]))
+        indented(console, Text(one_line(f"NOT TRIED: {', '.join(untried)}"), style=STYLE["open"]))
     warned = report["contract"]["warnings"]
     console.print(Text(f"{plural(len(warned), 'warning')} of the contract; {seconds(report['seconds'])} in all"))
     for warning in warned:
-        _item(console, Text(f"- {one_line(views.warning_words(warning))}", style="dim"))
+        indented(console, Text(f"- {one_line(views.warning_words(warning))}", style="dim"))
