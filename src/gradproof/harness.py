@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gradproof.evidence.record import now as timestamp
     from gradproof.execution.methods.counterexample import tell
     from gradproof.execution.methods.exact_window import SNAP, WindowError, element_bound, judge_window
-    from gradproof.execution.methods.explore import Move, Search as PathSearch, Trace as PathTrace, shortest
+    from gradproof.execution.methods.explore import Move, PathSearch, PathTrace, shortest
     from gradproof.execution.methods.observe import Applied, Backward, Trace, Watch, vector_of
     from gradproof.execution.methods.property import (
         AUTOCAST,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         make_optimizer,
         place,
     )
-    from gradproof.execution.methods.recorded_step import Setting as StepSetting
+    from gradproof.execution.methods.recorded_step import StepSetting
     from gradproof.execution.methods.user_loop import LoopHarness, mutants_of
     from gradproof.extras.conformance.reductions import root as rounded_root
     from gradproof.report.charts import Curve, Panel
@@ -79,14 +79,14 @@ _NAMES = {
     "gradproof.evidence.record": "timestamp=now",
     "gradproof.execution.methods.counterexample": "tell",
     "gradproof.execution.methods.exact_window": "SNAP WindowError element_bound judge_window",
-    "gradproof.execution.methods.explore": "Move PathSearch=Search PathTrace=Trace shortest",
+    "gradproof.execution.methods.explore": "Move PathSearch PathTrace shortest",
     "gradproof.execution.methods.observe": "Applied Backward Trace Watch vector_of",
     "gradproof.execution.methods.property": (
         "AUTOCAST Batch Case Cell FORMS Job Maker NoKernel OPTIMIZERS Observed PAIRS Place Refutation Report "
         "StepConfig make_optimizer place"
     ),
     "gradproof.shadow.record.ranks": "run_ranks",
-    "gradproof.execution.methods.recorded_step": "StepSetting=Setting",
+    "gradproof.execution.methods.recorded_step": "StepSetting",
     "gradproof.execution.methods.user_loop": "LoopHarness mutants_of",
     "gradproof.extras.conformance.reductions": "rounded_root=root",
     "gradproof.report.charts": "Curve Panel",

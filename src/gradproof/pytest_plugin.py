@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DEPTH = 2  # proofs/<name>/contract.yaml
 
 
-class Broken(Exception):
+class BrokenCheck(Exception):
     """A check came out otherwise than its claim says."""
 
 
@@ -101,7 +101,7 @@ class CheckItem(pytest.Item):
 
         if self.ruling is None or self.ruling.effect is not Effect.DISCHARGED:
             self._redden()
-            raise Broken("no ruling" if self.ruling is None else _stated(self.ruling))
+            raise BrokenCheck("no ruling" if self.ruling is None else _stated(self.ruling))
 
     def _redden(self) -> None:
         """Note that this check is not discharged, where no report of pytest's can be rewritten."""
@@ -113,7 +113,7 @@ class CheckItem(pytest.Item):
 
         if isinstance(excinfo.value, GradproofError):
             return excinfo.value.render()
-        if isinstance(excinfo.value, Broken | Inconclusive):
+        if isinstance(excinfo.value, BrokenCheck | Inconclusive):
             return str(excinfo.value)
         return super().repr_failure(excinfo, style)
 

@@ -14,7 +14,7 @@ from house_rules import REPOSITORY
 from gradproof.contract.model import load as contract_at
 from gradproof.core.check import Check
 from gradproof.core.outcome import Expect
-from gradproof.extras.claims.document import Claims, Verdict, totals
+from gradproof.extras.claims.document import Claims, ClaimVerdict, totals
 from gradproof.extras.claims.figures import judged, value_of
 from gradproof.extras.claims.load import ClaimLedger, built, can_turn_red, load
 from gradproof.session import Options, Session
@@ -71,7 +71,7 @@ def test_ids_are_in_order_and_name_their_source() -> None:
 
 
 def test_what_cannot_be_tested_is_said_and_does_not_count() -> None:
-    silent = [row.id for row in ledger().claims if Verdict(row.expect) is Verdict.NOT_TESTABLE]
+    silent = [row.id for row in ledger().claims if ClaimVerdict(row.expect) is ClaimVerdict.NOT_TESTABLE]
     assert len(silent) > 0
     assert not set(silent) & set(counted(ledger(), planned()))
 
@@ -107,7 +107,7 @@ def test_the_documentation_names_every_key_and_verdict() -> None:
     text = (REPOSITORY / "docs/claims.md").read_text(encoding="utf-8")
     keys = [*ClaimShape.model_fields, *FigureShape.model_fields]
     assert [key for key in keys if f"`{key}`" not in text] == []
-    assert [str(v) for v in Verdict if str(v) not in text] == []
+    assert [str(v) for v in ClaimVerdict if str(v) not in text] == []
     ids = set(re.findall(r"CLAIM-[A-Z]+-[0-9]{2}", text))
     assert ids <= {row.id for row in ledger().claims}
 

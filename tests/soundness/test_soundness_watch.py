@@ -19,7 +19,7 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.watch import Watch, run_script
+from gradproof.shadow.process.watch import EventWatch, run_script
 from gradproof.shadow.protocol.ruling import BLIND
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
@@ -68,7 +68,7 @@ def answered(script: str, mode: str, end: Any) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    watch, found = Watch(4, 3, mode), {}
+    watch, found = EventWatch(4, 3, mode), {}
     try:
         with watch:
             run_script([script])

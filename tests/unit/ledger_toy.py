@@ -16,7 +16,7 @@ from gradproof.evidence.environment import environment
 from gradproof.evidence.record import record
 from gradproof.evidence.store import Store
 from gradproof.extras.claims import FILE
-from gradproof.extras.claims.document import Claims, Row
+from gradproof.extras.claims.document import Claims, LedgerRow
 from gradproof.extras.claims.load import built
 from gradproof.session import Options, Session
 
@@ -67,7 +67,7 @@ def judged(workspace: Workspace) -> Claims:
     return built(Session(Options(workspace=workspace.root)))
 
 
-def only_row(workspace: Workspace, basis: str, expect: str = "PROVED within a bound") -> Row:
+def only_row(workspace: Workspace, basis: str, expect: str = "PROVED within a bound") -> LedgerRow:
     """The single row of a ledger, judged."""
     ledger(workspace.root, row(basis, expect))
     [made] = judged(workspace).rows

@@ -43,7 +43,7 @@ class Reply:
 
 
 @dataclass
-class Tally:
+class SolverTally:
     """Queries, their seconds and the longest one."""
 
     queries: int = 0
@@ -51,7 +51,7 @@ class Tally:
     slowest: float = 0.0
 
 
-TALLY = Tally()
+TALLY = SolverTally()
 
 Listener = Callable[[Callable[[], str], SolverAnswer], None]
 LISTENERS: list[Listener] = []

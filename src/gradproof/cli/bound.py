@@ -81,7 +81,7 @@ def command(
         raise GradproofError("GP411", str(error), "a setting with a bound", "see gradproof bound --help") from error
     if certificate is not None:
         write(certificate, made)
-    shown = Shown(made, eps, norm, seen, relative is not None)
+    shown = ShownBound(made, eps, norm, seen, relative is not None)
     click.echo(json.dumps(shown.as_json()) if json_ else shown.stated())
     beyond = seen is not None and seen.error > made.bound
     return EXIT_CODE[Exit.BROKEN if beyond else CODE[shown.outcome] if shown.outcome is not None else Exit.MET]
@@ -136,7 +136,7 @@ def write(path: Path, made: BoundAnswer) -> None:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownBound:
     """An answer, the tolerance it is judged by, the norm if there is one, and what torch did."""
 
     made: BoundAnswer

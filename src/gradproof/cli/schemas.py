@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradproof.core.outcome import EVIDENCE_SCHEMA
-from gradproof.core.schemas.base import KERNELS, ROUNDING, Kernels, Rounding
+from gradproof.core.schemas.base import KERNELS, ROUNDING, Kernels, RoundingStudy
 
 
 def schemas() -> dict[str, dict[str, Any]]:
@@ -25,7 +25,7 @@ def schemas() -> dict[str, dict[str, Any]]:
 
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
     kinds: dict[str, tuple[str, type[BaseModel]]] = {
-        "rounding.schema.json": (ROUNDING, Rounding),
+        "rounding.schema.json": (ROUNDING, RoundingStudy),
         "kernels.schema.json": (KERNELS, Kernels),
         "bundle.schema.json": (BUNDLE, Manifest),
         "deterministic.schema.json": (DETERMINISTIC, Deterministic),

@@ -34,7 +34,7 @@ from gradproof.contract.schema import (
     OursRoot,
     StepProof,
     Strategy,
-    Stub,
+    StubClause,
     Tolerance,
 )
 from gradproof.contract.yaml_reader import ContractErrors, Exact, Node, Problem, places, read
@@ -50,7 +50,7 @@ class Contract:
     dialect: str
     metadata: Metadata
     obligations: Sequence[Obligation]
-    stubs: Sequence[Stub]
+    stubs: Sequence[StubClause]
     harnesses: Sequence[Harness]
     step_proofs: Sequence[StepProof]
     falsification_tests: Sequence[FalsificationTest]

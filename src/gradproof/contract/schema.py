@@ -167,7 +167,7 @@ class ContractModel(BaseModel):
         return self.model_dump(exclude_none=True)
 
 
-class Entry(ContractModel):
+class ContractEntry(ContractModel):
     """An entry of a contract. `raw` is its YAML as plain data, each number as it was written."""
 
     _raw: dict[str, Any] = {}
@@ -185,7 +185,7 @@ class Entry(ContractModel):
         return self._raw
 
     @classmethod
-    def of(cls, other: Entry, **changes: Any) -> Self:
+    def of(cls, other: ContractEntry, **changes: Any) -> Self:
         """A clause of the field as one of ours, which asks for more: nothing is checked again."""
         made = cls.model_construct(**{**dict(other), **changes})
         made._raw = other._raw
@@ -210,7 +210,7 @@ class WaiverShape(ContractModel):
     expires: Day
 
 
-class FieldGate(Entry):
+class FieldGate(ContractEntry):
     id: Ident
     name: str = ""
     description: str = ""
@@ -308,7 +308,7 @@ class LayersShape(ContractModel):
     release: Annotated[list[LayerName], BeforeValidator(some)]
 
 
-class _Obligation(Entry):
+class _Obligation(ContractEntry):
     type: ObligationType
     property: Text
     formal: str = ""
@@ -369,7 +369,7 @@ class BoundShape(ContractModel):
     reason: Text
 
 
-class FieldHarness(Entry):
+class FieldHarness(ContractEntry):
     id: Ident
     obligation: str = ""
     property: str = ""
@@ -379,7 +379,7 @@ class FieldHarness(Entry):
     harness: str = ""
 
 
-class CheckEntry(Entry):
+class CheckEntry(ContractEntry):
     """What every check of our dialect may state."""
 
     id: Ident
@@ -406,7 +406,7 @@ class ClaimEntry(CheckEntry):
         return tuple(dict.fromkeys([*([self.obligation] if self.obligation else []), *self.obligations]))
 
 
-class Stub(CheckEntry):
+class StubClause(CheckEntry):
     """A rounding stub, itself a claim. `lemmas` are the step contracts that its promise rests on."""
 
     stub: Module
@@ -426,7 +426,7 @@ class Harness(ClaimEntry):
     reach: ReachName | None = None
 
 
-class FieldTest(Entry):
+class FieldTest(ContractEntry):
     id: Ident
     rule: str = ""
     prediction: str = ""
@@ -506,7 +506,7 @@ class OursRoot(_Root):
     subjects: SubjectsShape = SubjectsShape()
     equations: dict[str, OursEquation] = {}
     proof_obligations: list[Obligation] = []
-    stubs: list[Stub] = []
+    stubs: list[StubClause] = []
     kani_harnesses: list[Harness] = []
     step_proofs: list[StepProof] = []
     falsification_tests: list[FalsificationTest] = []

@@ -11,7 +11,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 
@@ -140,6 +140,14 @@ class Finding:
     replays: list[dict[str, Any]] = field(default_factory=list)
     measurements: list[dict[str, Any]] = field(default_factory=list)
     stats: dict[str, Any] = field(default_factory=dict)
+
+
+class Resolver(Protocol):
+    """What a method needs of the workspace."""
+
+    def resolve(self, name: str) -> Any:
+        """The object called `module:attribute`."""
+        ...
 
 
 def entry_of(check_id: str) -> str:

@@ -18,7 +18,7 @@ from gradproof.core.workspace import Locator
 from gradproof.evidence.environment import environment
 from gradproof.evidence.record import now
 from gradproof.report import studies
-from gradproof.verdict.judge import Cell, ObligationRuling, Ruling, Verdict, WaiverRuling, subject_of
+from gradproof.verdict.judge import ObligationCell, ObligationRuling, Ruling, Verdict, WaiverRuling, subject_of
 from gradproof.verdict.plan import falsification_id, vars_of
 
 if TYPE_CHECKING:
@@ -251,7 +251,7 @@ def _obligation(contract: Contract, row: ObligationRuling) -> dict[str, Any]:
     }
 
 
-def _cell(cell: Cell, subject: str) -> dict[str, Any]:
+def _cell(cell: ObligationCell, subject: str) -> dict[str, Any]:
     return {
         "effect": None if cell.effect is None else str(cell.effect),
         "outcomes": [str(o) for o in cell.outcomes],

@@ -77,14 +77,14 @@ def places(workspace: Workspace) -> list[Path]:
 
 def rounding(workspace: Workspace) -> dict[str, Any]:
     """The rounding study with its status, as JSON values."""
-    from gradproof.core.schemas.base import Rounding, read
+    from gradproof.core.schemas.base import RoundingStudy, read
     from gradproof.evidence.source_digests import sources
 
     found = [folder / ROUNDING_FILE for folder in places(workspace) if (folder / ROUNDING_FILE).exists()]
     if not found:
         return no_rounding(f"there is no reports/{ROUNDING_FILE}; {MAKE}")
     try:
-        document = read(found[0], Rounding).model_dump(mode="json", by_alias=True)
+        document = read(found[0], RoundingStudy).model_dump(mode="json", by_alias=True)
     except ValueError as error:
         return {"status": REJECTED, "reason": f"{ROUNDING_FILE} is rejected: {error}", "document": None}
     changed = differing(document["sources"], sources())

@@ -160,7 +160,7 @@ class Banner:
 
 
 @dataclass(frozen=True)
-class Cell:
+class CellView:
     """One obligation in one layer. `effect` is None where the contract plans no check and asks for none."""
 
     layer: Layer
@@ -269,19 +269,19 @@ def reach_words(check: Mapping[str, Any]) -> str:
     return REACH_WORDS[Reach(check["reach"])] if check.get("reach") else "no reach stated"
 
 
-def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> Cell:
+def cell(report: Report, ob: Mapping[str, Any], layer: Layer) -> CellView:
     """The matrix cell, derived from its checks and never better than the judge's word."""
     stated = ob["cells"].get(layer)
     if stated is None or (not stated["checks"] and not stated["required"]):
-        return Cell(layer, None, "", "", False, ())
+        return CellView(layer, None, "", "", False, ())
     if not stated["checks"]:
-        return Cell(layer, Effect.OPEN, "no check", "nothing established", True, ())
+        return CellView(layer, Effect.OPEN, "no check", "nothing established", True, ())
     by_id = {c["id"]: c for c in report["checks"]}
     rows = [by_id[c] for c in stated["checks"]]
     effect = worst([Effect(stated["effect"] or Effect.OPEN), *(effect_of(r) for r in rows)])
     outcomes = counted(outcome_words(r) for r in rows)
     reach = _cell_reach(stated, rows) if effect is Effect.DISCHARGED else "nothing established"
-    return Cell(layer, effect, outcomes, reach, bool(stated["required"]), tuple(stated["checks"]))
+    return CellView(layer, effect, outcomes, reach, bool(stated["required"]), tuple(stated["checks"]))
 
 
 def _cell_reach(stated: Mapping[str, Any], rows: list[Mapping[str, Any]]) -> str:
@@ -309,7 +309,7 @@ def of_model(stated: Mapping[str, Any], check: Mapping[str, Any]) -> bool:
     return not stated.get("subject") or check.get("subject") == stated["subject"]
 
 
-def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[Cell]]]:
+def matrix(report: Report) -> list[tuple[Mapping[str, Any], list[CellView]]]:
     """Obligation by layer."""
     return [(ob, [cell(report, ob, layer) for layer in Layer]) for ob in report["obligations"]]
 

@@ -26,7 +26,7 @@ ANSWERS = ("unsat", "sat", "unknown", "timeout", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class SolverReply:
     """What a solver said of some texts: `unsat` only where it said so of every one."""
 
     solver: str
@@ -45,7 +45,7 @@ def version_of(solver: str) -> str:
         return ""
 
 
-def decide(texts: Sequence[str], solver: str, seconds: float) -> Reply:
+def decide(texts: Sequence[str], solver: str, seconds: float) -> SolverReply:
     """The answer of one solver to texts that must all be unsat, within `seconds` in all, in a process of its own.
 
     Raises KeyError for a solver that is not known, ValueError for no text.
@@ -54,10 +54,10 @@ def decide(texts: Sequence[str], solver: str, seconds: float) -> Reply:
         raise ValueError("no text was asked")
     version, began = version_of(solver), time.monotonic()
     if not version:
-        return Reply(solver, "", "error", 0.0, len(texts), "it is not installed")
+        return SolverReply(solver, "", "error", 0.0, len(texts), "it is not installed")
     answers, ended = answered(texts, solver, seconds, alike=True)
     answer, reason = agreed(answers, len(texts), ended)
-    return Reply(solver, version, answer, round(time.monotonic() - began, 2), len(texts), reason)
+    return SolverReply(solver, version, answer, round(time.monotonic() - began, 2), len(texts), reason)
 
 
 def answered(

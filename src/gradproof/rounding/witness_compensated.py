@@ -275,7 +275,7 @@ class Partial:
 
 
 @dataclass(frozen=True)
-class Machine:
+class CompensatedMachine:
     """An order of summation as steps on integers: held numbers and a term give held numbers; held numbers a result.
 
     `lost` says what of the exact sum is no longer in the held numbers; `wanted` gives terms worth a try.
@@ -289,7 +289,7 @@ class Machine:
     wanted: Callable[[Numbers, int], Iterator[int]]
 
 
-def kahan(p: int, most: int, way: int) -> Machine:
+def kahan(p: int, most: int, way: int) -> CompensatedMachine:
     """`sums.kahan`; held are the total and what is late."""
 
     def step(held: Numbers, x: int, k: int) -> Numbers:
@@ -306,10 +306,10 @@ def kahan(p: int, most: int, way: int) -> Machine:
             yield from near(1 << (most.bit_length() - down), p)
         yield from (x + late for x in ties(total, most - late, p, way))
 
-    return Machine(p, most, step, lambda h: h[0], lambda h: h[0] - h[1], wanted)
+    return CompensatedMachine(p, most, step, lambda h: h[0], lambda h: h[0] - h[1], wanted)
 
 
-def neumaier(p: int, most: int, way: int) -> Machine:
+def neumaier(p: int, most: int, way: int) -> CompensatedMachine:
     """`sums.neumaier`; held are the total and the sum of the errors."""
 
     def step(held: Numbers, x: int, k: int) -> Numbers:
@@ -323,10 +323,10 @@ def neumaier(p: int, most: int, way: int) -> Machine:
         yield from (x - way for x in ties(held[0] - held[1], most, p))
         yield from ties(held[0], most, p, way)
 
-    return Machine(p, most, step, lambda h: rounded(h[0] - h[1], p), lambda h: h[0] - h[1], wanted)
+    return CompensatedMachine(p, most, step, lambda h: rounded(h[0] - h[1], p), lambda h: h[0] - h[1], wanted)
 
 
-def blocked(p: int, most: int, way: int, size: int) -> Machine:
+def blocked(p: int, most: int, way: int, size: int) -> CompensatedMachine:
     """`sums.blocked`; held are the sum of the full blocks and the sum of the present block."""
 
     def step(held: Numbers, x: int, k: int) -> Numbers:
@@ -343,7 +343,7 @@ def blocked(p: int, most: int, way: int, size: int) -> Machine:
             for goal in ties(total, block + most - 2 * half, p, way):
                 yield from (goal - block + shift for shift in (half, 0, -half))
 
-    return Machine(p, most, step, lambda h: rounded(h[0] + h[1], p), lambda h: h[0] + h[1], wanted)
+    return CompensatedMachine(p, most, step, lambda h: rounded(h[0] + h[1], p), lambda h: h[0] + h[1], wanted)
 
 
 def near(x: int, p: int) -> Iterator[int]:
@@ -353,7 +353,7 @@ def near(x: int, p: int) -> Iterator[int]:
     yield from (x - (k + j) * step for k in (1 << i for i in range(3, max(p - 4, 4))) for j in range(2))
 
 
-def machine(order: str, p: int, most: int, way: int) -> Machine:
+def machine(order: str, p: int, most: int, way: int) -> CompensatedMachine:
     """The machine of an order. Raises ValueError where there is none."""
     if order == "kahan":
         return kahan(p, most, way)
@@ -423,7 +423,7 @@ def _search(setting: Setting, way: int) -> _Search:
 class _Search:
     setting: Setting
     made: Gradients
-    machine: Machine
+    machine: CompensatedMachine
     most: int
     way: int
 

@@ -25,7 +25,7 @@ Range = tuple[Fraction, Fraction]
 
 
 @dataclass(frozen=True)
-class Beyond:
+class BeyondSearch:
     """The edge, the largest |G - mean| of the runs beyond it, and gradients that attain it, if any run gets there."""
 
     edge: Fraction
@@ -34,12 +34,12 @@ class Beyond:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class SearchPath:
     """A sum of gradients or in floats, the last gradient, the path before, and n times what it lost; whole units."""
 
     total: int
     last: int = 0
-    before: Path | None = None
+    before: SearchPath | None = None
     lost: int = 0
 
     def gradients(self) -> list[int]:
@@ -76,7 +76,7 @@ def _highest(setting: Setting, f: Format) -> list[Fraction]:
 
 
 @lru_cache(maxsize=256)
-def beyond(setting: Setting) -> Beyond | None:
+def beyond(setting: Setting) -> BeyondSearch | None:
     """The worst of the runs whose last exact sum is beyond the edge; None where nobody looked.
 
     Runs are not enumerated where there is no edge, or where there are too many of them.
@@ -116,7 +116,7 @@ def _gradients(setting: Setting, f: Format, fewest: Fraction) -> dict[Fraction, 
 
 def _worst(
     setting: Setting, f: Format, found: Mapping[Fraction, Range], low: list[Fraction], edge: Fraction
-) -> Beyond | None:
+) -> BeyondSearch | None:
     bits, n = f.p - f.emin, setting.n
     made = [tuple(int(v * 2**bits) for v in (x, g, h)) for x, (g, h) in found.items()]
     ends = _followed(Rounding(f, bits), made, [int(-(-least * 2**bits // 1)) for least in low])
@@ -124,18 +124,20 @@ def _worst(
         return None
     errors = [(n * t - a.total, a) for t, (a, _) in ends.items()] + [(b.total - n * t, b) for t, (_, b) in ends.items()]
     if not errors:
-        return Beyond(edge, Fraction(0), ())
+        return BeyondSearch(edge, Fraction(0), ())
     most, path = max(errors, key=lambda e: e[0])
-    return Beyond(edge, Fraction(most, n << bits), tuple(Fraction(g, 2**bits) for g in path.gradients()))
+    return BeyondSearch(edge, Fraction(most, n << bits), tuple(Fraction(g, 2**bits) for g in path.gradients()))
 
 
-def _followed(r: Rounding, made: list[tuple[int, ...]], low: list[int]) -> dict[int, tuple[Path, Path]] | None:
+def _followed(
+    r: Rounding, made: list[tuple[int, ...]], low: list[int]
+) -> dict[int, tuple[SearchPath, SearchPath]] | None:
     """The last sums, each with the paths of the least and of the largest gradients; None where they are too many."""
-    none = Path(0)
+    none = SearchPath(0)
     kept, runs = {0: (none, none)}, 0
     for i, least in enumerate(low):
         more = i == len(low) - 1  # the last sum is to be more than the edge
-        grown: dict[int, tuple[Path, Path]] = {}
+        grown: dict[int, tuple[SearchPath, SearchPath]] = {}
         for s, (a, b) in kept.items():
             for x, g, h in made:
                 if s + x < least + more:
@@ -143,8 +145,8 @@ def _followed(r: Rounding, made: list[tuple[int, ...]], low: list[int]) -> dict[
                 runs += 1
                 t = r.round(s + x)
                 before = grown.get(t)
-                c = before[0] if before and before[0].total <= a.total + g else Path(a.total + g, g, a)
-                d = before[1] if before and before[1].total >= b.total + h else Path(b.total + h, h, b)
+                c = before[0] if before and before[0].total <= a.total + g else SearchPath(a.total + g, g, a)
+                d = before[1] if before and before[1].total >= b.total + h else SearchPath(b.total + h, h, b)
                 grown[t] = (c, d)
             if runs > MOST_RUNS:
                 return None
@@ -171,7 +173,7 @@ def effort(n: int) -> Effort:
     return Effort(48, 24) if n <= 16 else Effort(24, 6) if n <= 64 else Effort(12, 1)
 
 
-class Search:
+class WitnessSearch:
     """Numbers are in units of 2^-bits, below half the smallest subnormal; |g| <= most, a number of `given` if named."""
 
     def __init__(self, n: int, f: Format, magnitude: Fraction, given: Format | None = None) -> None:
@@ -246,12 +248,12 @@ class Search:
         if self.given:
             yield self.given.below(most * self.n) // self.n
 
-    def run(self, way: int) -> Path:
+    def run(self, way: int) -> SearchPath:
         """The partial sum of n terms that has lost most, of those that the beam met."""
         how = effort(self.n)
-        kept = [Path(0)]
+        kept = [SearchPath(0)]
         for i in range(self.n):
-            grown: dict[int, Path] = {}
+            grown: dict[int, SearchPath] = {}
             for one in kept:
                 for x in self.terms(one.total, way, how.tries * (8 if i == 0 else 1)):
                     g = self.outermost(x, way)
@@ -260,7 +262,7 @@ class Search:
                     total = self.r.round(one.total + x)
                     lost = one.lost + way * (g - self.n * (total - one.total))
                     if total not in grown or grown[total].lost < lost:
-                        grown[total] = Path(total, g, one, lost)
+                        grown[total] = SearchPath(total, g, one, lost)
             kept = sorted(grown.values(), key=lambda p: (p.lost, p.total), reverse=True)[: how.beam]
         return kept[0]
 
@@ -272,7 +274,7 @@ def sequential_witness(n: int, fmt: str, magnitude: Fraction = Fraction(1), give
     """
     if n < 1 or (given and n & (n - 1)):
         raise ValueError("a window has at least one micro-batch, and a power of two of them in a narrower format")
-    search = Search(n, format_named(fmt), magnitude, format_named(given) if given else None)
+    search = WitnessSearch(n, format_named(fmt), magnitude, format_named(given) if given else None)
     if not search.term:
         return [Fraction(search.r.below(search.most), 1 << search.bits)] * n
     one = max((search.run(way) for way in ((DOWN,) if search.whole else (DOWN, UP))), key=lambda p: p.lost)

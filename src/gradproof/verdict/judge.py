@@ -26,7 +26,7 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus
-from gradproof.verdict.plan import Clause, Criterion, KnownLemma, Policy, outdated, shortcoming
+from gradproof.verdict.plan import Clause, GateCriterion, KnownLemma, Policy, outdated, shortcoming
 
 _MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
@@ -46,7 +46,7 @@ class Ruling:
 
 
 @dataclass(frozen=True)
-class Cell:
+class ObligationCell:
     """One obligation in one layer. `effect` is None where nothing is planned and nothing is asked for.
 
     `reach` is that of the checks of the contract's own model; `beyond` tells other subjects that are reached further,
@@ -70,7 +70,7 @@ class ObligationRuling:
     effect: Effect
     discharged: int
     required: int
-    cells: Mapping[Layer, Cell]
+    cells: Mapping[Layer, ObligationCell]
     waived: tuple[Waiver, ...] = ()
 
 
@@ -209,7 +209,7 @@ def _of_model(check: Check, clause: Clause) -> bool:
     return own != "" and check.subject == own
 
 
-def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling], least: Least) -> Cell:
+def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling], least: Least) -> ObligationCell:
     """DISCHARGED only by all of its checks, at least one of which shows that it holds of the contract's own model."""
     counted = [
         r
@@ -237,7 +237,7 @@ def _cell(clause: Clause, layer: Layer, rulings: Mapping[str, Ruling], least: Le
     reach = next((r for r in REACHES if r in reaches), None) if done else None
     beyond = _beyond([r for r in shown if r not in proofs], reach) if done else ()
     checks = tuple(r.check.id for r in counted)
-    return Cell(effect, tuple(r.outcome for r in counted), reach, wanted, checks, beyond, reason)
+    return ObligationCell(effect, tuple(r.outcome for r in counted), reach, wanted, checks, beyond, reason)
 
 
 def _beyond(others: Sequence[Ruling], reach: Reach | None) -> tuple[tuple[str, Reach], ...]:
@@ -251,7 +251,7 @@ def _beyond(others: Sequence[Ruling], reach: Reach | None) -> tuple[tuple[str, R
     return tuple(best.items())
 
 
-def _criterion(criterion: Criterion, obligations: Mapping[str, ObligationRuling]) -> CriterionRuling:
+def _criterion(criterion: GateCriterion, obligations: Mapping[str, ObligationRuling]) -> CriterionRuling:
     open_ = [
         f"{name} is {obligations[name].effect if name in obligations else 'no obligation of the contract'}"
         for name in criterion.obligations

@@ -24,7 +24,7 @@ from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reac
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
-    from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, Stub
+    from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, StubClause
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -99,7 +99,7 @@ def _check(contract: Contract, row: CheckEntry, about: str, raw: Mapping[str, An
     )
 
 
-def _stub(contract: Contract, row: Stub) -> Check:
+def _stub(contract: Contract, row: StubClause) -> Check:
     lemmas = {"lemmas": row.lemmas} if row.lemmas else {}
     found = _check(
         contract,
@@ -265,7 +265,7 @@ class Clause:
 
 
 @dataclass(frozen=True)
-class Criterion:
+class GateCriterion:
     """A named part of the gate: met when all its obligations are discharged."""
 
     name: str
@@ -322,7 +322,7 @@ class Policy:
 
     profile: str
     clauses: tuple[Clause, ...]
-    criteria: tuple[Criterion, ...] = ()
+    criteria: tuple[GateCriterion, ...] = ()
     gate_check: str | None = None
     restricted: bool = False
     demanded: frozenset[Layer] = frozenset(Layer)
@@ -344,7 +344,7 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
     if gate is None:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
-    criteria = tuple(Criterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
+    criteria = tuple(GateCriterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
     required = Required(**{name: frozenset(strategies) for name, strategies in gate.backing.items()})
     return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
 

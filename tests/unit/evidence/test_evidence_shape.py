@@ -33,7 +33,7 @@ TAKEN: dict[str, tuple[Any, list[Any]]] = {
     "an error": (shape.Error, [0, 2, 1.5]),
     "a whole number": (shape.Whole, [-(1 << 63), (1 << 63) - 1]),
     "a count": (shape.Count, [0]),
-    "a lemma": (shape.Lemma, LEMMAS),
+    "a lemma": (shape.LemmaRow, LEMMAS),
     "an operator": (shape.Rounded, ["add fp32"]),
     "an environment": (shape.Environment, [{"a": 1, "b": None, "variables": {"b": "c"}, "distributions": {}}]),
     "a cover with more": (shape.Cover, [{"name": "a", "reached": True, "witness": {"norm": "3/2"}}]),
@@ -45,12 +45,12 @@ REFUSED: dict[str, tuple[Any, list[Any]]] = {
     "an error": (shape.Error, [True, "1", -1, float("nan"), float("inf"), 10**400]),
     "a whole number": (shape.Whole, [True, 1.0, "1", 1 << 63]),
     "a count": (shape.Count, [-1, True]),
-    "a lemma": (shape.Lemma, [{k: v for k, v in row.items() if k != gone} for row in LEMMAS for gone in row]),
+    "a lemma": (shape.LemmaRow, [{k: v for k, v in row.items() if k != gone} for row in LEMMAS for gone in row]),
     "an operator": (shape.Rounded, [1, "add"]),
     "an environment": (shape.Environment, [[], {"a": []}, {"variables": {"b": 1}}, {"distributions": {"b": None}}]),
     "a cover": (shape.Cover, [{"name": "a"}, {"name": "a", "reached": 1}]),
     "a cover with more": (shape.Cover, [{"name": "a", "reached": True, "more": nested(shape.DEEPEST + 1)}]),
-    "a tick with more": (shape.Tick, [dict.fromkeys(("event", "after", "note", "refused", "harm", "more"), "")]),
+    "a tick with more": (shape.TraceTick, [dict.fromkeys(("event", "after", "note", "refused", "harm", "more"), "")]),
 }
 
 

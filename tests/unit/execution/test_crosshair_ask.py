@@ -17,8 +17,8 @@ def message(state: Any) -> Any:
     return AnalysisMessage(state, "said", "file", 1, 0, "")
 
 
-def seen(**changes: Any) -> ask.Watch:
-    return ask.Watch(
+def seen(**changes: Any) -> ask.CrosshairWatch:
+    return ask.CrosshairWatch(
         **{"entered": 3, "judged": 3, "values": {"x": 1}, "stats": Counter(exhaustion=1, num_paths=3), **changes}
     )
 
@@ -67,12 +67,12 @@ def test_nothing_several_or_unknown_is_an_error(messages: list[Any]) -> None:
         (seen(raised="a pre: line raised NameError"), Outcome.ERROR),
     ],
 )
-def test_a_confirmation_that_is_not_backed_is_no_answer(watch: ask.Watch, outcome: Outcome) -> None:
+def test_a_confirmation_that_is_not_backed_is_no_answer(watch: ask.CrosshairWatch, outcome: Outcome) -> None:
     assert ask.read([message(MessageType.CONFIRMED)], watch).outcome is outcome
 
 
 @pytest.mark.parametrize("watch", [seen(), seen(entered=0, stats=Counter(num_paths=3))])
-def test_an_exploration_cut_short_is_not_vacuous(watch: ask.Watch) -> None:
+def test_an_exploration_cut_short_is_not_vacuous(watch: ask.CrosshairWatch) -> None:
     """CrossHair says PRE_UNSAT too when every path that met the precondition ran out of time."""
     assert ask.read([message(MessageType.PRE_UNSAT)], watch).outcome is Outcome.UNKNOWN
 

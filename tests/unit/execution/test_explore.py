@@ -16,7 +16,7 @@ from gradproof.arith.soft import Soft
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits
-from gradproof.execution.methods.harness import Broken, ConcreteKit, SymbolicKit, Unreplayable
+from gradproof.execution.methods.harness import BrokenHarness, ConcreteKit, SymbolicKit, Unreplayable
 from symbolic.stubs import d3_grid
 
 
@@ -175,7 +175,7 @@ def test_a_concrete_kit_judges_numbers() -> None:
         k.check("C", which == "a" or x > 2, "small")
 
     body(ConcreteKit(claim(), {"x": "5/2"}, ["b"], "fraction"))
-    with pytest.raises(Broken, match="C small"):
+    with pytest.raises(BrokenHarness, match="C small"):
         body(ConcreteKit(claim(), {"x": "3/2"}, ["b"], "fraction"))
     with pytest.raises(Unreplayable, match="assumption"):
         body(ConcreteKit(claim(), {"x": "1/2"}, ["a"], "fraction"))

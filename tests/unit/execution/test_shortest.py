@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from gradproof.execution.methods.explore import Move, Trace, shortest
+from gradproof.execution.methods.explore import Move, PathTrace, shortest
 from models.accumulation.window_bugs import BROKEN, Loop
 from symbolic.accumulation import window as window_facts
 from symbolic.accumulation.window import Act, Proof
@@ -26,7 +26,7 @@ def counter(wrong: int, modulus: int = 1000) -> Callable[[int], Iterator[Step]]:
     return moves
 
 
-def events(trace: Trace[int, str] | None) -> list[str]:
+def events(trace: PathTrace[int, str] | None) -> list[str]:
     assert trace is not None
     return [move.event for move in trace.moves]
 
@@ -81,7 +81,7 @@ CASES = [(harness, name, loop) for harness, (_, rows) in BROKEN.items() for name
 @pytest.mark.parametrize(("harness", "name", "loop"), CASES, ids=[name for _, name, _ in CASES])
 def test_no_shorter_run_of_a_bug_is_wrong(harness: str, name: str, loop: Loop) -> None:
     proof: Proof = getattr(window_facts, harness.upper())
-    trace: Trace[Moment, Act] | None = find(proof, loop).trace
+    trace: PathTrace[Moment, Act] | None = find(proof, loop).trace
     assert trace is not None
     assert not wrong_within(proof, loop, len(trace.moves) - 1)
     assert wrong_within(proof, loop, len(trace.moves))

@@ -20,7 +20,7 @@ from gradproof.evidence import audit
 from gradproof.evidence.record import plain
 from gradproof.execution.methods import recorded_step as trace_run, replay_evidence as replaying
 from gradproof.execution.methods.property import Job, Report
-from gradproof.execution.methods.recorded_step import Setting, settings_of
+from gradproof.execution.methods.recorded_step import StepSetting, settings_of
 from gradproof.shadow.result import ALL_INPUTS, RECORDED, Result, Verification
 from gradproof.shadow.verify import verifier as verify
 from models.accumulation.torch_mutants import MUTANTS
@@ -172,7 +172,7 @@ def test_a_refutation_that_does_not_come_back_is_spurious() -> None:
 
         calls = 0
 
-        def step(self, subject: Any, setting: Setting) -> Any:
+        def step(self, subject: Any, setting: StepSetting) -> Any:
             self.calls += 1
             return super().step(MUTANTS["missing_scale"].subject if self.calls == 1 else subject, setting)
 
@@ -321,7 +321,7 @@ def test_every_net_meets_every_n_and_every_optimizer_and_mode_is_used() -> None:
     assert {(s.optimizer, s.form) for s in made} == {("sgd", "single"), ("sgd", "fused"), ("adamw", "single")}
     assert {s.mode for s in made} == {"fp32", "bf16"}
     assert {(s.n, s.tail, s.due) for s in made} == {(2, 0, 2), (3, 2, 3)}
-    assert [Setting(**s.to_json()) for s in made] == made
+    assert [StepSetting(**s.to_json()) for s in made] == made
 
 
 def test_the_harness_names_lines_of_mutants_that_exist() -> None:

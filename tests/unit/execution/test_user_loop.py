@@ -14,7 +14,7 @@ from torch_bench import Desk
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.execution.methods import recorded_step as trace_run, user_loop
-from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, Setting
+from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
 from gradproof.execution.methods.user_loop import (
     BUGS,
     Bug,
@@ -158,9 +158,13 @@ def test_a_line_of_the_users_must_be_blamed() -> None:
 
 
 def test_a_short_last_window_is_a_cover() -> None:
-    short = Setting("loop", 4, 2, 1, optimizer="own")
+    short = StepSetting("loop", 4, 2, 1, optimizer="own")
     assert LoopHarness().covers([short]) == list(LoopHarness().reached(short)) == ["a short last window"]
-    assert LoopHarness().covers([Setting("loop", 4, 2)]) == list(LoopHarness().reached(Setting("loop", 4, 2))) == []
+    assert (
+        LoopHarness().covers([StepSetting("loop", 4, 2)])
+        == list(LoopHarness().reached(StepSetting("loop", 4, 2)))
+        == []
+    )
 
 
 def test_workspaces_of_older_versions_find_the_harness_by_its_old_name() -> None:

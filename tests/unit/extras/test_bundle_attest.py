@@ -35,7 +35,7 @@ from gradproof.extras.attest import (
 )
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem
 from gradproof.extras.attest.verify import verify
-from gradproof.extras.attest.write import Made, Wanted, attest
+from gradproof.extras.attest.write import MadeBundle, Wanted, attest
 from gradproof.session import Options, Session
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -268,7 +268,7 @@ def test_a_check_that_cannot_be_run_again_is_refused(verified: Workspace, monkey
 
 
 @pytest.fixture(scope="module")
-def proved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
+def proved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, MadeBundle]:
     """A bundle of one real proof of this repository, with its queries."""
     home = tmp_path_factory.mktemp("real")
     session = Session(Options(workspace=ROOT, contracts=("gradient-accumulation-training-v1",)))
@@ -278,7 +278,7 @@ def proved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Made]:
     return home / "bundle", attest(session, Wanted(home / "bundle"))
 
 
-def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, Made]) -> None:
+def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, MadeBundle]) -> None:
     root, made = proved
     assert made.contradictions == ()
     judged = verify(root)
@@ -297,7 +297,7 @@ def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, Made]) -> 
     ]
 
 
-def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, Made]) -> None:
+def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, MadeBundle]) -> None:
     root, _ = proved
     carried = verify(root).carried
     assert carried is not None
@@ -308,7 +308,7 @@ def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, Made]
 
 @pytest.mark.parametrize("of", ["the empty body", "a mutant"])
 def test_a_replay_script_reproduces_its_counterexample_and_leaves_the_bundle_whole(
-    proved: tuple[Path, Made], of: str
+    proved: tuple[Path, MadeBundle], of: str
 ) -> None:
     root, _ = proved
     rows = load(root / "witnesses.json")
@@ -321,7 +321,9 @@ def test_a_replay_script_reproduces_its_counterexample_and_leaves_the_bundle_who
     assert codes(root) == []
 
 
-def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(proved: tuple[Path, Made], tmp_path: Path) -> None:
+def test_a_query_whose_status_was_turned_is_seen_when_it_is_asked(
+    proved: tuple[Path, MadeBundle], tmp_path: Path
+) -> None:
     root = Path(shutil.copytree(proved[0], tmp_path / "bundle"))
     (row,) = load(root / asking.INDEX)
     place = root / row["file"]

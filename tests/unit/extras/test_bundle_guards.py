@@ -17,7 +17,7 @@ from bundle_bench import change, change_manifest, evidence_of, load, reseal, rew
 from gradproof.core.errors import GradproofError
 from gradproof.execution.queries import HEAD, Query, script
 from gradproof.extras.attest import manifest as listing, verify as check, write
-from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, Entry
+from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, ManifestEntry
 from gradproof.extras.attest.statement import Carried
 from gradproof.extras.attest.verify import verify
 
@@ -30,8 +30,8 @@ def bundle(pristine: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(pristine, tmp_path / "bundle"))
 
 
-def entry(path: str) -> Entry:
-    return Entry(path=path, sha256=NO_DIGEST, bytes=0)
+def entry(path: str) -> ManifestEntry:
+    return ManifestEntry(path=path, sha256=NO_DIGEST, bytes=0)
 
 
 def stated(found: Iterator[BundleProblem]) -> list[str]:

@@ -13,7 +13,7 @@ from gradproof.arith.formats import FORMATS
 from gradproof.extras.conformance import accumulation as full_runs, accumulation as gradients
 from gradproof.extras.conformance.accumulation import (
     PAIRS,
-    Setting,
+    AccumulationSetting,
     bound_for,
     division_bound,
     run,
@@ -101,7 +101,7 @@ def test_a_product_with_the_reciprocal_has_a_bound_of_its_own(monkeypatch: pytes
     reach = Fraction(2) ** 24
     error = worst_of_seven.ulps * FORMATS["fp32"].spacing(Fraction(worst_of_seven.at, 7))
     assert division_bound("fp32", 7, reach) / 7 < error <= division_bound("fp32", 7, reach, True) / 7
-    monkeypatch.setattr(Setting, "reciprocal", True)
+    monkeypatch.setattr(AccumulationSetting, "reciprocal", True)
     monkeypatch.setattr(Tensor, "__truediv__", lambda self, n: self * float(torch.tensor(1 / n, dtype=torch.float32)))
     for gradient in ("fp32", "fp16", "bf16"):
         result = run(7, gradient, gradient, elements=SMALL)

@@ -30,8 +30,8 @@ from gradproof.extras.conformance.report import (
     HOLDS,
     NOT_RUN,
     REFUTED,
+    KernelTrial,
     RowClaim,
-    Trial,
     bounded,
     exactly,
     judge,
@@ -129,10 +129,10 @@ def test_reductions_hold_and_shrunken_bounds_are_refuted(dtype: str) -> None:
 def test_clipping_is_bit_for_bit_given_the_norm(dtype: str) -> None:
     row = RowClaim("clip", dtype, "cpu", "bits", {})
 
-    def right() -> Iterator[Trial]:
+    def right() -> Iterator[KernelTrial]:
         return reductions.clip_scale_trials(dtype, "cpu", 1, 0)
 
-    def wrong() -> Iterator[Trial]:
+    def wrong() -> Iterator[KernelTrial]:
         return reductions.clip_scale_trials(dtype, "cpu", 1, 0, reductions.wrong_coefficient)
 
     assert exactly(row, right, wrong).outcome == HOLDS
@@ -202,7 +202,7 @@ def test_flags_come_back_and_every_flag_has_a_bound() -> None:
 
 
 def test_trials_decide() -> None:
-    good = Trial(Fraction(1), Fraction(1), ("0x1",), "0x2", "0x2", "equal to its bound")
+    good = KernelTrial(Fraction(1), Fraction(1), ("0x1",), "0x2", "0x2", "equal to its bound")
     bad = replace(good, error=Fraction(1) + Fraction(1, 10**30))
     assert bounded(ROW, lambda: [good]).outcome == HOLDS
     refuted = bounded(ROW, lambda: [good, bad])

@@ -10,8 +10,8 @@ from gradproof.core.outcome import Effect, Outcome, Reach
 from gradproof.extras.claims.document import (
     VERDICTS,
     ClaimAnswer,
+    ClaimVerdict,
     Part,
-    Verdict,
     answer,
     effect,
     verdict,
@@ -19,36 +19,36 @@ from gradproof.extras.claims.document import (
 
 ALL, BOUNDED, SAMPLED = ClaimAnswer.PROVED_ALL, ClaimAnswer.PROVED_BOUNDED, ClaimAnswer.SAMPLED
 ANSWERS = (Outcome.HOLDS, Outcome.REFUTED)
-EXPECTED = tuple(v for v in Verdict if v is not Verdict.OPEN)
-TRUE = {Verdict.ALL, Verdict.BOUNDED, Verdict.TRUE}
-FALSE = {Verdict.REFUTED, Verdict.FALSE}
+EXPECTED = tuple(v for v in ClaimVerdict if v is not ClaimVerdict.OPEN)
+TRUE = {ClaimVerdict.ALL, ClaimVerdict.BOUNDED, ClaimVerdict.TRUE}
+FALSE = {ClaimVerdict.REFUTED, ClaimVerdict.FALSE}
 SAID = [
-    ({ALL}, Verdict.ALL),
-    ({ALL, SAMPLED}, Verdict.ALL),
-    ({ALL, ClaimAnswer.COMPUTED}, Verdict.ALL),
-    ({BOUNDED}, Verdict.BOUNDED),
-    ({ALL, BOUNDED}, Verdict.BOUNDED),
-    ({BOUNDED, SAMPLED}, Verdict.BOUNDED),
-    ({SAMPLED}, Verdict.TRUE),
-    ({ClaimAnswer.COMPUTED}, Verdict.TRUE),
-    ({ClaimAnswer.FIGURE_INSIDE}, Verdict.TRUE),
-    ({ALL, ClaimAnswer.FIGURE_INSIDE}, Verdict.TRUE),
-    ({ClaimAnswer.FIGURE_OUTSIDE}, Verdict.FALSE),
-    ({ALL, ClaimAnswer.FIGURE_OUTSIDE}, Verdict.FALSE),
-    ({ClaimAnswer.SAMPLED_AGAINST}, Verdict.FALSE),
-    ({ClaimAnswer.COUNTEREXAMPLE}, Verdict.REFUTED),
-    ({ClaimAnswer.CONTRADICTED}, Verdict.REFUTED),
-    ({ClaimAnswer.COMPUTED_OTHERWISE}, Verdict.REFUTED),
-    ({ALL, ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.NOTHING}, Verdict.REFUTED),
-    ({ClaimAnswer.FIGURE_OUTSIDE, ClaimAnswer.NOTHING}, Verdict.FALSE),
-    ({ALL, ClaimAnswer.NOTHING}, Verdict.OPEN),
-    ({ClaimAnswer.FIGURE_INSIDE, ClaimAnswer.NOTHING}, Verdict.OPEN),
-    (set(), Verdict.OPEN),
+    ({ALL}, ClaimVerdict.ALL),
+    ({ALL, SAMPLED}, ClaimVerdict.ALL),
+    ({ALL, ClaimAnswer.COMPUTED}, ClaimVerdict.ALL),
+    ({BOUNDED}, ClaimVerdict.BOUNDED),
+    ({ALL, BOUNDED}, ClaimVerdict.BOUNDED),
+    ({BOUNDED, SAMPLED}, ClaimVerdict.BOUNDED),
+    ({SAMPLED}, ClaimVerdict.TRUE),
+    ({ClaimAnswer.COMPUTED}, ClaimVerdict.TRUE),
+    ({ClaimAnswer.FIGURE_INSIDE}, ClaimVerdict.TRUE),
+    ({ALL, ClaimAnswer.FIGURE_INSIDE}, ClaimVerdict.TRUE),
+    ({ClaimAnswer.FIGURE_OUTSIDE}, ClaimVerdict.FALSE),
+    ({ALL, ClaimAnswer.FIGURE_OUTSIDE}, ClaimVerdict.FALSE),
+    ({ClaimAnswer.SAMPLED_AGAINST}, ClaimVerdict.FALSE),
+    ({ClaimAnswer.COUNTEREXAMPLE}, ClaimVerdict.REFUTED),
+    ({ClaimAnswer.CONTRADICTED}, ClaimVerdict.REFUTED),
+    ({ClaimAnswer.COMPUTED_OTHERWISE}, ClaimVerdict.REFUTED),
+    ({ALL, ClaimAnswer.COUNTEREXAMPLE, ClaimAnswer.NOTHING}, ClaimVerdict.REFUTED),
+    ({ClaimAnswer.FIGURE_OUTSIDE, ClaimAnswer.NOTHING}, ClaimVerdict.FALSE),
+    ({ALL, ClaimAnswer.NOTHING}, ClaimVerdict.OPEN),
+    ({ClaimAnswer.FIGURE_INSIDE, ClaimAnswer.NOTHING}, ClaimVerdict.OPEN),
+    (set(), ClaimVerdict.OPEN),
 ]
 
 
 @pytest.mark.parametrize(("stated", "said"), SAID, ids=lambda v: " ".join(sorted(v)) if isinstance(v, set) else str(v))
-def test_a_verdict_follows_from_what_was_told(stated: set[ClaimAnswer], said: Verdict) -> None:
+def test_a_verdict_follows_from_what_was_told(stated: set[ClaimAnswer], said: ClaimVerdict) -> None:
     assert verdict(stated) is said
 
 
@@ -79,11 +79,11 @@ def test_the_table_is_total_and_a_sample_is_never_a_proof() -> None:
         if outcome is Outcome.HOLDS and reach is Reach.SAMPLED:
             assert stated in (ClaimAnswer.SAMPLED, ClaimAnswer.SAMPLED_AGAINST)
     sampled = [answer(p, Outcome.HOLDS, Reach.SAMPLED) for p in (Part.STATES, Part.REFUTES)]
-    assert verdict(sampled) is Verdict.TRUE
+    assert verdict(sampled) is ClaimVerdict.TRUE
 
 
-@pytest.mark.parametrize(("expect", "found"), list(product(EXPECTED, Verdict)))
-def test_only_the_expected_verdict_is_as_expected(expect: Verdict, found: Verdict) -> None:
+@pytest.mark.parametrize(("expect", "found"), list(product(EXPECTED, ClaimVerdict)))
+def test_only_the_expected_verdict_is_as_expected(expect: ClaimVerdict, found: ClaimVerdict) -> None:
     made = effect(expect, found, (), False)
     assert (made is Effect.DISCHARGED) is (found is expect)
     opposite = (expect in TRUE and found in FALSE) or (expect in FALSE and found in TRUE)
@@ -91,6 +91,6 @@ def test_only_the_expected_verdict_is_as_expected(expect: Verdict, found: Verdic
     assert effect(expect, found, (), True) is Effect.BROKEN
 
 
-@pytest.mark.parametrize("expect", [v for v in EXPECTED if v is not Verdict.NOT_TESTABLE])
-def test_what_is_half_there_is_never_as_expected(expect: Verdict) -> None:
+@pytest.mark.parametrize("expect", [v for v in EXPECTED if v is not ClaimVerdict.NOT_TESTABLE])
+def test_what_is_half_there_is_never_as_expected(expect: ClaimVerdict) -> None:
     assert effect(expect, expect, (ClaimAnswer.NOTHING,), False) is Effect.OPEN

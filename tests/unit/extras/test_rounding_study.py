@@ -16,7 +16,7 @@ import study_sample as sample
 
 from gradproof.cli.schemas import schemas
 from gradproof.core.schemas import base as documents
-from gradproof.core.schemas.base import Kernels, Rounding, faults, read
+from gradproof.core.schemas.base import Kernels, RoundingStudy, faults, read
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.source_digests import sources
 from gradproof.extras.conformance import elementwise as rows_of_kernels, report as kernel_report
@@ -108,7 +108,7 @@ def test_the_command_writes_a_document_that_meets_its_schema(
     assert study.main(["--out", str(out), "--most", "2"]) == 0
     data = json.loads(out.read_text(encoding="utf-8"))
     jsonschema.validate(data, schemas()["rounding.schema.json"])
-    assert read(out, Rounding).most == 2
+    assert read(out, RoundingStudy).most == 2
     assert data["sources"] == sources()
     assert [[p["n"] for p in s["points"]] for s in data["series"]] == [[1, 2]] * 3
     assert "42 thresholds" in capsys.readouterr().out

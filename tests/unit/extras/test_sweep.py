@@ -15,7 +15,7 @@ from gradproof.cli import dispatch
 from gradproof.cli.schemas import schemas
 from gradproof.core.errors import GradproofError
 from gradproof.core.schemas.base import read
-from gradproof.core.schemas.sweep import Point, Sweep, interval, knee, slope
+from gradproof.core.schemas.sweep import Sweep, SweepPoint, interval, knee, slope
 from gradproof.core.workspace import Workspace
 from gradproof.extras.studies import sweep
 from gradproof.extras.studies.sweep import Asked, refused, stated, throughput_svg, variance_svg
@@ -28,9 +28,9 @@ ROOT = Path(__file__).resolve().parents[3]
 SMALL = ["--net", "mlp", "--accumulate", "1,2", "--micro-batch", "2", "--num-steps", "6", "--draws", "8"]
 
 
-def curve(*heights: float, spread: float = 0.0) -> list[Point]:
+def curve(*heights: float, spread: float = 0.0) -> list[SweepPoint]:
     """A curve over 1, 2, 4, ... with the same relative spread everywhere."""
-    return [Point(2.0**i, y, y * (1 - spread), y * (1 + spread)) for i, y in enumerate(heights)]
+    return [SweepPoint(2.0**i, y, y * (1 - spread), y * (1 + spread)) for i, y in enumerate(heights)]
 
 
 def test_the_interval_of_a_median_is_that_of_the_order_statistics() -> None:
@@ -59,7 +59,7 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
         (curve(100, 99, 97, 94, 10), "does not rise"),
     ],
 )
-def test_no_knee_where_there_is_none_beyond_the_spread(points: list[Point], why: str) -> None:
+def test_no_knee_where_there_is_none_beyond_the_spread(points: list[SweepPoint], why: str) -> None:
     found, reason = knee(points)
     assert found is None
     assert any(part in reason for part in why.split("|"))

@@ -16,7 +16,7 @@ from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
 from gradproof.core.timeline import as_lines, as_svg, from_json
 from gradproof.core.workspace import reference
 from gradproof.execution.methods import smt as smt_run
-from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Trace
+from gradproof.execution.methods.explore import Exploration, Explorer, Limits, PathTrace
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.verdict.plan import plan
 from models.accumulation import window_bugs
@@ -92,7 +92,7 @@ def asked(proof: Proof, loop: Loop, kit: type[SymbolicKit] = Lean) -> Exploratio
     return explorer.run(lambda: window_all.prove(made, loop, proof))
 
 
-def found(proof: Proof, loop: Loop) -> Trace[Moment, Act]:
+def found(proof: Proof, loop: Loop) -> PathTrace[Moment, Act]:
     trace = find(proof, loop).trace
     assert trace is not None
     return trace

@@ -60,7 +60,7 @@ def with_outcome(expect: Expect, outcome: Outcome) -> Report:
     return sample.judged(report)
 
 
-def target_cell(report: Report) -> views.Cell:
+def target_cell(report: Report) -> views.CellView:
     ob = next(o for o in report["obligations"] if o["id"] == "GA-INV-003")
     return views.cell(report, ob, Layer.CROSSHAIR)
 

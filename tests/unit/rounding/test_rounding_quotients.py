@@ -17,7 +17,7 @@ from gradproof.rounding.bound import answer, bounded
 from gradproof.rounding.certificate import certify
 from gradproof.rounding.farkas import Refused, check
 from gradproof.rounding.lattice import exhaustive
-from gradproof.rounding.witness_sequential import Beyond, beyond
+from gradproof.rounding.witness_sequential import BeyondSearch, beyond
 
 FP32 = FORMATS["fp32"]
 SMALL = Format("small", 14, 8, -9, 7)
@@ -174,7 +174,7 @@ def test_a_certificate_of_a_case_is_none_without_it() -> None:
 def test_the_runs_beyond_the_edge_count(monkeypatch: pytest.MonkeyPatch, small: str) -> None:
     """If those runs erred more, the bound would say so."""
     plain = bounded(Setting(6, small))[0]
-    monkeypatch.setattr("gradproof.rounding.bound.beyond", lambda setting: Beyond(Fraction(1), Fraction(1), ()))
+    monkeypatch.setattr("gradproof.rounding.bound.beyond", lambda setting: BeyondSearch(Fraction(1), Fraction(1), ()))
     assert bounded(Setting(6, small))[0] == 1 > plain
 
 

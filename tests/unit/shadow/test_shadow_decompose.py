@@ -13,7 +13,7 @@ from gradproof.shadow.domains.decompose import Decomposer, decompose
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
 from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Floats
-from gradproof.shadow.domains.rounding import Rounding
+from gradproof.shadow.domains.rounding import RoundingDomain
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.table import TABLE, Bool, Example, OperatorRow, T
 from gradproof.shadow.tape import Entry
@@ -81,7 +81,7 @@ def test_an_operator_with_neither_row_nor_decomposition_is_named() -> None:
 def test_the_rounding_domain_gets_no_answer() -> None:
     case = case_of("aten.mse_loss")
     table = without("aten.mse_loss")
-    machine = Interpreter(Rounding(), table, Decomposer(table))
+    machine = Interpreter(RoundingDomain(), table, Decomposer(table))
     for leaf in case.leaves:
         machine.do(leaf)
     with pytest.raises(NoRow):

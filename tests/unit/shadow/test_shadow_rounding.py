@@ -10,9 +10,9 @@ import torch
 
 from gradproof.shadow.algebra import Beyond, Value, lift, where
 from gradproof.shadow.domains.interpreter import Interpreter
-from gradproof.shadow.domains.rounding import Radius, Ranges, Rounding
+from gradproof.shadow.domains.rounding import Radius, Ranges, RoundingDomain
 from gradproof.shadow.domains.rounding_kernels import COVERED, SPECIAL, table, unknown
-from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, Ops, Path, T, names
+from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, Ops, PathConditions, T, names
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
 from gradproof.shadow.verify.rounding import lines, report
@@ -90,7 +90,7 @@ class OneCall:
         return ref(self.count + 1000, o)
 
     def enclosures(self, rows: dict[str, OperatorRow], **options: Any) -> list[tuple[np.ndarray, Value]]:
-        interpreter = Interpreter(Rounding(**options), rows)
+        interpreter = Interpreter(RoundingDomain(**options), rows)
         for item in [*self.leaves, self.entry]:
             interpreter.do(item)
         pairs = zip(flat(self.results), flat(self.entry.outs), strict=True)
@@ -249,7 +249,7 @@ def test_every_machine_run_in_range_stays_inside() -> None:
 def test_sums_in_any_order(order: int) -> None:
     rng = np.random.default_rng(order)
     x = (rng.uniform(-1, 1, 64) * 10.0 ** rng.integers(-3, 3, 64)).astype(np.float16)
-    domain = Rounding()
+    domain = RoundingDomain()
     domain._format("float16")
     leaf = domain.leaf(Source("data", "x"), x.shape, x.astype(np.float64))
     _, _, err, _ = domain.sum(leaf, (0,))
@@ -260,7 +260,7 @@ def test_sums_in_any_order(order: int) -> None:
 
 
 def test_powers_of_two_are_free_and_underflow_is_not() -> None:
-    domain = Rounding()
+    domain = RoundingDomain()
     domain._format("float16")
     leaf = domain.leaf(Source("data", "x"), (2,), np.array([1.5, 2.0**-14]))
     assert float(domain.mul(leaf, domain.const(np.array(4.0)))[2].max()) == 0
@@ -269,7 +269,7 @@ def test_powers_of_two_are_free_and_underflow_is_not() -> None:
 
 
 def test_overflow_and_division_by_zero_have_no_bound() -> None:
-    domain = Rounding()
+    domain = RoundingDomain()
     domain._format("float16")
     big = Value(domain, domain.leaf(Source("data", "x"), (1,), np.array([60000.0])))
     with pytest.raises(Beyond, match="overflow"):
@@ -282,7 +282,7 @@ def test_overflow_and_division_by_zero_have_no_bound() -> None:
 
 
 def test_an_undecided_branch_carries_both_sides() -> None:
-    domain = Rounding(Ranges(default=Radius(box=1.0)))
+    domain = RoundingDomain(Ranges(default=Radius(box=1.0)))
     x = Value(domain, domain.leaf(Source("data", "x"), (1,), np.array([0.5])))
     lo, hi, err, _ = where(x < 0.0, lift(domain, -3.0), lift(domain, 2.0)).parts
     assert (float(lo[0]), float(hi[0])) == (-3.0, 2.0)
@@ -294,8 +294,8 @@ def test_softmax_with_a_mask() -> None:
     call = OneCall("aten._softmax", Example(T((2, 5), -30.0, 30.0), -1, False), "float32", 3)
     ((value, found),) = call.enclosures(rows)
     assert excess(value, found) <= 1.0
-    domain = Rounding()
+    domain = RoundingDomain()
     domain._format("float32")
     masked = Value(domain, domain.const(np.array([[0.5, -np.inf, 0.25]])))
-    parts = SPECIAL["aten._softmax"](Ops(domain, call.entry, Path()), masked, -1, False).parts
+    parts = SPECIAL["aten._softmax"](Ops(domain, call.entry, PathConditions()), masked, -1, False).parts
     assert float(parts[1][0, 1]) == 0 == float(parts[2][0, 1])

@@ -20,7 +20,7 @@ from gradproof.shadow.domains.interpreter import Interpreter, NoRow
 from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Compiler, Doubtful, Floats, Program, near
 from gradproof.shadow.domains.real import Reals, Special
-from gradproof.shadow.domains.rounding import Rounding
+from gradproof.shadow.domains.rounding import RoundingDomain
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.domains.weight import PRIME, Weight
 from gradproof.shadow.ops.rows import load
@@ -267,7 +267,7 @@ def bounded() -> dict[str, OperatorRow]:
 def enclosed(case: Case, table: dict[str, OperatorRow]) -> bool | None:
     """Whether the kernel's results lie in the enclosure; None where no bound is claimed."""
     try:
-        machine = case.interpret(Rounding(), table)
+        machine = case.interpret(RoundingDomain(), table)
     except Beyond:
         return None
     inside = True

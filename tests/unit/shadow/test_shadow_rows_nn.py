@@ -30,7 +30,7 @@ from gradproof.shadow.ops.rows import (
     norm,
 )
 from gradproof.shadow.ops.rows.geometry import Plane
-from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Path
+from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, PathConditions
 from gradproof.shadow.tape import NOWHERE, Entry, Source
 
 load()
@@ -159,7 +159,7 @@ def test_an_lstm_without_its_fused_kernel_has_rows() -> None:
 
 def ops(domain: Any = None, seen: dict[int, Any] | None = None, outs: int = 1) -> Ops:
     entry = Entry("aten.tested.default", (), {}, (None,) * outs, (), NOWHERE, False, 0, seen or {})
-    return Ops(domain or Floats(), entry, Path())
+    return Ops(domain or Floats(), entry, PathConditions())
 
 
 def value(x: Any, k: Ops) -> Value:

@@ -18,7 +18,7 @@ from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.result import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verification, on_path
 from gradproof.shadow.tape import Entry
 from gradproof.shadow.verify import compare, numbers as numeric, recordings as session, verifier as verify
-from gradproof.shadow.verify.compare import Difference, differences
+from gradproof.shadow.verify.compare import TapeDifference, differences
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 HOLDS, REFUTED, OPAQUE, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.OUTSIDE
@@ -190,7 +190,7 @@ def test_two_recordings_of_one_run_are_one_tape() -> None:
     assert differences(one.tape, other.tape) == []
     entry = next(other.tape.entries())
     entry.args = (*entry.args[:-1], 7.5)
-    assert [type(d) for d in differences(one.tape, other.tape)] == [Difference]
+    assert [type(d) for d in differences(one.tape, other.tape)] == [TapeDifference]
     other.tape.items = [item for item in other.tape.items if not isinstance(item, Entry)]
     assert differences(one.tape, other.tape)[0].kind in ("length", "operator")
 

@@ -20,7 +20,7 @@ from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Source, Tape
 from gradproof.shadow.verify.token_weights import (
     RULES,
-    Counts,
+    TokenCounts,
     Weighing,
     alike,
     shown,
@@ -224,7 +224,7 @@ def test_ranks(rule: str) -> None:
 # Counts that tell the rules apart.
 
 
-def count_vectors(n: int, ranks: int = 1, length: int = 4, samples: int = 2) -> list[Counts]:
+def count_vectors(n: int, ranks: int = 1, length: int = 4, samples: int = 2) -> list[TokenCounts]:
     """Windows of `n` micro-batches of up to `samples` sequences, padded to `length` tokens or up to two more.
 
     They tell all rules apart for two ranks and n > 1; with one rank, rules about devices agree with others, and with
@@ -237,7 +237,7 @@ def count_vectors(n: int, ranks: int = 1, length: int = 4, samples: int = 2) -> 
     return whole + ([_expected_window(n - 1, n, ranks, length, samples, 1)] if n > 1 else [])
 
 
-def _expected_window(n: int, planned: int, ranks: int, length: int, samples: int, shift: int) -> Counts:
+def _expected_window(n: int, planned: int, ranks: int, length: int, samples: int, shift: int) -> TokenCounts:
     most = samples * (length - 1)
     rows: list[tuple[tuple[int, ...], ...]] = [(), (), (), ()]
     for r in range(ranks):
@@ -247,10 +247,10 @@ def _expected_window(n: int, planned: int, ranks: int, length: int, samples: int
         fitting = tuple(min(v, h * (length - 1)) for v, h in zip(valid, held, strict=True))
         columns = (fitting, padded, held, tuple(min(h, v) for v, h in zip(fitting, held, strict=True)))
         rows = [(*row, column) for row, column in zip(rows, columns, strict=True)]
-    return Counts(rows[0], rows[1], rows[2], rows[3], planned)
+    return TokenCounts(rows[0], rows[1], rows[2], rows[3], planned)
 
 
-def closest(found: Sequence[tuple[Counts, Weighing]]) -> list[str]:
+def closest(found: Sequence[tuple[TokenCounts, Weighing]]) -> list[str]:
     """Rules that explain weights which were found at some counts: the names of all that agree everywhere."""
     return [name for name in RULES if found and all(weighing(name, counts) == weights for counts, weights in found)]
 
@@ -267,7 +267,7 @@ def test_one_rank_tells_all_but_rules_of_devices_apart(n: int) -> None:
 
 
 def test_equal_counts_tell_nothing() -> None:
-    equal = Counts(((4, 4),), ((4, 4),), ((1, 1),), ((0, 0),), 2)
+    equal = TokenCounts(((4, 4),), ((4, 4),), ((1, 1),), ((0, 0),), 2)
     assert ("mean of means", "right") in alike([equal])
 
 

@@ -24,10 +24,10 @@ from gradproof.core.outcome import (
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus, plain, record
 from gradproof.verdict.judge import Verdict, judge, required
-from gradproof.verdict.plan import Clause, Criterion, Policy
+from gradproof.verdict.plan import Clause, GateCriterion, Policy
 
 GATE = check("GATE-1/falsification", kind=Kind.GATE, obligations=(), harness="", mutants=())
-POLICY = Policy("ci", (Clause("T-1", (Layer.SMT,)),), (Criterion("right", ("T-1",)),), GATE.id)
+POLICY = Policy("ci", (Clause("T-1", (Layer.SMT,)),), (GateCriterion("right", ("T-1",)),), GATE.id)
 
 
 def finding_of(of: Check, outcome: Outcome) -> Finding:
@@ -395,7 +395,7 @@ def test_a_gate_whose_falsification_failed_is_never_met(outcome: Outcome) -> Non
 @pytest.mark.parametrize("names", [(), ("T-9",), ("T-1", "T-9")])
 def test_a_criterion_needs_obligations_that_exist(names: tuple[str, ...]) -> None:
     one = check()
-    made = verdict((one, stands(one)), policy=replace(POLICY, criteria=(Criterion("right", names),)))
+    made = verdict((one, stands(one)), policy=replace(POLICY, criteria=(GateCriterion("right", names),)))
     assert not made.criteria[0].met
     assert made.exit is Exit.OPEN
 

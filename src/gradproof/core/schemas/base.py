@@ -124,7 +124,7 @@ class Series(DocumentModel):
         return self
 
 
-class Rounding(DocumentModel):
+class RoundingStudy(DocumentModel):
     """What accumulation in floating point can lose, for gradients |g_i| <= magnitude scaled by a division by N.
 
     History: 1, the first. Errors are exact rationals in text, in units of the gradient. `sources` are digests of the
@@ -145,7 +145,7 @@ class Rounding(DocumentModel):
     sources: dict[str, Sha256]
 
 
-class Fact(DocumentModel):
+class KernelFact(DocumentModel):
     """What a kernel gave for inputs beside what was claimed."""
 
     inputs: list[str]
@@ -164,7 +164,7 @@ class KernelRow(DocumentModel):
     outcome: Outcome
     cases: Tally
     mismatches: Tally
-    first: Fact | None
+    first: KernelFact | None
     names: list[str]
     ratio: float | Literal["inf", "nan"] | None
     flags: dict[str, Any]
@@ -223,7 +223,7 @@ def read(path: Path, kind: type[D]) -> D:
 def faults(document: Any) -> list[str]:
     """What is wrong with a rounding study that a report carries."""
     try:
-        Rounding.model_validate_json(json.dumps(document))
+        RoundingStudy.model_validate_json(json.dumps(document))
     except ValidationError as error:
         rows = error.errors(include_url=False, include_input=False)
         return [f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in rows]

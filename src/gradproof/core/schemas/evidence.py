@@ -64,14 +64,14 @@ Texts = dict[str, str]
 WORD = Field(strict=False)  # JSON holds the word of a vocabulary as text
 
 
-class Open(DocumentModel):
+class OpenMapping(DocumentModel):
     """A mapping that may have further keys, with any value."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, Free]
 
 
-class Tick(DocumentModel):
+class TraceTick(DocumentModel):
     """One event with the state after it. `refused`: why what is right would not do it; `harm`: what breaks there."""
 
     event: str
@@ -81,15 +81,15 @@ class Tick(DocumentModel):
     harm: str
 
 
-class Trace(DocumentModel):
+class WitnessTrace(DocumentModel):
     """The shortest concrete run that breaks a clause, as a timeline."""
 
     title: str
     start: str
-    ticks: Annotated[list[Tick], Field(min_length=1)]
+    ticks: Annotated[list[TraceTick], Field(min_length=1)]
 
 
-class Counterexample(Open):
+class Counterexample(OpenMapping):
     """Concrete numbers that break a clause, as exact text."""
 
     clause: str
@@ -97,17 +97,17 @@ class Counterexample(Open):
     found_by: str = ""
     label: str = ""
     choices: list[str] = Field(default_factory=list)
-    trace: Trace | None = None
+    trace: WitnessTrace | None = None
 
 
-class Cover(Open):
+class Cover(OpenMapping):
     """A place that a run must reach, with the values that reached it."""
 
     name: str
     reached: bool
 
 
-class Replay(Open):
+class ReplayRow(OpenMapping):
     """A counterexample, run again on something else."""
 
     on: str
@@ -115,7 +115,7 @@ class Replay(Open):
     detail: str = ""
 
 
-class Control(DocumentModel):
+class EvidenceControl(DocumentModel):
     """A mutant or the empty body, run through the same harness in the same run."""
 
     name: str
@@ -126,11 +126,11 @@ class Control(DocumentModel):
     reference: str = ""
     reason: str = ""
     counterexample: Counterexample | None = None
-    replays: list[Replay] = Field(default_factory=list)
+    replays: list[ReplayRow] = Field(default_factory=list)
     seconds: Seconds = 0.0
 
 
-class Measurement(Open):
+class Measurement(OpenMapping):
     """One row. Errors are absolute, in units of the gradient; `measured` is null where it was not run: see `note`."""
 
     column: Annotated[str, Field(min_length=1)]
@@ -149,7 +149,7 @@ class Measurement(Open):
     note: str = ""
 
 
-class Reply(Open):
+class ReplyRow(OpenMapping):
     """What a solver answered."""
 
     solver: str
@@ -157,24 +157,24 @@ class Reply(Open):
     answer: str
 
 
-class Lemma(Open):
+class LemmaRow(OpenMapping):
     """A lemma, with what its method rests on: solvers, the cases of an exhaustion, or premises."""
 
     name: str
     method: str
-    solvers: list[Reply] | None = None
+    solvers: list[ReplyRow] | None = None
     cases: Count | None = None
     premises: list[str] | None = None
 
     @model_validator(mode="after")
-    def _based(self) -> Lemma:
+    def _based(self) -> LemmaRow:
         rests = {"solvers": "solvers", "exhaustion": "cases"}.get(self.method, "premises")
         if getattr(self, rests) is None:
             raise ValueError(f"{rests} is missing")
         return self
 
 
-class Certificate(Open):
+class CertificateRow(OpenMapping):
     """A bound that a checker accepted."""
 
     clause: str
@@ -185,7 +185,7 @@ class Certificate(Open):
     contracts: list[str]
 
 
-class Exhaustion(Open):
+class Exhaustion(OpenMapping):
     """The worst of all inputs."""
 
     clause: str
@@ -195,18 +195,18 @@ class Exhaustion(Open):
     numbers: Count
 
 
-class Stats(Open):
+class Stats(OpenMapping):
     """What a method says of its run, and what a proof rests on."""
 
     solver: str = ""
-    solvers: list[Reply] = Field(default_factory=list)
-    lemmas: list[Lemma] = Field(default_factory=list)
-    certificates: list[Certificate] = Field(default_factory=list)
+    solvers: list[ReplyRow] = Field(default_factory=list)
+    lemmas: list[LemmaRow] = Field(default_factory=list)
+    certificates: list[CertificateRow] = Field(default_factory=list)
     exhaustion: list[Exhaustion] = Field(default_factory=list)
     rounded: list[Rounded] = Field(default_factory=list)
 
 
-class Finding(DocumentModel):
+class EvidenceFinding(DocumentModel):
     """What a run found."""
 
     outcome: Annotated[Outcome, WORD]
@@ -216,14 +216,14 @@ class Finding(DocumentModel):
     clauses: Texts
     assumptions: list[str]
     covers: list[Cover]
-    controls: list[Control]
+    controls: list[EvidenceControl]
     counterexample: Counterexample | None
-    replays: list[Replay]
+    replays: list[ReplayRow]
     measurements: list[Measurement]
     stats: Stats
 
 
-class Bound(DocumentModel):
+class EvidenceBound(DocumentModel):
     """A bound with its reason."""
 
     name: str
@@ -231,7 +231,7 @@ class Bound(DocumentModel):
     reason: Annotated[str, Field(min_length=1)]
 
 
-class Check(DocumentModel):
+class EvidenceCheck(DocumentModel):
     """The claim's own text; `claim.spec` is the sha256 of its canonical JSON."""
 
     id: Name
@@ -243,7 +243,7 @@ class Check(DocumentModel):
     subject: Name
     expect: Annotated[Expect, WORD]
     strategy: str
-    bounds: list[Bound]
+    bounds: list[EvidenceBound]
     stubs: list[str]
     mutants: list[str]
     assumptions: list[str]
@@ -253,7 +253,7 @@ class Check(DocumentModel):
     time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN)]
 
 
-class Search(DocumentModel):
+class ImportPath(DocumentModel):
     """The import path: as Python started and as the run ended, and which folder had each name first.
 
     `apart`: modules that came from elsewhere; `wanted`: names that code which counts by its content did not find.
@@ -269,14 +269,14 @@ class Search(DocumentModel):
     passing: dict[Name, list[Name]]
 
 
-class Claim(DocumentModel):
+class EvidenceInputs(DocumentModel):
     """Inputs of the run. `files`: sha256 of each, and nothing for a file that was not found."""
 
     spec: Sha256
     files: dict[Name, str]
     modules: dict[Name, Name]
     absent: list[Name]
-    search: Search
+    search: ImportPath
 
 
 class Environment(DocumentModel):
@@ -295,9 +295,9 @@ class Evidence(DocumentModel):
     """
 
     document: Literal["gradproof-evidence/1"] = Field(alias="schema")
-    check: Check
-    claim: Claim
-    finding: Finding
+    check: EvidenceCheck
+    claim: EvidenceInputs
+    finding: EvidenceFinding
     environment: Environment
     started_at: str
     finished_at: str

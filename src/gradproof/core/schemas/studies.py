@@ -211,7 +211,7 @@ class Window(DocumentModel):
         return self
 
 
-class Example(DocumentModel):
+class StudyExample(DocumentModel):
     """A window of these counts whose bias, in units of the largest token gradient, is the bound for r = max / min."""
 
     r: Count
@@ -221,7 +221,7 @@ class Example(DocumentModel):
     ok: Literal[True]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Example:
+    def _consistent(self) -> StudyExample:
         if Fraction(self.bias) != Fraction(self.bound):
             raise ValueError(f"r = {self.r}: the bias is not its bound")
         if max(self.counts) != self.r * min(self.counts):
@@ -235,7 +235,7 @@ class Bias(DocumentModel):
     r: list[Ratio]
     any_k: list[Size]
     by_k: dict[Literal["2", "4", "8"], list[Size]]
-    examples: list[Example]
+    examples: list[StudyExample]
 
     @model_validator(mode="after")
     def _consistent(self) -> Bias:

@@ -50,7 +50,7 @@ def interval(values: Sequence[float]) -> Interval:
 
 
 @dataclass(frozen=True)
-class Point:
+class SweepPoint:
     """A point of a curve: where, the value, and between what it lies."""
 
     x: float
@@ -59,7 +59,7 @@ class Point:
     high: float
 
 
-def knee(points: Sequence[Point]) -> tuple[Point | None, str]:
+def knee(points: Sequence[SweepPoint]) -> tuple[SweepPoint | None, str]:
     """The knee of a curve over rising x, and why there is one or none; the rule is `KNEE_RULE`."""
     if len(points) < 3:
         return None, f"{len(points)} points have no knee: three are needed"
@@ -115,7 +115,7 @@ class Setup(DocumentModel):
     threads: Literal[1]
 
 
-class Row(DocumentModel):
+class SweepRow(DocumentModel):
     """One length of window. `confidence` is that of the interval from low to high around the median.
 
     `cpu_share`: processor time over wall time of the timed windows on rank 0; well below 1 on one process of a CPU,
@@ -136,7 +136,7 @@ class Row(DocumentModel):
     cpu_share: Annotated[float, Field(ge=0)]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Row:
+    def _consistent(self) -> SweepRow:
         for rate, step in (
             (self.samples_per_sec, self.median_step_ms),
             (self.samples_per_sec_low, self.step_ms_high),
@@ -218,7 +218,7 @@ class Sweep(DocumentModel):
     torch: str
     setup: Setup
     counted: str
-    rows: list[Row]
+    rows: list[SweepRow]
     knee: Knee | None
     variance: Variance | None
     sources: dict[str, Sha256]
@@ -237,10 +237,12 @@ class Sweep(DocumentModel):
         return self
 
 
-def knee_of(rows: Sequence[Row]) -> Knee:
+def knee_of(rows: Sequence[SweepRow]) -> Knee:
     """The knee of samples per second over the effective batch."""
 
-    points = [Point(r.effective_batch, r.samples_per_sec, r.samples_per_sec_low, r.samples_per_sec_high) for r in rows]
+    points = [
+        SweepPoint(r.effective_batch, r.samples_per_sec, r.samples_per_sec_low, r.samples_per_sec_high) for r in rows
+    ]
     found, reason = knee(points)
     return Knee(effective_batch=None if found is None else round(found.x), rule=KNEE_RULE, reason=reason)
 

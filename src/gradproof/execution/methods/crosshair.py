@@ -18,14 +18,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import version
-from typing import Any, Protocol
+from typing import Any
 
 from crosshair.core import ConditionCheckable
 from crosshair.core_and_libs import analyze_function, run_checkables
 from crosshair.options import AnalysisKind, AnalysisOptionSet
 
 from gradproof.arith.soft import Ratio, Soft
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.execution.methods.controls import drop_equivalent, remaining, survivors
@@ -64,7 +64,7 @@ class Answer:
 
 
 @dataclass
-class Watch:
+class CrosshairWatch:
     """What was seen of one exploration from inside."""
 
     entered: int = 0
@@ -78,7 +78,7 @@ def consult(contract: Contract, post: str, limit: float, most_paths: int = sys.m
     """Ask CrossHair about a function whose postcondition reads `post`, for at most `limit` seconds of CPU time."""
     if limit <= 0:
         return Answer(Outcome.TIMEOUT, "no time was left for it")
-    watch, began = Watch(), time.process_time()
+    watch, began = CrosshairWatch(), time.process_time()
     try:
         checkables = analyze_function(contract, options(limit, most_paths, watch.stats))
         problem = unsuitable(checkables, post)
@@ -146,7 +146,7 @@ def unsuitable(checkables: Sequence[Any], post: str) -> str:
     return ""
 
 
-def counted(checkable: ConditionCheckable, watch: Watch) -> ConditionCheckable:
+def counted(checkable: ConditionCheckable, watch: CrosshairWatch) -> ConditionCheckable:
     """The same question: counts paths, keeps a counterexample's arguments, ignores contracts of called functions."""
     conditions = checkable.conditions
     post = conditions.post[0]
@@ -182,7 +182,7 @@ def counted(checkable: ConditionCheckable, watch: Watch) -> ConditionCheckable:
     return ConditionCheckable(checkable.ctxfn, replace(checkable.options, analysis_kind=()), stated)
 
 
-def read(messages: Sequence[Any], watch: Watch) -> Answer:
+def read(messages: Sequence[Any], watch: CrosshairWatch) -> Answer:
     """The answer in CrossHair's messages. Nothing, several kinds or an unknown kind is an ERROR."""
     kinds = {m.state.name for m in messages}
     if len(kinds) != 1:
@@ -202,7 +202,7 @@ def read(messages: Sequence[Any], watch: Watch) -> Answer:
     return Answer(outcome, f"{kind}: {said}", watch.values if outcome is Outcome.REFUTED else None)
 
 
-def confirmed(watch: Watch) -> Answer:
+def confirmed(watch: CrosshairWatch) -> Answer:
     """What a CONFIRMED is worth: HOLDS only if the tree was exhausted and each path that began was judged."""
     if watch.stats["exhaustion"] < 1:
         return Answer(Outcome.UNKNOWN, "CrossHair said CONFIRMED although its paths were not exhausted")
@@ -254,14 +254,6 @@ DOMAIN: Mapping[str, str] = {
     "Ratio": "integers and rationals (no rounding)",
     "Lattice": "integers; every operation rounded to nearest even in fp32, fp16 or bf16",
 }
-
-
-class Workspace(Protocol):
-    """What the backend needs of the workspace."""
-
-    def resolve(self, name: str) -> Any:
-        """The object called `module:attribute`."""
-        ...
 
 
 def fresh(harness: Callable[..., Contract], subject: Any, **setup: Any) -> Contract:
@@ -332,7 +324,7 @@ class HarnessTrial:
         return {"on": on, "reproduced": fails is True, "detail": detail}
 
 
-def run(check: Check, workspace: Workspace) -> Finding:
+def run(check: Check, workspace: Resolver) -> Finding:
     """Confirm or refute one CrossHair check. Raises GradproofError when a name does not resolve."""
     harness, reference = workspace.resolve(check.harness), workspace.resolve(check.subject)
     covers, controls = stated(check, workspace, "COVERS", ()), controls_of(check, workspace)
@@ -360,7 +352,7 @@ def run(check: Check, workspace: Workspace) -> Finding:
     return finding
 
 
-def stated(check: Check, workspace: Workspace, table: str, absent: Any) -> Any:
+def stated(check: Check, workspace: Resolver, table: str, absent: Any) -> Any:
     """What the harness's module states for it in COVERS or BOUNDS; `absent` when it states nothing."""
     module, _, name = check.harness.partition(":")
     try:
@@ -409,7 +401,7 @@ class CaseRecorder:
         return self._subject.run(params, batches, config, buffer)
 
 
-def torch_replay(trial: HarnessTrial, workspace: Workspace, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+def torch_replay(trial: HarnessTrial, workspace: Resolver, values: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The refutation of the check's own subject on the PyTorch step of the same name, where there is one."""
     check, subjects = trial.check, trial.check.params.get("subjects", {})
     mutant = check.subject.partition("[")[2].rstrip("]")
@@ -426,7 +418,7 @@ def torch_replay(trial: HarnessTrial, workspace: Workspace, values: Mapping[str,
     return [replay_model(step, recorder.case, check.obligations[0])]
 
 
-def controls_of(check: Check, workspace: Workspace) -> list[tuple[Control, Any]]:
+def controls_of(check: Check, workspace: Resolver) -> list[tuple[Control, Any]]:
     """The empty body and the named mutants. Raises GradproofError: GP301 unknown mutant, GP303 no empty body."""
     subjects: Mapping[str, str] = check.params.get("subjects", {})
     subjects = {**subjects, **{k: check.params[k] for k in ("empty", "mutants") if k in check.params}}
@@ -465,7 +457,7 @@ def _check_bounds(check: Check, reached: Mapping[str, int], finding: Finding) ->
             finding.reason = f"the claim states {bound.name} = {bound.value}; the harness reaches {has}"
 
 
-def _judge_subject(trial: HarnessTrial, workspace: Workspace, finding: Finding) -> None:
+def _judge_subject(trial: HarnessTrial, workspace: Resolver, finding: Finding) -> None:
     check, contract = trial.check, fresh(trial.harness, trial.reference)
     answer = trial.ask("subject", contract, CLAIM)
     finding.outcome, finding.reason = answer.outcome, answer.reason

@@ -122,7 +122,7 @@ def judge_window(
 
 # -- What a property's walk over its grid gave: cells judged, covers reached, and the worst measured row of each kind.
 @dataclass
-class Tally:
+class WindowTally:
     """What the reference's walk over the grid gave."""
 
     judged: dict[str, int] = field(default_factory=dict)

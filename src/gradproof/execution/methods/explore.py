@@ -57,7 +57,7 @@ class Limits:
 
 
 @dataclass
-class Path:
+class ExploredPath:
     """One run of the harness: decisions taken, conditions met, inputs made."""
 
     prefix: tuple[int, ...]
@@ -99,7 +99,7 @@ class Explorer:
         self.rounds = stub is not None
         self.result = Exploration()
         self._queue: list[tuple[int, ...]] = [()]
-        self._path = Path(())
+        self._path = ExploredPath(())
         self._rounder: Rounder | None = None
         self._founded = Founded(limits.query_seconds)
         self.refusal = ""
@@ -139,7 +139,7 @@ class Explorer:
     def _one(self, body: Callable[[], None], prefix: tuple[int, ...]) -> None:
         if self.result.paths >= self.limits.paths:
             raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
-        self._path = Path(prefix)
+        self._path = ExploredPath(prefix)
         self._rounder = Rounder(self.stub, self._founded, self.result.operators) if self.stub is not None else None
         with running(self):
             try:
@@ -315,7 +315,7 @@ class Move(Generic[S, E]):
 
 
 @dataclass(frozen=True, slots=True)
-class Trace(Generic[S, E]):
+class PathTrace(Generic[S, E]):
     """A start and moves, of which the last one is wrong."""
 
     start: S
@@ -323,15 +323,15 @@ class Trace(Generic[S, E]):
 
 
 @dataclass(frozen=True, slots=True)
-class Search(Generic[S, E]):
+class PathSearch(Generic[S, E]):
     """`complete`: every reachable state was visited and nothing wrong was found; else there is a trace or no answer."""
 
-    trace: Trace[S, E] | None
+    trace: PathTrace[S, E] | None
     visited: int
     complete: bool
 
 
-def shortest(starts: Iterable[S], moves: Callable[[S], Iterable[Move[S, E]]], most: int) -> Search[S, E]:
+def shortest(starts: Iterable[S], moves: Callable[[S], Iterable[Move[S, E]]], most: int) -> PathSearch[S, E]:
     """A trace to a wrong move that no other trace from these starts is shorter than; ties go to the first start.
 
     Visits at most `most` states and then gives up without an answer. Raises ValueError when there is no start.
@@ -344,19 +344,19 @@ def shortest(starts: Iterable[S], moves: Callable[[S], Iterable[Move[S, E]]], mo
         state = queue.popleft()
         for move in moves(state):
             if move.wrong:
-                return Search(_back(came, state, move), len(came), complete=False)
+                return PathSearch(_back(came, state, move), len(came), complete=False)
             if move.after in came:
                 continue
             if len(came) >= most:
-                return Search(None, len(came), complete=False)
+                return PathSearch(None, len(came), complete=False)
             came[move.after] = (state, move)
             queue.append(move.after)
-    return Search(None, len(came), complete=True)
+    return PathSearch(None, len(came), complete=True)
 
 
-def _back(came: dict[S, tuple[S, Move[S, E]] | None], state: S, last: Move[S, E]) -> Trace[S, E]:
+def _back(came: dict[S, tuple[S, Move[S, E]] | None], state: S, last: Move[S, E]) -> PathTrace[S, E]:
     moves = [last]
     while (step := came[state]) is not None:
         state, move = step
         moves.append(move)
-    return Trace(state, tuple(reversed(moves)))
+    return PathTrace(state, tuple(reversed(moves)))

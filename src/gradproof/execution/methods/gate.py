@@ -17,7 +17,7 @@ from gradproof.evidence.environment import environment
 from gradproof.evidence.record import EvidenceStatus, now, record
 from gradproof.execution import methods
 from gradproof.verdict.judge import Verdict, judge
-from gradproof.verdict.plan import Clause, Criterion, Policy
+from gradproof.verdict.plan import Clause, GateCriterion, Policy
 
 if TYPE_CHECKING:
     from gradproof.core.workspace import Workspace
@@ -81,7 +81,7 @@ def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
             layers.setdefault(name, []).append(check.layer)
     clauses = tuple(Clause(name, tuple(dict.fromkeys(found))) for name, found in layers.items())
     touched = {name: [o for o in names if o in layers] for name, names in criteria.items()}
-    return Policy("seeded", clauses, tuple(Criterion(n, tuple(names)) for n, names in touched.items() if names))
+    return Policy("seeded", clauses, tuple(GateCriterion(n, tuple(names)) for n, names in touched.items() if names))
 
 
 def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:

@@ -183,7 +183,7 @@ class Unreplayable(Exception):
     """The concrete values do not satisfy the harness's assumptions."""
 
 
-class Broken(Exception):
+class BrokenHarness(Exception):
     """A check failed on concrete numbers."""
 
     def __init__(self, clause: str, label: str) -> None:
@@ -283,7 +283,7 @@ class ConcreteKit(Kit):
     def check(self, clause: str, condition: Any, label: str = "") -> None:
         """Raises Broken where the clause fails."""
         if not condition:
-            raise Broken(clause, label)
+            raise BrokenHarness(clause, label)
 
     def cover(self, name: str, condition: Any = True) -> None:
         """Nothing: a replay is one input."""

@@ -17,14 +17,14 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import hypothesis
 import torch
 from hypothesis import HealthCheck, Phase, Verbosity, given, settings, strategies as st
 from hypothesis.errors import Flaky
 
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.execution.methods.controls import drop_equivalent
 from gradproof.execution.methods.counterexample import (
@@ -35,7 +35,7 @@ from gradproof.execution.methods.counterexample import (
     listening,
     traced,
 )
-from gradproof.execution.methods.exact_window import Tally
+from gradproof.execution.methods.exact_window import WindowTally
 from gradproof.execution.methods.observe import phases
 from gradproof.execution.methods.property import (
     DTYPES,
@@ -50,12 +50,6 @@ from gradproof.execution.methods.property import (
 
 EMPTY = "empty body"
 CONTROL_EXAMPLES = 20  # drawn over the cells after the fixed cases; a control that needs more survives
-
-
-class Resolver(Protocol):
-    """The part of a workspace that is used here."""
-
-    def resolve(self, name: str) -> Any: ...
 
 
 def place_of(check: Check) -> Place:
@@ -150,7 +144,13 @@ class _Counted:
 
 
 def _failure(
-    prop: Property, subject: Any, cells: Sequence[Cell], place: Place, count: int, tally: Tally | None, shrink: bool
+    prop: Property,
+    subject: Any,
+    cells: Sequence[Cell],
+    place: Place,
+    count: int,
+    tally: WindowTally | None,
+    shrink: bool,
 ) -> Failure | None:
     """The first failing fixed case of the cells or the smallest failing drawn one; None when all pass.
 
@@ -272,7 +272,7 @@ def _controls(
 
 
 def _walk(
-    prop: Property, subject: Any, check: Check, place: Place, cells: Sequence[Cell], tally: Tally
+    prop: Property, subject: Any, check: Check, place: Place, cells: Sequence[Cell], tally: WindowTally
 ) -> Failure | None:
     """The reference over the cells of the grid that have their kernels here."""
     able = []
@@ -292,7 +292,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
         return Finding(Outcome.NOT_RUN, "no CUDA device here: torch.cuda.is_available() is False")
     prop: Property = workspace.resolve(check.harness)
     subject = workspace.resolve(check.subject or check.params["subjects"]["torch"])
-    cells, tally = list(prop.cells(place, check.params)), Tally()
+    cells, tally = list(prop.cells(place, check.params)), WindowTally()
     finding = Finding(Outcome.ERROR, "no run", domain=f"{len(cells)} cells on {place}")
     if not cells:
         finding.outcome, finding.reason = Outcome.VACUOUS, "the claim lists no net and N to run"
@@ -327,7 +327,9 @@ def _crashed(finding: Finding, error: Exception) -> None:
     finding.stats["traceback"] = "".join(traceback.format_exception(error))[-4000:]
 
 
-def _report(finding: Finding, prop: Property, check: Check, place: Place, cells: Sequence[Cell], tally: Tally) -> None:
+def _report(
+    finding: Finding, prop: Property, check: Check, place: Place, cells: Sequence[Cell], tally: WindowTally
+) -> None:
     """Fill in what was seen and decide the outcome."""
     finding.assumptions = [*check.assumptions, *sorted(tally.notes)]
     finding.measurements = [*tally.rows.values(), *finding.measurements]

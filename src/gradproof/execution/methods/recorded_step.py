@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
@@ -56,7 +56,7 @@ USERS, ANYWHERE = "any line of the user's", "any line, or none"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class StepSetting:
     """One configuration: `windows` of `n` micro-batches of `micro_batch` samples, then one of `tail` micro-batches."""
 
     net: str
@@ -89,7 +89,7 @@ class Setting:
         return self.windows + (self.tail > 0)
 
 
-class Harness(Protocol):
+class StepHarness(Protocol):
     """A harness of step proofs.
 
     `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the line to blame
@@ -98,20 +98,20 @@ class Harness(Protocol):
 
     blamed: Mapping[str, str]
 
-    def step(self, subject: Any, setting: Setting) -> Callable[[Run], Any]:
+    def step(self, subject: Any, setting: StepSetting) -> Callable[[Run], Any]:
         """The function that trains the subject in the configuration; what it returns are the window losses."""
         ...
 
-    def covers(self, settings: Sequence[Setting]) -> Sequence[str]:
+    def covers(self, settings: Sequence[StepSetting]) -> Sequence[str]:
         """Names of what the configurations must reach, beyond that each was compared."""
         ...
 
-    def reached(self, setting: Setting) -> Iterable[str]:
+    def reached(self, setting: StepSetting) -> Iterable[str]:
         """Which of the covers this configuration reaches."""
         ...
 
 
-def settings_of(check: Check) -> list[Setting]:
+def settings_of(check: Check) -> list[StepSetting]:
     """The configurations of a claim, its first net's first. Raises KeyError when a bound or a param is not stated.
 
     Every net comes with every n; optimizers and modes take turns, and all of them are used.
@@ -123,7 +123,7 @@ def settings_of(check: Check) -> list[Setting]:
     for i in range(max(len(cells), len(names), len(modes)) if cells else 0):
         (net, n), (optimizer, _, form) = cells[i % len(cells)], names[i % len(names)].partition(" ")
         tail = int(params.get("tail", 0))
-        setting = Setting(
+        setting = StepSetting(
             net, n, check.bound("windows"), tail if tail < n else 0, int(params.get("micro_batch", 1)), optimizer,
             form or "single", modes[i % len(modes)], params.get("weighting", "equal"),
             _number(params.get("max_norm")), _number(params.get("loss_scale")),
@@ -150,18 +150,12 @@ COMPARED = "every configuration was compared"
 REPLAYED = "the real step, recorded again"
 
 
-class Resolver(Protocol):
-    """The part of a workspace that is used here."""
-
-    def resolve(self, name: str) -> Any: ...
-
-
 @dataclass
 class Tried:
     """One verification, and what it says of the obligations of the claim."""
 
     subject: str
-    setting: Setting
+    setting: StepSetting
     made: Verification
     results: list[Result]
 
@@ -178,16 +172,16 @@ class Tried:
 
 
 @dataclass
-class Trial:
+class StepTrial:
     """One check: what all its verifications share."""
 
     check: Check
     workspace: Resolver
-    harness: Harness
-    settings: list[Setting]
+    harness: StepHarness
+    settings: list[StepSetting]
     tried: list[Tried] = field(default_factory=list)
 
-    def verify(self, name: str, subject: Any, setting: Setting, domains: Sequence[str] | None = None) -> Tried:
+    def verify(self, name: str, subject: Any, setting: StepSetting, domains: Sequence[str] | None = None) -> Tried:
         """Record the subject in a configuration and judge the claim's obligations."""
         made = verifier.check(
             self.harness.step(subject, setting),
@@ -206,7 +200,7 @@ class Trial:
         return text if root is None else text.replace(f"{root}/", "")
 
 
-def judged(obligations: Sequence[str], setting: Setting, made: Verification) -> list[Result]:
+def judged(obligations: Sequence[str], setting: StepSetting, made: Verification) -> list[Result]:
     """The results of the claimed obligations. A subject that does nothing breaks each of them.
 
     Raises ValueError for an obligation that the verifier does not know.
@@ -226,9 +220,9 @@ def judged(obligations: Sequence[str], setting: Setting, made: Verification) -> 
 
 def run(check: Check, workspace: Resolver) -> Finding:
     """Run one TRACE check. Raises what the workspace raises for a name that does not resolve, and ValueError."""
-    harness: Harness = workspace.resolve(check.harness)
+    harness: StepHarness = workspace.resolve(check.harness)
     subject = workspace.resolve(check.subject)
-    trial = Trial(check, workspace, harness, settings_of(check))
+    trial = StepTrial(check, workspace, harness, settings_of(check))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -252,7 +246,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
     return finding
 
 
-def _subjects(trial: Trial, subject: Any) -> tuple[Tried, Any] | None:
+def _subjects(trial: StepTrial, subject: Any) -> tuple[Tried, Any] | None:
     """Verify the subject everywhere and the further steps on the first net; stop at a refutation or a crash."""
     rows = [(trial.check.subject, subject, setting) for setting in trial.settings]
     for name in trial.check.params.get("also", ()):
@@ -266,7 +260,7 @@ def _subjects(trial: Trial, subject: Any) -> tuple[Tried, Any] | None:
     return None
 
 
-def _judged(trial: Trial) -> Finding:
+def _judged(trial: StepTrial) -> Finding:
     """The worst of the verifications, with everything that they rest on."""
     check, tried = trial.check, trial.tried
     finding = Finding(
@@ -294,7 +288,7 @@ def _judged(trial: Trial) -> Finding:
     return finding
 
 
-def _stated(trial: Trial, tried: Tried) -> str:
+def _stated(trial: StepTrial, tried: Tried) -> str:
     """Why a verification does not hold: the subject where it is another, the reason, the line and the help."""
     result = tried.result
     who = "" if tried.subject == trial.check.subject else f"{tried.subject}: "
@@ -340,7 +334,7 @@ def _assumed(tried: Tried) -> Iterator[str]:
             yield str(result.details.get("bound", result.reason))
 
 
-def _stats(trial: Trial) -> dict[str, Any]:
+def _stats(trial: StepTrial) -> dict[str, Any]:
     """What was recorded: operators, paths, versions and seconds."""
     made = [t.made for t in trial.tried]
     operators: Counter[str] = Counter()
@@ -361,7 +355,7 @@ def _stats(trial: Trial) -> dict[str, Any]:
 TEXTS = ("paths", "uncovered", "havocked", "notes")
 
 
-def _covered(trial: Trial, finding: Finding) -> None:
+def _covered(trial: StepTrial, finding: Finding) -> None:
     """Whether the configurations reach what the harness says that they must."""
     names = list(trial.harness.covers(trial.settings))
     witness: dict[str, str] = {}
@@ -374,7 +368,7 @@ def _covered(trial: Trial, finding: Finding) -> None:
         finding.outcome, finding.reason = Outcome.VACUOUS, f"never reached: {', '.join(unreached)}"
 
 
-def _refuted(trial: Trial, finding: Finding, broken: tuple[Tried, Any]) -> None:
+def _refuted(trial: StepTrial, finding: Finding, broken: tuple[Tried, Any]) -> None:
     """Record the refuted step once more: only what is refuted again is REFUTED."""
     tried, subject = broken
     finding.counterexample = _example(trial, tried, tried.result)
@@ -384,7 +378,7 @@ def _refuted(trial: Trial, finding: Finding, broken: tuple[Tried, Any]) -> None:
         finding.reason = f"{finding.reason}; {finding.replays[0]['detail']}"
 
 
-def _example(trial: Trial, tried: Tried, result: Result) -> dict[str, Any]:
+def _example(trial: StepTrial, tried: Tried, result: Result) -> dict[str, Any]:
     values = {
         "setting": tried.setting.to_json(),
         "subject": tried.subject,
@@ -403,7 +397,7 @@ def _example(trial: Trial, tried: Tried, result: Result) -> dict[str, Any]:
     }
 
 
-def _again(trial: Trial, name: str, subject: Any, setting: Setting, clause: str) -> dict[str, Any]:
+def _again(trial: StepTrial, name: str, subject: Any, setting: StepSetting, clause: str) -> dict[str, Any]:
     """Is the same obligation refuted by fresh recordings?"""
     tried = trial.verify(name, subject, setting)
     found = next((r for r in tried.results if r.obligation == clause), None)
@@ -425,7 +419,7 @@ def _controls(check: Check, workspace: Resolver) -> Iterator[tuple[Control, Any]
             yield Control(name, "mutant", mutant.obligation, Outcome.ERROR, False, mutant.reference), mutant.subject
 
 
-def _control(trial: Trial, control: Control, subject: Any) -> Control:
+def _control(trial: StepTrial, control: Control, subject: Any) -> Control:
     """Verify a control, configuration by configuration, until the obligation that it is named for is refuted."""
     if subject is None:
         return control
@@ -445,7 +439,7 @@ def _control(trial: Trial, control: Control, subject: Any) -> Control:
     return control
 
 
-def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses: Sequence[str]) -> bool:
+def _settled(trial: StepTrial, control: Control, subject: Any, tried: Tried, clauses: Sequence[str]) -> bool:
     """Take over what one verification says of a control. True when there is nothing more to try."""
     hit = next((r for r in tried.results if r.obligation in clauses and r.outcome is Outcome.REFUTED), None)
     if hit is None:
@@ -462,7 +456,7 @@ def _settled(trial: Trial, control: Control, subject: Any, tried: Tried, clauses
     return True
 
 
-def _misplaced(trial: Trial, name: str, subject: Any, place: Location | None) -> str:
+def _misplaced(trial: StepTrial, name: str, subject: Any, place: Location | None) -> str:
     """What is wrong with the blamed line; nothing where it lies in the mutant, or where the harness says."""
     where = trial.harness.blamed.get(name)
     if where in (USERS, ANYWHERE):
@@ -490,7 +484,7 @@ def replay(
 
     Raises KeyError or TypeError when it carries no configuration.
     """
-    setting = Setting(**counterexample["values"]["setting"])
-    trial = Trial(check, workspace, workspace.resolve(check.harness), [setting])
+    setting = StepSetting(**counterexample["values"]["setting"])
+    trial = StepTrial(check, workspace, workspace.resolve(check.harness), [setting])
     subject = subject or workspace.resolve(check.subject)
     return [_again(trial, check.subject, subject, setting, str(counterexample["clause"]))]

@@ -16,7 +16,7 @@ from gradproof.arith.bounds import accumulation_witness
 from gradproof.core.check import Check
 from gradproof.execution.methods.counterexample import CUT, EXACT, by_phase, events_during, traced
 from gradproof.execution.methods.explore import Violated
-from gradproof.execution.methods.harness import Broken, ConcreteKit, Unreplayable
+from gradproof.execution.methods.harness import BrokenHarness, ConcreteKit, Unreplayable
 
 FAMILIES = {
     "exhaustive": ("fraction", "float"),
@@ -63,7 +63,7 @@ def once(check: Check, harness: Any, subject: Any, values: Mapping[str, Any], ch
     kit = ConcreteKit(check, values, choices, family)
     try:
         harness(kit, instance(subject))
-    except Broken as broken:
+    except BrokenHarness as broken:
         return broken.clause, str(broken), kit.case
     except Unreplayable as no:
         return None, f"not replayable: {no}", kit.case

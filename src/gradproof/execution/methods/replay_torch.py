@@ -27,7 +27,7 @@ SKIP_SCALE = 1024.0
 RATE = 2.0**-6
 
 
-class Given(nn.Module):
+class ReplayGiven(nn.Module):
     """w . x in the forward's format."""
 
     def __init__(self, elements: int, dtype: torch.dtype) -> None:
@@ -109,7 +109,7 @@ def play(subject: Any, case: Mapping[str, Any]) -> Played:
     counts = case.get("counts") or [1] * len(grads)
     batches = [Batch(i, g, g, int(c)) for i, (g, c) in enumerate(zip(grads, counts, strict=True))]
     watch = Watch(loss)
-    model = Given(len(grads[0]), NARROW.get(case.get("gradient_format") or "", torch.float32))
+    model = ReplayGiven(len(grads[0]), NARROW.get(case.get("gradient_format") or "", torch.float32))
     job = Maker(watch.criterion, watch.scaler).make(model, config, batches)
     if case.get("stale"):
         model.weight.grad = torch.tensor(case["stale"], dtype=torch.float32)

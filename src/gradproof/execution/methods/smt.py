@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from gradproof.arith import smt
-from gradproof.core.check import Check, Control, Finding
+from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Outcome, Reach
 from gradproof.core.timeline import as_json
@@ -42,14 +42,6 @@ DOMAIN = {
 }
 
 
-class Workspace(Protocol):
-    """What the backend needs of the workspace."""
-
-    def resolve(self, name: str) -> Any:
-        """The object called `module:attribute`."""
-        ...
-
-
 EXPLORATION = {"branches", "paths"}
 WITHOUT_SOLVER = {
     "linear_chain": "explored_chain",
@@ -63,7 +55,7 @@ class Trial:
     """One claim, ready to be tried on any subject."""
 
     check: Check
-    workspace: Workspace
+    workspace: Resolver
     harness: Any
     reference: Any
     stub: Any
@@ -89,7 +81,7 @@ class Trial:
         return result
 
 
-def run(check: Check, workspace: Workspace) -> Finding:
+def run(check: Check, workspace: Resolver) -> Finding:
     """Discharge or refute one SMT check. Raises GradproofError when a name does not resolve."""
     reference = workspace.resolve(check.subject)
     stub, deadline = stub_of(check, workspace), time.process_time() + check.time_limit
@@ -130,7 +122,7 @@ def _rests_on(check: Check) -> dict[str, Any]:
     return {"lemmas": stated(lemmas_of(check))}
 
 
-def stub_of(check: Check, workspace: Workspace) -> Any:
+def stub_of(check: Check, workspace: Resolver) -> Any:
     """The rounding stub of a stub_float check, or None."""
     if check.strategy != "stub_float":
         return None
@@ -142,7 +134,7 @@ def stub_of(check: Check, workspace: Workspace) -> Any:
     return workspace.resolve(rows[check.stubs[0]]["stub"])
 
 
-def _controls(check: Check, workspace: Workspace) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
+def _controls(check: Check, workspace: Resolver) -> tuple[list[tuple[Control, Any]], Mapping[str, Any]]:
     """The empty body and the named mutants with their subjects, and the registry that these are in."""
     subjects: Mapping[str, str] = check.params["subjects"]
     empty = workspace.resolve(check.params.get("empty") or subjects["empty"])

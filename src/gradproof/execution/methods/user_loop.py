@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer, register_optimizer_step_pre_hook
 
-from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, Setting
+from gradproof.execution.methods.recorded_step import ANYWHERE, USERS, StepSetting
 from gradproof.shadow.record.hook_points import MISSING
 
 Function = Callable[[Any], Any]
@@ -260,14 +260,14 @@ class LoopHarness:
     blamed: Mapping[str, str] = {name: ANYWHERE if name == "loss_misreported" else USERS for name in BUGS}
     """The bugs act around the user's lines, so that any of these may be blamed; what is returned has no line."""
 
-    def step(self, subject: Function, setting: Setting) -> Function:
+    def step(self, subject: Function, setting: StepSetting) -> Function:
         """The subject."""
         return subject
 
-    def covers(self, settings: Sequence[Setting]) -> Sequence[str]:
+    def covers(self, settings: Sequence[StepSetting]) -> Sequence[str]:
         """A short last window, where one is asked for."""
         return ["a short last window"] if any(s.tail for s in settings) else []
 
-    def reached(self, setting: Setting) -> Iterable[str]:
+    def reached(self, setting: StepSetting) -> Iterable[str]:
         """By the configuration alone."""
         return ["a short last window"] if setting.tail else []

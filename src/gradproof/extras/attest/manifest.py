@@ -33,7 +33,7 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Text = Annotated[str, Field(min_length=1)]
 
 
-class Entry(DocumentModel):
+class ManifestEntry(DocumentModel):
     """A file: its place in the bundle with forward slashes, sha256 in hex, size in bytes."""
 
     path: Text
@@ -74,7 +74,7 @@ class Manifest(DocumentModel):
     sources: Digest
     wheel: Wheel | None
     left_out: list[LeftOut]
-    files: list[Entry]
+    files: list[ManifestEntry]
 
 
 # -- What a bundle says of the installation: distributions with the digests of their own file lists, and the wheel.
@@ -134,17 +134,17 @@ class BundleProblem:
         return f"{self.code} {self.path}: {self.found}".encode(errors="backslashreplace").decode()
 
 
-def entry_of(root: Path, path: str) -> Entry:
+def entry_of(root: Path, path: str) -> ManifestEntry:
     """The entry of a file as it is now. Raises OSError."""
     digest, size = hashlib.sha256(), 0
     with (root / path).open("rb") as f:
         while block := f.read(_BLOCK):
             digest.update(block)
             size += len(block)
-    return Entry(path=path, sha256=digest.hexdigest(), bytes=size)
+    return ManifestEntry(path=path, sha256=digest.hexdigest(), bytes=size)
 
 
-def entries(root: Path) -> list[Entry]:
+def entries(root: Path) -> list[ManifestEntry]:
     """An entry for every file below `root` but the manifest and its envelope, sorted.
 
     Raises ValueError for what is no plain file.
@@ -207,7 +207,7 @@ def problems(root: Path, manifest: Manifest) -> list[BundleProblem]:
         return [BundleProblem("GP446", str(error.filename), f"it cannot be read: {error.strerror}")]
 
 
-def _listed(files: Sequence[Entry]) -> Iterator[BundleProblem]:
+def _listed(files: Sequence[ManifestEntry]) -> Iterator[BundleProblem]:
     names = [e.path for e in files]
     for name in dict.fromkeys(n for n in names if names.count(n) > 1):
         yield BundleProblem("GP445", name, "the manifest lists it twice")
@@ -220,7 +220,7 @@ def _listed(files: Sequence[Entry]) -> Iterator[BundleProblem]:
         yield BundleProblem("GP445", MANIFEST, "its files are not sorted")
 
 
-def _present(root: Path, files: Sequence[Entry]) -> Iterator[BundleProblem]:
+def _present(root: Path, files: Sequence[ManifestEntry]) -> Iterator[BundleProblem]:
     wanted = {e.path: e for e in files}
     there = dict(walk(root))
     for name, kind in there.items():
@@ -235,7 +235,7 @@ def _present(root: Path, files: Sequence[Entry]) -> Iterator[BundleProblem]:
             yield from _same(root, entry)
 
 
-def _same(root: Path, entry: Entry) -> Iterator[BundleProblem]:
+def _same(root: Path, entry: ManifestEntry) -> Iterator[BundleProblem]:
     try:
         now = entry_of(root, entry.path)
     except OSError as error:

@@ -273,7 +273,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Made:
+class MadeBundle:
     """A bundle that was written: its verdicts, what it left out, and what its repeated queries contradict."""
 
     manifest: Manifest
@@ -282,7 +282,7 @@ class Made:
     contradictions: tuple[str, ...]
 
 
-def attest(session: Session, wanted: Wanted, listener: Listener = lambda progress: None) -> Made:
+def attest(session: Session, wanted: Wanted, listener: Listener = lambda progress: None) -> MadeBundle:
     """Write the bundle.
 
     Raises GradproofError: GP440 for the folder, GP441 without evidence, GP442 for the wheel, GP475 for the key.
@@ -354,7 +354,7 @@ def _fill(
     wanted: Wanted,
     made_at: str,
     listener: Listener,
-) -> Made:
+) -> MadeBundle:
     kept = {name: s for name, s in statuses.items() if s.fresh}
     left_out = {name: s.reason for name, s in sorted(statuses.items()) if not s.fresh}
     _copy_evidence(stage, session, kept)
@@ -387,7 +387,7 @@ def _fill(
     digest = entry_of(stage, MANIFEST).sha256
     if wanted.signer is not None:
         _put(stage, ENVELOPE, _enclosed(wanted.signer, signing.payloads(digest, texts)[ENVELOPE]))
-    return Made(manifest, digest, made, tuple(contradictions))
+    return MadeBundle(manifest, digest, made, tuple(contradictions))
 
 
 def _signed_statements(stage: Path, signer: Signer, texts: Mapping[str, str]) -> None:

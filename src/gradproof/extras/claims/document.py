@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 # -- From evidence to the verdict on a claim of the field: two tables, and a short reading of them.
-class Verdict(StrEnum):
+class ClaimVerdict(StrEnum):
     """What a row of the ledger says."""
 
     ALL = "PROVED for all inputs"
@@ -75,18 +75,18 @@ MEASURED_AGAINST = {ClaimAnswer.SAMPLED_AGAINST, ClaimAnswer.FIGURE_OUTSIDE}
 MEASURED_FOR = {ClaimAnswer.SAMPLED, ClaimAnswer.COMPUTED}
 
 Answers = Collection[ClaimAnswer]
-VERDICTS: tuple[tuple[Verdict, Callable[[Answers], bool]], ...] = (
-    (Verdict.REFUTED, lambda stated: any(a in AGAINST for a in stated)),
-    (Verdict.FALSE, lambda stated: any(a in MEASURED_AGAINST for a in stated)),
-    (Verdict.OPEN, lambda stated: not stated or ClaimAnswer.NOTHING in stated),
-    (Verdict.TRUE, lambda stated: ClaimAnswer.FIGURE_INSIDE in stated or all(a in MEASURED_FOR for a in stated)),
-    (Verdict.BOUNDED, lambda stated: ClaimAnswer.PROVED_BOUNDED in stated),
-    (Verdict.ALL, lambda stated: ClaimAnswer.PROVED_ALL in stated),
+VERDICTS: tuple[tuple[ClaimVerdict, Callable[[Answers], bool]], ...] = (
+    (ClaimVerdict.REFUTED, lambda stated: any(a in AGAINST for a in stated)),
+    (ClaimVerdict.FALSE, lambda stated: any(a in MEASURED_AGAINST for a in stated)),
+    (ClaimVerdict.OPEN, lambda stated: not stated or ClaimAnswer.NOTHING in stated),
+    (ClaimVerdict.TRUE, lambda stated: ClaimAnswer.FIGURE_INSIDE in stated or all(a in MEASURED_FOR for a in stated)),
+    (ClaimVerdict.BOUNDED, lambda stated: ClaimAnswer.PROVED_BOUNDED in stated),
+    (ClaimVerdict.ALL, lambda stated: ClaimAnswer.PROVED_ALL in stated),
 )
 
-TRUTH: Mapping[Verdict, bool] = {
-    **dict.fromkeys((Verdict.ALL, Verdict.BOUNDED, Verdict.TRUE), True),
-    **dict.fromkeys((Verdict.REFUTED, Verdict.FALSE), False),
+TRUTH: Mapping[ClaimVerdict, bool] = {
+    **dict.fromkeys((ClaimVerdict.ALL, ClaimVerdict.BOUNDED, ClaimVerdict.TRUE), True),
+    **dict.fromkeys((ClaimVerdict.REFUTED, ClaimVerdict.FALSE), False),
 }
 
 
@@ -99,12 +99,12 @@ def answer(part: Part, outcome: Outcome, reach: Reach | None) -> ClaimAnswer:
     return (_AGAINST if part is Part.CONTRADICTS else _FOR)[reach]
 
 
-def verdict(stated: Answers) -> Verdict:
+def verdict(stated: Answers) -> ClaimVerdict:
     """The verdict on a claim that can be tested."""
     return next(name for name, applies in VERDICTS if applies(stated))
 
 
-def effect(expect: Verdict, found: Verdict, stated: Answers, contrary: bool) -> Effect:
+def effect(expect: ClaimVerdict, found: ClaimVerdict, stated: Answers, contrary: bool) -> Effect:
     """Whether a row is as expected.
 
     BROKEN: the opposite was found, or a check answered the opposite of its own expectation (`contrary`). OPEN: nothing
@@ -173,7 +173,7 @@ class Figure(DocumentModel):
     again: str
 
 
-class Row(DocumentModel):
+class LedgerRow(DocumentModel):
     """One claim. `counts`: it names a check or a figure that can turn red."""
 
     id: str
@@ -192,8 +192,8 @@ class Row(DocumentModel):
     figures: list[Figure]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Row:
-        found, judged, counts = concluded(Verdict(self.expect), self.checks, self.figures)
+    def _consistent(self) -> LedgerRow:
+        found, judged, counts = concluded(ClaimVerdict(self.expect), self.checks, self.figures)
         if (self.verdict, self.effect) != (str(found), str(judged)):
             raise ValueError(f"{self.id}: {self.verdict}, {self.effect} does not follow from what it names")
         if self.counts != counts:
@@ -201,11 +201,13 @@ class Row(DocumentModel):
         return self
 
 
-def concluded(expect: Verdict, checks: Sequence[Named], figures: Sequence[Figure]) -> tuple[Verdict, Effect, bool]:
+def concluded(
+    expect: ClaimVerdict, checks: Sequence[Named], figures: Sequence[Figure]
+) -> tuple[ClaimVerdict, Effect, bool]:
     """The verdict on a row, its effect, and whether it counts."""
     named: list[Named | Figure] = [*checks, *figures]
     stated = [ClaimAnswer(one.answer) for one in named]
-    found = Verdict.NOT_TESTABLE if expect is Verdict.NOT_TESTABLE else verdict(stated)
+    found = ClaimVerdict.NOT_TESTABLE if expect is ClaimVerdict.NOT_TESTABLE else verdict(stated)
     made = effect(expect, found, stated, any(c.contrary for c in checks))
     return found, made, any(one.red for one in named)
 
@@ -235,7 +237,7 @@ class Claims(DocumentModel):
     exit: Literal["met", "broken", "open", "nothing"]
     code: int
     totals: Totals
-    rows: list[Row]
+    rows: list[LedgerRow]
 
     @model_validator(mode="after")
     def _consistent(self) -> Claims:
@@ -247,7 +249,7 @@ class Claims(DocumentModel):
         return self
 
 
-def totals(rows: list[Row]) -> Totals:
+def totals(rows: list[LedgerRow]) -> Totals:
     """The rows, counted."""
     effects = [row.effect for row in rows]
     found = [row.verdict for row in rows]
@@ -262,7 +264,7 @@ def totals(rows: list[Row]) -> Totals:
     )
 
 
-def exit_of(rows: list[Row]) -> Exit:
+def exit_of(rows: list[LedgerRow]) -> Exit:
     """BROKEN where a row is, else OPEN where a row is; nothing selected is not the same as everything as expected."""
     effects = {row.effect for row in rows}
     if not rows:
@@ -300,7 +302,7 @@ def _exit(made: Claims) -> str:
     )
 
 
-def found(row: Row) -> Iterator[str]:
+def found(row: LedgerRow) -> Iterator[str]:
     """What was found beside the verdict: figures, bounds, counterexamples."""
     for figure in row.figures:
         yield f"{figure.value or 'no figure'} (claimed {figure.said})"
@@ -313,12 +315,12 @@ def found(row: Row) -> Iterator[str]:
             yield f"counterexample of {check.id}: {check.counterexample}"
 
 
-def ids(row: Row) -> list[str]:
+def ids(row: LedgerRow) -> list[str]:
     """Ids of the checks and origins of the figures, a shared head once."""
     return [*grouped(c.id for c in row.checks), *dict.fromkeys(f.origin for f in row.figures)]
 
 
-def again(row: Row) -> list[str]:
+def again(row: LedgerRow) -> list[str]:
     """The commands that decide the row again, each once."""
     return list(dict.fromkeys(command for command in (*(c.again for c in row.checks), *(f.again for f in row.figures))))
 
@@ -374,12 +376,12 @@ def short(text: str) -> str:
     return words if len(words) <= SHORT else f"{words[: SHORT - 1]}…"
 
 
-def _heads(row: Row) -> list[str]:
+def _heads(row: LedgerRow) -> list[str]:
     """Ids without devices and dtypes, each once."""
     return list(dict.fromkeys(name.partition(" @ ")[0] for name in ids(row)))
 
 
-def _stated(row: Row) -> Iterator[str]:
+def _stated(row: LedgerRow) -> Iterator[str]:
     yield f"{row.id}  {row.verdict}  ({EFFECT[row.effect]})"
     yield f"  claim     {one_line(row.claim)}"
     yield f"  source    {one_line(row.title)}"
@@ -416,16 +418,16 @@ def markdown(made: Claims) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _verdict(row: Row) -> str:
+def _verdict(row: LedgerRow) -> str:
     plain = row.effect == "DISCHARGED" or (row.verdict, row.effect) == ("OPEN", "OPEN")
     return row.verdict if plain else f"{row.verdict}, {EFFECT[row.effect]}"
 
 
-def _figures(row: Row) -> Iterator[str]:
+def _figures(row: LedgerRow) -> Iterator[str]:
     yield from (f.value for f in row.figures if f.value)
 
 
-def _below(row: Row) -> Iterator[str]:
+def _below(row: LedgerRow) -> Iterator[str]:
     """A line of what stands behind a row."""
     words = [f"form: {row.form}", *found(row)]
     words += [f"because {row.contradiction}"] if row.contradiction else []
@@ -434,7 +436,7 @@ def _below(row: Row) -> Iterator[str]:
     yield f"{row.id}. {'. '.join(words)}"
 
 
-def by_source(made: Claims) -> list[Sequence[Row]]:
+def by_source(made: Claims) -> list[Sequence[LedgerRow]]:
     """Rows of each source, in the ledger's order of sources."""
     groups = [[row for row in made.rows if row.source == name] for name in made.sources]
     return [group for group in groups if group]

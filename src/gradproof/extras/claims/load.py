@@ -26,12 +26,12 @@ from gradproof.extras.claims import FILE, figures
 from gradproof.extras.claims.document import (
     ClaimAnswer,
     Claims,
+    ClaimVerdict,
     Figure,
+    LedgerRow,
     Named,
     NamedBound,
     Part,
-    Row,
-    Verdict,
     answer,
     concluded,
     exit_of,
@@ -149,7 +149,7 @@ class _Place:
 def _basis(row: ClaimShape, place: _Place) -> Iterator[Problem]:
     """A row has what decides it, or says why nothing can."""
     decided = any(getattr(row, part) for part in Part) or bool(row.figures)
-    if Verdict(row.expect) is Verdict.NOT_TESTABLE:
+    if ClaimVerdict(row.expect) is ClaimVerdict.NOT_TESTABLE:
         if decided:
             yield place.problem("GP503", "NOT TESTABLE, with something that tests it", "neither", "expect")
         if row.why is None:
@@ -232,7 +232,7 @@ def claims_of(
     session: Session, ledger: ClaimLedger, statuses: Mapping[str, EvidenceStatus], select: Sequence[str] = ()
 ) -> Claims:
     """The claims of a ledger. `statuses`: what is known of the evidence already; the rest is read."""
-    builder = _Builder(session, ledger, statuses)
+    builder = _LedgerBuilder(session, ledger, statuses)
     wanted = [c for c in ledger.claims if not select or any(s.casefold() in c.id.casefold() for s in select)]
     rows = [builder.row(claim) for claim in wanted]
     found = exit_of(rows)
@@ -251,7 +251,7 @@ def claims_of(
     )
 
 
-class _Builder:
+class _LedgerBuilder:
     """What the rows of a ledger are made of."""
 
     def __init__(self, session: Session, ledger: ClaimLedger, statuses: Mapping[str, EvidenceStatus]) -> None:
@@ -261,14 +261,14 @@ class _Builder:
         self.rulings: dict[str, Ruling] = {n: r for v in verdicts.values() for n, r in v.rulings.items()}
         self.documents: dict[str, tuple[str, Mapping[str, Any]]] = {}
 
-    def row(self, claim: ClaimShape) -> Row:
+    def row(self, claim: ClaimShape) -> LedgerRow:
         """One claim with its verdict."""
         checks = [self._named(part, self.rulings[check.id]) for part, check in self.ledger.named[claim.id]]
         read = [self._figure(figure) for figure in claim.figures or ()]
-        expect = Verdict(claim.expect)
+        expect = ClaimVerdict(claim.expect)
         found, made, counts = concluded(expect, checks, read)
         stated = {"id", "source", "claim", "form", "expect", "contradiction", "why"}
-        return Row.model_validate(
+        return LedgerRow.model_validate(
             {
                 **claim.model_dump(include=stated),
                 "title": self.ledger.sources[claim.source],
@@ -412,12 +412,12 @@ def _shown(counterexample: Mapping[str, Any]) -> str:
 
 
 def _reasons(
-    expect: Verdict, found: Verdict, made: Effect, checks: Sequence[Named], read: Sequence[Figure]
+    expect: ClaimVerdict, found: ClaimVerdict, made: Effect, checks: Sequence[Named], read: Sequence[Figure]
 ) -> Iterator[str]:
     """Why a row is not as expected."""
     if made is Effect.DISCHARGED:
         return
-    if found not in (expect, Verdict.OPEN):
+    if found not in (expect, ClaimVerdict.OPEN):
         yield f"expected: {expect}; found: {found}"
     for check in checks:
         if check.contrary or ClaimAnswer(check.answer) is ClaimAnswer.NOTHING:

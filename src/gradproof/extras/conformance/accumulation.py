@@ -133,7 +133,7 @@ def exactly(columns: Iterable[Bits], at: int, gradient: str) -> Fraction:
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class AccumulationSetting:
     """A run: n gradients of a format into a buffer of a format."""
 
     n: int
@@ -161,7 +161,7 @@ def errors(buf: Tensor, record: Record, n: int) -> Values:
     return (error + slack).cpu().numpy()
 
 
-def bounds(record: Record, s: Setting) -> Values:
+def bounds(record: Record, s: AccumulationSetting) -> Values:
     """n times the proven bound of every element, by the power of two above its largest |g_i|."""
     largest = record.largest.cpu().numpy()
     mantissa, exponent = np.frexp(largest)
@@ -175,7 +175,11 @@ def bounds(record: Record, s: Setting) -> Values:
 
 
 def judge(
-    buf: Tensor, record: Record, s: Setting, columns: Callable[[list[int]], list[Bits]], scale: Fraction = Fraction(1)
+    buf: Tensor,
+    record: Record,
+    s: AccumulationSetting,
+    columns: Callable[[list[int]], list[Bits]],
+    scale: Fraction = Fraction(1),
 ) -> KernelResult:
     """The outcome of a run; `columns` replays the g_i of further elements, `scale` shrinks the bound for controls."""
     measured, limit = errors(buf, record, s.n), bounds(record, s) * float(scale)
@@ -209,7 +213,9 @@ def judge(
                   (), max(worst, float(np.max(ratios, initial=0.0))), {}, facts, reason)  # fmt: skip
 
 
-def _exact_ratio(store: Sequence[Bits], k: int, got: int, largest: float, s: Setting, scale: Fraction) -> float:
+def _exact_ratio(
+    store: Sequence[Bits], k: int, got: int, largest: float, s: AccumulationSetting, scale: Fraction
+) -> float:
     total = exactly(store, k, s.gradient)
     value = float(decode(np.array([got], dtype=np.uint32), s.buffer)[0])
     if not math.isfinite(value):
@@ -258,7 +264,7 @@ def run(
     scale: Fraction = Fraction(1),
 ) -> KernelResult:
     """One full run; never raises. `gradients`: recorded ones, by number, the same at every call; else drawn."""
-    s = Setting(n, gradient, buffer, device, note)
+    s = AccumulationSetting(n, gradient, buffer, device, note)
 
     def made() -> KernelResult:
         source = gradients or drawn(n, elements, gradient, buffer, device, seed)
@@ -322,7 +328,7 @@ def real_runs(device: str, counts: Iterable[int], source: Source = micro_batches
         for gradient, buffer in PAIRS:
             scale = SCALES[gradient]
             if device == "cuda" and not torch.cuda.is_available():
-                name = Setting(n, gradient, buffer, device).name
+                name = AccumulationSetting(n, gradient, buffer, device).name
                 yield RowClaim(f"transformer, n={n}", name, device, CLAIM).result(NOT_RUN, reason=NO_CUDA)
                 continue
             if gradient not in kept:

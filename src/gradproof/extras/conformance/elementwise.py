@@ -350,7 +350,7 @@ def outputs(op: Operator, dtype: str, device: str, count: int, seed: int) -> Out
 
 
 @dataclass(slots=True)
-class Tally:
+class KernelTally:
     """What a comparison of outputs with one machine has seen so far."""
 
     cases: int = 0
@@ -390,9 +390,9 @@ class Tally:
 
 def compare(
     machine: Machine, program: Program, found: Outputs, dtype: str, second: Machine | None = None, ulps: int = 0
-) -> Tally:
+) -> KernelTally:
     """Compare outputs with what a machine returns for a program, or the operator's second machine."""
-    tally = Tally()
+    tally = KernelTally()
     widths = (known(dtype).bits, known(machine.fmt).bits)
     for operands, scalar, got in found:
         want = run(program, machine, operands, scalar)

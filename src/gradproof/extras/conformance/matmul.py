@@ -50,8 +50,8 @@ from gradproof.extras.conformance.report import (
     REFUTED,
     Fact,
     KernelResult,
+    KernelTrial,
     RowClaim,
-    Trial,
     attempted,
     bounded,
     hexadecimal,
@@ -81,13 +81,15 @@ def named(total: Total, dtype: str, device: str, want: int = COUNT) -> tuple[str
     return () if int(added(total, dtype, device)[1][0]) == want else (FLUSHES,)
 
 
-def trial(total: Total, dtype: str, device: str) -> Trial:
+def trial(total: Total, dtype: str, device: str) -> KernelTrial:
     """The same as a trial whose bound is zero."""
     terms, got = added(total, dtype, device)
     width, unit = known(dtype).bits, value(terms, dtype)
     error = abs(value(got, dtype) - COUNT * unit)
     note = f"{COUNT} times the smallest subnormal"
-    return Trial(error, Fraction(0), shown(terms, dtype), hexadecimal(got[0], width), hexadecimal(COUNT, width), note)
+    return KernelTrial(
+        error, Fraction(0), shown(terms, dtype), hexadecimal(got[0], width), hexadecimal(COUNT, width), note
+    )
 
 
 INF, NAN = math.inf, math.nan
@@ -366,7 +368,7 @@ def product(a: Bits, b: Bits, shape: tuple[int, int, int], dtype: str, device: s
     return to_bits(left @ right)
 
 
-def trials(dtype: str, device: str, flags: Flags, full: bool, seed: int) -> Iterator[Trial]:
+def trials(dtype: str, device: str, flags: Flags, full: bool, seed: int) -> Iterator[KernelTrial]:
     """Every shape and kind: one trial for all elements in float64, and one for each of a sample in rationals."""
     with applied(flags):
         for shape in SHAPES if full else QUICK_SHAPES:
@@ -383,7 +385,7 @@ def trials(dtype: str, device: str, flags: Flags, full: bool, seed: int) -> Iter
 
 def _compare(
     a: Bits, b: Bits, got: Bits, factor: Fraction, dtype: str, kind: str, rng: np.random.Generator
-) -> Iterator[Trial]:
+) -> Iterator[KernelTrial]:
     x, y, f, (m, k), n = decode(a, dtype), decode(b, dtype), FORMATS[dtype], a.shape, b.shape[1]
     reference, total = x @ y, np.abs(x) @ np.abs(y)
     bound = total * float(factor) * (1 + 2.0**-40) + 2 * k * 2.0**-53 * total
@@ -394,7 +396,7 @@ def _compare(
     worst = np.argsort(-(error / np.maximum(bound, 2.0**-200)).ravel())[: EXACT // 2]
     note = f"{kind}, {m}x{k} by {k}x{n}"
     at = tuple(beyond[0]) if len(beyond) else (0, 0)
-    yield Trial(Fraction(len(beyond)), Fraction(0), (*shown(a[at[0]], dtype), *shown(b[:, at[1]], dtype)),
+    yield KernelTrial(Fraction(len(beyond)), Fraction(0), (*shown(a[at[0]], dtype), *shown(b[:, at[1]], dtype)),
                 hexadecimal(got[at[0] * n + at[1]], known(dtype).bits), f"{reference[at]:.9g}",
                 f"{note}, every element in float64, at {at[0]}, {at[1]}", m * n)  # fmt: skip
     for place in {*map(int, worst), *map(int, rng.integers(0, m * n, EXACT // 2))}:
@@ -404,7 +406,7 @@ def _compare(
         exact, size = exact_dot(left, right, dtype), exact_dot(left & mask, right & mask, dtype)
         value = Fraction(float(decode(got[place : place + 1], dtype)[0]))
         patterns = (*shown(left, dtype), *shown(right, dtype))
-        yield Trial(abs(value - exact), stored(dtype, exact, factor * size), patterns,
+        yield KernelTrial(abs(value - exact), stored(dtype, exact, factor * size), patterns,
                     hexadecimal(got[place], f.bits), f"{float(exact):.9g}", f"{note}, at {row}, {column}")  # fmt: skip
 
 
@@ -464,7 +466,7 @@ def rows(device: str, full: bool = False, seed: int = 0) -> Iterator[KernelResul
 def _row(row: RowClaim, flags: Flags, full: bool, seed: int) -> KernelResult:
     dtype, device = row.dtype, row.device
 
-    def made() -> Iterator[Trial]:
+    def made() -> Iterator[KernelTrial]:
         yield from trials(dtype, device, flags, full, seed)
         if not flags.tf32:  # which cuts a subnormal factor
             with applied(flags):
@@ -529,7 +531,7 @@ def inputs(dtype: str, repeats: int, seed: int) -> Iterator[tuple[Bits, Any, int
         yield terms, np.zeros(n, dtype=np.int64), 1, f"the witness, n={n}"
 
 
-def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed: int) -> Iterator[KernelTrial]:
     """The sum in every place against the bound for its terms."""
     for x, index, places, note in inputs(dtype, repeats, seed):
         got = scattered(scatter, x, index, places, dtype, device)
@@ -540,10 +542,10 @@ def scatter_trials(scatter: Scatter, dtype: str, device: str, repeats: int, seed
             error = abs(value(got[place : place + 1], dtype) - exact_sum(own, dtype))
             pattern = hexadecimal(got[place], known(dtype).bits)
             stated = f"{note}, place {place}, {len(own)} terms"
-            yield Trial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", stated, len(own))
+            yield KernelTrial(error, bound, shown(own, dtype), pattern, f"within {float(bound):.6g}", stated, len(own))
 
 
-def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
+def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> KernelTrial:
     """2^16 terms into five places, eight times: the error counts sums whose bits are not those of the first run."""
     rng = np.random.default_rng([seed, MANY])
     x, index = sample("uniform", dtype, MANY, rng), rng.integers(0, PLACES, MANY)
@@ -552,7 +554,7 @@ def repeated(scatter: Scatter, dtype: str, device: str, seed: int) -> Trial:
     run, place = off[0] if off else (0, 0)
     width = known(dtype).bits
     stated = f"{RUNS} runs of {MANY} terms, seed={seed}; run {run}, place {place}"
-    return Trial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], width),
+    return KernelTrial(Fraction(len(off)), Fraction(0), shown(x, dtype), hexadecimal(runs[run][place], width),
                  hexadecimal(runs[0][place], width), stated, MANY)  # fmt: skip
 
 

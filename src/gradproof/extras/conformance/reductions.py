@@ -50,8 +50,8 @@ from gradproof.extras.conformance.machine import (
 )
 from gradproof.extras.conformance.report import (
     KernelResult,
+    KernelTrial,
     RowClaim,
-    Trial,
     bounded,
     each_element,
     exactly,
@@ -135,7 +135,9 @@ def _scatter(t: Tensor) -> Tensor:
     return total.to(t.dtype)
 
 
-def reduction_trials(reduce: Reduce, check: Check, dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+def reduction_trials(
+    reduce: Reduce, check: Check, dtype: str, device: str, repeats: int, seed: int
+) -> Iterator[KernelTrial]:
     """Every kind at every length, `repeats` times."""
     for kind in KINDS:
         if kind == "small" and check is check_norm:
@@ -148,7 +150,7 @@ def reduction_trials(reduce: Reduce, check: Check, dtype: str, device: str, repe
                 error, bound = check(got, x, dtype)
                 note = f"{kind}, n={length}, repeat={again}, seed={seed}"
                 pattern = hexadecimal(got[0], known(dtype).bits)
-                yield Trial(error, bound, shown(x, dtype), pattern, f"within {float(bound):.6g}", note, length)
+                yield KernelTrial(error, bound, shown(x, dtype), pattern, f"within {float(bound):.6g}", note, length)
 
 
 def sum_probe(reduce: Reduce, dtype: str, device: str) -> tuple[str, ...]:
@@ -183,7 +185,7 @@ CLIPS = (1.0, 0.1, 5.0, 1000.0)
 SIZES = ((1,), (2,), (1, 1), (3,), (7, 64), (1000,), (3, 129, 17, 1), (4099, 64))
 
 
-def clip_norm_trials(dtype: str, device: str, repeats: int, seed: int) -> Iterator[Trial]:
+def clip_norm_trials(dtype: str, device: str, repeats: int, seed: int) -> Iterator[KernelTrial]:
     """The norm that clip_grad_norm_ returns."""
     for sizes in SIZES:
         for again in range(repeats * len(CLIPS)):
@@ -192,7 +194,7 @@ def clip_norm_trials(dtype: str, device: str, repeats: int, seed: int) -> Iterat
             error, bound = check_norm(norm, x, dtype, parts=len(sizes))
             pattern = hexadecimal(norm[0], known(dtype).bits)
             note = f"sizes {sizes}, seed={seed + again}"
-            yield Trial(error, bound, shown(x, dtype), pattern, f"square within {float(bound):.6g}", note, len(x))
+            yield KernelTrial(error, bound, shown(x, dtype), pattern, f"square within {float(bound):.6g}", note, len(x))
 
 
 def clip_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Values:
@@ -206,7 +208,7 @@ def clip_coefficient(norm: Bits, limit: float, dtype: str, device: str) -> Value
 
 def clip_scale_trials(
     dtype: str, device: str, repeats: int, seed: int, coefficient: Callable[..., Values] = clip_coefficient
-) -> Iterator[Trial]:
+) -> Iterator[KernelTrial]:
     """Clipped gradients, bit for bit, given the norm: the error counts gradients that differ, the bound is zero."""
     machine = Machine(dtype, "fp32", "fp32")
     for sizes in SIZES:
@@ -221,7 +223,7 @@ def clip_scale_trials(
                 width = known(dtype).bits
                 patterns = (hexadecimal(g[at], width), hexadecimal(norm[0], width))
                 note = f"gradient and norm; sizes {sizes}, seed={seed + again}"
-                yield Trial(Fraction(len(off)), Fraction(0), patterns, hexadecimal(got[at], width),
+                yield KernelTrial(Fraction(len(off)), Fraction(0), patterns, hexadecimal(got[at], width),
                             hexadecimal(want[at], width), note, len(g))  # fmt: skip
 
 
@@ -240,7 +242,7 @@ def adam_exact(p: Fraction, g: Fraction) -> Fraction:
     return p * (1 - Fraction(LR) * Fraction(DECAY)) - Fraction(LR) * g / (abs(g) + Fraction(EPS))
 
 
-def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+def adam_trials(dtype: str, device: str, count: int, seed: int) -> Iterator[KernelTrial]:
     """One fused step on `count` elements."""
     rng = np.random.default_rng(seed)
     reach = 12 if dtype == "fp16" else 40
@@ -284,7 +286,7 @@ def compound_bound(a: Values, term: Values, name: str) -> Values:
     return bound
 
 
-def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+def compound_trials(divide: bool, dtype: str, device: str, count: int, seed: int) -> Iterator[KernelTrial]:
     """a + v b c and a + v b / c: four roundings at most, in any order, fused or not."""
     bits = compound_operands(divide, dtype, count, seed)
     call = torch.addcdiv if divide else torch.addcmul
@@ -379,7 +381,7 @@ def unit(form: str, dtype: str) -> Unit:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class ReductionCase:
     """Operands (p, g, m, v) as bit patterns, and the number of the step that is made."""
 
     operands: tuple[Bits, Bits, Bits, Bits]
@@ -390,7 +392,7 @@ class Case:
         return tuple(decode(b, dtype) for b in self.operands)
 
 
-def drawn(dtype: str, count: int, seed: int, t: int) -> Case:
+def drawn(dtype: str, count: int, seed: int, t: int) -> ReductionCase:
     """Random operands; v > 0, and g or m is zero in a few places."""
     rng = np.random.default_rng([seed, t])
     reach, square = REACH[dtype]
@@ -403,10 +405,10 @@ def drawn(dtype: str, count: int, seed: int, t: int) -> Case:
 
     p, g, m, v = signed(-10, 4), signed(-reach, reach), signed(-reach, reach), np.abs(signed(-square, square))
     g[: min(count, 3)], m[1 : min(count, 2)] = [0.0, 0.0, -0.0][: min(count, 3)], 0.0
-    return Case((encode(p, dtype), encode(g, dtype), encode(m, dtype), encode(v, dtype)), t)
+    return ReductionCase((encode(p, dtype), encode(g, dtype), encode(m, dtype), encode(v, dtype)), t)
 
 
-def stepped(case: Case, form: str, dtype: str, device: str) -> tuple[Bits, Bits, Bits]:
+def stepped(case: ReductionCase, form: str, dtype: str, device: str) -> tuple[Bits, Bits, Bits]:
     """Bit patterns of the parameter and both moments after a step of torch's AdamW."""
     p, g, m, v = (to_tensor(b, dtype, device) for b in case.operands)
     p.requires_grad_()
@@ -464,7 +466,7 @@ def exacts(t: int) -> tuple[Exact, Exact, Exact]:
     )
 
 
-def wanted(case: Case, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
+def wanted(case: ReductionCase, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
     """p', m' and v' in float64, each with its bound."""
     p, g, m, v = case.values(dtype)
     (b1, b2), u, eta = BETAS, unit.u, unit.eta
@@ -484,7 +486,7 @@ def wanted(case: Case, dtype: str, unit: Unit) -> list[tuple[Values, Values]]:
     return [(x, unit.stored(x, e) * (1 + 2.0**-30)) for x, e in both]
 
 
-def adamw_trials(form: str, dtype: str, device: str, count: int, seed: int) -> Iterator[Trial]:
+def adamw_trials(form: str, dtype: str, device: str, count: int, seed: int) -> Iterator[KernelTrial]:
     """One step from random moments, at the first step, the tenth and the thousandth; all three results."""
     for t in STEPS:
         case = drawn(dtype, count, seed, t)

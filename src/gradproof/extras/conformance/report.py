@@ -166,7 +166,7 @@ SHOWN, EXACT = 8, 300
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class KernelTrial:
     """One measured error and its bound, with the inputs that gave it; `cases` numbers were compared."""
 
     error: Fraction
@@ -211,7 +211,7 @@ def raised(e: Exception) -> str:
 
 
 def judge(
-    row: RowClaim, trials: Iterable[Trial], names: Callable[[], tuple[str, ...]], shrink: Fraction
+    row: RowClaim, trials: Iterable[KernelTrial], names: Callable[[], tuple[str, ...]], shrink: Fraction
 ) -> KernelResult:
     """The outcome of a row: REFUTED by the first error above `shrink` times its bound, ERROR without any trial."""
     worst, off, cases, first = 0.0, 0, 0, None
@@ -232,7 +232,7 @@ def judge(
 
 def bounded(
     row: RowClaim,
-    trials: Callable[[], Iterable[Trial]],
+    trials: Callable[[], Iterable[KernelTrial]],
     names: Callable[[], tuple[str, ...]] = tuple,
     facts: Mapping[str, Any] | None = None,
 ) -> KernelResult:
@@ -249,7 +249,7 @@ def bounded(
 
 
 def exactly(
-    row: RowClaim, trials: Callable[[], Iterable[Trial]], control: Callable[[], Iterable[Trial]]
+    row: RowClaim, trials: Callable[[], Iterable[KernelTrial]], control: Callable[[], Iterable[KernelTrial]]
 ) -> KernelResult:
     """A row whose errors must all be zero, with a control that must not; never raises."""
 
@@ -303,7 +303,7 @@ def each_element(
     exact: Callable[..., Fraction],
     name: str,
     note: str,
-) -> Iterator[Trial]:
+) -> Iterator[KernelTrial]:
     """Trials of an elementwise operator whose claim is a bound.
 
     `want`: the result over the reals, in float64, within 2^-12 of the bound. Every element is compared with it; those
@@ -316,12 +316,12 @@ def each_element(
     for at in [*order[:EXACT], *range(0, len(got), max(1, len(got) // EXACT))]:
         error_at = abs(Fraction(float(results[at])) - exact(*(Fraction(float(n[at])) for n in numbers)))
         patterns = tuple(hexadecimal(b[at], width) for b in operands)
-        yield Trial(
+        yield KernelTrial(
             error_at, Fraction(float(bound[at])), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}", note
         )
     at = int(every[0]) if len(every) else int(order[0])
     patterns = tuple(hexadecimal(b[at], width) for b in operands)
-    yield Trial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}",
+    yield KernelTrial(Fraction(len(every)), Fraction(0), patterns, hexadecimal(got[at], width), f"{want[at]:.9g}",
                 f"{note}, every element, in float64", len(got))  # fmt: skip
 
 

@@ -86,14 +86,14 @@ def summary(row: Mapping[str, Any]) -> str:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compute, write, and return the exit code."""
     from gradproof.core.files import writable
-    from gradproof.core.schemas.base import Rounding
+    from gradproof.core.schemas.base import RoundingStudy
     from gradproof.rounding.lemma_store import LemmaRefused
 
     o = options(sys.argv[1:] if arguments is None else arguments)
     try:
         writable(o.out)
         data = document(o.most, tolerances(), lambda line: print(line, file=sys.stderr, flush=True))
-        write(o.out, Rounding.model_validate_json(json.dumps(data)))
+        write(o.out, RoundingStudy.model_validate_json(json.dumps(data)))
     except GradproofError as error:
         print(error, file=sys.stderr)
         return EXIT_CODE[Exit.USAGE]

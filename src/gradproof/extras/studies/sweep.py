@@ -19,7 +19,7 @@ from gradproof.report.charts import Curve, Panel
 from gradproof.report.studies import SWEEP
 
 if TYPE_CHECKING:
-    from gradproof.core.schemas.sweep import Row, Setup, Sweep, Variance
+    from gradproof.core.schemas.sweep import Setup, Sweep, SweepRow, Variance
 
 FUNCTION = "models.speed.throughput:one_rank"
 LEAST_STEPS, MOST_RANKS = 6, 16
@@ -98,7 +98,7 @@ def _setup(asked: Asked) -> Setup:
     )  # fmt: skip
 
 
-def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[Row], Variance | None]:
+def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[SweepRow], Variance | None]:
     """Times, counts and variances, on one thread."""
     from gradproof.shadow.record.ranks import run_ranks
 
@@ -116,9 +116,9 @@ def _measured(asked: Asked, tick: Callable[[], None]) -> tuple[list[Row], Varian
         restore()
 
 
-def row(asked: Asked, n: int, timed: Any, losses: Sequence[Sequence[float]], collectives: int) -> Row:
+def row(asked: Asked, n: int, timed: Any, losses: Sequence[Sequence[float]], collectives: int) -> SweepRow:
     """One row of the document; `losses` are those of each rank. Raises GradproofError GP422 for a loss that is none."""
-    from gradproof.core.schemas.sweep import Row
+    from gradproof.core.schemas.sweep import SweepRow
 
     found, effective = interval(timed.seconds), n * asked.micro * asked.ranks
     every = [loss for rank in losses for loss in rank]
@@ -126,7 +126,7 @@ def row(asked: Asked, n: int, timed: Any, losses: Sequence[Sequence[float]], col
         raise GradproofError(
             "GP422", f"a loss that is no number at N = {n}", "a training that converges", "another net"
         )
-    return Row(
+    return SweepRow(
         accumulate=n, effective_batch=effective,
         samples_per_sec=effective / found.median, samples_per_sec_low=effective / found.high,
         samples_per_sec_high=effective / found.low, median_step_ms=1000 * found.median, step_ms_low=1000 * found.low,

@@ -72,7 +72,7 @@ def _matrix(report: Report, console: Console) -> None:
     console.print(table)
 
 
-def _cell(cell: views.Cell) -> Text:
+def _cell(cell: views.CellView) -> Text:
     if cell.effect is None:
         return Text("no check planned", style="dim")
     text = Text(f"{views.SYMBOL[cell.effect]} {cell.effect}", style=_style(cell.effect))

@@ -20,7 +20,7 @@ from gradproof.shadow.algebra import Value, lift
 from gradproof.shadow.domains.interpreter import Interpreter, Memory
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.ops.table import OperatorRow, Path
+from gradproof.shadow.ops.table import OperatorRow, PathConditions
 from gradproof.shadow.tape import FLOATS, Const, Entry, Init, Ref
 
 
@@ -59,7 +59,7 @@ class Decomposer:
         self.table = table
         self.used: dict[str, int] = {}
 
-    def __call__(self, entry: Entry, memory: Memory, path: Path) -> bool:
+    def __call__(self, entry: Entry, memory: Memory, path: PathConditions) -> bool:
         """Interpret the pieces in `memory`. Raises Beyond where a row of a piece does."""
         known = {ref: memory.read(ref) for ref in _refs((entry.args, entry.kwargs)) if ref.storage in memory.flat}
         whole = {ref: np.asarray(v) for ref, v in known.items() if not isinstance(v, Value)}
@@ -70,7 +70,7 @@ class Decomposer:
         self.used[entry.op] = self.used.get(entry.op, 0) + 1
         return True
 
-    def _interpret(self, entry: Entry, pieces: Pieces, memory: Memory, path: Path) -> None:
+    def _interpret(self, entry: Entry, pieces: Pieces, memory: Memory, path: PathConditions) -> None:
         machine = Interpreter(memory.domain, self.table)
         machine.path = path
         for ref, stand_in in pieces.inputs:
@@ -120,7 +120,7 @@ PRIMS = frozenset(
 PLAIN = (torch.dtype, torch.layout, torch.memory_format)
 
 
-class Refused(Exception):
+class DecompositionRefused(Exception):
     """The decomposition looks at a placeholder's value, or there is none."""
 
 
@@ -199,10 +199,10 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not any(self.knows(t) for t in tensors_in([args, kwargs])):
             return func(*args, **kwargs)
         if str(func).startswith("aten._local_scalar_dense"):
-            raise Refused(str(func))
+            raise DecompositionRefused(str(func))
         spec = spec_of(func)
         if spec is None:
-            raise Refused(str(func))
+            raise DecompositionRefused(str(func))
         if spec.view:
             return func(*args, **kwargs)
         name, named, options = meaning(func, args) or (str(func), args, kwargs)
@@ -217,7 +217,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         with self:
             result = rule(*args, **kwargs) if rule is not None else func.decompose(*args, **kwargs)
         if result is NotImplemented:
-            raise Refused(str(func))
+            raise DecompositionRefused(str(func))
         return result
 
     def noted(self, func: Any, args: Any, kwargs: Any, called: Any) -> Any:
@@ -234,7 +234,7 @@ class Tracer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         returned = list(result) if isinstance(result, tuple) else [result]
         made = [returned[i] for i in spec.fresh]
         if not all(isinstance(r, torch.Tensor | list | tuple) for r in made):
-            raise Refused(str(func))
+            raise DecompositionRefused(str(func))
         if not written and all(t.untyped_storage()._cdata in before for t in tensors_in(made)):
             return result
         for tensor in tensors_in(made):
@@ -300,7 +300,7 @@ def trace(entry: Entry, integers: dict[Ref, Any], table: Mapping[str, OperatorRo
     try:
         with torch.no_grad():
             result = tracer.broken(func, args, kwargs)
-    except (Refused, NotImplementedError, RuntimeError, TypeError, AssertionError):
+    except (DecompositionRefused, NotImplementedError, RuntimeError, TypeError, AssertionError):
         return None
     returned = list(result) if isinstance(result, tuple) else [result]
     written = [spec.argument(at, args, kwargs) for at in spec.written]

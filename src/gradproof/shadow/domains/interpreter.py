@@ -15,7 +15,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
-from gradproof.shadow.ops.table import OperatorRow, Ops, Path
+from gradproof.shadow.ops.table import OperatorRow, Ops, PathConditions
 from gradproof.shadow.streams import in_order, renamings, sample_axis
 from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Location, Ref, Source, Tape, held_in, places
 
@@ -33,7 +33,7 @@ class Reading:
     """What came of an interpretation."""
 
     observations: list[Observation]
-    path: Path
+    path: PathConditions
 
 
 class NoRow(Exception):
@@ -141,7 +141,7 @@ def collective(entry: Entry) -> bool:
     return entry.op.startswith("c10d.")
 
 
-Havoc = Callable[[Entry, Memory, Path], bool]
+Havoc = Callable[[Entry, Memory, PathConditions], bool]
 
 
 class Interpreter:
@@ -162,7 +162,7 @@ class Interpreter:
     ) -> None:
         self.domain, self.table, self.havoc, self.rename = domain, table, havoc, rename
         self.follow = iter(follow)
-        self.memory, self.path = Memory(domain), Path()
+        self.memory, self.path = Memory(domain), PathConditions()
 
     def run(self, tape: Tape, wanted: Callable[[Event], bool] = lambda event: bool(event.refs)) -> Reading:
         """Evaluate the wanted events of one process. Raises NoRow and Beyond; neither is a verdict."""

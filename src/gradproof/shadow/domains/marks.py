@@ -53,22 +53,22 @@ class Unknown:
 
 
 @dataclass(frozen=True, slots=True)
-class Count:
+class SymbolicCount:
     """An expression: its residue at the random point, and its degree in unknowns and in reciprocals of divisors."""
 
     residue: int
     degree: int
 
-    def plus(self, other: Count) -> Count:
+    def plus(self, other: SymbolicCount) -> SymbolicCount:
         """Sum."""
-        return Count((self.residue + other.residue) % PRIME, max(self.degree, other.degree))
+        return SymbolicCount((self.residue + other.residue) % PRIME, max(self.degree, other.degree))
 
-    def times(self, other: Count) -> Count:
+    def times(self, other: SymbolicCount) -> SymbolicCount:
         """Product."""
-        return Count(self.residue * other.residue % PRIME, self.degree + other.degree)
+        return SymbolicCount(self.residue * other.residue % PRIME, self.degree + other.degree)
 
 
-Mark = Unknown | Count | None
+Mark = Unknown | SymbolicCount | None
 
 
 @dataclass(slots=True)
@@ -94,14 +94,14 @@ def hashed(key: tuple[Any, ...]) -> int:
     return int.from_bytes(hashlib.shake_128(repr(key).encode()).digest(80)) % PRIME
 
 
-def counted(mark: Mark, value: Any) -> Count:
+def counted(mark: Mark, value: Any) -> SymbolicCount:
     """A mark as an expression; without a mark, the number itself."""
-    if isinstance(mark, Count):
+    if isinstance(mark, SymbolicCount):
         return mark
     if mark is None:
-        return Count(int(residue(value)), 0)
+        return SymbolicCount(int(residue(value)), 0)
     found = hashed(mark.key)
-    return Count((1 - found) % PRIME if mark.negated else found, 1)
+    return SymbolicCount((1 - found) % PRIME if mark.negated else found, 1)
 
 
 def expressions(given: Given) -> Array:
@@ -118,12 +118,12 @@ def elements(f: Callable[..., Any], *arrays: Any) -> Array:
 
 def plus(*arrays: Array) -> Array:
     """Sum, element by element."""
-    return reduce(lambda a, b: elements(Count.plus, a, b), arrays)
+    return reduce(lambda a, b: elements(SymbolicCount.plus, a, b), arrays)
 
 
 def times(*arrays: Array) -> Array:
     """Product, element by element."""
-    return reduce(lambda a, b: elements(Count.times, a, b), arrays)
+    return reduce(lambda a, b: elements(SymbolicCount.times, a, b), arrays)
 
 
 def objects(flat: Sequence[Any], shape: Sequence[int]) -> Array:
@@ -182,7 +182,7 @@ def equals(mark: Mark, number: Any, negated: bool) -> Mark:
     """Whether an element equals a number: an unknown truth value, the same one for the same element and number."""
     if mark is None:
         return None
-    if isinstance(mark, Count):
+    if isinstance(mark, SymbolicCount):
         return Unknown(("eq", mark.residue, number), False, True, negated)
     if mark.truth and number in (0, 1):
         return Unknown(mark.key, mark.plain, True, mark.negated ^ (number == 0) ^ negated)
@@ -364,7 +364,7 @@ def _numbers(parts: Parts) -> Parts:
     return values, parts[1]
 
 
-def expression(found: Sequence[Count], shape: tuple[int, ...]) -> Parts:
+def expression(found: Sequence[SymbolicCount], shape: tuple[int, ...]) -> Parts:
     """Expressions as components of the domain."""
     values = np.empty(len(found), dtype=object)
     values[:] = [c.residue for c in found]
@@ -378,7 +378,9 @@ def validity(target: Any, ignored: int) -> Array | None:
         return None
     made = np.empty(target.value.size, dtype=object)
     for i, (mark, value) in enumerate(zip(marks.marks.ravel(), target.value.ravel().tolist(), strict=True)):
-        if isinstance(mark, Count):
+        if isinstance(mark, SymbolicCount):
             return None
-        made[i] = Count(int(value != ignored), 0) if mark is None else counted(equals(mark, ignored, negated=True), 0)
+        made[i] = (
+            SymbolicCount(int(value != ignored), 0) if mark is None else counted(equals(mark, ignored, negated=True), 0)
+        )
     return made

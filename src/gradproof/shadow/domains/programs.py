@@ -151,7 +151,7 @@ class Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One instruction: `op`, its payload (a number, a name or None), and the places of its arguments.
 
     `op`: number, variable, add, mul, div, apply, ite, positive, zero, true, false, not, and, or, sub.
@@ -166,7 +166,7 @@ class Step:
 class Program:
     """Steps in an order in which arguments come first; `outputs` are places in `steps`."""
 
-    steps: list[Step]
+    steps: list[ProgramStep]
     outputs: list[int]
 
     def variables(self) -> list[str]:
@@ -258,9 +258,9 @@ class Compiler:
 
     def __init__(self, pool: TermPool | Raw) -> None:
         self.pool = pool
-        self.steps: list[Step] = []
+        self.steps: list[ProgramStep] = []
         self.places: dict[Any, int] = {}
-        self._emitted: dict[Step, int] = {}
+        self._emitted: dict[ProgramStep, int] = {}
 
     def compile(self, roots: Sequence[Any]) -> Program:
         """The program of some numbers and truth values."""
@@ -278,7 +278,7 @@ class Compiler:
         return Program(self.steps, [self.places[root] for root in roots])
 
     def _emit(self, op: str, args: Sequence[int] = (), payload: Fraction | str | None = None) -> int:
-        step = Step(op, payload, tuple(args))
+        step = ProgramStep(op, payload, tuple(args))
         if step not in self._emitted:
             self._emitted[step] = len(self.steps)
             self.steps.append(step)
@@ -405,7 +405,7 @@ def near(program: Program, at: Mapping[str, float]) -> list[Near | bool | None]:
     return [held[i] for i in program.outputs]
 
 
-def _stepped(step: Step, args: list[Any], at: Mapping[str, float]) -> Near | bool | None:
+def _stepped(step: ProgramStep, args: list[Any], at: Mapping[str, float]) -> Near | bool | None:
     try:
         if step.op == "number":
             number = float(Fraction(step.payload or 0))

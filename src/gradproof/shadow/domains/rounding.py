@@ -93,7 +93,7 @@ class Ranges:
         return self.names.get(source.name, self.kinds.get(source.kind, self.default))
 
 
-class Rounding:
+class RoundingDomain:
     """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing."""
 
     name = "rounding"

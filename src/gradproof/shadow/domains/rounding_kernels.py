@@ -17,7 +17,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.enclosure import LEAST, WIDE, below
-from gradproof.shadow.domains.rounding import ERF, SLACK, ULPS, Rounding, size_of
+from gradproof.shadow.domains.rounding import ERF, SLACK, ULPS, RoundingDomain, size_of
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.rows.common import power
 from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Rule, names
@@ -80,8 +80,8 @@ def either(a: Value, b: Value) -> Value:
     return Value(a.domain, (low, high, np.maximum(ae, be), np.where(ag == bg, ag, 0).astype(np.int8)))
 
 
-def _domain(k: Ops) -> Rounding:
-    if not isinstance(k.domain, Rounding):
+def _domain(k: Ops) -> RoundingDomain:
+    if not isinstance(k.domain, RoundingDomain):
         raise Beyond("a row of the rounding domain in another domain")
     return k.domain
 
@@ -104,7 +104,7 @@ def _relu(k: Ops, x: Value) -> Value:
 class _Shifted:
     """The exponentials of a softmax along the last axis, and how far the machine's may be from them."""
 
-    def __init__(self, domain: Rounding, x: Array, hi: Array, err: Array) -> None:
+    def __init__(self, domain: RoundingDomain, x: Array, hi: Array, err: Array) -> None:
         u = 0.0 if domain.key in domain.silent else domain.u
         self.n = x.shape[-1]
         dead = np.isneginf(hi) & np.isneginf(x)

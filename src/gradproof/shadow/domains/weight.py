@@ -37,7 +37,7 @@ KNOWN_AT = {("exp", 0): 1, ("log", 1): 0, ("sqrt", 0): 0, ("sqrt", 1): 1, ("tanh
 
 
 @dataclass(slots=True, eq=False)
-class Seen:
+class SeenLoss:
     """The gradient of one loss: minus the weights of its tokens (residues), and which of the tokens count."""
 
     entry: Entry
@@ -61,7 +61,7 @@ class Weight:
     ) -> None:
         self.seed, self.rank = seed, 0
         self.marked = [dict(m) for m in (markers or {}, *others)]
-        self.found: list[list[Seen]] = [[] for _ in self.marked]
+        self.found: list[list[SeenLoss]] = [[] for _ in self.marked]
         self._valid: Array | None = None
         self._uneven = False
 
@@ -71,7 +71,7 @@ class Weight:
         return self.marked[self.rank]
 
     @property
-    def seen(self) -> list[Seen]:
+    def seen(self) -> list[SeenLoss]:
         """The loss gradients of the rank whose turn it is."""
         return self.found[self.rank]
 
@@ -94,7 +94,7 @@ class Weight:
             weights = value.parts[0]
         flat = np.asarray(weights, dtype=object).reshape(-1)
         valid = self._valid.reshape(-1) if self._valid is not None and self._valid.size == flat.size else None
-        self.seen.append(Seen(entry, flat, valid, self._uneven and valid is not None, name))
+        self.seen.append(SeenLoss(entry, flat, valid, self._uneven and valid is not None, name))
         self._valid, self._uneven = None, False
         marker = self.markers.get(number, 1)
         return Value(self, (value.parts[0] * marker % PRIME,)) if marker != 1 else value

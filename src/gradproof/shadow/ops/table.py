@@ -78,7 +78,7 @@ class OperatorRow:
 
 
 @dataclass(slots=True)
-class Path:
+class PathConditions:
     """What an interpretation took for granted: conditions on the path, and assumptions in words."""
 
     conditions: list[tuple[Value, str, Entry | None]] = field(default_factory=list)
@@ -100,7 +100,7 @@ class Ops:
 
     domain: Domain
     entry: Entry
-    path: Path
+    path: PathConditions
 
     def lift(self, x: Any) -> Value:
         """A constant of the domain; a Value as it is."""

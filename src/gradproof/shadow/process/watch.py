@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.ruling import Watched, WatchRuling
+from gradproof.shadow.protocol.ruling import WatchedRun, WatchRuling
 from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.record.recorder import Recorder
@@ -45,7 +45,7 @@ class Events:
         self.tape.items.append(Event(kind, place or user_place(), 0, detail))
 
 
-class Watch:
+class EventWatch:
     """Watches whatever trains inside `with Watch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. It stops, and gives torch back as it was, after `windows` windows and the
@@ -72,7 +72,7 @@ class Watch:
         self._open = False
         self._stack = ExitStack()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> EventWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
             if self.recorder is not None:
@@ -103,7 +103,7 @@ class Watch:
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        watched = Watched(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
+        watched = WatchedRun(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
         return WatchRuling(watched).verification()
 
 
@@ -131,7 +131,7 @@ def watch(
 
     Whatever it raises passes through.
     """
-    watcher = Watch(accum_steps, windows, mode, epoch_batches)
+    watcher = EventWatch(accum_steps, windows, mode, epoch_batches)
     with watcher:
         if callable(target):
             target()

@@ -146,7 +146,7 @@ def first_narrow(tape: Tape) -> tuple[str, Location] | None:
 
 
 @dataclass(slots=True)
-class Scaling:
+class LossScaling:
     """A product of a gradient: with a factor of the gradients (`factor` None), or with the number `factor`."""
 
     place: Location
@@ -212,7 +212,7 @@ def simple(x: float, tolerance: float = 1e-4) -> bool:
     return any(abs(x - n) <= tolerance * abs(x) for n in near)
 
 
-def from_norm(scaling: Scaling) -> bool:
+def from_norm(scaling: LossScaling) -> bool:
     """Whether a factor looks as if it was computed from a norm that was read: limit / (norm + tiny)."""
     factor = scaling.factor
     if factor is None or simple(factor):
@@ -220,6 +220,6 @@ def from_norm(scaling: Scaling) -> bool:
     return any(simple(factor * norm) for norm in scaling.norms)
 
 
-def clips_in(maybe: list[tuple[Act, Scaling]]) -> Iterator[Act]:
+def clips_in(maybe: list[tuple[Act, LossScaling]]) -> Iterator[Act]:
     """Of products with a Python number, those whose number was read from the gradients before."""
     yield from (act for act, scaling in maybe if from_norm(scaling))

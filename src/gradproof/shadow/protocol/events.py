@@ -33,9 +33,9 @@ from gradproof.shadow.protocol.event_ops import (
     REDUCTIONS,
     Act,
     Acts,
+    LossScaling,
     Narrowed,
     Passes,
-    Scaling,
     Token,
     base,
     clips_in,
@@ -66,7 +66,7 @@ class Flow:
         self.passes = Passes()
         self.outside: set[int] = set()
         self.current = 0
-        self.scaled: dict[int, tuple[Scaling, ...]] = {}
+        self.scaled: dict[int, tuple[LossScaling, ...]] = {}
         self.arrived: dict[int, int] = {}
         self.narrow: dict[int, Narrowed] = {}
         self.grads: dict[str, Ref] = {}
@@ -78,14 +78,14 @@ class Flow:
         self.norms: list[float] = []
         self.micro, self.begun, self.scope = 0, 0, ""
         self.backward = NOWHERE
-        self.hooked: list[tuple[str, Scaling]] = []
+        self.hooked: list[tuple[str, LossScaling]] = []
         self.gathered: set[int] = set()
         self.loss_scaled = False
         self.still_scaled: set[str] = set()
         self.clipped: set[str] = set()
         self.odd: set[int] = set()
         self.optimized = {p for e in tape.events("step") for p in e.detail.get("params", ())}
-        self._maybe: list[tuple[Act, Scaling]] = []
+        self._maybe: list[tuple[Act, LossScaling]] = []
 
     def run(self) -> Acts:
         """The acts of the tape."""
@@ -488,7 +488,7 @@ class Flow:
 
     def _scaling(
         self, index: int, entry: Entry, name: str, out: Ref, given: list[Any], inputs: list[Ref]
-    ) -> Scaling | None:
+    ) -> LossScaling | None:
         carrier = next((r for r in inputs if r.count == out.count and self._tokens(r)), None)
         if carrier is None or name not in BOUNDS | FACTORS:
             return None
@@ -496,19 +496,19 @@ class Flow:
         last = max(k for _, k in held)
         at = index if last >= self.micro else self.arrived.get(last, index)
         if name in BOUNDS:
-            return Scaling(entry.place, at, last, True, None)
+            return LossScaling(entry.place, at, last, True, None)
         others = list(inputs)
         others.remove(carrier)
         if any(self.latest.get(r.storage, 0) > min(self.applied.get(p, 0) for p, _ in held) for r in others):
-            return Scaling(entry.place, at, last, False, None)
+            return LossScaling(entry.place, at, last, False, None)
         numbers = [g for g in given if isinstance(g, int | float) and not isinstance(g, bool)]
         if numbers and self.norms and len(inputs) == 1:
             factor = float(numbers[0])
             factor = 1 / factor if "div" in name and factor else factor
-            return Scaling(entry.place, at, last, False, factor, tuple(self.norms))
+            return LossScaling(entry.place, at, last, False, factor, tuple(self.norms))
         return None
 
-    def _clip(self, param: str, scaling: Scaling, hooked: bool = False) -> None:
+    def _clip(self, param: str, scaling: LossScaling, hooked: bool = False) -> None:
         """A clip; in a hook of a backward pass it is one of what arrived with this pass."""
         if hooked:
             self.hooked.append((param, scaling))

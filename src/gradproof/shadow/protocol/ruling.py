@@ -96,7 +96,7 @@ HELP = {
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class WatchedRun:
     """A run that was watched. `arrivals`: what was known at each backward pass. `mode`: events or full."""
 
     tape: Tape
@@ -110,7 +110,7 @@ class Watched:
 class WatchRuling:
     """What the events of one watched run decide."""
 
-    def __init__(self, watch: Watched) -> None:
+    def __init__(self, watch: WatchedRun) -> None:
         self.watch = watch
         self.acts = acts_of(watch.tape)
         self.groups = list(clusters(self.acts))
@@ -550,7 +550,7 @@ def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
     return last.iteration is following.iteration and following.read > last.read
 
 
-def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[WatchedWindow]:
+def lengths(acts: Acts, cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
@@ -568,7 +568,7 @@ def lengths(acts: Acts, cluster: Cluster, watch: Watched) -> list[WatchedWindow]
     return [_window(w, watch, ends[i], starts[i + 1], places[i]) for i, w in enumerate(windows)]
 
 
-def _window(passes: list[int], watch: Watched, before: int, following: int, place: Location) -> WatchedWindow:
+def _window(passes: list[int], watch: WatchedRun, before: int, following: int, place: Location) -> WatchedWindow:
     """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
     seen = [watch.arrivals.get(number) for number in passes]
     last, after = seen[-1], watch.arrivals.get(following)

@@ -33,7 +33,7 @@ class Average:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class MadeAverage:
     """What a value is made of: its first weight, the size of its largest, the updates before the weights were read."""
 
     of: str
@@ -66,7 +66,7 @@ class Averages:
                 if storage_of(tensor) is not None:
                     self._make(tensor, None if tensor.requires_grad else made, place)
 
-    def _make(self, tensor: torch.Tensor, made: Made | None, place: Location) -> None:
+    def _make(self, tensor: torch.Tensor, made: MadeAverage | None, place: Location) -> None:
         self._held(tensor).made = made
         if made is not None and made.oldest < made.newest and tensor.numel() >= made.size:
             self._fresh[made.of, place] = Average(tensor, made.of, place)
@@ -89,7 +89,7 @@ class Averages:
         if made is not None and kept and target.numel() >= made.size:
             self._found.setdefault((storage, int(target.storage_offset())), Average(target, made.of, place))
 
-    def made_of(self, given: Sequence[torch.Tensor]) -> Made | None:
+    def made_of(self, given: Sequence[torch.Tensor]) -> MadeAverage | None:
         """What a value of these is made of; None where one is neither a weight, nor made of some, nor constant."""
         found = []
         for tensor in given:
@@ -98,13 +98,13 @@ class Averages:
             if not tensor.is_floating_point() or (owner is None and known.state is not State.KNOWN and not known.made):
                 return None
             if owner is not None:
-                found.append(Made(known.label, owner.numel(), self.updates, self.updates))
-            elif isinstance(known.made, Made):
+                found.append(MadeAverage(known.label, owner.numel(), self.updates, self.updates))
+            elif isinstance(known.made, MadeAverage):
                 found.append(known.made)
         if not found:
             return None
         oldest, newest = min(m.oldest for m in found), max(m.newest for m in found)
-        return Made(found[0].of, max(m.size for m in found), oldest, newest)
+        return MadeAverage(found[0].of, max(m.size for m in found), oldest, newest)
 
     def _held(self, tensor: torch.Tensor) -> Held:
         return self.storages.meet(tensor)

@@ -31,7 +31,7 @@ from gradproof.shadow.record.storages import array
 
 
 @dataclass(slots=True)
-class Held:
+class HeldBuffer:
     """What a parameter's `.grad` was when it was last looked at. `due`: applied by a step and not zeroed since."""
 
     param: weakref.ref[Tensor]
@@ -137,8 +137,8 @@ class Buffers:
 
     def __init__(self, names: Names) -> None:
         self.names = names
-        self._held: dict[int, Held] = {}
-        self._records: list[Held] = []
+        self._held: dict[int, HeldBuffer] = {}
+        self._records: list[HeldBuffer] = []
         self._edition = -1
 
     def clear(self) -> None:
@@ -158,7 +158,7 @@ class Buffers:
             return self._changed([self._record(p) for p in only])
         return self._changed(self._known())
 
-    def _known(self) -> list[Held]:
+    def _known(self) -> list[HeldBuffer]:
         if self._edition != self.names.edition:
             self._edition = self.names.edition
             self._records = [self._record(p) for p in self.names.params()]
@@ -177,13 +177,13 @@ class Buffers:
             held.weights = now
         return found
 
-    def _record(self, param: Tensor) -> Held:
+    def _record(self, param: Tensor) -> HeldBuffer:
         held = self._held.get(id(param))
         if held is None or held.param() is not param:
-            held = self._held[id(param)] = Held(weakref.ref(param))
+            held = self._held[id(param)] = HeldBuffer(weakref.ref(param))
         return held
 
-    def _changed(self, records: list[Held]) -> list[Change]:
+    def _changed(self, records: list[HeldBuffer]) -> list[Change]:
         found: list[Change] = []
         for held in records:
             param = held.param()

@@ -28,11 +28,11 @@ from gradproof.shadow.algebra import Array, Beyond
 from gradproof.shadow.domains.marks import (
     EXACT,
     Call,
-    Count,
     CountLedger,
     Given,
     Mark,
     Marks,
+    SymbolicCount,
     Unknown,
     blank,
     counted,
@@ -123,7 +123,7 @@ def compared(call: Call) -> Array | None:
     def least(mark: Mark) -> Mark:
         if mark is None:
             return None
-        if isinstance(mark, Count):
+        if isinstance(mark, SymbolicCount):
             return Unknown(("ge", mark.residue, at), False, True, negated)
         return Unknown(("ge", mark.key, mark.negated, at), mark.plain, True, negated)
 
@@ -142,7 +142,7 @@ def complement(mark: Mark) -> Mark:
     """1 less it."""
     if isinstance(mark, Unknown):
         return Unknown(mark.key, mark.plain, mark.truth, not mark.negated)
-    return None if mark is None else Count((1 - mark.residue) % PRIME, mark.degree)
+    return None if mark is None else SymbolicCount((1 - mark.residue) % PRIME, mark.degree)
 
 
 def both(call: Call) -> Array | None:
@@ -175,7 +175,7 @@ def added(call: Call) -> Array | None:
     alpha = counted(None, call.kwargs.get("alpha", call.args[2] if len(call.args) > 2 else 1))
     x, y = (y, x) if call.name == "rsub" else (x, y)
     if call.name != "add":
-        alpha = alpha.times(Count(PRIME - 1, 0))
+        alpha = alpha.times(SymbolicCount(PRIME - 1, 0))
     return plus(x, times(y, objects([alpha], ())))
 
 
@@ -196,14 +196,14 @@ def inverted(call: Call) -> Array | None:
     return elements(lambda c: reciprocal(call.ledger, c), call.expression(0))
 
 
-def reciprocal(ledger: CountLedger, one: Count) -> Count:
+def reciprocal(ledger: CountLedger, one: SymbolicCount) -> SymbolicCount:
     """A variable of degree one, whose own degree is kept. Raises Beyond at zero."""
     if not one.residue:
         raise Beyond("a division by zero")
     if one.degree:
         known, _ = ledger.inverted.get(one.residue, (0, 0))
         ledger.inverted[one.residue] = (max(one.degree, known), ledger.now)
-    return Count(inverse(one.residue), min(one.degree, 1))
+    return SymbolicCount(inverse(one.residue), min(one.degree, 1))
 
 
 def negative(call: Call) -> Array | None:
@@ -224,14 +224,14 @@ def summed(call: Call) -> Array | None:
     total = _total(values, tuple(chosen), keep)
     if call.name == "mean":
         size = int(np.prod([values.shape[a] for a in chosen], dtype=np.int64))
-        total = elements(lambda c: c.times(reciprocal(call.ledger, Count(size % PRIME, 0))), total)
+        total = elements(lambda c: c.times(reciprocal(call.ledger, SymbolicCount(size % PRIME, 0))), total)
     return total
 
 
 def _total(values: Array, axes: tuple[int, ...], keep: bool) -> Array:
     moved = np.moveaxis(values, axes, tuple(range(len(axes)))).reshape(-1, *others(values.shape, axes))
     total = blank(moved.shape[1:])
-    total[...] = objects([Count(0, 0)], ())
+    total[...] = objects([SymbolicCount(0, 0)], ())
     for row in moved:
         total = plus(total, row)
     return total.reshape([1 if a in axes else n for a, n in enumerate(values.shape)]) if keep else total
@@ -248,7 +248,7 @@ def clamped(call: Call) -> Array | None:
     low, high = call.get(1, "min"), call.get(2, "max")
     if high is not None or not isinstance(low, int | float) or call.out.dtype is not given.dtype:
         return None
-    if not all(isinstance(m, Count) for m in given.marks.ravel()) or not (given.value >= low).all():
+    if not all(isinstance(m, SymbolicCount) for m in given.marks.ravel()) or not (given.value >= low).all():
         return None
     note = f"a value that clamp(min={low}) takes is at least {low}"
     if note not in call.ledger.notes:
@@ -288,7 +288,7 @@ def by_element(call: Call) -> Array | None:
     plain = call.plain()
 
     def one(*tokens: Any) -> Mark:
-        if all(not isinstance(t, Unknown | Count) for t in tokens):
+        if all(not isinstance(t, Unknown | SymbolicCount) for t in tokens):
             return None
         return Unknown((short(name, [token(t) for t in tokens]),), plain, truth)
 
@@ -297,7 +297,9 @@ def by_element(call: Call) -> Array | None:
 
 def token(one: Any) -> Any:
     """What tells an element from others."""
-    return one.residue if isinstance(one, Count) else (one.key, one.negated) if isinstance(one, Unknown) else one
+    return (
+        one.residue if isinstance(one, SymbolicCount) else (one.key, one.negated) if isinstance(one, Unknown) else one
+    )
 
 
 def short(*parts: Any) -> str:
@@ -306,7 +308,7 @@ def short(*parts: Any) -> str:
 
 
 Rule = Callable[[Call], Array | None]
-MINUS = objects([Count(PRIME - 1, 0)], ())
+MINUS = objects([SymbolicCount(PRIME - 1, 0)], ())
 GATHERS = frozenset(
     ("index", "index_select", "gather", "take", "index_put", "_index_put_impl", "scatter", "slice_scatter")
 )
@@ -347,7 +349,7 @@ class Marked:
     print: int
 
 
-class Counts:
+class CountTable:
     """The table of one recorder."""
 
     def __init__(self, storages: Storages, items: Sequence[Any]) -> None:

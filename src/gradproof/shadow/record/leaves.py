@@ -34,7 +34,7 @@ from gradproof.shadow.record.storages import (
 from gradproof.shadow.tape import Blind, Init, Leaf, Location, Source, Tape, initialising, recomputing, user_place
 
 if TYPE_CHECKING:
-    from gradproof.shadow.record.counts import Counts
+    from gradproof.shadow.record.counts import CountTable
 
 Inject = Callable[[Source, tuple[int, ...], str, NDArray[Any]], NDArray[Any] | None]
 
@@ -63,7 +63,7 @@ BYTES = "storage.py:"
 class Leaves:
     """Declares leaves on a tape."""
 
-    def __init__(self, tape: Tape, storages: Storages, counts: Counts, inject: Inject | None) -> None:
+    def __init__(self, tape: Tape, storages: Storages, counts: CountTable, inject: Inject | None) -> None:
         self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
         self.counts = counts

@@ -27,7 +27,7 @@ from gradproof.shadow.ops.schema import (
     tensors_in,
 )
 from gradproof.shadow.record.averages import Averages
-from gradproof.shadow.record.counts import Counts, Leaving
+from gradproof.shadow.record.counts import CountTable, Leaving
 from gradproof.shadow.record.leaves import Inject, Leaves
 from gradproof.shadow.record.storages import (
     Held,
@@ -148,7 +148,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape(versions={"torch": torch.__version__})
         self.storages = Storages()
-        self.leaves = Leaves(self.tape, self.storages, Counts(self.storages, self.tape.items), inject)
+        self.leaves = Leaves(self.tape, self.storages, CountTable(self.storages, self.tape.items), inject)
         self.micro = 0
         self.quiet = 0
         self.calls: list[Location] = []

@@ -142,7 +142,7 @@ DRAWN = "the two runs draw other random integers: whether they choose the same s
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class TapeDifference:
     """Where two tapes part: what, and the user's line. `kind`: value, operator, length."""
 
     kind: str
@@ -231,18 +231,18 @@ def same(a: Any, b: Any) -> bool:
     return x.shape == y.shape and np.array_equal(x, y, equal_nan=x.dtype.kind == "f")
 
 
-def differences(one: Tape, other: Tape, limit: int = 5) -> list[Difference]:
+def differences(one: Tape, other: Tape, limit: int = 5) -> list[TapeDifference]:
     """Where two recordings of one run part; leaves and events may hold other values, nothing else may."""
-    found: list[Difference] = []
+    found: list[TapeDifference] = []
     numbering: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for a, b in zip_longest(_structure(one), _structure(other)):
         if a is None or b is None:
             extra = a if a is not None else b
-            found.append(Difference("length", "one recording goes on where the other ends", _place(extra)))
+            found.append(TapeDifference("length", "one recording goes on where the other ends", _place(extra)))
             return found
         what = _apart(a, b, numbering)
         if what:
-            found.append(Difference(*what, _place(a)))
+            found.append(TapeDifference(*what, _place(a)))
         if what and (what[0] == "operator" or len(found) >= limit):
             return found
     return found

@@ -324,7 +324,7 @@ MOST_ERROR = 2.0**-20
 
 
 @dataclass(slots=True)
-class Asked:
+class DomainQuestion:
     """One interpretation of both runs: the quantities by name, and the conditions on their paths."""
 
     session: StepRecordings
@@ -376,7 +376,7 @@ def _once(texts: list[str], text: str) -> None:
 
 def by_field(session: StepRecordings, made: Verification) -> Decision:
     """The field domain, at the first of `SEEDS` where every value is a number."""
-    asked, decision = Asked(session, made), Decision("field", PROBABLE)
+    asked, decision = DomainQuestion(session, made), Decision("field", PROBABLE)
 
     def ask(snap: Snap | None) -> Equality:
         answer = Equality(DecisionKind.UNKNOWN, "field", reason="not asked")
@@ -391,7 +391,7 @@ def by_field(session: StepRecordings, made: Verification) -> Decision:
 
 def by_real(session: StepRecordings, made: Verification) -> Decision:
     """The real domain: a proof for all values of the leaves on the recorded path."""
-    asked, decision = Asked(session, made), Decision("real", ALL_INPUTS)
+    asked, decision = DomainQuestion(session, made), Decision("real", ALL_INPUTS)
     size = max(size_of(r.tape) for r in (*session.ours, *session.full))
     if size > session.operations:
         words = f"{size} scalar operations, more than the bound of {session.operations} for terms (--operations)"
@@ -407,7 +407,7 @@ def by_real(session: StepRecordings, made: Verification) -> Decision:
     return decision
 
 
-def _proved(decision: Decision, asked: Asked) -> Decision:
+def _proved(decision: Decision, asked: DomainQuestion) -> Decision:
     """Equal normal forms first, then equal ones with constants snapped, then the solver and floats on what is left."""
     given, conditions = asked.make(Reals())
     quantities, decision.missing = dict(asked.quantities), list(asked.missing)
@@ -462,7 +462,7 @@ def _asked_one_by_one(
             decision.unknown.append((quantity, Outcome.UNKNOWN, answer.reason))
 
 
-def _settled(decision: Decision, asked: Asked, ask: Callable[[Snap | None], Equality]) -> Decision:
+def _settled(decision: Decision, asked: DomainQuestion, ask: Callable[[Snap | None], Equality]) -> Decision:
     """Ask, and ask again about what differs with the constants snapped."""
     try:
         first = ask(None)

@@ -275,7 +275,7 @@ class TraceRow:
 
 
 @dataclass(slots=True)
-class Held:
+class HeldGradient:
     """How many micro-batches are in a gradient, and how many of them an optimizer was handed before."""
 
     old: int = 0
@@ -380,7 +380,7 @@ def _ticks(tape: Tape, name: str) -> Iterator[TraceRow]:
     mine = [a for a in acts if name in a.params or not a.params]
     if any(a.kind == "arrive" for a in mine):
         acts = mine
-    held, last = Held(), None
+    held, last = HeldGradient(), None
     for act in acts:
         alike = (act.kind, act.place, act.micro)
         if alike == last and act.kind != "arrive":

@@ -27,11 +27,11 @@ from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
 from gradproof.shadow.domains.marks import (
     POISON,
-    Count,
     CountLedger,
     Marks,
     Rest,
     Symbolic,
+    SymbolicCount,
     Unknown,
     counted,
     expression,
@@ -339,7 +339,7 @@ class LossWindow:
         values = (v for v in self.base[at].values.values() if isinstance(v, Value))
         return max((int(v.parts[1].max(initial=0)) for v in values), default=0)
 
-    def conditions(self, total: Count) -> list[str]:
+    def conditions(self, total: SymbolicCount) -> list[str]:
         """Where the weights are shown: no divisor but the number of valid tokens (or a multiple) needs a word."""
         begin, end = self.span
         found = [d for d, (_, at) in self.ledger.inverted.items() if begin <= at < end] + list(self.domain.inverted)
@@ -362,7 +362,7 @@ def _judged(window: LossWindow) -> tuple[bool | None, str]:
     starts = starts_of(window.tape, seen)
     if len({micro_of(window.tape, start) for start in starts}) < len(starts):
         raise Nothing("several losses in one backward pass")
-    total = Count(0, 0)
+    total = SymbolicCount(0, 0)
     for one in (v for array in valid if array is not None for v in array):
         total = total.plus(one)
     degree, late = 0, set()
@@ -402,7 +402,7 @@ def _factor(window: LossWindow, number: int, start: int) -> tuple[int, int, str]
     return factor, window.degree(stage) + window.degree(arrived), late
 
 
-def _right(share: int, valid: Count) -> bool:
+def _right(share: int, valid: SymbolicCount) -> bool:
     """Whether a weight times the number of valid tokens is 1 for a valid token and 0 for another."""
     if not valid.degree:
         return share == 0 if not valid.residue else _one(share)

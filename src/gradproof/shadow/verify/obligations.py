@@ -42,7 +42,7 @@ PREFIX = {"grad": "grad/", "weights": "param/", "state": "state/", "sync": "para
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class SeenDifference:
     """A difference on the real step: the largest, relative to the full batch's largest number, and the relation."""
 
     size: float
@@ -52,7 +52,7 @@ class Seen:
     where: str
 
 
-def replay(session: StepRecordings, quantity: Quantity) -> Seen | None:
+def replay(session: StepRecordings, quantity: Quantity) -> SeenDifference | None:
     """The difference on the real step at the recorded values, else at the moved ones; None when there is none."""
     rank = quantity.rank
     if quantity.event == "stated":
@@ -70,13 +70,13 @@ def replay(session: StepRecordings, quantity: Quantity) -> Seen | None:
     return None
 
 
-def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> Seen | None:
+def measured(ours: Recording, full: Recording, quantity: Quantity, where: str) -> SeenDifference | None:
     """Compare the contents of the storages of two recordings; None when they agree within rounding."""
     a, b = (content(r.tape, quantity) for r in (ours, full))
     return _seen(a, b, (ours, full), where)
 
 
-def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], where: str) -> Seen | None:
+def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], where: str) -> SeenDifference | None:
     if a is None or b is None or a.size != b.size:
         return None
     a, b = np.ravel(a), np.ravel(b)
@@ -85,7 +85,7 @@ def _seen(a: Array | None, b: Array | None, recordings: Sequence[Recording], whe
     size = float(np.max(np.abs(a - b), initial=0.0))
     if not np.isfinite(size) or size <= granted(unit, largest, float(np.max(np.abs(a), initial=0.0))):
         return None
-    return Seen(size / largest if largest else float("inf"), scale(a, b), a, b, where)
+    return SeenDifference(size / largest if largest else float("inf"), scale(a, b), a, b, where)
 
 
 def content(tape: Tape, quantity: Quantity) -> Array | None:
@@ -119,14 +119,14 @@ def _loss(tape: Tape, quantity: Quantity) -> Array | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Reported:
+class ReportedLosses:
     """What the numbers that a function returns say of GA-INV-001: an outcome, and in words why."""
 
     outcome: Outcome
     words: str
 
 
-def reported(session: StepRecordings) -> Reported | None:
+def reported(session: StepRecordings) -> ReportedLosses | None:
     """The returned numbers that no domain compares against the full batch's; None where there are none.
 
     Floating-point tensors are compared by the domains where the full batch returns as many.
@@ -147,14 +147,14 @@ def returns_nothing(session: StepRecordings) -> bool:
     return not any(side for r in (*session.ours[:1], *session.full[:1]) for side in numbers_of(r.tape))
 
 
-def _reported(session: StepRecordings, ours: list[float], full: list[float]) -> Reported:
+def _reported(session: StepRecordings, ours: list[float], full: list[float]) -> ReportedLosses:
     unit = max(UNIT[narrowest(r[0].tape)] for r in (session.ours, session.full))
     steps = sum(1 for e in session.full[0].tape.events("step"))
     if len(ours) == session.run.micro_batches != len(full) == steps:
         return _shares(session.run, ours, full, unit)
     if len(ours) != len(full):
         words = f"{len(ours)} numbers are returned, {len(full)} with the full batch: which are losses is not known"
-        return Reported(Outcome.UNKNOWN, words)
+        return ReportedLosses(Outcome.UNKNOWN, words)
     right = _as_roots(session, list(full), unit)
     alike = [close(a, b, unit) for a, b in zip(ours, right, strict=True)]
     for index, (a, b) in enumerate(zip(ours, right, strict=True)):
@@ -163,23 +163,25 @@ def _reported(session: StepRecordings, ours: list[float], full: list[float]) -> 
             whole = a.is_integer() and b.is_integer()
             known = _is_a_loss(session, alike, full, steps, unit) and not whole and _steady(session, unit)
             why = "" if known else "; whether it is a loss is not known"
-            return Reported(Outcome.REFUTED if known else Outcome.UNKNOWN, words + why)
+            return ReportedLosses(Outcome.REFUTED if known else Outcome.UNKNOWN, words + why)
     words = f"equal to the full batch's within rounding, {len(full)} numbers"
     if not _holds_the_mean(session, full, unit):
         more = "none of them goes with the mean loss from window to window, and which number is the loss is not known"
-        return Reported(Outcome.UNKNOWN, f"{words}; {more}")
-    return Reported(Outcome.HOLDS, words)
+        return ReportedLosses(Outcome.UNKNOWN, f"{words}; {more}")
+    return ReportedLosses(Outcome.HOLDS, words)
 
 
-def _shares(run: Run, ours: list[float], full: list[float], unit: float) -> Reported:
+def _shares(run: Run, ours: list[float], full: list[float], unit: float) -> ReportedLosses:
     """One number for each micro-batch: the mean over a window, or the sum of its shares, is the full batch's."""
     sizes = [run.accum_steps] * run.windows + [run.tail] * (run.tail > 0)
     ends = np.cumsum(sizes)
     parts = [np.asarray(ours[end - n : end]) for n, end in zip(sizes, ends, strict=True)]
     for name in ("mean", "sum"):
         if all(close(float(getattr(part, name)()), right, unit) for part, right in zip(parts, full, strict=False)):
-            return Reported(Outcome.HOLDS, f"one a micro-batch; their {name} over each window is the full batch's")
-    return Reported(Outcome.UNKNOWN, "one a micro-batch; neither their mean nor their sum is the full batch's")
+            return ReportedLosses(
+                Outcome.HOLDS, f"one a micro-batch; their {name} over each window is the full batch's"
+            )
+    return ReportedLosses(Outcome.UNKNOWN, "one a micro-batch; neither their mean nor their sum is the full batch's")
 
 
 def granted(unit: float, *sizes: float, least: float = 1e-12) -> float:

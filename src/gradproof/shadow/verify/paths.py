@@ -293,7 +293,7 @@ Tensors = list[Numbers]
 
 
 @dataclass(slots=True)
-class Seen:
+class SeenRead:
     """What was seen of a call: after each optimizer step its parameters, in their order; what it returned.
 
     `steps` is None for a call whose optimizer steps nobody watched.
@@ -323,7 +323,7 @@ def unrecorded(session: StepRecordings, made: Verification) -> Iterator[Precondi
     if call_apart(ours, of_recording(recorded(session.step, session.run, 1)[0]), allowed):
         made.uncovered.append(UNSTEADY)
         return
-    around: list[Seen] = []
+    around: list[SeenRead] = []
     for seen in _around(session):
         around.append(seen)
         found = _found(calls, ours, allowed, around)
@@ -334,17 +334,17 @@ def unrecorded(session: StepRecordings, made: Verification) -> Iterator[Precondi
     yield Precondition(Outcome.OPAQUE, reason, _start(session.step), HELP, "unrecorded")
 
 
-def _calls(session: StepRecordings, ours: Seen) -> list[Seen]:
+def _calls(session: StepRecordings, ours: SeenRead) -> list[SeenRead]:
     """The plain calls that can show a difference."""
     watched = [called(session.step, session.run, watched=True)] if ours.steps else []
     return watched + ([called(session.step, session.run, watched=False)] if ours.returned.size else [])
 
 
-def _found(calls: Sequence[Seen], ours: Seen, allowed: float, around: Sequence[Seen] = ()) -> str:
+def _found(calls: Sequence[SeenRead], ours: SeenRead, allowed: float, around: Sequence[SeenRead] = ()) -> str:
     return next((words for call in calls if (words := call_apart(ours, call, allowed, around))), "")
 
 
-def _around(session: StepRecordings) -> Iterator[Seen]:
+def _around(session: StepRecordings) -> Iterator[SeenRead]:
     """The step, recorded at leaves a few units of roundoff away."""
     size = ROUNDOFFS * UNIT[narrowest(session.ours[0].tape)]
     for key in NEIGHBOURS:
@@ -352,20 +352,20 @@ def _around(session: StepRecordings) -> Iterator[Seen]:
         yield of_recording(recorded(session.step, session.run, 1, values)[0])
 
 
-def of_recording(recording: Recording) -> Seen:
+def of_recording(recording: Recording) -> SeenRead:
     """What a recording shows."""
     steps = [
         [_flat([v]) for k, v in e.values.items() if k.startswith("param/")] for e in recording.tape.events("stepped")
     ]
     losses = [v for e in recording.tape.events("loss") for v in e.values.values()]
-    return Seen(steps, _flat([*losses, np.asarray(recording.tape.returned)]), recording.error)
+    return SeenRead(steps, _flat([*losses, np.asarray(recording.tape.returned)]), recording.error)
 
 
-def called(step: Step, run: Run, watched: bool) -> Seen:
+def called(step: Step, run: Run, watched: bool) -> SeenRead:
     """What a plain call shows: its optimizer steps only if it is `watched`. The function's own error is kept."""
     seed(run.seed)
     steps: list[Tensors] = []
-    seen = Seen(steps if watched else None)
+    seen = SeenRead(steps if watched else None)
     inside: list[Optimizer] = []  # a step that calls the step of its base class is one step
 
     def before(optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -388,7 +388,7 @@ def called(step: Step, run: Run, watched: bool) -> Seen:
     return seen
 
 
-def call_apart(ours: Seen, other: Seen, allowed: float, around: Sequence[Seen] = ()) -> str:
+def call_apart(ours: SeenRead, other: SeenRead, allowed: float, around: Sequence[SeenRead] = ()) -> str:
     """How a call differs from the recorded one, in words; empty when it does not, or not more than `around` does."""
     if other.error != ours.error:
         return f"it raises {other.error}"

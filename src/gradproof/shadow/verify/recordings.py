@@ -33,8 +33,8 @@ from gradproof.shadow.request import function_of
 from gradproof.shadow.streams import Array, Injection, Key, renamings, streams
 from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Location, Ref, Source, Tape
 from gradproof.shadow.verify.compare import (
-    Difference,
     ReadWindow,
+    TapeDifference,
     contents_apart,
     differences,
     moved,
@@ -386,7 +386,7 @@ def _training(op: str, args: tuple[object, ...]) -> bool:
     return bool(flags and flags[0]) and "no_training" not in op
 
 
-def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[Difference]:
+def apart(one: Sequence[Recording], other: Sequence[Recording]) -> list[TapeDifference]:
     """Where two recordings of one run part, over all ranks."""
     return [d for a, b in zip(one, other, strict=True) for d in differences(a.tape, b.tape)]
 
@@ -410,7 +410,7 @@ def past_the_recorder(session: StepRecordings) -> Iterator[Precondition]:
         yield Precondition(Outcome.OPAQUE, reason, place, "make the branch depend on fewer numbers", "flow-untested")
 
 
-def flowed(found: Difference) -> Precondition:
+def flowed(found: TapeDifference) -> Precondition:
     """A value that left the tape and came back."""
     help = "keep the value in torch: what passes through NumPy or Python numbers cannot be followed"
     return Precondition(Outcome.OPAQUE, f"a value flowed past the recorder; {found.what}", found.place, help, "flowed")

@@ -19,7 +19,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.streams import Array, Streams, streams
 from gradproof.shadow.tape import Const, Entry, Tape
 from gradproof.shadow.verify.recordings import StepRecordings, recorded
-from gradproof.shadow.verify.token_weights import FACTORS, Counts, alike
+from gradproof.shadow.verify.token_weights import FACTORS, TokenCounts, alike
 
 MOST = 2
 """Orders that are recorded at most."""
@@ -33,7 +33,7 @@ class Labels:
 
     valid: Array
 
-    def counts(self, run: Run, order: Array) -> list[Counts]:
+    def counts(self, run: Run, order: Array) -> list[TokenCounts]:
         """Counts of every window, with the samples in some order."""
         found, begin, size = [], 0, run.micro_batch_size
         for length in [run.accum_steps] * run.windows + [run.tail] * (run.tail > 0):
@@ -42,7 +42,7 @@ class Labels:
             each = [[int(r.sum()) for r in rows], [int(r.size) for r in rows], [len(r) for r in rows]]
             first = tuple(int(r[:, 0].sum()) for r in rows)
             valid, tokens, samples = (tuple(c) for c in each)
-            found.append(Counts((valid,), (tokens,), (samples,), (first,), run.accum_steps))
+            found.append(TokenCounts((valid,), (tokens,), (samples,), (first,), run.accum_steps))
         return found
 
 
@@ -109,7 +109,7 @@ def chosen(labels: Labels, run: Run) -> list[Array]:
     return picked
 
 
-def like_right(vectors: Sequence[Counts]) -> list[str]:
+def like_right(vectors: Sequence[TokenCounts]) -> list[str]:
     """The wrong rules that no vector tells from the right one."""
     return [b if a == "right" else a for a, b in alike(vectors) if "right" in (a, b)]
 
@@ -142,7 +142,7 @@ def left_behind(session: StepRecordings, other: StepRecordings) -> bool:
     return before == after and any({n, round(1 / n)} & (known - plain) for n in before)
 
 
-def _counts(one: Counts) -> list[int]:
+def _counts(one: TokenCounts) -> list[int]:
     return [*(n for rank in one.valid for n in rank), sum(map(sum, one.valid))]
 
 

@@ -192,7 +192,7 @@ class Settled:
             return
         yield from compared if tensors else self._group(decision, ("loss",), "GA-INV-001")
 
-    def _reported(self, said: obligations.Reported, decision: Decision) -> Result:
+    def _reported(self, said: obligations.ReportedLosses, decision: Decision) -> Result:
         tape = self.session.ours[0].tape
         known = (*decision.apart, *(u[0] for u in decision.unknown if u[0]), *decision.equal)
         named = next((q.name for q in known if q.group == q.event == "loss"), None)

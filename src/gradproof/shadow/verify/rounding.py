@@ -17,7 +17,7 @@ import numpy as np
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Array, Beyond, Value
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow, Observation
-from gradproof.shadow.domains.rounding import Key, Radius, Ranges, Rounding
+from gradproof.shadow.domains.rounding import Key, Radius, Ranges, RoundingDomain
 from gradproof.shadow.domains.rounding_kernels import ASSUMED, table
 from gradproof.shadow.ops.table import OperatorRow
 from gradproof.shadow.request import RANGE
@@ -45,11 +45,11 @@ class RoundingOptions:
     wide: bool = False
     scale: float = 1.0
 
-    def domain(self, ranges: Ranges | None = None, silent: frozenset[Key] = frozenset()) -> Rounding:
+    def domain(self, ranges: Ranges | None = None, silent: frozenset[Key] = frozenset()) -> RoundingDomain:
         """A fresh domain."""
         chosen = self.ranges if ranges is None else ranges
         options = {"flush": self.flush, "tf32": self.tf32, "wide": self.wide}
-        return Rounding(chosen, **options, silent=silent, scale=self.scale)
+        return RoundingDomain(chosen, **options, silent=silent, scale=self.scale)
 
 
 def report(
@@ -117,7 +117,7 @@ def only(tape: Tape, kind: str, prefix: str) -> Tape:
     return Tape(items=items, params=tape.params)
 
 
-def _read(tape: Tape, domain: Rounding, rows: Mapping[str, OperatorRow]) -> list[Observation]:
+def _read(tape: Tape, domain: RoundingDomain, rows: Mapping[str, OperatorRow]) -> list[Observation]:
     return Interpreter(domain, rows).run(tape).observations
 
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Interpreter, Observation, read_ranks
-from gradproof.shadow.domains.weight import PRIME, Seen, Weight, inverse, rational
+from gradproof.shadow.domains.weight import PRIME, SeenLoss, Weight, inverse, rational
 from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.table import TABLE, OperatorRow, Ops, Rule
 from gradproof.shadow.tape import Event, Item, Tape
@@ -29,7 +29,7 @@ from gradproof.shadow.tape import Event, Item, Tape
 
 # -- Rules by which training loops weigh tokens, right and wrong, and counts of tokens that tell them apart.
 @dataclass(frozen=True, slots=True)
-class Counts:
+class TokenCounts:
     """One window. `valid[r][k]`: tokens with a loss in micro-batch k of rank r; `tokens` with the padding.
 
     `samples` likewise; `first`: valid labels in column 0, which a causal shift removes; `planned`: micro-batches of a
@@ -54,7 +54,7 @@ class Counts:
 
 FACTORS = frozenset(("mul", "div", "_foreach_mul", "_foreach_div"))
 Weighing = list[list[Fraction]]
-TokenRule = Callable[[Counts, int, int], Fraction]
+TokenRule = Callable[[TokenCounts, int, int], Fraction]
 
 
 def _f(over: int, under: int) -> Fraction:
@@ -86,13 +86,13 @@ RULES: dict[str, TokenRule] = {
 """The weight of one valid token of micro-batch k on rank r, by rule."""
 
 
-def weighing(rule: str, counts: Counts) -> Weighing:
+def weighing(rule: str, counts: TokenCounts) -> Weighing:
     """Weights by rank and micro-batch. Raises KeyError for a rule that is not in `RULES`."""
     made = RULES[rule]
     return [[made(counts, r, k) for k in range(len(row))] for r, row in enumerate(counts.valid)]
 
 
-def alike(vectors: Sequence[Counts]) -> list[tuple[str, str]]:
+def alike(vectors: Sequence[TokenCounts]) -> list[tuple[str, str]]:
     """Pairs of rules that no vector tells apart."""
     seen = {name: [weighing(name, counts) for counts in vectors] for name in RULES}
     names = sorted(seen)
@@ -230,7 +230,7 @@ def trimmed(tape: Tape) -> Tape:
 
 def _run(
     tapes: Sequence[Tape], rows: Mapping[str, OperatorRow], markers: Mapping[tuple[int, int], int], seed: int
-) -> list[tuple[list[Observation], list[Seen]]]:
+) -> list[tuple[list[Observation], list[SeenLoss]]]:
     """Every rank's events and losses, with some losses, by rank and number, marked."""
     each = [{i: m for (r, i), m in markers.items() if r == rank} for rank in range(len(tapes))]
     domain = Weight(each[0], seed, each[1:])
@@ -260,7 +260,7 @@ def sums(total: Move, parts: Sequence[Move]) -> list[bool]:
     ]
 
 
-def starts_of(tape: Tape, seen: Sequence[Seen]) -> list[int]:
+def starts_of(tape: Tape, seen: Sequence[SeenLoss]) -> list[int]:
     """Place on the tape of each loss's gradient."""
     where = {id(item): index for index, item in enumerate(tape.items)}
     return [where[id(one.entry)] for one in seen]
@@ -271,7 +271,7 @@ def _loss(
     base: Sequence[Observation],
     move: Sequence[Move],
     linear: Sequence[bool],
-    seen: Seen,
+    seen: SeenLoss,
     start: int,
     window: int,
 ) -> Loss:
