@@ -99,7 +99,7 @@ def test_windows_in_another_order_are_refuted() -> None:
 
 def test_a_decorated_function_is_found_by_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
-    monkeypatch.setattr(session, "record_ranks", lambda file, name, *_: asked.extend((file, name)) or [])
+    monkeypatch.setattr(session, "each_rank", lambda _, jobs, *__: asked.extend(jobs[0][:2]) or [])
 
     @functools.wraps(hidden.one_line_draws)
     def outer(run: Any) -> None:
