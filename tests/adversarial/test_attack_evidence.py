@@ -243,10 +243,10 @@ FORGERIES: dict[str, tuple[Callable[[Data], Any], str]] = {
         "its strategy is exhaustive, and its reach is all inputs",
     ),
     "no reach": (lambda d: d["finding"].update(reach=None), "states no reach"),
-    "no files": (lambda d: d["claim"].update(files={}, modules={}), "lists no file of its harness"),
+    "no files": (lambda d: d["claim"].update(files={}, modules={}), "list no file of its harness"),
     "no engine": (
         lambda d: d["claim"].update(files={k: v for k, v in d["claim"]["files"].items() if k[:3] != "gp:"}),
-        "lists no file of the engine",
+        "list no file of the engine",
     ),
     "fewer mutants": (lambda d: d["check"].update(mutants=[]), "the claim changed: mutants"),
     "a smaller bound": (lambda d: d["check"]["bounds"][0].update(value=1), "the claim changed: bounds"),

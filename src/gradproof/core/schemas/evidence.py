@@ -174,7 +174,7 @@ class LemmaRow(OpenMapping):
         return self
 
 
-class CertificateRow(OpenMapping):
+class AcceptedBound(OpenMapping):
     """A bound that a checker accepted."""
 
     clause: str
@@ -201,7 +201,7 @@ class Stats(OpenMapping):
     solver: str = ""
     solvers: list[ReplyRow] = Field(default_factory=list)
     lemmas: list[LemmaRow] = Field(default_factory=list)
-    certificates: list[CertificateRow] = Field(default_factory=list)
+    certificates: list[AcceptedBound] = Field(default_factory=list)
     exhaustion: list[Exhaustion] = Field(default_factory=list)
     rounded: list[Rounded] = Field(default_factory=list)
 
