@@ -51,6 +51,7 @@ FORMATS = ("text", "json", "md")
     "--operations", type=int, default=150_000, show_default=True,
     help="Scalar operations of a run up to which terms and token weights are made.",
 )  # fmt: skip
+@click.option("--fake", is_flag=True, help="Without numbers, over whole tensors: a model of any size.")
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(
     "--time-limit",

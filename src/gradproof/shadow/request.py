@@ -39,7 +39,8 @@ class Request:
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `ranges` are the numbers for which rounding is bounded, by kind (data, param, buffer) or name of a
     parameter, as in `RANGE`. `operations` are the scalar operations of a tape up to which terms and token weights are
-    made. Raises GradproofError GP406 for a value out of range.
+    made. `fake`: tensors have no numbers, and whole tensors are followed, so that a model of any size fits. Raises
+    GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -54,6 +55,7 @@ class Request:
     optimizer: str | None = None
     ranges: tuple[str, ...] = ()
     operations: int = 150_000
+    fake: bool = False
 
     def __post_init__(self) -> None:
         for name, least in LEAST.items():
@@ -76,8 +78,17 @@ class Request:
         for text in self.ranges:
             if not isinstance(text, str) or not RANGE.fullmatch(text):
                 raise _refused("range", text, "NAME=0.1, NAME=5% or NAME=max:2, of data, param, buffer or a parameter")
+        if self.fake:
+            self._numberless()
         if self.ranges and "rounding" not in self.domains:
             raise _refused("range", ", ".join(self.ranges), "--domain rounding beside it, which alone reads ranges")
+
+    def _numberless(self) -> None:
+        """Raises GradproofError GP406 where a run without numbers was asked for what needs them."""
+        asked = {"ranks": self.ranks != 1, "device": self.device != "cpu", "domain": self.domains != USUAL}
+        for name, given in {**asked, "range": bool(self.ranges)}.items():
+            if given:
+                raise _refused(name, getattr(self, name, self.ranges), "no such option beside --fake")
 
     def options(self) -> dict[str, Any]:
         """Keyword arguments of `verify.check`; `optimizer` and `ranks` are among them only where they say something."""
@@ -86,6 +97,8 @@ class Request:
             del given["optimizer"]
         if not self.ranges:
             del given["ranges"]
+        if not self.fake:
+            del given["fake"]
         if self.ranks == LEAST["ranks"]:
             del given["ranks"]
         return given

@@ -1,0 +1,476 @@
+"""Operators whose values are worked out and not named: sums, scalings, copies, fills, views, losses and draws.
+
+Each rule takes the interpreter and a call and gives the values of the results. A rule that meets a form that it does
+not know gives None, and the operator is judged by its law, or as opaque.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+import torch
+
+from gradproof.shadow.whole.laws import (
+    LETTERS,
+    Call,
+    Interpreter,
+    Law,
+    Letters,
+    fixed,
+    pointwise,
+    reduced_axes,
+    summed,
+)
+from gradproof.shadow.whole.terms import Shape, exact, plus
+from gradproof.shadow.whole.values import NOUGHT, Value, shared
+
+Rule = Callable[[Interpreter, Call], "list[Value] | None"]
+RULES: dict[str, Rule] = {}
+"""Operator (without the namespace and the underscore of a form in place) to rule."""
+
+FIRST = Law(pointwise, linear=(0,), uniform=True)
+BOTH = Law(pointwise, linear=(0, 1), uniform=True)
+SUM = Law(summed, linear=(0,))
+
+
+def rule(*names: str) -> Callable[[Rule], Rule]:
+    """Enter a rule into the table."""
+
+    def put(function: Rule) -> Rule:
+        for name in names:
+            RULES[name] = function
+        return function
+
+    return put
+
+
+def number(x: Interpreter, value: Value) -> Fraction | None:
+    """The rational that a value holds everywhere, or None."""
+    if not value.shared or not x.constant(value.parts[0]):
+        return None
+    return value.parts[0].get(x.terms.one, Fraction(0))
+
+
+def only(call: Call, at: int, name: str = "") -> Call:
+    """The same call with one of its tensors."""
+    return replace(
+        call, name=name or call.name, tensors=[call.tensors[at]], values=[call.values[at]], shapes=[call.shapes[at]]
+    )
+
+
+# -- Sums and products.
+
+
+@rule("add", "sub", "rsub")
+def add(x: Interpreter, call: Call) -> list[Value] | None:
+    """A combination of two tensors, or of a tensor and a number."""
+    alpha = exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
+    if not call.floating() or alpha is None or len(call.args) < 2:
+        return None
+    operands: list[tuple[Value, Shape]] = []
+    at = 0
+    for arg in call.args[:2]:
+        if isinstance(arg, torch.Tensor):
+            operands.append((call.values[at], call.shapes[at]))
+            at += 1
+        else:
+            plain = exact(arg)
+            if plain is None:
+                return None
+            operands.append((x.ones(plain), ()))
+    first, second = (operands[1], operands[0]) if call.name == "rsub" else operands
+    by = alpha if call.name == "add" else -alpha
+    return [combined(x, call, first, second, by)]
+
+
+def combined(
+    x: Interpreter, call: Call, first: tuple[Value, Shape], second: tuple[Value, Shape], by: Fraction
+) -> Value:
+    """first + by * second, both broadcast to the shape of the result."""
+    out = call.out_shape()
+    left, right = (x.expand(value, shape, out) for value, shape in (first, second))
+    if left.shared and right.shared:
+        return shared(plus(left.parts[0], right.parts[0], by))
+    lead = right if left.shared else left
+    parts = [x.split_like(value, out, lead) for value in (left, right)]
+    if any(not v.shared and (v.axis, len(v.parts)) != (lead.axis, len(lead.parts)) for v in (left, right)):
+        call.coupled.append(0)
+    return x.along(lead.axis, lead.rows, [plus(a, b, by) for a, b in zip(*parts, strict=True)], out)
+
+
+@rule("mul", "div", "true_divide")
+def mul(x: Interpreter, call: Call) -> list[Value] | None:
+    """A product; with a number, and with a tensor that holds one number, it is a scaling."""
+    if not call.floating() or call.kwargs.get("rounding_mode") or len(call.args) < 2:
+        return None
+    divides = call.name != "mul"
+    out = call.out_shape()
+    plain = [exact(arg) for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
+    if plain:
+        by = plain[0]
+        if by is None or not isinstance(call.args[0], torch.Tensor) or (divides and not by):
+            return None
+        return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / by if divides else by)]
+    held = [number(x, value) for value in call.values]
+    if held[1] is not None and (held[1] or not divides):
+        return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / held[1] if divides else held[1])]
+    if held[0] is not None and not divides:
+        return [x.expand(call.values[1], call.shapes[1], out).scaled(held[0])]
+    if divides:
+        return x.apply(FIRST, replace(call, attributes=()))
+    return x.apply(BOTH, _ordered(x, replace(call, attributes=())))
+
+
+def _ordered(x: Interpreter, call: Call) -> Call:
+    """The factors of a product in one order, whichever way round they were written: the wider first."""
+    keys = [(-len(s), min((min(p, default=0) for p in v.parts), default=0)) for v, s in zip(call.values, call.shapes, strict=True)]
+    if keys[0] <= keys[1]:
+        return call
+    return replace(call, tensors=call.tensors[::-1], values=call.values[::-1], shapes=call.shapes[::-1])
+
+
+@rule("neg")
+def neg(x: Interpreter, call: Call) -> list[Value] | None:
+    """The opposite."""
+    return [call.values[0].scaled(Fraction(-1))] if call.floating() else None
+
+
+@rule("where")
+def where(x: Interpreter, call: Call) -> list[Value] | None:
+    """What a mask chooses of one tensor, and what it leaves of the other: linear in each."""
+    if len(call.tensors) != 3 or not call.floating():
+        return None
+    chosen = []
+    for at, name in ((1, "where_true"), (2, "where_false")):
+        part = replace(
+            call, name=name, attributes=(), tensors=[call.tensors[0], call.tensors[at]],
+            values=[call.values[0], call.values[at]], shapes=[call.shapes[0], call.shapes[at]],
+        )  # fmt: skip
+        chosen.append(x.apply(Law(pointwise, linear=(1,)), part)[0])
+    out = call.out_shape()
+    return [combined(x, call, (chosen[0], out), (chosen[1], out), Fraction(1))]
+
+
+@rule("masked_fill")
+def masked_fill(x: Interpreter, call: Call) -> list[Value] | None:
+    """Zeros where a mask says so: linear in the rest."""
+    value = exact(call.args[2]) if len(call.tensors) == 2 else number(x, call.values[2])
+    if value != 0 or not call.floating():
+        return None
+    part = replace(
+        call, name="where_false", attributes=(), tensors=call.tensors[1::-1], values=call.values[1::-1],
+        shapes=call.shapes[1::-1],
+    )  # fmt: skip
+    return x.apply(Law(pointwise, linear=(1,)), part)
+
+
+@rule("addmm", "baddbmm", "addmv")
+def addmm(x: Interpreter, call: Call) -> list[Value] | None:
+    """beta * bias + alpha * a product."""
+    beta, alpha = exact(call.kwargs.get("beta", 1)), exact(call.kwargs.get("alpha", 1))
+    if beta is None or alpha is None:
+        return None
+    letters = {"addmm": ("ik", "kj", "->ij"), "baddbmm": ("bik", "bkj", "->bij"), "addmv": ("ik", "k", "->i")}[call.name]
+    product = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}[call.name]
+    inner = replace(
+        call, name=product, attributes=(), tensors=call.tensors[1:], values=call.values[1:], shapes=call.shapes[1:]
+    )
+    made = x.apply(Law(fixed(*letters), linear=(0, 1)), inner)[0].scaled(alpha)
+    call.coupled.extend(inner.coupled)
+    out = call.out_shape()
+    return [combined(x, call, (made, out), (call.values[0], call.shapes[0]), beta)]
+
+
+@rule("sum", "mean")
+def total(x: Interpreter, call: Call) -> list[Value] | None:
+    """A sum over axes; a mean is a sum times a rational."""
+    if not call.floating() or not call.tensors[0].is_floating_point():
+        return None
+    dims = sorted(reduced_axes(call))
+    held = number(x, call.values[0])
+    count = prod(call.shapes[0][i] for i in dims)
+    if not count:
+        return None
+    by = Fraction(1, count) if call.name == "mean" else Fraction(1)
+    if held is not None:
+        return [x.ones(held * count * by)]
+    kept = len(call.out_shape()) == len(call.shapes[0])
+    inner = replace(call, name="sum", attributes=(tuple(dims), kept))
+    made = x.apply(SUM, inner)[0].scaled(by)
+    call.coupled.extend(inner.coupled)
+    return [made]
+
+
+# -- Copies, casts and fills.
+
+
+@rule("clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "_conj", "resolve_conj", "detach_copy")
+def same(x: Interpreter, call: Call) -> list[Value] | None:
+    """The same numbers."""
+    return [call.values[0]]
+
+
+@rule("_to_copy", "to", "copy", "type_as")
+def cast(x: Interpreter, call: Call) -> list[Value] | None:
+    """A copy: over the reals, a cast between floating-point types changes nothing; others are functions."""
+    at = 1 if call.name == "copy" and len(call.tensors) > 1 else 0
+    source = call.tensors[at]
+    value = x.expand(call.values[at], call.shapes[at], call.out_shape())
+    made = call.out[0]
+    assert made is not None
+    if (source.is_floating_point() and made.is_floating_point()) or source.dtype == made.dtype or made.is_complex():
+        return None if made.is_complex() else [value]
+    if made.is_floating_point() or number(x, value) is not None and source.dtype is torch.bool:
+        return [value]
+    law = Law(pointwise, uniform=True)
+    return x.apply(law, replace(only(call, at, "cast"), values=[value], shapes=[call.out_shape()], attributes=(str(made.dtype),)))
+
+
+FILLS = {
+    "zeros": 0, "zeros_like": 0, "new_zeros": 0, "zero": 0, "ones": 1, "ones_like": 1, "new_ones": 1,
+}  # fmt: skip
+FILLED = {"full": 1, "full_like": 1, "new_full": 2, "fill": 1, "scalar_tensor": 0}
+"""Where the number stands among the arguments."""
+
+
+@rule(*FILLS, *FILLED)
+def fill(x: Interpreter, call: Call) -> list[Value] | None:
+    """One number everywhere."""
+    found: Any = FILLS.get(call.name)
+    if found is None:
+        found = call.args[FILLED[call.name]] if len(call.args) > FILLED[call.name] else call.kwargs.get("fill_value")
+    if isinstance(found, torch.Tensor):
+        return [x.expand(call.values[-1], call.shapes[-1], call.out_shape())]
+    plain = Fraction(int(found)) if isinstance(found, bool) else exact(found)
+    if plain is None:
+        return [shared(x.terms.of(x.terms.make("number", (str(found),), (), None)))]
+    return [x.ones(plain)]
+
+
+@rule("arange")
+def arange(x: Interpreter, call: Call) -> list[Value] | None:
+    """Consecutive numbers, which a slice keeps."""
+    numbers = [exact(arg) for arg in call.args]
+    made = call.out_shape()
+    if not numbers or any(n is None for n in numbers):
+        return None
+    start = numbers[0] if len(numbers) > 1 else Fraction(0)
+    step = numbers[2] if len(numbers) > 2 else Fraction(1)
+    return [shared(x.terms.of(x.terms.make("range", (start, step), (), made)))]
+
+
+# -- Views and joins.
+
+
+@rule("view", "reshape", "_unsafe_view", "_reshape_alias", "flatten", "view_as")
+def view(x: Interpreter, call: Call) -> list[Value] | None:
+    """The same elements in another shape."""
+    if call.args[1:] and isinstance(call.args[1], torch.dtype):
+        return None
+    return [x.reshape(call.values[0], call.shapes[0], call.out_shape())]
+
+
+@rule("unsqueeze")
+def unsqueeze(x: Interpreter, call: Call) -> list[Value] | None:
+    """A new axis of one row."""
+    at = call.argument(1, "dim") % (len(call.shapes[0]) + 1)
+    axis = call.values[0].axis
+    moved = None if call.values[0].shared else axis + (axis >= at)
+    return [x.reshape(call.values[0], call.shapes[0], call.out_shape(), moved)]
+
+
+@rule("squeeze")
+def squeeze(x: Interpreter, call: Call) -> list[Value] | None:
+    """Axes of one row are left out. Parts along such an axis become one."""
+    value, shape, out = call.values[0], call.shapes[0], call.out_shape()
+    rank = len(shape)
+    asked = call.argument(1, "dim")
+    dims = range(rank) if asked is None else [d % rank for d in (asked if isinstance(asked, list | tuple) else [asked])] if rank else []
+    gone = {d for d in dims if shape[d] == 1}
+    if value.shared or value.axis in gone:
+        return [x.reshape(shared(x.whole(value, shape)), shape, out)]
+    return [x.reshape(value, shape, out, value.axis - sum(d < value.axis for d in gone))]
+
+
+@rule("t", "transpose", "permute", "numpy_T", "swapaxes")
+def permute(x: Interpreter, call: Call) -> list[Value] | None:
+    """The axes in another order."""
+    rank = len(call.shapes[0])
+    order = list(range(rank))
+    if call.name == "permute":
+        order = [d % rank for d in call.args[1]]
+    elif call.name == "t":
+        order = order[::-1]
+    elif rank:
+        a, b = call.args[1] % rank, call.args[2] % rank
+        order[a], order[b] = b, a
+    return [x.permute(call.values[0], call.shapes[0], order)]
+
+
+@rule("expand", "expand_as", "broadcast_to")
+def expand(x: Interpreter, call: Call) -> list[Value] | None:
+    """A broadcast."""
+    return [x.expand(call.values[0], call.shapes[0], call.out_shape())]
+
+
+@rule("slice", "narrow")
+def cut(x: Interpreter, call: Call) -> list[Value] | None:
+    """Rows of an axis."""
+    shape = call.shapes[0]
+    axis = call.argument(1, "dim", 0) % len(shape)
+    start = call.argument(2, "start", 0) or 0
+    step = 1 if call.name == "narrow" else call.argument(4, "step", 1)
+    start = min(max(start + shape[axis] if start < 0 else start, 0), shape[axis])
+    return [x.cut(call.values[0], shape, axis, start, call.out_shape()[axis], step)]
+
+
+@rule("select")
+def select(x: Interpreter, call: Call) -> list[Value] | None:
+    """One row."""
+    shape = call.shapes[0]
+    axis = call.args[1] % len(shape)
+    return [x.select(call.values[0], shape, axis, call.args[2] % shape[axis])]
+
+
+@rule("split", "split_with_sizes", "chunk", "unbind", "tensor_split", "unsafe_split")
+def split(x: Interpreter, call: Call) -> list[Value] | None:
+    """Rows of an axis, one piece after the other."""
+    shape = call.shapes[0]
+    name = "dim"
+    axis = call.argument(call.arguments.index(name), name, 0) % len(shape)
+    if call.name == "unbind":
+        return [x.select(call.values[0], shape, axis, i) for i in range(len(call.out))]
+    made, start = [], 0
+    for at in range(len(call.out)):
+        count = call.out_shape(at)[axis]
+        made.append(x.cut(call.values[0], shape, axis, start, count))
+        start += count
+    return made
+
+
+@rule("cat", "stack")
+def cat(x: Interpreter, call: Call) -> list[Value] | None:
+    """Tensors side by side."""
+    out = call.out_shape()
+    axis = (call.args[1] if len(call.args) > 1 else call.kwargs.get("dim", 0)) % len(out)
+    values, shapes = call.values, call.shapes
+    if call.name == "stack":
+        wide = [(*s[:axis], 1, *s[axis:]) for s in shapes]
+        values = [
+            x.reshape(v, s, w, None if v.shared else v.axis + (v.axis >= axis))
+            for v, s, w in zip(values, shapes, wide, strict=True)
+        ]
+        shapes = wide
+    if all(prod(s) == 0 for s in shapes):
+        return [NOUGHT]
+    return [x.join(values, shapes, axis, out)]
+
+
+# -- Losses.
+
+
+def elements(call: Call, at: int) -> int:
+    """The elements of a tensor argument."""
+    return prod(call.shapes[at])
+
+
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
+def loss(x: Interpreter, call: Call) -> list[Value] | None:
+    """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
+    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
+    if len(call.tensors) != 2 or call.shapes[0] != call.shapes[1] or not elements(call, 0):
+        return None
+    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
+    if reduction == 0:
+        return x.apply(Law(pointwise), replace(call, attributes=rest))
+    whole = LETTERS[: len(call.shapes[0])]
+    letters: Letters = ([whole, whole], [""])
+    made = x.apply(Law(lambda _: letters), replace(call, attributes=("total", *rest)))
+    return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
+
+
+@rule(
+    "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "soft_margin_loss_backward",
+    "binary_cross_entropy_backward",
+)  # fmt: skip
+def loss_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of such a loss, linear in what comes from above."""
+    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
+    if not elements(call, 1):
+        return None
+    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
+    made = x.apply(FIRST, replace(call, attributes=rest))
+    return [made[0].scaled(Fraction(1, elements(call, 1)) if reduction == 1 else Fraction(1))]
+
+
+def labels(scores: Shape) -> tuple[str, str]:
+    """Letters of the scores and of the labels of a negative log-likelihood."""
+    return ("aC", "a") if len(scores) == 2 else ("C", "")
+
+
+@rule("nll_loss_forward")
+def nll(x: Interpreter, call: Call) -> list[Value] | None:
+    """The loss and the weight by which it was divided, where every label is known to count."""
+    reduction, ignored = call.args[3], call.args[4]
+    rows = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else 0
+    if not rows or len(call.shapes[0]) > 2:
+        return None
+    scores, own = labels(call.shapes[0])
+    if reduction == 0:
+        made = x.apply(Law(lambda _: ([scores, own], [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
+        return [made[0], x.ones(Fraction(rows))]
+    one = replace(call, out=call.out[:1], attributes=(2, ignored))
+    made = x.apply(Law(lambda _: ([scores, own], [""]), linear=(0,)), one)
+    by = Fraction(1, rows) if reduction == 1 else Fraction(1)
+    return [made[0].scaled(by), x.ones(Fraction(rows))]
+
+
+@rule("nll_loss_backward")
+def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """Its gradient, linear in what comes from above; the scores give a shape alone."""
+    reduction, ignored = call.args[4], call.args[5]
+    rows = x.counting(call.values[2], call.shapes[2], ignored) if len(call.tensors) == 4 else 0
+    if not rows or len(call.shapes[1]) > 2:
+        return None
+    scores, own = labels(call.shapes[1])
+    above = own if reduction == 0 else ""
+    part = replace(
+        call, attributes=(reduction == 0, ignored, call.shapes[1][-1]), tensors=[call.tensors[0], call.tensors[2]],
+        values=[call.values[0], call.values[2]], shapes=[call.shapes[0], call.shapes[2]],
+    )  # fmt: skip
+    made = x.apply(Law(lambda _: ([above, own], [scores]), linear=(0,)), part)
+    return [made[0].scaled(Fraction(1, rows) if reduction == 1 else Fraction(1))]
+
+
+@rule("embedding_dense_backward")
+def embedding_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """A sum over the looked-up rows, unless it is divided by how often each occurs."""
+    if call.args[4]:
+        return None
+    own = LETTERS[: len(call.shapes[1])]
+    return x.apply(Law(lambda _: ([own + "Z", own], ["YZ"]), linear=(0,)), call)
+
+
+@rule("slice_backward", "select_backward")
+def put_back(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of a view: zeros around it."""
+    sizes = call.args[1]
+    axis = call.args[2] % len(sizes)
+    out = "".join(x_.upper() if i == axis else x_ for i, x_ in enumerate(LETTERS[: len(sizes)]))
+    own = out if call.name == "slice_backward" else out[:axis] + out[axis + 1 :]
+    call = replace(call, attributes=(axis, sizes[axis], *call.args[3:]))
+    return x.apply(Law(lambda _: ([own], [out]), linear=(0,)), call)
+
+
+@rule("constant_pad_nd")
+def pad(x: Interpreter, call: Call) -> list[Value] | None:
+    """Zeros around a tensor."""
+    value = call.args[2] if len(call.args) > 2 else 0
+    rank, widths = len(call.shapes[0]), call.args[1]
+    touched = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
+    own = "".join(x_.upper() if i in touched else x_ for i, x_ in enumerate(LETTERS[:rank]))
+    return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)

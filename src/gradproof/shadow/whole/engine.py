@@ -1,0 +1,460 @@
+"""Runs a training function on tensors without numbers and follows what each tensor is made of.
+
+Every operator passes `__torch_dispatch__`: a fake tensor gives its shape, the laws give its value. There are no numbers
+to read, so nothing can reach a tensor but through an operator: NumPy, pickle and `.item()` fail, and the line is kept.
+The first axis of a data tensor that has as many rows as a micro-batch, or as all samples, is the axis of samples; rows
+of one line of code are numbered in the order in which they are made. What that calls a sample is a name for rows of
+arbitrary numbers: a wrong guess can cost a proof and cannot make a false one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
+from gradproof.shadow.whole.arithmetic import BOTH, RULES, number
+from gradproof.shadow.whole.laws import Call, Interpreter
+from gradproof.shadow.whole.memory import Memory
+from gradproof.shadow.whole.table import LAWS
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
+from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
+
+NARROW = (torch.float16, torch.bfloat16)
+DEPTH = 100
+GENERATORS = frozenset({
+    "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli",
+    "exponential", "random", "cauchy", "log_normal", "geometric",
+})  # fmt: skip
+"""Random operators whose result depends on no tensor, but for its shape."""
+NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
+
+
+class NoNumbers(RuntimeError):
+    """The function reads a number of a tensor; in a run without numbers there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """What an optimizer was handed for one parameter. `count`: micro-batches whose samples are in it."""
+
+    name: str
+    value: Combination
+    shape: Shape
+    dtype: torch.dtype
+
+
+@dataclass(slots=True)
+class Update:
+    """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
+
+    `leaves`: the parameters that the gradients were computed at, and that the step replaced.
+    """
+
+    place: Location
+    gradients: dict[str, Gradient]
+    after: dict[str, int] = field(default_factory=dict)
+    leaves: set[int] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Flow:
+    """What one run showed."""
+
+    updates: list[Update] = field(default_factory=list)
+    reads: list[tuple[Location, str]] = field(default_factory=list)
+    lost: list[tuple[Location, str]] = field(default_factory=list)
+    coupled: dict[str, Location] = field(default_factory=dict)
+    narrow: list[tuple[Location, str, bool]] = field(default_factory=list)
+    opaque: Counter[str] = field(default_factory=Counter)
+    laws: Counter[str] = field(default_factory=Counter)
+    sources: dict[str, int] = field(default_factory=dict)
+    operators: int = 0
+    optimizers: int = 1
+    parameters: int = 0
+
+
+class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Follows values through the operators of a function that runs under `fake`.
+
+    `rows`: samples of a micro-batch; `samples`: of the run; `every`: samples of a micro-batch of the user's own run, by
+    which two micro-batches are told apart.
+    """
+
+    def __init__(self, terms: Terms, fake: FakeTensorMode, rows: int, samples: int, every: int, run: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.terms, self.fake = terms, fake
+        self.rows, self.samples, self.every, self.run = rows, samples, every, run
+        self.laws = Interpreter(terms)
+        self.memory = Memory(self.laws)
+        self.flow = Flow()
+        self.made: Counter[tuple[str, int]] = Counter()
+        self.names: dict[int, str] = {}
+        self.declared: dict[int, torch.Tensor] = {}
+        self.outside: dict[int, torch.Tensor] = {}
+        self.parents: dict[int, tuple[Any, Any, str]] = {}
+        self.kept: list[torch.Tensor] = []
+        self.calls: list[Location] = []
+        self.quiet = 0
+
+    # Operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        spec = spec_of(func)
+        if spec is None:
+            self.lose(f"{func} runs a function of its own")
+            return func(*args, **kwargs)
+        if spec.base == "aten.item":
+            return self._read(func, "_local_scalar_dense", args, kwargs)
+        if spec.composite:
+            with self:
+                out = func.decompose(*args, **kwargs)
+            if out is not NotImplemented:
+                return out
+        if self.quiet:
+            return func(*args, **kwargs)
+        args, kwargs = self._faked(args), self._faked(kwargs)
+        base = spec.base.split(".", 1)[1]
+        if base.startswith("_foreach_"):
+            return self._each(func, spec, base.removeprefix("_foreach_"), args, kwargs)
+        if base in NO_NUMBERS:
+            return self._read(func, base, args, kwargs)
+        self.flow.operators += 1
+        tensors = tensors_in((args, kwargs))
+        values = [self.value(t) for t in tensors]
+        out = func(*args, **kwargs)
+        results = list(out) if isinstance(out, list | tuple) else [out]
+        if not any(isinstance(r, torch.Tensor) for r in results) and not spec.written:
+            return out
+        self._settle(func, spec, base, args, kwargs, tensors, values, results)
+        return out
+
+    def _settle(
+        self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any, tensors: list[torch.Tensor],
+        values: list[Value], results: list[Any],
+    ) -> None:  # fmt: skip
+        """Work out the values of results, and put them where they are."""
+        name = base[:-1] if base.endswith("_") and not base.endswith("__") else base
+        made = [r if isinstance(r, torch.Tensor) else None for r in results]
+        call = Call(
+            name, args, kwargs, self._template(func, args, kwargs), tensors, values,
+            [tuple(t.shape) for t in tensors], made, spec.arguments,
+        )  # fmt: skip
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
+        if call.coupled:
+            self._couples(call)
+        for result, value in zip(made, found, strict=False):
+            if result is None:
+                continue
+            if spec.view:
+                self.memory.alias(result, value)
+            else:
+                self.put(result, value)
+        for at, target in enumerate(written):
+            if not any(target is result for result in made):
+                beside = replace(call, name=f"{name} writes", attributes=(at, call.attributes), out=[target])
+                self.put(target, self.laws.opaque(beside)[0])
+
+    def _judged(self, call: Call) -> list[Value]:
+        rule, law = RULES.get(call.name), LAWS.get(call.name)
+        found = None if rule is None else rule(self.laws, call)
+        if found is None and law is not None:
+            found = self.laws.apply(law, call)
+        if found is not None:
+            self.flow.laws[call.name] += 1
+            return found
+        if call.name.startswith("empty") or call.name.startswith("new_empty"):
+            return [self._blank(call, at) for at in range(len(call.out))]
+        self.flow.opaque[call.name] += 1
+        return self.laws.opaque(call)
+
+    def _blank(self, call: Call, at: int) -> Value:
+        """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""
+        shape = call.out_shape(at)
+        if call.values and call.shapes[0] == shape and not call.values[0].shared:
+            like = call.values[0]
+            size = part_shape(like, shape)
+            kids = [self.terms.named(part, size) for part in like.parts]
+            parts = [self.terms.of(self.terms.make("blank", (), (kid,), size)) for kid in kids]
+            return Value(tuple(parts), like.axis, like.rows)
+        return shared(self.terms.of(self._fresh("blank", shape)))
+
+    def _fresh(self, kind: str, shape: Shape) -> int:
+        """A leaf of which nothing is known: it equals no other, of this run or another."""
+        self.made[kind, 0] += 1
+        return self.terms.make("unknown", (kind, self.run, self.made[kind, 0]), (), shape)
+
+    def _shared_draw(self, call: Call, shape: Shape) -> Value:
+        """Random numbers of no sample: the n-th such draw of an operator is one leaf in both runs."""
+        kind = f"random {call.name}"
+        self.made[kind, 0] += 1
+        return shared(self.terms.of(self.terms.make("draw", (kind, self.made[kind, 0], (None, None)), (), shape)))
+
+    def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
+        """The arguments that are no tensors, in their places, and the overload."""
+        overload = str(getattr(func, "_overloadname", ""))
+        return (*(bared(arg) for arg in args), (overload, tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
+
+    def _each(self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any) -> Any:
+        """An operator on lists of tensors: the same operator on each."""
+        lists = [a for a in args if isinstance(a, list | tuple) and len(a) == len(args[0])]
+        before = [[self.value(t) if isinstance(t, torch.Tensor) else t for t in one] for one in lists]
+        single = [self.value(a) if isinstance(a, torch.Tensor) else None for a in args]
+        out = func(*args, **kwargs)
+        results = list(args[0]) if spec.written else list(out)
+        for at, result in enumerate(results):
+            own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == len(args[0]) else a for a in args)
+            tensors, values, place = [], [], 0
+            for i, arg in enumerate(args):
+                if isinstance(arg, list | tuple) and len(arg) == len(args[0]):
+                    if isinstance(arg[at], torch.Tensor):
+                        tensors.append(arg[at])
+                        values.append(before[place][at])
+                    place += 1
+                elif isinstance(arg, torch.Tensor):
+                    tensors.append(arg)
+                    values.append(single[i])
+            self.flow.operators += 1
+            self._settle_one(func, spec, base, own, kwargs, tensors, values, result)
+        return out
+
+    def _settle_one(
+        self, func: Any, spec: Spec, base: str, own: tuple[Any, ...], kwargs: Any, tensors: list[torch.Tensor],
+        values: list[Any], result: torch.Tensor,
+    ) -> None:  # fmt: skip
+        name = base[:-1] if base.endswith("_") else base
+        call = Call(
+            name, own, kwargs, self._template(func, own, kwargs), tensors, values, [tuple(t.shape) for t in tensors],
+            [result], spec.arguments,
+        )  # fmt: skip
+        self.put(result, self._judged(call)[0])
+        if call.coupled:
+            self._couples(call)
+
+    def _couples(self, call: Call) -> None:
+        place = self.place()
+        self.flow.coupled.setdefault(f"{call.name} at {place}", place)
+
+    def _read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
+        if found is not None:
+            kind = args[0].dtype
+            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
+        self.flow.reads.append((self.place(), base))
+        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+
+    # Values
+
+    def value(self, tensor: torch.Tensor) -> Value:
+        """The value of a tensor; what was never met is a parameter, a buffer, or data."""
+        found = self.memory.read(tensor)
+        if tensor.requires_grad and tensor.is_leaf and id(tensor) not in self.declared and torch.is_grad_enabled():
+            found = self._first_use(tensor, found)
+        if found is None:
+            found = self._unknown(tensor)
+        return found
+
+    def _unknown(self, tensor: torch.Tensor) -> Value:
+        if self.memory.of(tensor).regions:
+            self.lose("a tensor that is no block of its storage was read after a write through another tensor")
+        value = shared(self.terms.of(self._fresh("unknown", tuple(tensor.shape))))
+        self.memory.alias(tensor, value)
+        return value
+
+    def _first_use(self, tensor: torch.Tensor, found: Value | None) -> Value | None:
+        """A parameter holds arbitrary numbers from its first use in a forward pass on; data that has a gradient is data."""
+        if not isinstance(tensor, torch.nn.Parameter):
+            owned = found is not None and any(self.terms.owners[term] != NOBODY for p in found.parts for term in p)
+            if tensor._base is not None or owned:
+                return found
+        self.declared[id(tensor)] = tensor
+        made = shared(self.terms.of(self.terms.make("parameter", (self.name(tensor),), (), tuple(tensor.shape))))
+        self.memory.write(tensor, made)
+        return made
+
+    def name(self, tensor: torch.Tensor) -> str:
+        """The name of a parameter; parameters of no module are numbered."""
+        if id(tensor) not in self.names:
+            steps: list[str] = []
+            part: Any = tensor
+            while (known := self.parents.get(id(part))) is not None and len(steps) < DEPTH:
+                steps.append(known[2])
+                part = known[1]
+            plain = ".".join(reversed(steps)) or "parameter"
+            taken = set(self.names.values())
+            number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}#{n}") not in taken)
+            self.names[id(tensor)] = plain if number == 1 else f"{plain}#{number}"
+            self.kept.append(tensor)
+        return self.names[id(tensor)]
+
+    def registered(self, parent: Any, name: str, part: Any) -> None:
+        """A module was given a parameter or a module."""
+        if part is not None:
+            self.parents[id(part)] = (part, parent, name)
+
+    def put(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds a value now."""
+        if tensor.dtype in NARROW:
+            self._narrow(tensor, value)
+        self.memory.write(tensor, value)
+
+    def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
+        """A value below fp32 that joins samples of two micro-batches."""
+        for part in value.parts:
+            owners = {self.terms.owners[term] for term in part}
+            found = {owner for owner in owners if owner >= 0}
+            if SEVERAL in owners:
+                found |= self.terms.samples(part)
+            if len({sample // self.every for sample in found}) > 1:
+                sums = len({owner // self.every for owner in owners if owner >= 0}) > 1
+                self.flow.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
+                return
+
+    def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
+        """Random numbers: data, numbers of each sample, or numbers that all share."""
+        if call.name == "native_dropout":
+            return self._dropped(call)
+        if call.name not in GENERATORS or any(isinstance(arg, torch.Tensor) for arg in call.args[1:]):
+            self.flow.opaque[call.name] += 1
+            return [shared(self.terms.of(self._fresh(call.name, call.out_shape(at)))) for at in range(len(call.out))]
+        return self._drawn_like(call, bool(written))
+
+    def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
+        found: list[Value] = []
+        for at, made in enumerate(call.out):
+            shape = call.out_shape(at)
+            like = call.values[0] if call.values and call.shapes[0] == shape else NOUGHT
+            owners = [{self.terms.owners[term] for term in part} for part in like.parts]
+            if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
+                found.append(self._masks(call, like, [o.pop() for o in owners], shape))
+            elif written or initialising() or made is None:
+                found.append(self._shared_draw(call, shape))
+            else:
+                found.append(self.source(made, bounds(call)))
+        return found
+
+    def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
+        """Numbers drawn for each sample: the n-th draw of a line for a sample is one leaf in both runs."""
+        site, size = f"{call.name} at {self.place()}", part_shape(like, shape)
+        parts = []
+        for owner in owners:
+            self.made[site, owner + 1] += 1
+            key = (site, call.attributes, owner, self.made[site, owner + 1], (None, None))
+            parts.append(self.terms.of(self.terms.make("draw", key, (), size, owner)))
+        return Value(tuple(parts), like.axis, like.rows)
+
+    def _dropped(self, call: Call) -> list[Value]:
+        """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
+        keep = exact(call.args[1])
+        bits = replace(call, out=call.out[1:], name="bernoulli")
+        (mask,) = self._drawn_like(bits)
+        if keep is None or keep == 1:
+            return self.laws.opaque(call)
+        pair = replace(
+            call, name="mul", attributes=(), values=[call.values[0], mask], shapes=[call.shapes[0]] * 2,
+            tensors=[call.tensors[0]] * 2, out=call.out[:1],
+        )  # fmt: skip
+        return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], site: str = "") -> Value:
+        """Data: rows of samples along the first axis that has as many as a micro-batch, or as the run."""
+        shape = tuple(tensor.shape)
+        site = site or call_site()
+        axis = next((i for size in (self.samples, self.rows) for i in range(min(2, len(shape))) if shape[i] == size), None)
+        rows = 1 if axis is None else shape[axis]
+        size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+        own = f"{site} {size} {tensor.dtype}"
+        whole = rows == self.samples and axis is not None
+        turn, first = self.made[own, 0], 0 if whole else self.made[own, 0]
+        self.made[own, 0] += rows
+        self.flow.sources[site.split(" ")[0]] = max(self.flow.sources.get(site.split(" ")[0], 0), first + rows)
+        parts = [
+            self.terms.of(self.terms.make("data", (own, turn + i, within), (), size, first + i)) for i in range(rows)
+        ]
+        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+
+    def _faked(self, value: Any) -> Any:
+        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self._outside(value)
+        if isinstance(value, list | tuple):
+            found = [self._faked(part) for part in value]
+            return found if isinstance(value, list) else tuple(found)
+        if isinstance(value, dict):
+            return {name: self._faked(part) for name, part in value.items()}
+        return value
+
+    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        made = self.fake.from_tensor(tensor)
+        if id(tensor) not in self.outside:
+            self.outside[id(tensor)] = tensor
+            self.memory.write(made, self._held(tensor, made))
+        return made
+
+    def _held(self, tensor: torch.Tensor, made: torch.Tensor) -> Value:
+        """What a real tensor stands for: a number, or data within the bounds of what it holds."""
+        with _disable_current_modes():
+            plain = tensor.item() if tensor.dim() == 0 else None
+            counts = not tensor.dtype.is_floating_point and tensor.numel() > 0
+            within = (int(tensor.min()), int(tensor.max()) + 1) if counts else (None, None)
+        if plain is not None:
+            found = RULES["fill"](self.laws, Call("fill", (made, plain), {}, (), [], [], [], [made]))
+            assert found is not None
+            return found[0]
+        return self.source(made, within)
+
+    # Places
+
+    def place(self) -> Location:
+        """The user's line that runs; while autograd runs, the line that started it."""
+        if torch._C._current_graph_task_id() != -1 and self.calls:
+            return self.calls[-1]
+        found = user_place()
+        return found if found is not NOWHERE or not self.calls else self.calls[-1]
+
+    def lose(self, what: str) -> None:
+        """The engine lost sight of a value."""
+        entry = (self.place(), what)
+        if entry not in self.flow.lost:
+            self.flow.lost.append(entry)
+
+
+def draws(spec: Spec, call: Call) -> bool:
+    """Whether an operator draws random numbers: one with a probability of nought does not."""
+    if not spec.random:
+        return False
+    chance = spec.named("dropout_p", call.args, call.kwargs)
+    return "dropout_p" not in spec.arguments or bool(chance)
+
+
+def call_site() -> str:
+    """The user's line that runs, and which call of the line: `x, y = randn(8), randn(8)` has two."""
+    place = user_place()
+    at = next((f.f_lasti for f in frames() if f.f_code.co_filename == place.file and f.f_lineno == place.line), 0)
+    return f"{place} {at}"
+
+
+def bared(value: Any) -> Any:
+    """An argument as a part of a key, a tensor as a mark."""
+    if isinstance(value, torch.Tensor):
+        return ("tensor",)
+    if isinstance(value, list | tuple):
+        return tuple(bared(part) for part in value)
+    return frozen(value)
+
+
+def bounds(call: Call) -> tuple[Any, Any]:
+    """The least number that a random operator gives and the first above; of others nothing is known."""
+    if call.name != "randint":
+        return (None, None)
+    plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
+    return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)

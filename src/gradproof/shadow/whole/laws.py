@@ -1,0 +1,360 @@
+"""Laws of operators: along which axes an operator treats rows apart, in which arguments it is linear, what it sums.
+
+A law is data. Each axis of each tensor argument and of each result has a letter:
+
+* a lower-case letter that arguments share with a result is *mapped*: rows of the result are the operator on those rows;
+* a lower-case letter that no result has, for that result, is *summed*: the result is the sum of the operator on rows;
+* an upper-case letter is *coupled*: a row of the result may depend on every row;
+* a dot stands for an axis of one row that is broadcast.
+
+`linear` are the tensor arguments, by their order among the tensors, in each of which the operator is linear while the
+others are held. An operator without a law is an uninterpreted function of whole tensors, which is true of any operator
+that is deterministic: its samples are coupled, and no proof needs more of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gradproof.shadow.whole.moves import Moves, shape_with
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, Terms, plus
+from gradproof.shadow.whole.values import Value, part_shape, shared
+
+LETTERS = "abcdefghijklmnop"
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    attributes: tuple[Any, ...]
+    tensors: list[torch.Tensor]
+    values: list[Value]
+    shapes: list[Shape]
+    out: list[torch.Tensor | None]
+    arguments: tuple[str, ...] = ()
+    coupled: list[int] = field(default_factory=list)
+
+    def out_shape(self, at: int = 0) -> Shape:
+        """The shape of a result; () where there is none."""
+        made = self.out[at]
+        return () if made is None else tuple(made.shape)
+
+    def floating(self) -> bool:
+        """Whether the first result has a floating-point type, and so every sum in it is one over the reals."""
+        made = self.out[0]
+        return made is not None and made.is_floating_point()
+
+    def argument(self, at: int, name: str, default: Any = None) -> Any:
+        """An argument by its place, or by its name."""
+        return self.args[at] if at < len(self.args) else self.kwargs.get(name, default)
+
+
+Letters = tuple[list[str], list[str]]
+"""The letters of the tensor arguments, and of the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`letters` of a call; the arguments in which it is linear; what of its other arguments is part of the term."""
+
+    letters: Callable[[Call], Letters]
+    linear: tuple[int, ...] = ()
+    attributes: Callable[[Call], tuple[Any, ...]] | None = None
+    uniform: bool = False
+
+
+def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDArray[Any] | None:
+    """A mask of labels after `constant_pad_nd(labels, widths, value)`; None for a negative width."""
+    widths, value = template[1], template[2] if len(template) > 2 else 0
+    if any(width < 0 for width in widths):
+        return None
+    pairs = [(0, 0)] * (known.ndim - len(widths) // 2)
+    pairs += [(widths[i], widths[i + 1]) for i in range(len(widths) - 2, -1, -2)]
+    counts = value != ignored if isinstance(value, int) else float.fromhex(value[1]) != ignored
+    return np.pad(known, pairs, constant_values=counts)
+
+
+class Interpreter(Moves):
+    """Applies laws to the values of a call."""
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self.masks: dict[tuple[int, int], NDArray[Any] | None] = {}
+
+    def apply(self, law: Law, call: Call) -> list[Value]:
+        """The values of the results."""
+        ins, outs = law.letters(call)
+        attributes = call.attributes if law.attributes is None else law.attributes(call)
+        letter, laid = self._letter(call, ins)
+        if letter is None:
+            return self._once(law, call, attributes)
+        kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
+        count = laid[0]
+        made: list[Value] = []
+        for at, letters in enumerate(outs):
+            whole = call.out_shape(at)
+            axis = letters.find(letter)
+            small = whole if axis < 0 else shape_with(whole, axis, whole[axis] // count)
+            parts = [self._term(law, call, at, attributes, [kid[i] for kid in kids], small, laid) for i in range(count)]
+            if axis < 0:
+                total: Combination = ZERO
+                for part in parts:
+                    total = plus(total, part)
+                made.append(shared(total))
+            else:
+                made.append(Value(tuple(parts), axis, small[axis]))
+        return made
+
+    def _letter(self, call: Call, ins: Sequence[str]) -> tuple[str | None, tuple[int, int]]:
+        """The letter along which parts lie, with their number and rows; of several the first."""
+        for value, letters in zip(call.values, ins, strict=True):
+            if not value.shared and letters[value.axis].islower():
+                return letters[value.axis], (len(value.parts), value.rows)
+        return None, (1, 1)
+
+    def _parts(
+        self, call: Call, at: int, letters: str, letter: str, laid: tuple[int, int]
+    ) -> list[tuple[Combination, Shape]]:
+        value, shape = call.values[at], call.shapes[at]
+        count, rows = laid
+        axis = letters.find(letter)
+        if axis < 0:
+            if not value.shared:
+                call.coupled.append(at)
+            return [(self.whole(value, shape), shape)] * count
+        size = shape_with(shape, axis, shape[axis] // count)
+        if value.axis == axis and len(value.parts) == count:
+            return [(part, size) for part in value.parts]
+        if not value.shared:
+            call.coupled.append(at)
+        whole = self.fitted(self.whole(value, shape), shape)
+        return [(part, size) for part in self.split(whole, shape, axis, size[axis])]
+
+    def _once(self, law: Law, call: Call, attributes: tuple[Any, ...]) -> list[Value]:
+        """No parts lie along a mapped axis: one term a result, and a linear argument keeps its combination."""
+        for at, value in enumerate(call.values):
+            if not value.shared:
+                call.coupled.append(at)
+        kids = [(self.whole(v, s), s) for v, s in zip(call.values, call.shapes, strict=True)]
+        spread = max(law.linear, key=lambda at: len(kids[at][0]), default=None)
+        made = []
+        for at in range(len(call.out)):
+            shape = call.out_shape(at)
+            if spread is None or len(kids[spread][0]) < 2:
+                made.append(shared(self._term(law, call, at, attributes, kids, shape, (1, 1))))
+                continue
+            total: Combination = ZERO
+            for term, by in kids[spread][0].items():
+                each = [*kids[:spread], ({term: by}, kids[spread][1]), *kids[spread + 1 :]]
+                total = plus(total, self._term(law, call, at, attributes, each, shape, (1, 1)))
+            made.append(shared(total))
+        return made
+
+    def _term(
+        self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
+        kids: Sequence[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+    ) -> Combination:  # fmt: skip
+        """The operator on one part of each argument: a coefficient times a term."""
+        by = Fraction(1)
+        terms: list[int] = []
+        for place, (part, size) in enumerate(kids):
+            if place in law.linear:
+                if not part:
+                    return ZERO
+                part = self.terms.factored(part, size)
+                ((term, factor),) = part.items()
+                by *= factor
+                terms.append(term)
+            else:
+                terms.append(self.terms.named(part, size))
+        formless = [self.terms.shapes[term] is None for term in terms]
+        if law.uniform and all(formless):
+            return {self.terms.make(call.name, (at, attributes), tuple(terms), None): by}
+        sizes = tuple(size for (_, size), bare in zip(kids, formless, strict=True) if bare and not law.uniform)
+        return {self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape): by}
+
+    def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
+        """A value as parts that lie as those of another."""
+        if (value.axis, len(value.parts)) == (lead.axis, len(lead.parts)):
+            return list(value.parts)
+        return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
+
+    def counting(self, value: Value, shape: Shape, ignored: int) -> int:
+        """How many labels are not the ignored one; 0 where that is not known."""
+        size = part_shape(value, shape)
+        total = 0
+        for part in value.parts:
+            seen = self._counts(self.terms.named(part, size), ignored)
+            if seen is None:
+                return 0
+            total += int(seen.sum())
+        return total
+
+    def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:
+        """Which elements of a term of labels are not the ignored one, where its leaves say so."""
+        key = (term, ignored)
+        if key not in self.masks:
+            self.masks[key] = self._mask(term, ignored)
+        return self.masks[key]
+
+    def _mask(self, term: int, ignored: int) -> NDArray[Any] | None:
+        terms = self.terms
+        operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
+        if operator in ("data", "draw"):
+            low, high = attributes[-1]
+            outside = low is not None and not low <= ignored < high
+            return np.ones(shape or (), dtype=bool) if outside else None
+        if operator not in ("reshape", "permute", "slice", "cat", "constant_pad_nd") or shape is None:
+            return None
+        kids = [self._counts(kid, ignored) for kid in terms.kids[term]]
+        known = [kid for kid in kids if kid is not None]
+        if len(known) != len(kids):
+            return None
+        if operator == "cat":
+            return np.concatenate(known, axis=attributes[0])
+        if operator == "slice":
+            axis, start, count, step = attributes
+            return known[0].take(range(start, start + count * step, step), axis=axis)
+        if operator == "constant_pad_nd":
+            return _padded(known[0], attributes[1], ignored)
+        return known[0].transpose(attributes) if operator == "permute" else known[0].reshape(shape)
+
+    def opaque(self, call: Call) -> list[Value]:
+        """The results as uninterpreted functions of whole arguments."""
+        for at, value in enumerate(call.values):
+            if not value.shared:
+                call.coupled.append(at)
+        kids = []
+        for value, shape in zip(call.values, call.shapes, strict=True):
+            kids.append(self.terms.named(self.fitted(self.whole(value, shape), shape), shape))
+        sizes = tuple(call.shapes[i] for i, kid in enumerate(kids) if self.terms.shapes[kid] is None)
+        return [
+            shared(self.terms.of(self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at))))
+            for at in range(len(call.out))
+        ]
+
+
+# -- Letters of the common forms.
+
+
+def pointwise(call: Call) -> Letters:
+    """Every argument is broadcast to the shape of the result."""
+    out = call.out_shape()
+    letters = LETTERS[: len(out)]
+    ins = []
+    for shape in call.shapes:
+        own = letters[len(out) - len(shape) :]
+        wide = out[len(out) - len(shape) :]
+        ins.append("".join(x if size == full else "." for x, size, full in zip(own, shape, wide, strict=True)))
+    return ins, [letters] * len(call.out)
+
+
+def fixed(*texts: str) -> Callable[[Call], Letters]:
+    """The same letters in each call: `fixed("mk", "kn", "->mn")`."""
+    at = next(i for i, text in enumerate(texts) if text.startswith("->"))
+    ins, outs = list(texts[:at]), [text.removeprefix("->") for text in texts[at:]]
+
+    def letters(call: Call) -> Letters:
+        return ins[: len(call.values)], outs[: len(call.out)]
+
+    return letters
+
+
+def over(place: int, name: str) -> Callable[[Call], Letters]:
+    """Every tensor has one shape; the axis that an argument names is coupled."""
+
+    def letters(call: Call) -> Letters:
+        shape = call.shapes[0]
+        axis = call.argument(place, name) % max(len(shape), 1)
+        own = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+        return [own] * len(call.values), [own] * len(call.out)
+
+    return letters
+
+
+def along(call: Call) -> Letters:
+    """One tensor, of which the axis `dim`, the last by default, is coupled."""
+    rank = len(call.shapes[0])
+    at = call.arguments.index("dim")
+    axis = call.argument(at, "dim", -1) % max(rank, 1)
+    own = "".join(x.upper() if i == axis else x for i, x in enumerate(LETTERS[:rank]))
+    return [own] * len(call.values), [own] * len(call.out)
+
+
+def leading(rank: int) -> str:
+    """Letters of `rank` axes of which only the first is mapped."""
+    return "".join("a" if i == 0 else LETTERS[i].upper() for i in range(rank))
+
+
+def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable[[Call], Letters]:
+    """The first axis of each argument is mapped, but for the arguments `weights`, which have none; `summed` results."""
+
+    def letters(call: Call) -> Letters:
+        ins = [
+            LETTERS[: len(s)].upper() if i in weights or not s else leading(len(s))
+            for i, s in enumerate(call.shapes)
+        ]
+        outs = []
+        for at in range(len(call.out)):
+            rank = len(call.out_shape(at))
+            outs.append(LETTERS[:rank].upper() if at in summed else leading(rank))
+        return ins, outs
+
+    return letters
+
+
+def normalised(call: Call) -> Letters:
+    """Layer and RMS norms: the last axes are coupled, those before are mapped; weights have the last axes alone."""
+    rank, size = len(call.shapes[0]), len(call.argument(1, "normalized_shape"))
+    kept = LETTERS[: rank - size]
+    ins = [kept + "Z" * size] + ["Z" * len(s) for s in call.shapes[1:]]
+    return ins, [kept + "Z" * (len(call.out_shape(at)) - len(kept)) for at in range(len(call.out))]
+
+
+def normalised_back(call: Call) -> Letters:
+    """Their backward: the gradient of the input is mapped, those of the weights are summed."""
+    rank, size = len(call.shapes[0]), len(call.args[2])
+    kept = LETTERS[: rank - size]
+    ins = [kept + "Z" * size if len(s) == rank else "Z" * len(s) for s in call.shapes]
+    outs = [kept + "Z" * size] + ["Z" * len(call.out_shape(at)) for at in range(1, len(call.out))]
+    return ins, outs
+
+
+def reduced(call: Call) -> Letters:
+    """A reduction over the axes of its second argument: these are coupled."""
+    shape, out = call.shapes[0], call.out_shape()
+    if len(call.values) != 1:
+        return [LETTERS[: len(s)].upper() for s in call.shapes], [""] * len(call.out)
+    dims = reduced_axes(call)
+    own = "".join(LETTERS[i].upper() if i in dims else LETTERS[i] for i in range(len(shape)))
+    kept = own if len(out) == len(shape) else "".join(x for x in own if x.islower())
+    return [own] * len(call.values), [kept] * len(call.out)
+
+
+def summed(call: Call) -> Letters:
+    """A sum over the axes of its second argument: the result has none of their letters."""
+    shape, out = call.shapes[0], call.out_shape()
+    dims = reduced_axes(call)
+    own = LETTERS[: len(shape)]
+    left = "".join("." if i in dims else x for i, x in enumerate(own))
+    return [own], [left if len(out) == len(shape) else left.replace(".", "")]
+
+
+def reduced_axes(call: Call) -> set[int]:
+    """The axes over which a reduction goes; all of them where its arguments name none."""
+    rank = len(call.shapes[0])
+    dims = call.argument(call.arguments.index("dim"), "dim") if "dim" in call.arguments else None
+    if dims is None or dims == []:
+        return set(range(rank))
+    return {dim % rank for dim in (dims if isinstance(dims, list | tuple) else [dims])} if rank else set()

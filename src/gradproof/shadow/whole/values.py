@@ -1,0 +1,188 @@
+"""The value of a tensor: one combination, or one for each block of rows along an axis.
+
+`Shared` content is one linear combination of terms of the tensor's own shape. `Parts` lie along one axis, `rows` rows
+each, and each is one coefficient times one term. A part stands for what the tensor holds in those rows; that is all
+that a law may rely on. Whose sample it is says the owner of its term, and is read by judgements only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from math import prod
+
+from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Shape, Terms, times
+
+SHARED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """`axis` is SHARED for a value of one part, else the axis along which the parts lie."""
+
+    parts: tuple[Combination, ...]
+    axis: int = SHARED
+    rows: int = 1
+
+    @property
+    def shared(self) -> bool:
+        """Whether the value is one combination."""
+        return self.axis == SHARED
+
+    def scaled(self, by: Fraction) -> Value:
+        """The value times a rational."""
+        return Value(tuple(times(part, by) for part in self.parts), self.axis, self.rows)
+
+
+NOUGHT = Value((ZERO,))
+
+
+def part_shape(value: Value, shape: Shape) -> Shape:
+    """The shape of one part of a tensor."""
+    return shape if value.shared else (*shape[: value.axis], value.rows, *shape[value.axis + 1 :])
+
+
+def shared(combination: Combination) -> Value:
+    """A value of one combination."""
+    return Value((combination,))
+
+
+class Algebra:
+    """Values over a store of terms."""
+
+    def __init__(self, terms: Terms) -> None:
+        self.terms = terms
+
+    def ones(self, by: Fraction = UNIT) -> Value:
+        """A tensor that holds one rational everywhere."""
+        return shared(times(self.terms.of(self.terms.one), by))
+
+    def constant(self, combination: Combination) -> bool:
+        """Whether a combination holds one number everywhere."""
+        return all(term == self.terms.one for term in combination)
+
+    def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape) -> Value:
+        """A value of parts; each is made one coefficient times one term. `shape` is that of the whole tensor."""
+        size = (*shape[:axis], rows, *shape[axis + 1 :])
+        return Value(tuple(self.terms.factored(part, size) for part in parts), axis, rows)
+
+    def whole(self, value: Value, shape: Shape) -> Combination:
+        """The value as one combination; parts become one term, which stands for all of them side by side."""
+        if value.shared:
+            return value.parts[0]
+        if len(value.parts) == 1:
+            return value.parts[0]
+        if all(self.constant(part) for part in value.parts) and len({frozenset(p.items()) for p in value.parts}) == 1:
+            return value.parts[0]
+        size = part_shape(value, shape)
+        parts = [self.fitted(part, size) for part in value.parts]
+        return self.laid(parts, [size] * len(parts), value.axis, shape)
+
+    def laid(self, parts: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
+        """Combinations side by side, as one coefficient times one term: that of the first part is taken out."""
+        by = next((part[min(part)] for part in parts if part), None)
+        if by is None:
+            return ZERO
+        kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
+        solid = [self._solid(kid, size) for kid, size in zip(kids, shapes, strict=True)]
+        return {self.terms.make("cat", (axis,), tuple(solid), out): by}
+
+    def _solid(self, term: int, shape: Shape) -> int:
+        """A term of one number everywhere, with a shape of its own."""
+        return term if self.terms.shapes[term] is not None else self.terms.make("filled", (), (term,), shape)
+
+    def fitted(self, combination: Combination, shape: Shape) -> Combination:
+        """The same with every term in this shape: what is smaller is broadcast."""
+        if all(self.terms.shapes[term] in (None, shape) for term in combination):
+            return combination
+        return mapped(combination, lambda term: self.broadcast(term, shape))
+
+    def broadcast(self, term: int, shape: Shape) -> int:
+        """A term expanded to a shape."""
+        terms = self.terms
+        if terms.shapes[term] is None or terms.shapes[term] == shape:
+            return term
+        if terms.operators[term] == "expand":
+            return self.broadcast(terms.kids[term][0], shape)
+        if prod(terms.shapes[term] or ()) == 1:
+            term = self.reshaped(term, ())
+        return term if terms.shapes[term] == shape else terms.make("expand", (), (term,), shape)
+
+    def split(self, combination: Combination, shape: Shape, axis: int, rows: int) -> list[Combination]:
+        """A combination of terms of a shape as parts along an axis."""
+        if self.constant(combination) or shape[axis] == rows:
+            return [combination] * (shape[axis] // rows)
+        return [
+            mapped(combination, lambda term, at=at: self.slice(term, axis, at, rows, 1))
+            for at in range(0, shape[axis], rows)
+        ]
+
+    def slice(self, term: int, axis: int, start: int, count: int, step: int) -> int:
+        """`count` rows of a term along an axis."""
+        terms = self.terms
+        shape = terms.shapes[term]
+        if shape is None or (shape[axis] == count and start == 0 and step == 1):
+            return term
+        small = (*shape[:axis], count, *shape[axis + 1 :])
+        operator, kids = terms.operators[term], terms.kids[term]
+        if operator == "expand":
+            inner = terms.shapes[kids[0]] or ()
+            own = axis - (len(shape) - len(inner))
+            if own < 0 or inner[own] == 1:
+                return self.broadcast(kids[0], small)
+            return self.broadcast(self.slice(kids[0], own, start, count, step), small)
+        if operator == "slice" and terms.attributes[term][0] == axis:
+            _, first, _, by = terms.attributes[term]
+            return terms.make("slice", (axis, first + by * start, count, by * step), kids, small)
+        if operator == "range":
+            first, by = terms.attributes[term]
+            return terms.make("range", (first + by * start, by * step), (), small)
+        if operator == "cat" and terms.attributes[term][0] == axis and step == 1:
+            inside = self._piece(kids, axis, start, count)
+            if inside is not None:
+                return self.slice(*inside, count, 1)
+        return terms.make("slice", (axis, start, count, step), (term,), small)
+
+    def _piece(self, kids: Sequence[int], axis: int, start: int, count: int) -> tuple[int, int, int] | None:
+        for kid in kids:
+            size = self.terms.shapes[kid]
+            if size is None:
+                return None
+            if start < size[axis]:
+                return (kid, axis, start) if start + count <= size[axis] else None
+            start -= size[axis]
+        return None
+
+    def reshaped(self, term: int, shape: Shape) -> int:
+        """A term in another shape, its elements in the same order."""
+        terms = self.terms
+        if terms.shapes[term] is None or terms.shapes[term] == shape:
+            return term
+        if terms.operators[term] == "reshape":
+            return self.reshaped(terms.kids[term][0], shape)
+        if terms.operators[term] == "expand" and terms.shapes[terms.kids[term][0]] == ():
+            return self.broadcast(terms.kids[term][0], shape)
+        return terms.make("reshape", (), (term,), shape)
+
+    def permuted(self, term: int, order: Sequence[int]) -> int:
+        """A term with its axes in another order."""
+        terms = self.terms
+        shape = terms.shapes[term]
+        if shape is None or list(order) == sorted(order):
+            return term
+        if terms.operators[term] == "expand" and terms.shapes[terms.kids[term][0]] == ():
+            return self.broadcast(terms.kids[term][0], tuple(shape[axis] for axis in order))
+        if terms.operators[term] == "permute":
+            inner = terms.attributes[term]
+            return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
+        return terms.make("permute", tuple(order), (term,), tuple(shape[axis] for axis in order))
+
+
+def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
+    """A linear operator on every term of a combination."""
+    found: dict[int, Fraction] = {}
+    for term, by in combination.items():
+        made = rule(term)
+        found[made] = found.get(made, Fraction(0)) + by
+    return {term: by for term, by in found.items() if by}
