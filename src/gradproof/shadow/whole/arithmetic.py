@@ -19,7 +19,7 @@ from gradproof.shadow.whole.laws import (
     Call,
     Interpreter,
     Law,
-    Letters,
+    broadcast,
     fixed,
     pointwise,
     reduced_axes,
@@ -69,7 +69,7 @@ def only(call: Call, at: int, name: str = "") -> Call:
 def add(x: Interpreter, call: Call) -> list[Value] | None:
     """A combination of two tensors, or of a tensor and a number."""
     alpha = exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
-    if not call.floating() or alpha is None or len(call.args) < 2:
+    if not call.numeric() or alpha is None or len(call.args) < 2:
         return None
     operands: list[tuple[Value, Shape]] = []
     at = 0
@@ -105,7 +105,7 @@ def combined(
 @rule("mul", "div", "true_divide")
 def mul(x: Interpreter, call: Call) -> list[Value] | None:
     """A product; with a number, and with a tensor that holds one number, it is a scaling."""
-    if not call.floating() or call.kwargs.get("rounding_mode") or len(call.args) < 2:
+    if not call.numeric() or call.kwargs.get("rounding_mode") or len(call.args) < 2:
         return None
     divides = call.name != "mul"
     out = call.out_shape()
@@ -136,13 +136,13 @@ def _ordered(x: Interpreter, call: Call) -> Call:
 @rule("neg")
 def neg(x: Interpreter, call: Call) -> list[Value] | None:
     """The opposite."""
-    return [call.values[0].scaled(Fraction(-1))] if call.floating() else None
+    return [call.values[0].scaled(Fraction(-1))] if call.numeric() else None
 
 
 @rule("where")
 def where(x: Interpreter, call: Call) -> list[Value] | None:
     """What a mask chooses of one tensor, and what it leaves of the other: linear in each."""
-    if len(call.tensors) != 3 or not call.floating():
+    if len(call.tensors) != 3 or not call.numeric():
         return None
     chosen = []
     for at, name in ((1, "where_true"), (2, "where_false")):
@@ -159,7 +159,7 @@ def where(x: Interpreter, call: Call) -> list[Value] | None:
 def masked_fill(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros where a mask says so: linear in the rest."""
     value = exact(call.args[2]) if len(call.tensors) == 2 else number(x, call.values[2])
-    if value != 0 or not call.floating():
+    if value != 0 or not call.numeric():
         return None
     part = replace(
         call, name="where_false", attributes=(), tensors=call.tensors[1::-1], values=call.values[1::-1],
@@ -188,7 +188,7 @@ def addmm(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("sum", "mean")
 def total(x: Interpreter, call: Call) -> list[Value] | None:
     """A sum over axes; a mean is a sum times a rational."""
-    if not call.floating() or not call.tensors[0].is_floating_point():
+    if not call.numeric() or call.tensors[0].is_complex():
         return None
     dims = sorted(reduced_axes(call))
     held = number(x, call.values[0])
@@ -378,18 +378,16 @@ def elements(call: Call, at: int) -> int:
     return prod(call.shapes[at])
 
 
-@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
+@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
 def loss(x: Interpreter, call: Call) -> list[Value] | None:
     """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
-    if len(call.tensors) != 2 or call.shapes[0] != call.shapes[1] or not elements(call, 0):
+    if call.shapes[0] != call.shapes[1] or not elements(call, 0) or len(call.out_shape()) * reduction:
         return None
     rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
     if reduction == 0:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
-    whole = LETTERS[: len(call.shapes[0])]
-    letters: Letters = ([whole, whole], [""])
-    made = x.apply(Law(lambda _: letters), replace(call, attributes=("total", *rest)))
+    made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
     return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
 
 
@@ -444,6 +442,26 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     )  # fmt: skip
     made = x.apply(Law(lambda _: ([above, own], [scores]), linear=(0,)), part)
     return [made[0].scaled(Fraction(1, rows) if reduction == 1 else Fraction(1))]
+
+
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+def frozen_norm(x: Interpreter, call: Call) -> list[Value] | None:
+    """A batch norm with running statistics: each sample apart. In training the samples are coupled."""
+    if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:
+        return None
+    own = "a" + "Z" * (len(call.shapes[0]) - 1)
+    letters = ([own] + ["Z" * len(s) for s in call.shapes[1:]], [own])
+    return x.apply(Law(lambda _: letters), replace(call, out=call.out[:1]))[:1] + [NOUGHT] * (len(call.out) - 1)
+
+
+@rule("native_batch_norm_backward")
+def frozen_norm_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """Its gradient: of the input apart, of the weights a sum."""
+    if call.args[7]:
+        return None
+    own = "a" + "Z" * (len(call.shapes[0]) - 1)
+    statistics = ["Z" * len(s) for s in call.shapes[2:]]
+    return x.apply(Law(lambda _: ([own, own, *statistics], [own, "Z", "Z"]), linear=(0,)), call)
 
 
 @rule("embedding_dense_backward")

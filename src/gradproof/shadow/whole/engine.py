@@ -16,13 +16,14 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
 from gradproof.shadow.whole.arithmetic import BOTH, RULES, number
 from gradproof.shadow.whole.laws import Call, Interpreter
-from gradproof.shadow.whole.memory import Memory
+from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of
 from gradproof.shadow.whole.table import LAWS
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
@@ -55,13 +56,28 @@ class Gradient:
 class Update:
     """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
 
-    `leaves`: the parameters that the gradients were computed at, and that the step replaced.
+    `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
+    passes since the step before. `begun_with`: a parameter that had a gradient when the first of them began.
     """
 
     place: Location
     gradients: dict[str, Gradient]
     after: dict[str, int] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
+    passes: int = 0
+    begun_with: str = ""
+
+
+@dataclass(slots=True)
+class Kept:
+    """A tensor that the user's code wrote outside of autograd and optimizers, and the windows of its writes."""
+
+    weak: Any
+    place: Location
+    first: int
+    last: int = 0
+    shape: Shape = ()
+    value: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +94,7 @@ class Flow:
     sources: dict[str, int] = field(default_factory=dict)
     operators: int = 0
     optimizers: int = 1
+    kept: dict[str, tuple[Location, int]] = field(default_factory=dict)
     parameters: int = 0
 
 
@@ -99,10 +116,14 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
         self.outside: dict[int, torch.Tensor] = {}
-        self.parents: dict[int, tuple[Any, Any, str]] = {}
+        self.parents: dict[int, tuple[Any, str]] = {}
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
         self.quiet = 0
+        self.stepping = False
+        self.passes, self.begun_with = 0, ""
+        self.updated: dict[tuple[int, Geometry], Kept] = {}
+        self.written: list[Kept] = []
 
     # Operators
 
@@ -160,9 +181,12 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             else:
                 self.put(result, value)
         for at, target in enumerate(written):
+            if "training" in spec.arguments and not spec.named("training", args, kwargs):
+                continue
             if not any(target is result for result in made):
                 beside = replace(call, name=f"{name} writes", attributes=(at, call.attributes), out=[target])
                 self.put(target, self.laws.opaque(beside)[0])
+            self._note(target)
 
     def _judged(self, call: Call) -> list[Value]:
         rule, law = RULES.get(call.name), LAWS.get(call.name)
@@ -240,6 +264,46 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if call.coupled:
             self._couples(call)
 
+    def _note(self, target: torch.Tensor) -> None:
+        """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
+        if self.stepping or target.dim() == 0 or not target.is_floating_point():
+            return
+        if torch._C._current_graph_task_id() != -1 or initialising():
+            return
+        storage, steps = target.untyped_storage(), len(self.flow.updates)
+        key = (storage._cdata, geometry_of(target))
+        known = self.updated.get(key)
+        if known is None or known.weak.expired():
+            known = self.updated[key] = Kept(StorageWeakRef(storage), user_place(), steps)
+            self.written.append(known)
+        known.last, known.shape = steps, tuple(target.shape)
+        whole = self.laws.fitted(self.laws.whole(self.value(target), known.shape), known.shape)
+        known.value = self.terms.named(self.terms.opened(whole), known.shape)
+
+    def end(self) -> None:
+        """Note what the tensors held last that the user's code wrote in more than one window."""
+        turns: Counter[str] = Counter()
+        for known in self.written:
+            if known.last > known.first:
+                site = f"{known.place} {known.shape}"
+                turns[site] += 1
+                self.flow.kept[f"{site} {turns[site]}"] = (known.place, known.value)
+
+    def begin(self) -> None:
+        """A backward pass begins."""
+        if not self.passes:
+            self.begun_with = next((self.names[id(p)] for p in self.met() if self._has_gradient(p)), "")
+        self.passes += 1
+
+    def met(self) -> list[torch.Tensor]:
+        """The parameters that were used or handed to an optimizer."""
+        return [*self.kept]
+
+    def _has_gradient(self, parameter: torch.Tensor) -> bool:
+        if parameter.grad is None:
+            return False
+        return any(self.value(parameter.grad).parts)
+
     def _couples(self, call: Call) -> None:
         place = self.place()
         self.flow.coupled.setdefault(f"{call.name} at {place}", place)
@@ -287,8 +351,11 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             steps: list[str] = []
             part: Any = tensor
             while (known := self.parents.get(id(part))) is not None and len(steps) < DEPTH:
-                steps.append(known[2])
-                part = known[1]
+                parent, name = known
+                if part is not parent._parameters.get(name, parent._modules.get(name)):
+                    break
+                steps.append(name)
+                part = parent
             plain = ".".join(reversed(steps)) or "parameter"
             taken = set(self.names.values())
             number = next(n for n in itertools.count(1) if (plain if n == 1 else f"{plain}#{n}") not in taken)
@@ -299,7 +366,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def registered(self, parent: Any, name: str, part: Any) -> None:
         """A module was given a parameter or a module."""
         if part is not None:
-            self.parents[id(part)] = (part, parent, name)
+            self.parents[id(part)] = (parent, name)
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""

@@ -24,6 +24,11 @@ from gradproof.shadow.whole.terms import Combination, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
 
 PLAIN = (int, float)
+NUMBERS = (
+    torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__bool__, torch.Tensor.__float__,
+    torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr,
+)  # fmt: skip
+"""What Python reads the numbers of a tensor by."""
 
 
 class Unread:
@@ -73,13 +78,16 @@ class Unread:
     def __repr__(self) -> str:
         return "?"
 
+    def __neg__(self) -> Any:
+        return self * -1
+
     def _refused(self, *_: Any) -> Any:
         place = user_place()
         self.engine.flow.reads.append((place, "a number of a tensor"))
         raise NoNumbers(f"{place} needs a number of a tensor, and in a run without numbers there is none")
 
     __float__ = __int__ = __bool__ = __index__ = __round__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
-    __eq__ = __ne__ = __pow__ = __rpow__ = __rtruediv__ = _refused  # type: ignore[assignment]
+    __abs__ = __floordiv__ = __mod__ = __array__ = __eq__ = __ne__ = __pow__ = __rpow__ = __rtruediv__ = _refused  # type: ignore[assignment]
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -93,6 +101,10 @@ class Reading(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.Tensor.item and args[0].numel() == 1:
             return self._item(args[0])
+        if func in NUMBERS:
+            engine = self.engine
+            engine.flow.reads.append((engine.place(), f"a tensor by {func.__name__}()"))
+            raise NoNumbers(f"{engine.place()} reads the numbers of a tensor, and in a run without numbers there are none")
         if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
             return "?"
         return func(*args, **(kwargs or {}))
@@ -126,11 +138,14 @@ def watched(engine: Engine) -> Iterator[None]:
                 grad = parameter.grad
                 shape = tuple(grad.shape)
                 value = engine.laws.fitted(engine.laws.whole(engine.value(grad), shape), shape)
+                value = engine.terms.opened(value)
+                engine.memory.alias(grad, shared(value))
                 found[name] = Gradient(name, value, shape, grad.dtype)
-        engine.flow.updates.append(Update(user_place(), found))
+        engine.flow.updates.append(Update(user_place(), found, passes=engine.passes, begun_with=engine.begun_with))
+        engine.stepping, engine.passes, engine.begun_with = True, 0, ""
 
     def after(optimizer: Any, *_: Any) -> None:
-        update = engine.flow.updates[-1]
+        update, engine.stepping = engine.flow.updates[-1], False
         for parameter in parameters(optimizer):
             update.after[engine.name(parameter)] = renewed(engine, parameter)
         update.leaves = {
@@ -148,6 +163,7 @@ def watched(engine: Engine) -> Iterator[None]:
         stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
         stack.enter_context(calls(engine))
+        stack.enter_context(replaced(torch.utils, "swap_tensors", taken_over))
         yield
 
 
@@ -161,25 +177,38 @@ def removed(handle: Any) -> Iterator[None]:
 
 
 @contextmanager
+def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute, for a while."""
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
+
+
+def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Give a tensor the storage of another. torch swaps fake parameters, which fails where a weak reference exists."""
+    first.data = second
+
+
+@contextmanager
 def calls(engine: Engine) -> Iterator[None]:
     """The line that started autograd, for what runs in it."""
     original = torch.autograd.graph._engine_run_backward
 
     def run(*args: Any, **kwargs: Any) -> Any:
         engine.calls.append(user_place())
+        with torch.no_grad():
+            engine.begin()
         try:
             return original(*args, **kwargs)
         finally:
             engine.calls.pop()
 
-    modules = [torch.autograd.graph, torch.autograd]
-    for holder in modules:
-        holder._engine_run_backward = run  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        for holder in modules:
-            holder._engine_run_backward = original  # type: ignore[attr-defined]
+    with replaced(torch.autograd.graph, "_engine_run_backward", run):
+        with replaced(torch.autograd, "_engine_run_backward", run):
+            yield
 
 
 def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
@@ -194,7 +223,7 @@ def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
 def renewed(engine: Engine, tensor: torch.Tensor) -> int:
     """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
     shape = tuple(tensor.shape)
-    value = engine.laws.fitted(engine.laws.whole(engine.value(tensor), shape), shape)
+    value = engine.terms.opened(engine.laws.fitted(engine.laws.whole(engine.value(tensor), shape), shape))
     defined = engine.terms.named(value, shape)
     if engine.terms.owners[defined] == -1:
         return defined
@@ -206,8 +235,13 @@ def renewed(engine: Engine, tensor: torch.Tensor) -> int:
 @contextmanager
 def without_numbers(engine: Engine, fake: FakeTensorMode, run: Run) -> Iterator[None]:
     """Tensors have no numbers, and every operator is followed."""
-    with fake, engine, Reading(engine), watched(engine), default_dtype(run.dtype):
-        yield
+    fused = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)  # it would run a recurrent layer as one operator
+    try:
+        with fake, engine, Reading(engine), watched(engine), default_dtype(run.dtype):
+            yield
+    finally:
+        torch._C._set_mkldnn_enabled(fused)
 
 
 class Followed:
@@ -233,7 +267,8 @@ def followed(step: Callable[[Any], Any], run: Run, terms: Terms, number: int, ev
             found.returned = [_whole(engine, one) for one in reported(returned)]
         except Exception as caught:
             found.error, found.raised = stated(caught), blamed(caught)
-            found.unsupported = type(caught).__module__.startswith("torch._subclasses")
+            found.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in found.error
+        engine.end()
     engine.flow.parameters = sum(t.numel() for t in engine.declared.values())
     return found
 

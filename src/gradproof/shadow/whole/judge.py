@@ -38,8 +38,15 @@ class Judge:
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
+        self.cycles = self._cycles()
         self.samples = [self._samples(update) for update in ours.flow.updates]
         self.unequal = self._first_unequal()
+
+    def _cycles(self) -> int:
+        """How often the function goes over its windows: as often in both runs, or once."""
+        steps = len(self.ours.flow.updates)
+        whole = steps == len(self.full.flow.updates) and steps % len(self.sizes) == 0
+        return max(1, steps // len(self.sizes)) if whole else 1
 
     def _samples(self, update: Update) -> set[int]:
         return self.terms.samples(term for g in update.gradients.values() for term in g.value)
@@ -78,6 +85,8 @@ class Judge:
         if self.ours.unread:
             words = ", ".join(self.ours.unread)
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
+        if self.run.accum_steps == 1:
+            return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         if not self.ours.flow.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
         if not all(self.samples):
@@ -96,7 +105,7 @@ class Judge:
         """Each gradient is the full batch's."""
         name, found = "GA-EQ-001", self.unequal
         ours, full = self.ours.flow.updates, self.full.flow.updates
-        if found is None and len(ours) == len(full) == len(self.sizes):
+        if found is None and len(ours) == len(full) == len(self.sizes) * self.cycles:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
         if found is None:
@@ -171,22 +180,35 @@ class Judge:
         return self._result(name, Outcome.HOLDS, f"{sum(self.sizes)} samples, each in the gradients of one window")
 
     def _counts(self) -> tuple[str, Location] | None:
-        """What is wrong with the number of samples of a window, with the line of its step."""
+        """What is wrong with the samples or the backward passes of a window, with the line of its step."""
         seen: set[int] = set()
-        for at, (found, size) in enumerate(zip(self.samples, self.sizes, strict=False)):
-            place = self.ours.flow.updates[at].place
+        for at, found in enumerate(self.samples):
+            size, place = self.sizes[at % len(self.sizes)], self.ours.flow.updates[at].place
+            if at % len(self.sizes) == 0:
+                seen = set()
             if len(found) != size:
                 return f"{len(found)} samples are in the gradients of window {at + 1}; {size} were asked for", place
             if found & seen:
                 return f"samples of an earlier window are in the gradients of window {at + 1}", place
             seen |= found
+        return self._passes()
+
+    def _passes(self) -> tuple[str, Location] | None:
+        """Each window has as many backward passes as micro-batches, or as many for each of them."""
+        each = self.full.flow.updates[-1].passes
+        for at, update in enumerate(self.ours.flow.updates):
+            batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
+            full = self.full.flow.updates[at].passes if at < len(self.full.flow.updates) else 0
+            if update.passes not in (each * batches, each) or full != each or not each:
+                reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
+                return reason, update.place
         return None
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
         name, ours, full = "GA-INV-003", self.ours.flow.updates, self.full.flow.updates
-        asked = len(self.sizes)
-        if len(ours) != asked and self.ours.flow.optimizers == 1:
+        asked = len(self.sizes) * self.cycles
+        if len(ours) != len(full) and self.ours.flow.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
         bad = self._counts()
@@ -197,6 +219,10 @@ class Judge:
             if mine.after != other.after:
                 reason = f"after window {at + 1} the parameters were not shown to be those of the full batch's run"
                 return self._result(name, Outcome.UNKNOWN, reason, mine.place)
+        for key, (place, held) in self.ours.flow.kept.items():
+            if self.full.flow.kept.get(key, (place, -1))[1] != held:
+                reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
+                return self._result(name, Outcome.UNKNOWN, reason, place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
     def stale(self) -> Result:
@@ -220,7 +246,27 @@ class Judge:
                 if reached:
                     reason = f"the gradient of {one} in window {at + 1} is made of an older version of a parameter"
                     return self._result(name, Outcome.UNKNOWN, reason, now.place)
+        bad = self._passes() or self._begun() or self._rootless()
+        if bad is not None:
+            return self._result(name, Outcome.UNKNOWN, *bad)
         return self._result(name, Outcome.HOLDS, "no gradient is made of the parameters of an earlier window")
+
+    def _begun(self) -> tuple[str, Location] | None:
+        """A gradient that was there when the first backward pass of a window began."""
+        for at, update in enumerate(self.ours.flow.updates):
+            if update.begun_with:
+                return f"{update.begun_with} had a gradient when window {at + 1} began", update.place
+        return None
+
+    def _rootless(self) -> tuple[str, Location] | None:
+        """A summand of a gradient that is made of no sample, parameter or state."""
+        terms = self.terms
+        for at, update in enumerate(self.ours.flow.updates):
+            for name, gradient in update.gradients.items():
+                for term in gradient.value:
+                    if terms.owners[term] == NOBODY and not terms.found([term], ("parameter", "state")):
+                        return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
+        return None
 
     def width(self) -> Result:
         """No sum over micro-batches is narrower than fp32."""
@@ -329,7 +375,7 @@ def check_fake(step: Callable[[Any], Any], subject: str, request: Request) -> Ve
 def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:
     """What a proof over whole tensors rests on."""
     return [
-        "real numbers: rounding, overflow and the difference between kernels are not part of it",
+        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
         f"the laws of {len(laws)} operators (gradproof.shadow.whole.table), and that each of them is deterministic",
         f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
         "both runs are given the same samples in the same order, and the same draws for each sample",

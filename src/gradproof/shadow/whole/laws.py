@@ -50,10 +50,10 @@ class Call:
         made = self.out[at]
         return () if made is None else tuple(made.shape)
 
-    def floating(self) -> bool:
-        """Whether the first result has a floating-point type, and so every sum in it is one over the reals."""
+    def numeric(self) -> bool:
+        """Whether sums and products of the first result are those of numbers: not of booleans, bytes or complex ones."""
         made = self.out[0]
-        return made is not None and made.is_floating_point()
+        return made is not None and (made.is_floating_point() or made.dtype in (torch.int32, torch.int64))
 
     def argument(self, at: int, name: str, default: Any = None) -> Any:
         """An argument by its place, or by its name."""
@@ -106,15 +106,32 @@ class Interpreter(Moves):
             whole = call.out_shape(at)
             axis = letters.find(letter)
             small = whole if axis < 0 else shape_with(whole, axis, whole[axis] // count)
-            parts = [self._term(law, call, at, attributes, [kid[i] for kid in kids], small, laid) for i in range(count)]
+            rows = [[kid[i] for kid in kids] for i in range(count)]
             if axis < 0:
                 total: Combination = ZERO
-                for part in parts:
-                    total = plus(total, part)
+                for row in rows:
+                    total = plus(total, self._spread(law, call, at, attributes, row, small, laid))
                 made.append(shared(total))
             else:
+                parts = [self._term(law, call, at, attributes, row, small, laid) for row in rows]
                 made.append(Value(tuple(parts), axis, small[axis]))
         return made
+
+    def _spread(
+        self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
+        kids: list[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+    ) -> Combination:  # fmt: skip
+        """The operator on shared arguments: a linear one keeps the summands of its longest linear argument."""
+        kids = [(self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)]
+        longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
+        if longest is None or len(kids[longest][0]) < 2:
+            return self._term(law, call, at, attributes, kids, shape, laid)
+        total: Combination = ZERO
+        size = kids[longest][1]
+        for term, by in kids[longest][0].items():
+            each = [*kids[:longest], ({term: by}, size), *kids[longest + 1 :]]
+            total = plus(total, self._term(law, call, at, attributes, each, shape, laid))
+        return total
 
     def _letter(self, call: Call, ins: Sequence[str]) -> tuple[str | None, tuple[int, int]]:
         """The letter along which parts lie, with their number and rows; of several the first."""
@@ -147,19 +164,9 @@ class Interpreter(Moves):
             if not value.shared:
                 call.coupled.append(at)
         kids = [(self.whole(v, s), s) for v, s in zip(call.values, call.shapes, strict=True)]
-        spread = max(law.linear, key=lambda at: len(kids[at][0]), default=None)
-        made = []
-        for at in range(len(call.out)):
-            shape = call.out_shape(at)
-            if spread is None or len(kids[spread][0]) < 2:
-                made.append(shared(self._term(law, call, at, attributes, kids, shape, (1, 1))))
-                continue
-            total: Combination = ZERO
-            for term, by in kids[spread][0].items():
-                each = [*kids[:spread], ({term: by}, kids[spread][1]), *kids[spread + 1 :]]
-                total = plus(total, self._term(law, call, at, attributes, each, shape, (1, 1)))
-            made.append(shared(total))
-        return made
+        return [
+            shared(self._spread(law, call, at, attributes, kids, call.out_shape(at), (1, 1))) for at in range(len(call.out))
+        ]
 
     def _term(
         self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
@@ -258,6 +265,24 @@ def pointwise(call: Call) -> Letters:
         wide = out[len(out) - len(shape) :]
         ins.append("".join(x if size == full else "." for x, size, full in zip(own, shape, wide, strict=True)))
     return ins, [letters] * len(call.out)
+
+
+def coupled(call: Call) -> Letters:
+    """Nothing is mapped."""
+    return [LETTERS[: len(s)].upper() for s in call.shapes], [
+        LETTERS[: len(call.out_shape(at))].upper() for at in range(len(call.out))
+    ]
+
+
+def broadcast(call: Call) -> Letters:
+    """Every argument is broadcast to the shape of the first; the result is a sum over all of it."""
+    wide = call.shapes[0]
+    letters = LETTERS[: len(wide)]
+    ins = []
+    for shape in call.shapes:
+        pairs = zip(letters[len(wide) - len(shape) :], shape, wide[len(wide) - len(shape) :], strict=True)
+        ins.append("".join(x if size == full else "." for x, size, full in pairs))
+    return ins, [""]
 
 
 def fixed(*texts: str) -> Callable[[Call], Letters]:

@@ -59,7 +59,10 @@ class Memory:
 
     def read(self, tensor: torch.Tensor) -> Value | None:
         """The value of a tensor, or None where nobody knows it."""
-        held, geometry = self.of(tensor), geometry_of(tensor)
+        return self.at(self.of(tensor), geometry_of(tensor))
+
+    def at(self, held: Held, geometry: Geometry) -> Value | None:
+        """The value of a part of a storage, or None where nobody knows it."""
         found = held.views.get(geometry)
         if found is None:
             found = self._assembled(held, geometry)

@@ -23,7 +23,7 @@ class Moves(Algebra):
         if not value.shared and axis is None:
             axis = relocated(value, old, new)
         if value.shared or axis is None:
-            whole = self.fitted(self.whole(value, old), old)
+            whole = self.terms.opened(self.fitted(self.whole(value, old), old))
             return shared(mapped(whole, lambda term: self.reshaped(term, new)))
         rows = new[axis] // len(value.parts)
         size = (*new[:axis], rows, *new[axis + 1 :])
@@ -34,7 +34,8 @@ class Moves(Algebra):
     def permute(self, value: Value, shape: Shape, order: Sequence[int]) -> Value:
         """The axes in another order; all of them are given, not negative."""
         before = part_shape(value, shape)
-        parts = [mapped(self.fitted(p, before), lambda term: self.permuted(term, order)) for p in value.parts]
+        given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
+        parts = [mapped(self.fitted(p, before), lambda term: self.permuted(term, order)) for p in given]
         return Value(tuple(parts), SHARED if value.shared else list(order).index(value.axis), value.rows)
 
     def expand(self, value: Value, old: Shape, new: Shape) -> Value:
@@ -54,9 +55,9 @@ class Moves(Algebra):
         """`count` rows along an axis, every `step`-th from `start`."""
         if value.shared or axis != value.axis:
             before = part_shape(value, shape)
+            given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
             parts = [
-                mapped(self.fitted(p, before), lambda term: self.slice(term, axis, start, count, step))
-                for p in value.parts
+                mapped(self.fitted(p, before), lambda term: self.slice(term, axis, start, count, step)) for p in given
             ]
             return Value(tuple(parts), value.axis, value.rows)
         rows = value.rows

@@ -9,6 +9,7 @@ from gradproof.shadow.whole.laws import (
     Letters,
     along,
     batched,
+    coupled,
     fixed,
     normalised,
     normalised_back,
@@ -92,6 +93,7 @@ LAWS: dict[str, Law] = {
     **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp"),
     **above(Law(over(1, "dim"), linear=(0,)), "cumsum"),
     **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data"),
+    "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen),
     **above(
         Law(reduced),

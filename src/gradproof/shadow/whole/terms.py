@@ -72,7 +72,7 @@ class Terms:
         order = sorted(combination)
         by_order = tuple(_exact(combination[term]) for term in order)
         uniform = order == [self.one] or not order
-        return self.make("sum", by_order, tuple(order), None if uniform else shape)
+        return self.make("combination", by_order, tuple(order), None if uniform else shape)
 
     def factored(self, combination: Combination, shape: Shape) -> Combination:
         """The same as one coefficient times one term: the coefficient of the oldest term is taken out."""
@@ -80,6 +80,22 @@ class Terms:
             return combination
         first = combination[min(combination)]
         return {self.named({term: by / first for term, by in combination.items()}, shape): first}
+
+    def opened(self, combination: Combination) -> Combination:
+        """The same, with the summands of each named sum in which samples meet."""
+        if not any(self._meets(term) for term in combination):
+            return combination
+        found: Combination = ZERO
+        for term, by in combination.items():
+            inner: Combination = {term: UNIT}
+            if self._meets(term):
+                parts = zip(self.kids[term], self.attributes[term], strict=True)
+                inner = self.opened({kid: Fraction(*exactly) for kid, exactly in parts})
+            found = plus(found, inner, by)
+        return found
+
+    def _meets(self, term: int) -> bool:
+        return self.operators[term] == "combination" and self.owners[term] == SEVERAL
 
     def samples(self, terms: Iterable[int]) -> set[int]:
         """The samples that terms were made from. What a step put into a parameter or a state counts as none."""
