@@ -432,7 +432,8 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """Its gradient, linear in what comes from above; the scores give a shape alone."""
     reduction, ignored = call.args[4], call.args[5]
     rows = x.counting(call.values[2], call.shapes[2], ignored) if len(call.tensors) == 4 else 0
-    if not rows or len(call.shapes[1]) > 2:
+    counted = number(x, call.values[-1])
+    if not rows or len(call.shapes[1]) > 2 or (reduction == 1 and not counted):
         return None
     scores, own = labels(call.shapes[1])
     above = own if reduction == 0 else ""
@@ -441,7 +442,7 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
         values=[call.values[0], call.values[2]], shapes=[call.shapes[0], call.shapes[2]],
     )  # fmt: skip
     made = x.apply(Law(lambda _: ([above, own], [scores]), linear=(0,)), part)
-    return [made[0].scaled(Fraction(1, rows) if reduction == 1 else Fraction(1))]
+    return [made[0].scaled(1 / counted if reduction == 1 and counted else Fraction(1))]
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")

@@ -17,6 +17,7 @@ from gradproof.shadow.whole.laws import (
     pointwise,
     reduced,
 )
+from gradproof.shadow.whole.terms import frozen
 
 
 def table_rows(call: Call) -> Letters:
@@ -58,7 +59,7 @@ def attention(call: Call) -> Letters:
 def trailing(call: Call) -> tuple[object, ...]:
     """The arguments of a group norm without the number of samples."""
     at = call.arguments.index("N")
-    return tuple(call.args[at + 1 :])
+    return tuple(frozen(arg) for arg in call.args[at + 1 :])
 
 
 def above(law: Law, *names: str) -> dict[str, Law]:
@@ -76,7 +77,6 @@ LAWS: dict[str, Law] = {
         "lt", "masked_fill", "maximum", "minimum", "mish", "nan_to_num", "ne", "pow", "prelu", "_prelu_kernel", "reciprocal", "relu",
         "remainder", "round", "rsqrt", "rsub", "sigmoid", "sign", "silu", "sin", "sinh", "softplus", "softshrink", "sqrt",
         "square", "tan", "tanh", "threshold", "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit",
-        "binary_cross_entropy_with_logits_elementwise",
     ),
     **above(
         Law(pointwise, linear=(0,)),

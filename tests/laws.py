@@ -1,0 +1,455 @@
+"""The trial of laws: `python -m tests.laws` tries each law on the real kernel, and mutants of each law.
+
+The arguments of an example are cut into parts along an axis, each part a random rational times a leaf. The law says
+what the result is made of; that is computed part by part with the real operator in float64, and compared with the
+operator on the whole. A mutant claims more than its law: one linear argument more, or a coupled axis that is mapped.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from gradproof.shadow.ops.rows import load
+from gradproof.shadow.ops.schema import spec_of, tensors_in
+from gradproof.shadow.ops.table import TABLE, Example, Int, OperatorRow, T
+from gradproof.shadow.whole.arithmetic import RULES
+from gradproof.shadow.whole.engine import bared
+from gradproof.shadow.whole.laws import Call, Interpreter, Law
+from gradproof.shadow.whole.table import LAWS
+from gradproof.shadow.whole.terms import Combination, Shape, Terms
+from gradproof.shadow.whole.values import Value, shared
+from tests.unit.shadow_rows_bench import Maker, overload
+
+WEIGHTS = (Fraction(2), Fraction(-1, 2), Fraction(3), Fraction(-3, 4), Fraction(1))
+CLOSE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-5}
+"""How far a result may be off by the rounding of its type; others 1e-9."""
+
+
+class Wrong(AssertionError):
+    """A law is not true of the kernel."""
+
+
+class Traced(Interpreter):
+    """An interpreter that remembers by which call a term was made, so that its numbers can be computed."""
+
+    def __init__(self) -> None:
+        super().__init__(Terms())
+        self.numbers: dict[int, torch.Tensor] = {}
+        self.origin: dict[int, tuple[Call, int, list[Shape]]] = {}
+
+    def leaf(self, number: int, tensor: torch.Tensor) -> int:
+        """A leaf with numbers."""
+        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool and tensor.numel() > 0
+        within = (int(tensor.min()), int(tensor.max()) + 1) if whole else (None, None)
+        term = self.terms.make("data", ("leaf", number, within), (), tuple(tensor.shape), 0)
+        self.numbers[term] = tensor
+        return term
+
+    def _term(self, law: Law, call: Call, at: int, attributes: Any, kids: Any, shape: Shape, laid: Any) -> Combination:
+        made = super()._term(law, call, at, attributes, kids, shape, laid)
+        for term in made:
+            self.origin.setdefault(term, (call, at, [size for _, size in kids]))
+        return made
+
+    def opaque(self, call: Call) -> list[Value]:
+        made = super().opaque(call)
+        for at, value in enumerate(made):
+            for term in value.parts[0]:
+                self.origin.setdefault(term, (call, at, call.shapes))
+        return made
+
+    def total(self, combination: Combination, shape: Shape) -> torch.Tensor:
+        """The numbers of a combination."""
+        found = torch.zeros(shape, dtype=torch.float64)
+        for term, by in combination.items():
+            found = found + float(by) * self.of(term, shape).to(torch.float64)
+        return found
+
+    def of(self, term: int, shape: Shape) -> torch.Tensor:
+        """The numbers of a term."""
+        if term not in self.numbers:
+            self.numbers[term] = self.worked(term, shape)
+        found = self.numbers[term]
+        return found.expand(shape) if self.terms.shapes[term] is None else found
+
+    def worked(self, term: int, shape: Shape) -> torch.Tensor:
+        """The numbers of a term that is no leaf."""
+        terms = self.terms
+        name, given, kids = terms.operators[term], terms.attributes[term], terms.kids[term]
+        own = terms.shapes[term]
+        shape = shape if own is None else own
+        if name == "one":
+            return torch.ones((), dtype=torch.float64)
+        if name == "number":
+            return torch.tensor(float(given[0]), dtype=torch.float64)
+        if term in self.origin:
+            return self.called(term)
+        inner = [self.of(kid, terms.shapes[kid] or shape) for kid in kids]
+        if name == "combination":
+            parts = [float(Fraction(*by)) * part for by, part in zip(given, inner, strict=True)]
+            return torch.as_tensor(sum(parts, torch.zeros((), dtype=torch.float64)))
+        return STRUCTURE[name](inner, given, shape)
+
+    def called(self, term: int) -> torch.Tensor:
+        """The numbers of an operator on parts."""
+        call, at, sizes = self.origin[term]
+        kids = self.terms.kids[term]
+        given = [self.of(kid, size).expand(size) for kid, size in zip(kids, sizes, strict=True)]
+        given = [g.to(t.dtype).contiguous() for g, t in zip(given, call.tensors, strict=True)]
+        name, attributes = self.terms.operators[term], self.terms.attributes[term][1]
+        if name in NAMED:
+            found = NAMED[name](given, attributes, call)
+        else:
+            args, kwargs = put(call.args, call.kwargs, given)
+            found = FUNCTIONS[id(call.args)](*args, **kwargs)
+        return (list(found) if isinstance(found, list | tuple) else [found])[at]
+
+
+FRAGILE = frozenset({"max_pool2d_with_indices_backward", "_scaled_dot_product_flash_attention_for_cpu_backward", "_softmax_backward_data", "_log_softmax_backward_data"})
+"""Kernels that end the process where a mutant gives them parts that do not fit."""
+
+FUNCTIONS: dict[int, Any] = {}
+"""The operator of a call, by its arguments."""
+
+STRUCTURE: dict[str, Callable[[list[torch.Tensor], Any, Shape], torch.Tensor]] = {
+    "reshape": lambda kids, _, shape: kids[0].reshape(shape),
+    "permute": lambda kids, order, _: kids[0].permute(order),
+    "expand": lambda kids, _, shape: kids[0].expand(shape),
+    "filled": lambda kids, _, shape: kids[0].expand(shape),
+    "slice": lambda kids, by, _: kids[0].narrow(by[0], by[1], by[3] * (by[2] - 1) + 1)[
+        (slice(None),) * by[0] + (slice(None, None, by[3]),)
+    ],
+    "cat": lambda kids, by, _: torch.cat(kids, by[0]),
+    "range": lambda _, by, shape: torch.arange(shape[0], dtype=torch.float64) * float(by[1]) + float(by[0]),
+}
+
+
+def reduction_of(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
+    """A loss of elements, as a sum where the law says so."""
+    args, kwargs = put(call.args, call.kwargs, given)
+    at = call.arguments.index("reduction")
+    mode = 2 if attributes and attributes[0] == "total" else 0
+    if call.name.endswith("_backward"):
+        mode = 2
+    args = [*args[:at], mode, *args[at + 1 :]] if len(args) > at else args
+    kwargs = kwargs if len(args) > at else {**kwargs, "reduction": mode}
+    return FUNCTIONS[id(call.args)](*args, **kwargs)
+
+
+def back_in_place(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """Zeros around a slice or a row."""
+    axis, size, *rest = attributes
+    inner = given[0] if call.name == "slice_backward" else given[0].unsqueeze(axis)
+    found = torch.zeros((*inner.shape[:axis], size, *inner.shape[axis + 1 :]), dtype=inner.dtype)
+    index = slice(rest[0], min(rest[1], size), rest[2]) if len(rest) > 1 else slice(rest[0] % size, rest[0] % size + 1)
+    found[(slice(None),) * axis + (index,)] = inner
+    return found
+
+
+def likelihood_back(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """The gradient of a negative log-likelihood."""
+    above, labels = given
+    each, ignored, classes = attributes
+    found = torch.zeros((*labels.shape, classes), dtype=above.dtype)
+    seed = (above if each else above.expand(labels.shape)) * (labels != ignored)
+    return found.scatter(-1, labels.clamp(min=0).unsqueeze(-1), -seed.unsqueeze(-1))
+
+
+def normed(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
+    """A group norm of fewer samples."""
+    args, kwargs = put(call.args, call.kwargs, given)
+    args[call.arguments.index("N")] = given[0].shape[0]
+    return FUNCTIONS[id(call.args)](*args, **kwargs)
+
+
+LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
+NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
+    "mm": lambda g, _, c: g[0] @ g[1],
+    "bmm": lambda g, _, c: g[0] @ g[1],
+    "mv": lambda g, _, c: g[0] @ g[1],
+    "mul": lambda g, _, c: g[0] * g[1],
+    "div": lambda g, a, c: g[0] / g[1] if not a else torch.ops.aten.div(*put(c.args, c.kwargs, g)[0], **c.kwargs),
+    "where_true": lambda g, _, c: torch.where(g[0].bool(), g[1], 0.0),
+    "where_false": lambda g, _, c: torch.where(g[0].bool(), 0.0, g[1]),
+    "sum": lambda g, a, c: g[0].sum(dim=a[0], keepdim=a[1]) if len(a) == 2 and isinstance(a[1], bool) else (
+        FUNCTIONS[id(c.args)](*put(c.args, c.kwargs, g)[0], **c.kwargs)
+    ),
+    "cast": lambda g, a, c: g[0].to(getattr(torch, a[0].removeprefix("torch."))),
+    **dict.fromkeys([*LOSSES, *(f"{name}_backward" for name in LOSSES), "binary_cross_entropy_with_logits"], reduction_of),
+    "nll_loss_forward": lambda g, a, c: torch.ops.aten.nll_loss_forward(g[0], g[1], None, a[0], a[1]),
+    "nll_loss_backward": likelihood_back,
+    **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
+    **dict.fromkeys(["native_group_norm", "native_group_norm_backward"], normed),
+}  # fmt: skip
+
+
+def put(args: Any, kwargs: Any, given: list[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments with other tensors, in their order."""
+    left = iter(given)
+
+    def walk(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return next(left)
+        return [walk(v) for v in value] if isinstance(value, list | tuple) else value
+
+    return [walk(a) for a in args], {key: walk(v) for key, v in kwargs.items()}
+
+
+@dataclass
+class Trial:
+    """What was tried of one operator: cases that a law decided, and those that it left opaque."""
+
+    name: str
+    cases: int = 0
+    opaque: int = 0
+    absent: int = 0
+    mutants: int = 0
+    killed: list[str] = field(default_factory=list)
+    survived: list[str] = field(default_factory=list)
+    wrong: list[str] = field(default_factory=list)
+
+
+def moved(name: str, *examples: Example) -> OperatorRow:
+    """Examples of an operator that has no row of its own: a view, which the recorder follows by its storage."""
+    return OperatorRow(f"aten.{name}", lambda k: None, examples, "tests.laws")
+
+
+MOVED = [
+    moved("view", Example(T((4, 3, 2)), [12, 2]), Example(T((2, 6)), [2, 3, 2]), Example(T((2, 6)), [12])),
+    moved("_unsafe_view", Example(T((4, 6)), [4, 2, 3]), Example(T((4, 2, 3)), [8, 3])),
+    moved("reshape", Example(T((4, 3)), [3, 4]), Example(T((4, 3)), [2, 2, 3])),
+    moved("t", Example(T((4, 3))), Example(T((3,)))),
+    moved("transpose", Example(T((4, 3, 2)), 0, 1), Example(T((4, 3, 2)), -1, 0)),
+    moved("permute", Example(T((4, 3, 2)), [2, 0, 1]), Example(T((4, 3, 2)), [-1, 1, 0])),
+    moved("expand", Example(T((4, 1)), [4, 3]), Example(T((4, 1)), [2, 4, 3]), Example(T((3,)), [2, 3])),
+    moved("slice", Example(T((4, 6)), 1, 1, 5, 2), Example(T((4, 6)), 0, 1, 3), Example(T((6, 2)), 0, -3, 9)),
+    moved("narrow", Example(T((4, 6)), 1, 2, 3), Example(T((4, 6)), 0, 2, 2)),
+    moved("select", Example(T((4, 6)), 0, 2), Example(T((4, 6)), 1, -1), Example(T((4, 2, 3)), -2, 1)),
+    moved("split", Example(T((4, 6)), 2), Example(T((4, 6)), 4, -1)),
+    moved("split_with_sizes", Example(T((4, 6)), [1, 3]), Example(T((4, 6)), [1, 2, 3], 1)),
+    moved("unbind", Example(T((4, 3))), Example(T((4, 3)), 1)),
+    moved("unsqueeze", Example(T((4, 3)), 0), Example(T((4, 3)), -1), Example(T((4, 3)), 1)),
+    moved("squeeze", Example(T((4, 1, 3))), Example(T((4, 1, 3)), 1), Example(T((1, 4)), 0)),
+    moved("detach", Example(T((4, 3)))),
+    moved("alias", Example(T((4, 3)))),
+    moved("acos", Example(T((4, 3), -0.9, 0.9))),
+    moved("asin", Example(T((4, 3), -0.9, 0.9))),
+    moved("atan2", Example(T((4, 3)), T((4, 3)))),
+    moved("celu", Example(T((4, 3)))),
+    moved("cummax", Example(T((4, 3)), 1), Example(T((4, 3)), -1)),
+    moved("cummin", Example(T((4, 3)), 0)),
+    moved("logcumsumexp", Example(T((4, 3)), 1)),
+    moved("median", Example(T((4, 3)), 1), Example(T((4, 3)))),
+    moved("_weight_norm_interface_backward", Example(T((4, 3)), T((4, 3)), T((4, 1)), T((4, 1), 0.5, 2.0), 0)),
+    moved("gather", Example(T((4, 5)), 1, Int((4, 3), 5)), Example(T((4, 5)), 0, Int((2, 5), 4))),
+    moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
+    moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
+]
+"""Movements, and operators and forms for which the rows have no example."""
+UNTRIED = {
+    "broadcast_to": "view", "chunk": "view", "contiguous": "view", "expand_as": "view", "flatten": "view",
+    "numpy_T": "view", "resolve_conj": "view", "swapaxes": "view", "tensor_split": "view",
+    "to": "cast", "type_as": "cast", "view_as": "view", "true_divide": "div", "positive": "alias", "_conj": "real",
+    "_reshape_alias": "view", "lift_fresh": "alias", "prelu": "decomposed",
+    "rms_norm": "decomposed", "arange": "no tensor", "full": "no tensor", "ones": "no tensor", "zeros": "no tensor",
+    "scalar_tensor": "no tensor",
+    "_fused_rms_norm_backward": "no CPU kernel", "cudnn_batch_norm": "no CPU kernel",
+    "_scaled_dot_product_efficient_attention": "no CPU kernel", "_scaled_dot_product_flash_attention": "no CPU kernel",
+}  # fmt: skip
+"""Operators that no example tries, and why: composite ones never reach the engine under their own name."""
+
+
+EQUIVALENT = {
+    **dict.fromkeys(
+        [
+            "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "gather", "mean", "pixel_shuffle", "pixel_unshuffle", "sum",
+            "upsample_bilinear2d", "upsample_nearest2d", "xlogy",
+        ],
+        "linear in argument 0",
+    ),
+    "mul": "linear in argument 1",
+}  # fmt: skip
+"""Mutants that are true: the law claims less than it could."""
+TOO_WEAK = ("eq", "isinf", "isnan", "logical_not", "nan_to_num")
+"""Operators whose examples have no number at which a false claim of linearity shows."""
+
+
+def examples() -> Iterator[tuple[str, Any, Example, Any, Any]]:
+    """Each example of the operators' rows that has a law or a rule: name, operator, arguments."""
+    load()
+    for row in [*TABLE.values(), *MOVED]:
+        name = row.op.split(".")[1].rstrip("_") if not row.op.endswith("__") else row.op.split(".")[1]
+        if name not in LAWS and name not in RULES:
+            continue
+        for i, example in enumerate(row.examples):
+            maker = Maker(i, "float64", False)
+            args = [maker.made(a, False) for a in example.args]
+            kwargs = {key: maker.made(v, False) for key, v in example.kwargs.items()}
+            yield name, row, example, args, kwargs
+
+
+def cut_up(x: Traced, tensor: torch.Tensor, axis: int, count: int, number: int, weighted: bool) -> Value:
+    """A tensor as parts along an axis, each a weight times a leaf."""
+    rows = tensor.shape[axis] // count
+    parts: list[Combination] = []
+    for i in range(count):
+        by = WEIGHTS[i % len(WEIGHTS)] if weighted and tensor.is_floating_point() else Fraction(1)
+        piece = tensor.narrow(axis, i * rows, rows)
+        parts.append({x.leaf(100 * number + i, piece / float(by) if by != 1 else piece): by})
+    return Value(tuple(parts), axis, rows)
+
+
+def layouts(tensors: list[torch.Tensor]) -> Iterator[dict[int, int]]:
+    """Which tensors are cut along which axis: one alone, and all of those that have as many rows along one axis."""
+    for i, tensor in enumerate(tensors):
+        for axis in range(tensor.dim()):
+            if tensor.shape[axis] > 1:
+                yield {i: axis}
+    sizes = {t.shape[a] for t in tensors for a in range(t.dim()) if t.shape[a] > 1}
+    for size in sorted(sizes):
+        for first in (True, False):
+            chosen = {}
+            for i, t in enumerate(tensors):
+                axes = [a for a in range(t.dim()) if t.shape[a] == size]
+                if axes:
+                    chosen[i] = axes[0 if first else -1]
+            if len(chosen) > 1:
+                yield chosen
+
+
+def attempt(name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None) -> bool:
+    """Try one layout. Whether a law decided it. Raises Wrong where the numbers differ."""
+    func = overload(row, example, args, kwargs)
+    spec = spec_of(func)
+    whole = func(*args, **kwargs)
+    outs = list(whole) if isinstance(whole, list | tuple) else [whole]
+    tensors = tensors_in((args, kwargs))
+    x = Traced()
+    values = []
+    for i, tensor in enumerate(tensors):
+        if i in layout:
+            count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
+            values.append(cut_up(x, tensor, layout[i], count, i + 1, True))
+        elif name == "nll_loss_backward" and i == len(tensors) - 1:
+            values.append(x.ones(Fraction(float(tensor))))  # the count of labels, which the rule asks for
+        else:
+            by = Fraction(-3, 4) if tensor.is_floating_point() else Fraction(1)
+            values.append(shared({x.leaf(100 * (i + 1), tensor / float(by) if by != 1 else tensor): by}))
+    template = (*(bared(a) for a in args), ("", tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
+    held = tuple(args)
+    FUNCTIONS[id(held)] = func
+    call = Call(
+        name, held, kwargs, template, tensors, values, [tuple(t.shape) for t in tensors],
+        [o if isinstance(o, torch.Tensor) else None for o in outs], spec.arguments if spec else (),
+    )  # fmt: skip
+    found = None
+    if law is None and name in RULES:
+        found = RULES[name](x, call)
+    if found is None:
+        used = law or LAWS.get(name)
+        if used is None:
+            return False
+        found = x.apply(used, call)
+    compare(name, x, found, outs)
+    FUNCTIONS.pop(id(held))
+    return True
+
+
+def compare(name: str, x: Traced, found: list[Value], outs: list[Any]) -> None:
+    """The value against the kernel's numbers. Raises Wrong."""
+    for at, (value, out) in enumerate(zip(found, outs, strict=False)):
+        if not isinstance(out, torch.Tensor) or (out.numel() == 0):
+            continue
+        shape = tuple(out.shape)
+        if value.shared:
+            made = x.total(value.parts[0], shape)
+        else:
+            size = (*shape[: value.axis], value.rows, *shape[value.axis + 1 :])
+            made = torch.cat([x.total(part, size).expand(size) for part in value.parts], value.axis)
+        real, close = out.to(torch.float64), CLOSE.get(out.dtype, 1e-9)
+        if made.shape != real.shape or not torch.allclose(made, real, rtol=close, atol=close, equal_nan=True):
+            raise Wrong(f"{name}, result {at}: {made.flatten()[:4].tolist()} and not {real.flatten()[:4].tolist()}")
+
+
+def mutants(law: Law, tensors: list[torch.Tensor]) -> Iterator[tuple[str, Law]]:
+    """Laws that claim more: one more linear argument; each coupled axis mapped."""
+    for i, tensor in enumerate(tensors[:4]):
+        if i not in law.linear and tensor.is_floating_point():
+            yield f"linear in argument {i}", replace(law, linear=(*law.linear, i))
+
+    def lowered(call: Call) -> Any:
+        ins, outs = law.letters(call)
+        return [text.lower() for text in ins], [text.lower() for text in outs]
+
+    yield "every axis mapped", replace(law, letters=lowered)
+
+
+def tried() -> dict[str, Trial]:
+    """Every law on every example and layout, and its mutants."""
+    found: dict[str, Trial] = {}
+    random.seed(0)
+    for name, row, example, args, kwargs in examples():
+        trial = found.setdefault(name, Trial(name))
+        if "-v" in sys.argv:
+            print(name, args_of(example), flush=True)
+        tensors = tensors_in((args, kwargs))
+        for layout in layouts(tensors):
+            try:
+                decided = attempt(name, row, example, args, kwargs, layout, None)
+            except NotImplementedError:
+                trial.absent += 1  # this machine has no such kernel
+                continue
+            except Exception as error:
+                trial.wrong.append(f"{args_of(example)} {layout}: {type(error).__name__} {error}")
+                continue
+            trial.cases += decided
+            trial.opaque += not decided
+        law = LAWS.get(name)
+        if law is None or name in FRAGILE:
+            continue
+        for label, mutant in mutants(law, tensors):
+            if label in trial.killed:
+                continue
+            if any(refuted(name, row, example, args, kwargs, layout, mutant) for layout in layouts(tensors)):
+                trial.killed.append(label)
+                trial.survived = [s for s in trial.survived if s != label]
+            elif label not in trial.survived:
+                trial.survived.append(label)
+    return found
+
+
+def args_of(example: Example) -> str:
+    """The arguments of an example in words."""
+    return ", ".join(str(getattr(a, "shape", a)) for a in example.args)[:80]
+
+
+def refuted(name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law) -> bool:
+    """Whether a layout shows that a mutant is not true, or that it makes no sense."""
+    try:
+        attempt(name, row, example, args, kwargs, layout, law)
+    except NotImplementedError:
+        return False
+    except Exception:
+        return True
+    return False
+
+
+def main() -> int:
+    """Print the table."""
+    trials = tried()
+    for trial in sorted(trials.values(), key=lambda t: t.name):
+        print(f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; survived {trial.survived} {trial.wrong[:2]}")
+    missing = sorted((set(LAWS) | set(RULES)) - set(trials))
+    print(f"{len(trials)} operators, {sum(t.cases for t in trials.values())} cases; without an example: {missing}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
