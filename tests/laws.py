@@ -112,7 +112,14 @@ class Traced(Interpreter):
         return (list(found) if isinstance(found, list | tuple) else [found])[at]
 
 
-FRAGILE = frozenset({"max_pool2d_with_indices_backward", "_scaled_dot_product_flash_attention_for_cpu_backward", "_softmax_backward_data", "_log_softmax_backward_data"})
+FRAGILE = frozenset(
+    {
+        "max_pool2d_with_indices_backward",
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        "_softmax_backward_data",
+        "_log_softmax_backward_data",
+    }
+)
 """Kernels that end the process where a mutant gives them parts that do not fit."""
 
 FUNCTIONS: dict[int, Any] = {}
@@ -324,7 +331,9 @@ def layouts(tensors: list[torch.Tensor]) -> Iterator[dict[int, int]]:
                 yield chosen
 
 
-def attempt(name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None) -> bool:
+def attempt(
+    name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None
+) -> bool:
     """Try one layout. Whether a law decided it. Raises Wrong where the numbers differ."""
     func = overload(row, example, args, kwargs)
     spec = spec_of(func)
@@ -445,7 +454,9 @@ def main() -> int:
     """Print the table."""
     trials = tried()
     for trial in sorted(trials.values(), key=lambda t: t.name):
-        print(f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; survived {trial.survived} {trial.wrong[:2]}")
+        print(
+            f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; survived {trial.survived} {trial.wrong[:2]}"
+        )
     missing = sorted((set(LAWS) | set(RULES)) - set(trials))
     print(f"{len(trials)} operators, {sum(t.cases for t in trials.values())} cases; without an example: {missing}")
     return 0

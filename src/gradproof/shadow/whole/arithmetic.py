@@ -127,7 +127,10 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
 
 def _ordered(x: Interpreter, call: Call) -> Call:
     """The factors of a product in one order, whichever way round they were written: the wider first."""
-    keys = [(-len(s), min((min(p, default=0) for p in v.parts), default=0)) for v, s in zip(call.values, call.shapes, strict=True)]
+    keys = [
+        (-len(s), min((min(p, default=0) for p in v.parts), default=0))
+        for v, s in zip(call.values, call.shapes, strict=True)
+    ]
     if keys[0] <= keys[1]:
         return call
     return replace(call, tensors=call.tensors[::-1], values=call.values[::-1], shapes=call.shapes[::-1])
@@ -174,7 +177,9 @@ def addmm(x: Interpreter, call: Call) -> list[Value] | None:
     beta, alpha = exact(call.kwargs.get("beta", 1)), exact(call.kwargs.get("alpha", 1))
     if beta is None or alpha is None:
         return None
-    letters = {"addmm": ("ik", "kj", "->ij"), "baddbmm": ("bik", "bkj", "->bij"), "addmv": ("ik", "k", "->i")}[call.name]
+    letters = {"addmm": ("ik", "kj", "->ij"), "baddbmm": ("bik", "bkj", "->bij"), "addmv": ("ik", "k", "->i")}[
+        call.name
+    ]
     product = {"addmm": "mm", "baddbmm": "bmm", "addmv": "mv"}[call.name]
     inner = replace(
         call, name=product, attributes=(), tensors=call.tensors[1:], values=call.values[1:], shapes=call.shapes[1:]
@@ -208,7 +213,9 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
 # -- Copies, casts and fills.
 
 
-@rule("clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "_conj", "resolve_conj", "detach_copy")
+@rule(
+    "clone", "detach", "alias", "lift_fresh", "lift", "contiguous", "positive", "_conj", "resolve_conj", "detach_copy"
+)
 def same(x: Interpreter, call: Call) -> list[Value] | None:
     """The same numbers."""
     return [call.values[0]]
@@ -224,10 +231,12 @@ def cast(x: Interpreter, call: Call) -> list[Value] | None:
     assert made is not None
     if (source.is_floating_point() and made.is_floating_point()) or source.dtype == made.dtype or made.is_complex():
         return None if made.is_complex() else [value]
-    if made.is_floating_point() or number(x, value) is not None and source.dtype is torch.bool:
+    if made.is_floating_point() or (number(x, value) is not None and source.dtype is torch.bool):
         return [value]
     law = Law(pointwise, uniform=True)
-    return x.apply(law, replace(only(call, at, "cast"), values=[value], shapes=[call.out_shape()], attributes=(str(made.dtype),)))
+    return x.apply(
+        law, replace(only(call, at, "cast"), values=[value], shapes=[call.out_shape()], attributes=(str(made.dtype),))
+    )
 
 
 FILLS = {
@@ -289,7 +298,13 @@ def squeeze(x: Interpreter, call: Call) -> list[Value] | None:
     value, shape, out = call.values[0], call.shapes[0], call.out_shape()
     rank = len(shape)
     asked = call.argument(1, "dim")
-    dims = range(rank) if asked is None else [d % rank for d in (asked if isinstance(asked, list | tuple) else [asked])] if rank else []
+    dims = (
+        range(rank)
+        if asked is None
+        else [d % rank for d in (asked if isinstance(asked, list | tuple) else [asked])]
+        if rank
+        else []
+    )
     gone = {d for d in dims if shape[d] == 1}
     if value.shared or value.axis in gone:
         return [x.reshape(shared(x.whole(value, shape)), shape, out)]
@@ -378,7 +393,14 @@ def elements(call: Call, at: int) -> int:
     return prod(call.shapes[at])
 
 
-@rule("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy", "binary_cross_entropy_with_logits")
+@rule(
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
 def loss(x: Interpreter, call: Call) -> list[Value] | None:
     """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)

@@ -57,7 +57,7 @@ class Update:
     """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
 
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
-    passes since the step before. `begun_with`: a parameter that had a gradient when the first of them began.
+    passes since the step before. `order`: the optimizer's parameters. `begun_with`: a parameter that had a gradient when the first of them began.
     """
 
     place: Location
@@ -66,6 +66,7 @@ class Update:
     leaves: set[int] = field(default_factory=set)
     passes: int = 0
     begun_with: str = ""
+    order: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
@@ -335,13 +336,18 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _first_use(self, tensor: torch.Tensor, found: Value | None) -> Value | None:
-        """A parameter holds arbitrary numbers from its first use in a forward pass on; data that has a gradient is data."""
+        """A parameter holds arbitrary numbers from its first use in a forward pass on; data that has a gradient is data.
+
+        What it held first is part of its name, so that two parameters that change places are not taken for each other.
+        """
         if not isinstance(tensor, torch.nn.Parameter):
             owned = found is not None and any(self.terms.owners[term] != NOBODY for p in found.parts for term in p)
             if tensor._base is not None or owned:
                 return found
         self.declared[id(tensor)] = tensor
-        made = shared(self.terms.of(self.terms.make("parameter", (self.name(tensor),), (), tuple(tensor.shape))))
+        shape = tuple(tensor.shape)
+        first = None if found is None else self.terms.named(self.laws.whole(found, shape), shape)
+        made = shared(self.terms.of(self.terms.make("parameter", (self.name(tensor), first), (), shape)))
         self.memory.write(tensor, made)
         return made
 
@@ -436,7 +442,9 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Data: rows of samples along the first axis that has as many as a micro-batch, or as the run."""
         shape = tuple(tensor.shape)
         site = site or call_site()
-        axis = next((i for size in (self.samples, self.rows) for i in range(min(2, len(shape))) if shape[i] == size), None)
+        axis = next(
+            (i for size in (self.samples, self.rows) for i in range(min(2, len(shape))) if shape[i] == size), None
+        )
         rows = 1 if axis is None else shape[axis]
         size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
         own = f"{site} {size} {tensor.dtype}"

@@ -104,7 +104,9 @@ class Reading(TorchFunctionMode):
         if func in NUMBERS:
             engine = self.engine
             engine.flow.reads.append((engine.place(), f"a tensor by {func.__name__}()"))
-            raise NoNumbers(f"{engine.place()} reads the numbers of a tensor, and in a run without numbers there are none")
+            raise NoNumbers(
+                f"{engine.place()} reads the numbers of a tensor, and in a run without numbers there are none"
+            )
         if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
             return "?"
         return func(*args, **(kwargs or {}))
@@ -141,7 +143,9 @@ def watched(engine: Engine) -> Iterator[None]:
                 value = engine.terms.opened(value)
                 engine.memory.alias(grad, shared(value))
                 found[name] = Gradient(name, value, shape, grad.dtype)
-        engine.flow.updates.append(Update(user_place(), found, passes=engine.passes, begun_with=engine.begun_with))
+        update = Update(user_place(), found, passes=engine.passes, begun_with=engine.begun_with)
+        update.order = tuple(engine.name(parameter) for parameter in parameters(optimizer))
+        engine.flow.updates.append(update)
         engine.stepping, engine.passes, engine.begun_with = True, 0, ""
 
     def after(optimizer: Any, *_: Any) -> None:
@@ -149,7 +153,8 @@ def watched(engine: Engine) -> Iterator[None]:
         for parameter in parameters(optimizer):
             update.after[engine.name(parameter)] = renewed(engine, parameter)
         update.leaves = {
-            leaf for leaf in engine.terms.reached(update.after.values())
+            leaf
+            for leaf in engine.terms.reached(update.after.values())
             if engine.terms.operators[leaf] in ("parameter", "state")
         } - {term for p in parameters(optimizer) for term in engine.value(p).parts[0]}
         for held in list(optimizer.state.values()):
@@ -290,4 +295,3 @@ def _whole(engine: Engine, one: Any) -> Combination:
     value: Value = engine.value(one)
     shape = tuple(one.shape)
     return engine.laws.fitted(engine.laws.whole(value, shape), shape)
-

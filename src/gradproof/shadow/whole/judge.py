@@ -89,6 +89,10 @@ class Judge:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
         if not self.ours.flow.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
+        for mine, other in zip(self.ours.flow.updates, self.full.flow.updates, strict=False):
+            if mine.order != other.order:
+                reason = "the optimizer has its parameters in another order in the full batch's run"
+                return Outcome.UNKNOWN, reason, mine.place
         if not all(self.samples):
             at = next(i for i, found in enumerate(self.samples) if not found)
             where = self.ours.flow.updates[at].place
@@ -173,7 +177,9 @@ class Judge:
         """The samples of each window, each once."""
         name = "GA-DATA-001"
         if equal.outcome is not Outcome.HOLDS:
-            return self._result(name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place)
+            return self._result(
+                name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place
+            )
         bad = self._counts()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
@@ -229,7 +235,9 @@ class Judge:
         """No summand of a gradient is of an earlier window."""
         name, updates = "GA-INV-002", self.ours.flow.updates
         if len(updates) < 2:
-            return self._result(name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place)
+            return self._result(
+                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place
+            )
         old: set[int] = set()
         for at in range(1, len(updates)):
             before, now = updates[at - 1], updates[at]
@@ -240,13 +248,17 @@ class Judge:
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
                 if kept:
                     sample = min(self.terms.samples(kept))
-                    reason = f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
-                    return self._result(name, Outcome.REFUTED, reason, now.place, help="call zero_grad() after each step")
+                    reason = (
+                        f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
+                    )
+                    return self._result(
+                        name, Outcome.REFUTED, reason, now.place, help="call zero_grad() after each step"
+                    )
                 reached = old & self.terms.reached(gradient.value)
                 if reached:
                     reason = f"the gradient of {one} in window {at + 1} is made of an older version of a parameter"
                     return self._result(name, Outcome.UNKNOWN, reason, now.place)
-        bad = self._passes() or self._begun() or self._rootless()
+        bad = self._counts() or self._begun() or self._rootless()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
         return self._result(name, Outcome.HOLDS, "no gradient is made of the parameters of an earlier window")
@@ -318,13 +330,17 @@ class Judge:
     def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
         by = ratio(mine, other)
         if by is None:
-            return self._result("GA-INV-001", Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's")
+            return self._result(
+                "GA-INV-001", Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's"
+            )
         return self._result("GA-INV-001", Outcome.REFUTED, f"returned loss {at + 1} is {by} times the full batch's")
 
     def _by_window(self, losses: Iterable[Combination]) -> list[Combination]:
         each: list[Combination] = [{} for _ in self.sizes]
         for at, one in enumerate(losses):
-            each[min(at // self.run.accum_steps, len(each) - 1)] = plus(each[min(at // self.run.accum_steps, len(each) - 1)], one)
+            each[min(at // self.run.accum_steps, len(each) - 1)] = plus(
+                each[min(at // self.run.accum_steps, len(each) - 1)], one
+            )
         return each
 
 
@@ -381,4 +397,3 @@ def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]
         "both runs are given the same samples in the same order, and the same draws for each sample",
         "no denominator is zero",
     ]
-

@@ -122,7 +122,9 @@ class Interpreter(Moves):
         kids: list[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
     ) -> Combination:  # fmt: skip
         """The operator on shared arguments: a linear one keeps the summands of its longest linear argument."""
-        kids = [(self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)]
+        kids = [
+            (self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)
+        ]
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
         if longest is None or len(kids[longest][0]) < 2:
             return self._term(law, call, at, attributes, kids, shape, laid)
@@ -165,7 +167,8 @@ class Interpreter(Moves):
                 call.coupled.append(at)
         kids = [(self.whole(v, s), s) for v, s in zip(call.values, call.shapes, strict=True)]
         return [
-            shared(self._spread(law, call, at, attributes, kids, call.out_shape(at), (1, 1))) for at in range(len(call.out))
+            shared(self._spread(law, call, at, attributes, kids, call.out_shape(at), (1, 1)))
+            for at in range(len(call.out))
         ]
 
     def _term(
@@ -247,7 +250,9 @@ class Interpreter(Moves):
             kids.append(self.terms.named(self.fitted(self.whole(value, shape), shape), shape))
         sizes = tuple(call.shapes[i] for i, kid in enumerate(kids) if self.terms.shapes[kid] is None)
         return [
-            shared(self.terms.of(self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at))))
+            shared(
+                self.terms.of(self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at)))
+            )
             for at in range(len(call.out))
         ]
 
@@ -327,8 +332,7 @@ def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable
 
     def letters(call: Call) -> Letters:
         ins = [
-            LETTERS[: len(s)].upper() if i in weights or not s else leading(len(s))
-            for i, s in enumerate(call.shapes)
+            LETTERS[: len(s)].upper() if i in weights or not s else leading(len(s)) for i, s in enumerate(call.shapes)
         ]
         outs = []
         for at in range(len(call.out)):

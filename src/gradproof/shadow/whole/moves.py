@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from gradproof.shadow.whole.terms import Combination, Shape
+from gradproof.shadow.whole.terms import Shape
 from gradproof.shadow.whole.values import SHARED, Algebra, Value, mapped, part_shape, shared
 
 
@@ -112,7 +112,9 @@ class Moves(Algebra):
         columns = []
         for value, shape in zip(values, shapes, strict=True):
             small = shape_with(shape, along, rows)
-            parts = value.parts if not value.shared else self.split(self.fitted(value.parts[0], shape), shape, along, rows)
+            parts = (
+                value.parts if not value.shared else self.split(self.fitted(value.parts[0], shape), shape, along, rows)
+            )
             columns.append([self.fitted(p, small) for p in parts])
         smalls = [shape_with(shape, along, rows) for shape in shapes]
         size = shape_with(out, along, rows)
@@ -135,4 +137,3 @@ def relocated(value: Value, old: Shape, new: Shape) -> int | None:
         before *= size
     same = [axis for axis in fitting if new[axis] == held]
     return (same or fitting or [None])[0]
-

@@ -38,8 +38,7 @@ def chosen(call: Call) -> Letters:
     axis = call.args[1] % max(len(call.shapes[0]), 1)
     source, index = call.shapes[0], call.shapes[1]
     own = "".join(
-        x.upper() if i == axis or a != b else x
-        for i, (x, a, b) in enumerate(zip(LETTERS, source, index, strict=False))
+        x.upper() if i == axis or a != b else x for i, (x, a, b) in enumerate(zip(LETTERS, source, index, strict=False))
     )
     return [own, own], [own]
 

@@ -40,7 +40,12 @@ class Terms:
         return len(self.operators)
 
     def make(
-        self, operator: str, attributes: tuple[Any, ...], kids: tuple[int, ...], shape: Shape | None, owner: int = NOBODY
+        self,
+        operator: str,
+        attributes: tuple[Any, ...],
+        kids: tuple[int, ...],
+        shape: Shape | None,
+        owner: int = NOBODY,
     ) -> int:
         """The number of a term. `owner` is read of a leaf only: other terms have the owner of their kids."""
         key = (operator, attributes, kids, shape)
