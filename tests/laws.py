@@ -21,8 +21,7 @@ from gradproof.shadow.ops.schema import spec_of, tensors_in
 from gradproof.shadow.ops.table import TABLE, Example, Int, OperatorRow, T
 from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import bared
-from gradproof.shadow.whole.laws import Call, Interpreter, Law
-from gradproof.shadow.whole.table import LAWS
+from gradproof.shadow.whole.laws import LAWS, Call, Interpreter, Law
 from gradproof.shadow.whole.terms import Combination, Shape, Terms
 from gradproof.shadow.whole.values import Value, shared
 from tests.unit.shadow_rows_bench import Maker, overload
@@ -189,7 +188,8 @@ NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
         FUNCTIONS[id(c.args)](*put(c.args, c.kwargs, g)[0], **c.kwargs)
     ),
     "cast": lambda g, a, c: g[0].to(getattr(torch, a[0].removeprefix("torch."))),
-    **dict.fromkeys([*LOSSES, *(f"{name}_backward" for name in LOSSES), "binary_cross_entropy_with_logits"], reduction_of),
+    **dict.fromkeys([*LOSSES, *(f"{name}_backward" for name in LOSSES)], reduction_of),
+    "binary_cross_entropy_with_logits": reduction_of,
     "nll_loss_forward": lambda g, a, c: torch.ops.aten.nll_loss_forward(g[0], g[1], None, a[0], a[1]),
     "nll_loss_backward": likelihood_back,
     **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
@@ -276,8 +276,8 @@ UNTRIED = {
 EQUIVALENT = {
     **dict.fromkeys(
         [
-            "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "gather", "mean", "pixel_shuffle", "pixel_unshuffle", "sum",
-            "upsample_bilinear2d", "upsample_nearest2d", "xlogy",
+            "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "gather", "mean", "pixel_shuffle", "pixel_unshuffle",
+            "sum", "upsample_bilinear2d", "upsample_nearest2d", "xlogy",
         ],
         "linear in argument 0",
     ),
@@ -455,7 +455,8 @@ def main() -> int:
     trials = tried()
     for trial in sorted(trials.values(), key=lambda t: t.name):
         print(
-            f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; survived {trial.survived} {trial.wrong[:2]}"
+            f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; "
+            f"survived {trial.survived} {trial.wrong[:2]}"
         )
     missing = sorted((set(LAWS) | set(RULES)) - set(trials))
     print(f"{len(trials)} operators, {sum(t.cases for t in trials.values())} cases; without an example: {missing}")

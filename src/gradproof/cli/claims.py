@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,10 @@ from gradproof.cli.options import workspace_option
 from gradproof.core.outcome import EXIT_CODE, Exit
 
 if TYPE_CHECKING:
+    from gradproof.evidence.record import EvidenceStatus
     from gradproof.extras.claims.document import Claims
+    from gradproof.extras.claims.load import ClaimLedger
+    from gradproof.session import Session
 
 FILES = ("json", "md", "html")
 
@@ -58,3 +62,26 @@ def write(made: Claims, folder: Path) -> None:
     for ending in FILES:
         written(folder / f"claims.{ending}", FORMATS[ending](made))
     click.echo(f"claims: {folder / 'claims.html'}", err=True)
+
+
+# -- The ledger of a workspace beside its reports. What judges one is imported for a workspace that has one.
+
+
+def ledger_of(session: Session) -> ClaimLedger | None:
+    """The ledger of a workspace that has one, where every contract was asked for. Raises ContractErrors."""
+    from gradproof.extras.claims import FILE
+
+    if session.options.contracts or not (session.workspace.root / FILE).is_file():
+        return None
+    from gradproof.extras.claims.load import load
+
+    return load(session.workspace.root, session.checks)
+
+
+def judged(session: Session, ledger: ClaimLedger | None, statuses: Mapping[str, EvidenceStatus]) -> Claims | None:
+    """Every claim of a ledger, on evidence that has been read."""
+    if ledger is None:
+        return None
+    from gradproof.extras.claims.load import claims_of
+
+    return claims_of(session, ledger, statuses)

@@ -40,7 +40,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
 def claimed(session: Session, run: Outcomes) -> Claims | None:
     """The workspace's ledger, written beside the reports; `gradproof claims` has its exit code."""
-    from gradproof.extras.claims.stored import judged, ledger_of
+    from gradproof.cli.claims import judged, ledger_of
 
     claims = judged(session, ledger_of(session), run.statuses)
     if claims is not None:

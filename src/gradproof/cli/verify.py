@@ -104,9 +104,9 @@ def command(
     With -k only the matching checks are run; the gate still judges all of them, on the stored evidence. With --shard
     the report is partial, and its gate is never met: `gradproof merge` gathers the evidence of all shards.
     """
+    from gradproof.cli.claims import judged
     from gradproof.cli.outputs import Outputs, asked, begun, problems, published
     from gradproof.cli.progress import listening
-    from gradproof.extras.claims.stored import judged
 
     wanted = asked(formats, json_)
     if watch:
@@ -130,8 +130,8 @@ def command(
 
 def claimed(session: Session) -> ClaimLedger | None:
     """The workspace's ledger; one that is wrong is reported and left out, for no contract rests on it."""
+    from gradproof.cli.claims import ledger_of
     from gradproof.contract.yaml_reader import ContractErrors
-    from gradproof.extras.claims.stored import ledger_of
 
     try:
         return ledger_of(session)

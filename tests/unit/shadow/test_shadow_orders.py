@@ -112,7 +112,7 @@ def test_every_site_moves_with_its_samples() -> None:
 def test_an_order_is_recorded_with_its_own_counts() -> None:
     one = tape(by_tokens)
     [site] = one.integers
-    from gradproof.shadow.streams import Injection, Streams
+    from gradproof.shadow.tape import Injection, Streams
 
     order = np.argsort([row.sum() for row in rows_of(one, 16)[site]])
     values = Streams({}, {}, {site: rows_of(one, 16)[site][order].ravel()})

@@ -17,7 +17,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.shadow.record import ranks
 from gradproof.shadow.record.ranks import RankPool
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.record.user_code import load
+from gradproof.shadow.request import load
 from gradproof.shadow.verify import recordings
 
 STEP = """

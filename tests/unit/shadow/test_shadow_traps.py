@@ -12,7 +12,7 @@ import shadow_traps as traps
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import Verification
-from gradproof.shadow.streams import in_order, sample_axis
+from gradproof.shadow.tape import in_order, sample_axis
 from gradproof.shadow.verify import verifier as verify
 from gradproof.shadow.verify.compare import same_arrays as alike
 

@@ -16,8 +16,23 @@ import numpy as np
 from gradproof.shadow.algebra import Beyond, Domain, Value, lift, number
 from gradproof.shadow.ops.rows import lookup
 from gradproof.shadow.ops.table import OperatorRow, Ops, PathConditions
-from gradproof.shadow.streams import in_order, renamings, sample_axis
-from gradproof.shadow.tape import Const, Entry, Event, Init, Item, Leaf, Location, Ref, Source, Tape, held_in, places
+from gradproof.shadow.tape import (
+    Const,
+    Entry,
+    Event,
+    Init,
+    Item,
+    Leaf,
+    Location,
+    Ref,
+    Source,
+    Tape,
+    held_in,
+    in_order,
+    places,
+    renamings,
+    sample_axis,
+)
 
 
 @dataclass(slots=True)

@@ -27,8 +27,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.record.user_code import blamed, load, own_fault, stated
-from gradproof.shadow.request import Request, complete, function_of, undecided
+from gradproof.shadow.request import Request, blamed, complete, function_of, load, own_fault, stated, undecided
 from gradproof.shadow.result import Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]

@@ -20,8 +20,23 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Observation, Reading
 from gradproof.shadow.record.averages import MIXED
-from gradproof.shadow.streams import Array, Key, Shape, Streams, blocks_of, in_order, streams
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Leaf, Location, Ref, Tape
+from gradproof.shadow.tape import (
+    NOWHERE,
+    Array,
+    Const,
+    Entry,
+    Event,
+    Key,
+    Leaf,
+    Location,
+    Ref,
+    Shape,
+    Streams,
+    Tape,
+    blocks_of,
+    in_order,
+    streams,
+)
 
 # -- Two tapes side by side: the same samples, the same operators.
 #

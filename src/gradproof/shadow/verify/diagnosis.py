@@ -18,8 +18,7 @@ from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.protocol.event_ops import Act
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.window import Broken
-from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import NOWHERE, USER, Const, Entry, Event, Item, Location, Ref, Tape, held_in, owner
+from gradproof.shadow.tape import NOWHERE, USER, Array, Const, Entry, Event, Item, Location, Ref, Tape, held_in, owner
 from gradproof.shadow.verify.compare import Quantity
 
 KNOWN = frozenset({"clip", "unscale", "zero", "step", "stepped", "scale", "accumulate", "backward", "sync"})

@@ -35,8 +35,7 @@ from gradproof.shadow.protocol.event_ops import AVERAGED, CHANGED, FOLLOWED
 from gradproof.shadow.protocol.window import Broken, table
 from gradproof.shadow.record.run import Recording, default_dtype
 from gradproof.shadow.result import RECORDED, UP_TO_CONSTANTS, Result, Verification
-from gradproof.shadow.streams import Array, Key, Streams
-from gradproof.shadow.tape import NOWHERE, Event, Location, Tape
+from gradproof.shadow.tape import NOWHERE, Array, Event, Key, Location, Streams, Tape
 from gradproof.shadow.verify.compare import ReadWindow, moved, unmatched
 from gradproof.shadow.verify.obligations import foreign, granted, numbers_of, returned_only, returned_pairs
 from gradproof.shadow.verify.recordings import (

@@ -18,8 +18,7 @@ from gradproof.shadow.domains.interpreter import Observation
 from gradproof.shadow.protocol.event_ops import BOUNDS, base
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.result import Result
-from gradproof.shadow.streams import Array
-from gradproof.shadow.tape import Const, Event, Location, Tape, held_in
+from gradproof.shadow.tape import Array, Const, Event, Location, Tape, held_in
 from gradproof.shadow.verify.compare import Decision, Quantity, same, windows
 from gradproof.shadow.verify.diagnosis import Scale, help_for, place_of_gradient, place_of_loss, scale
 from gradproof.shadow.verify.recordings import NOT_FATAL, UNIT, StepRecordings, narrowest, recorded, stepped, values_of

@@ -36,8 +36,7 @@ from gradproof.shadow.domains.marks import Marks, Unknown
 from gradproof.shadow.record.hook_points import params_of
 from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, stated, tensors
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
-from gradproof.shadow.streams import blocks_of, sample_axis
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Location, Tape
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Location, Tape, blocks_of, sample_axis
 from gradproof.shadow.verify.compare import joined, near
 from gradproof.shadow.verify.recordings import (
     UNIT,

@@ -28,10 +28,22 @@ from gradproof.shadow.domains.interpreter import Havoc, Interpreter, Observation
 from gradproof.shadow.domains.programs import Floats
 from gradproof.shadow.record.ranks import each_rank
 from gradproof.shadow.record.run import Recording, Run, Step, record, seed
-from gradproof.shadow.record.user_code import load
-from gradproof.shadow.request import function_of
-from gradproof.shadow.streams import Array, Injection, Key, renamings, streams
-from gradproof.shadow.tape import FLOATS, NOWHERE, Blind, Event, Location, Ref, Source, Tape
+from gradproof.shadow.request import function_of, load
+from gradproof.shadow.tape import (
+    FLOATS,
+    NOWHERE,
+    Array,
+    Blind,
+    Event,
+    Injection,
+    Key,
+    Location,
+    Ref,
+    Source,
+    Tape,
+    renamings,
+    streams,
+)
 from gradproof.shadow.verify.compare import (
     ReadWindow,
     TapeDifference,

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.streams import Array, Streams, streams
-from gradproof.shadow.tape import Const, Entry, Tape
+from gradproof.shadow.tape import Array, Const, Entry, Streams, Tape, streams
 from gradproof.shadow.verify.recordings import StepRecordings, recorded
 from gradproof.shadow.verify.token_weights import FACTORS, TokenCounts, alike
 

@@ -16,15 +16,13 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
 from gradproof.shadow.whole.arithmetic import BOTH, RULES, number
-from gradproof.shadow.whole.laws import Call, Interpreter
-from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of
-from gradproof.shadow.whole.table import LAWS
+from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
+from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -57,7 +55,8 @@ class Update:
     """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
 
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
-    passes since the step before. `order`: the optimizer's parameters. `begun_with`: a parameter that had a gradient when the first of them began.
+    passes since the step before. `order`: the optimizer's parameters. `begun_with`: a parameter that had a gradient
+    when the first of them began.
     """
 
     place: Location
@@ -103,7 +102,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a function that runs under `fake`.
 
     `rows`: samples of a micro-batch; `samples`: of the run; `every`: samples of a micro-batch of the user's own run, by
-    which two micro-batches are told apart.
+    which two micro-batches are distinguished.
     """
 
     def __init__(self, terms: Terms, fake: FakeTensorMode, rows: int, samples: int, every: int, run: int) -> None:
@@ -275,7 +274,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         key = (storage._cdata, geometry_of(target))
         known = self.updated.get(key)
         if known is None or known.weak.expired():
-            known = self.updated[key] = Kept(StorageWeakRef(storage), user_place(), steps)
+            known = self.updated[key] = Kept(weakly(storage), user_place(), steps)
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
         whole = self.laws.fitted(self.laws.whole(self.value(target), known.shape), known.shape)
@@ -336,7 +335,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _first_use(self, tensor: torch.Tensor, found: Value | None) -> Value | None:
-        """A parameter holds arbitrary numbers from its first use in a forward pass on; data that has a gradient is data.
+        """A parameter holds arbitrary numbers from its first use in a forward pass on; data with a gradient is data.
 
         What it held first is part of its name, so that two parameters that change places are not taken for each other.
         """

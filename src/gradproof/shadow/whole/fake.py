@@ -87,7 +87,7 @@ class Unread:
         raise NoNumbers(f"{place} needs a number of a tensor, and in a run without numbers there is none")
 
     __float__ = __int__ = __bool__ = __index__ = __round__ = __lt__ = __le__ = __gt__ = __ge__ = _refused
-    __abs__ = __floordiv__ = __mod__ = __array__ = __eq__ = __ne__ = __pow__ = __rpow__ = __rtruediv__ = _refused  # type: ignore[assignment]
+    __abs__ = __floordiv__ = __mod__ = __array__ = __pow__ = __rpow__ = __rtruediv__ = __eq__ = __ne__ = _refused
     __hash__ = None  # type: ignore[assignment]
 
 
@@ -211,9 +211,9 @@ def calls(engine: Engine) -> Iterator[None]:
         finally:
             engine.calls.pop()
 
-    with replaced(torch.autograd.graph, "_engine_run_backward", run):
-        with replaced(torch.autograd, "_engine_run_backward", run):
-            yield
+    name = "_engine_run_backward"
+    with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
+        yield
 
 
 def parameters(optimizer: Any) -> Iterator[torch.Tensor]:

@@ -219,7 +219,7 @@ class Judge:
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
         bad = self._counts()
         if len(ours) != asked or bad is not None:
-            reason, place = bad or ("several optimizers step; their windows were not told apart", ours[-1].place)
+            reason, place = bad or ("several optimizers step; their windows were not distinguished", ours[-1].place)
             return self._result(name, Outcome.UNKNOWN, reason, place)
         for at, (mine, other) in enumerate(zip(ours, full, strict=False)):
             if mine.after != other.after:
@@ -392,7 +392,7 @@ def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]
     """What a proof over whole tensors rests on."""
     return [
         "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-        f"the laws of {len(laws)} operators (gradproof.shadow.whole.table), and that each of them is deterministic",
+        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
         f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
         "both runs are given the same samples in the same order, and the same draws for each sample",
         "no denominator is zero",

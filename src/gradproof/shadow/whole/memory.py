@@ -13,9 +13,8 @@ from typing import Any
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradproof.shadow.whole.moves import Moves
 from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import Value
+from gradproof.shadow.whole.values import Moves, Value
 
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
@@ -54,7 +53,7 @@ class Memory:
         storage = tensor.untyped_storage()
         found = self.held.get(storage._cdata)
         if found is None or found.weak.expired() or found.width != tensor.element_size():
-            found = self.held[storage._cdata] = Held(StorageWeakRef(storage), tensor.element_size())
+            found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
         return found
 
     def read(self, tensor: torch.Tensor) -> Value | None:
@@ -127,6 +126,11 @@ class Memory:
     def _clipped(self, region: Region, start: int, stop: int) -> Region:
         first, last = max(region.start, start), min(region.stop, stop)
         return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+
+
+def weakly(storage: torch.UntypedStorage) -> Any:
+    """A weak reference to a storage."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
 
 def geometry_of(tensor: torch.Tensor) -> Geometry:

@@ -161,7 +161,7 @@ def times(combination: Combination, by: Fraction) -> Combination:
 
 
 def frozen(value: Any) -> Any:
-    """An attribute of an operator as a part of a key. Numbers that compare equal but differ, as 0.0 and -0.0, differ."""
+    """An attribute of an operator as a part of a key. Numbers that differ though they compare equal (-0.0) differ."""
     if isinstance(value, list | tuple):
         return tuple(frozen(part) for part in value)
     if isinstance(value, dict):
