@@ -54,15 +54,15 @@ class Gpt(nn.Module):
 class Gated(nn.Module):
     """A block as Llama has it: RMSNorm, rotary positions, grouped queries, SwiGLU."""
 
-    def __init__(self, width: int, heads: int, groups: int) -> None:
+    def __init__(self, width: int, heads: int, groups: int, hidden: int) -> None:
         super().__init__()
         self.heads, self.groups, self.size = heads, groups, width // heads
         self.first, self.second = nn.RMSNorm(width), nn.RMSNorm(width)
         self.q = nn.Linear(width, width, bias=False)
         self.kv = nn.Linear(width, 2 * groups * self.size, bias=False)
         self.out = nn.Linear(width, width, bias=False)
-        self.gate, self.up = nn.Linear(width, 2 * width, bias=False), nn.Linear(width, 2 * width, bias=False)
-        self.down = nn.Linear(2 * width, width, bias=False)
+        self.gate, self.up = nn.Linear(width, hidden, bias=False), nn.Linear(width, hidden, bias=False)
+        self.down = nn.Linear(hidden, width, bias=False)
 
     def turned(self, x: Tensor) -> Tensor:
         """Rotary positions on [samples, heads, length, size]."""
@@ -94,11 +94,17 @@ class Llama(nn.Module):
     """Words, gated blocks, and labels that are the words shifted by one, the last of which is ignored."""
 
     def __init__(
-        self, width: int = WIDTH, heads: int = 4, groups: int = 2, layers: int = 2, words: int = WORDS
+        self,
+        width: int = WIDTH,
+        heads: int = 4,
+        groups: int = 2,
+        layers: int = 2,
+        words: int = WORDS,
+        hidden: int = 2 * WIDTH,
     ) -> None:
         super().__init__()
         self.words = nn.Embedding(words, width)
-        self.blocks = nn.ModuleList(Gated(width, heads, groups) for _ in range(layers))
+        self.blocks = nn.ModuleList(Gated(width, heads, groups, hidden) for _ in range(layers))
         self.norm, self.head = nn.RMSNorm(width), nn.Linear(width, words, bias=False)
 
     def forward(self, x: Tensor, _: Tensor) -> Tensor:

@@ -101,7 +101,9 @@ class Request:
             del given["optimizer"]
         if not self.ranges:
             del given["ranges"]
-        if not self.fake:
+        if self.fake:
+            del given["domains"], given["operations"]
+        else:
             del given["fake"]
         if self.ranks == LEAST["ranks"]:
             del given["ranks"]
