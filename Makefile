@@ -44,6 +44,11 @@ bench: $(READY)
 	$(BIN)/python -m tests.bench
 	$(BIN)/python -m tests.bench_shadow
 	$(BIN)/python -m tests.bench_speed
+	$(BIN)/python -m tests.bench_whole
+
+# Each law of whole tensors on the real kernels, and its mutants; writes docs/laws.md. Seconds.
+laws: $(READY)
+	$(BIN)/python -m tests.laws --out docs/laws.md
 
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)

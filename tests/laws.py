@@ -1,4 +1,4 @@
-"""The trial of laws: `python -m tests.laws` tries each law on the real kernel, and mutants of each law.
+"""The trial of laws on real kernels, and of mutants of each law: `python -m tests.laws --out docs/laws.md`.
 
 The arguments of an example are cut into parts along an axis, each part a random rational times a leaf. The law says
 what the result is made of; that is computed part by part with the real operator in float64, and compared with the
@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -261,15 +262,31 @@ MOVED = [
 ]
 """Movements, and operators and forms for which the rows have no example."""
 UNTRIED = {
-    "broadcast_to": "view", "chunk": "view", "contiguous": "view", "expand_as": "view", "flatten": "view",
-    "numpy_T": "view", "resolve_conj": "view", "swapaxes": "view", "tensor_split": "view",
-    "to": "cast", "type_as": "cast", "view_as": "view", "true_divide": "div", "positive": "alias", "_conj": "real",
-    "_reshape_alias": "view", "lift_fresh": "alias", "prelu": "decomposed",
-    "rms_norm": "decomposed", "arange": "no tensor", "full": "no tensor", "ones": "no tensor", "zeros": "no tensor",
-    "scalar_tensor": "no tensor",
-    "_fused_rms_norm_backward": "no CPU kernel", "cudnn_batch_norm": "no CPU kernel",
-    "_scaled_dot_product_efficient_attention": "no CPU kernel", "_scaled_dot_product_flash_attention": "no CPU kernel",
-}  # fmt: skip
+    "broadcast_to": "as view",
+    "chunk": "as view",
+    "contiguous": "as view",
+    "expand_as": "as view",
+    "flatten": "as view",
+    "numpy_T": "as view",
+    "resolve_conj": "as view",
+    "swapaxes": "as view",
+    "tensor_split": "as view",
+    "to": "as _to_copy",
+    "type_as": "as _to_copy",
+    "view_as": "as view",
+    "true_divide": "as div",
+    "positive": "as clone",
+    "_conj": "the same for real numbers",
+    "_reshape_alias": "as view",
+    "lift_fresh": "as clone",
+    "prelu": "torch decomposes it",
+    "rms_norm": "torch decomposes it",
+    "arange": "it takes no tensor",
+    "full": "it takes no tensor",
+    "ones": "it takes no tensor",
+    "zeros": "it takes no tensor",
+    "scalar_tensor": "it takes no tensor",
+}
 """Operators that no example tries, and why: composite ones never reach the engine under their own name."""
 
 
@@ -406,8 +423,6 @@ def tried() -> dict[str, Trial]:
     random.seed(0)
     for name, row, example, args, kwargs in examples():
         trial = found.setdefault(name, Trial(name))
-        if "-v" in sys.argv:
-            print(name, args_of(example), flush=True)
         tensors = tensors_in((args, kwargs))
         for layout in layouts(tensors):
             try:
@@ -450,17 +465,44 @@ def refuted(name: str, row: Any, example: Example, args: Any, kwargs: Any, layou
     return False
 
 
-def main() -> int:
-    """Print the table."""
-    trials = tried()
+def markdown(trials: dict[str, Trial]) -> str:
+    """The table of docs/laws.md."""
+    rows = []
     for trial in sorted(trials.values(), key=lambda t: t.name):
-        print(
-            f"{trial.name}: {trial.cases} cases, {trial.opaque} opaque; killed {len(trial.killed)}; "
-            f"survived {trial.survived} {trial.wrong[:2]}"
-        )
-    missing = sorted((set(LAWS) | set(RULES)) - set(trials))
-    print(f"{len(trials)} operators, {sum(t.cases for t in trials.values())} cases; without an example: {missing}")
-    return 0
+        law = LAWS.get(trial.name)
+        linear = "" if law is None else ", ".join(map(str, law.linear))
+        sort = "rule" if trial.name in RULES else "law"
+        if trial.cases:
+            cells = (f"`{trial.name}`", sort, linear, str(trial.cases), str(len(trial.killed)))
+            rows.append(f"| {' | '.join(cells)} |")
+    left = sorted(name for name in UNTRIED if name in LAWS or name in RULES)
+    why = [f"| `{name}` | {UNTRIED[name]} |" for name in left]
+    return "\n".join([INTRODUCTION, HEAD, *rows, "", LEFT, *why, ""])
+
+
+INTRODUCTION = """# Laws of operators
+
+`gradproof check --fake` follows whole tensors and computes no number. What an operator does to them is a law: which
+axes it treats row by row, over which axes it sums, and in which arguments it is linear. `make laws` tries each on the
+real kernel in float64: arguments are cut into parts, each part gets a weight, and what the law says is compared with
+the operator on the whole. A mutant claims more than its law: one linear argument more, or every axis row by row.
+Operators that are not in this table are uninterpreted functions of whole tensors: samples that meet in one of them are
+coupled, and nothing is proved about each of them. These trials are samples, not proofs: a law is an assumption of
+each proof that uses it.
+"""
+HEAD = "| operator | kind | linear in | cases tried | mutants refuted |\n|---|---|---|---|---|"
+LEFT = "## Not tried\n\n| operator | why |\n|---|---|"
+
+
+def main() -> int:
+    """Write docs/laws.md, or print what is wrong."""
+    trials = tried()
+    wrong = [f"{trial.name}: {text}" for trial in trials.values() for text in trial.wrong]
+    print("\n".join(wrong), end="\n" if wrong else "")
+    print(f"{len(trials)} operators, {sum(t.cases for t in trials.values())} cases, {len(wrong)} wrong")
+    if "--out" in sys.argv:
+        Path(sys.argv[sys.argv.index("--out") + 1]).write_text(markdown(trials), encoding="utf-8")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

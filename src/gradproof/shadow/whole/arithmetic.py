@@ -467,7 +467,7 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     return [made[0].scaled(1 / counted if reduction == 1 and counted else Fraction(1))]
 
 
-@rule("native_batch_norm", "_native_batch_norm_legit_no_training", "cudnn_batch_norm")
+@rule("native_batch_norm", "_native_batch_norm_legit_no_training")
 def frozen_norm(x: Interpreter, call: Call) -> list[Value] | None:
     """A batch norm with running statistics: each sample apart. In training the samples are coupled."""
     if call.name != "_native_batch_norm_legit_no_training" and call.args[5]:

@@ -254,10 +254,10 @@ class Judge:
                     return self._result(
                         name, Outcome.REFUTED, reason, now.place, help="call zero_grad() after each step"
                     )
-                reached = old & self.terms.reached(gradient.value)
-                if reached:
-                    reason = f"the gradient of {one} in window {at + 1} is made of an older version of a parameter"
-                    return self._result(name, Outcome.UNKNOWN, reason, now.place)
+            every = [term for gradient in now.gradients.values() for term in gradient.value]
+            if old & self.terms.reached(every):
+                reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
+                return self._result(name, Outcome.UNKNOWN, reason, now.place)
         bad = self._counts() or self._begun() or self._rootless()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
@@ -275,9 +275,9 @@ class Judge:
         terms = self.terms
         for at, update in enumerate(self.ours.flow.updates):
             for name, gradient in update.gradients.items():
-                for term in gradient.value:
-                    if terms.owners[term] == NOBODY and not terms.found([term], ("parameter", "state")):
-                        return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
+                bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
+                if any(not terms.found([term], ("parameter", "state")) for term in bare):
+                    return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
         return None
 
     def width(self) -> Result:

@@ -474,7 +474,7 @@ LAWS: dict[str, Law] = {
     ),
     **above(Law(triangle, linear=(0,)), "tril", "triu"),
     **above(Law(normalised), "native_layer_norm", "_fused_rms_norm", "rms_norm"),
-    **above(Law(normalised_back, linear=(0,)), "native_layer_norm_backward", "_fused_rms_norm_backward"),
+    "native_layer_norm_backward": Law(normalised_back, linear=(0,)),
     "native_group_norm": Law(batched(weights=(1, 2)), attributes=trailing),
     "native_group_norm_backward": Law(batched(weights=(4,), summed=(1, 2)), linear=(0,), attributes=trailing),
     **above(Law(batched(weights=(1, 2))), "convolution"),
@@ -488,10 +488,7 @@ LAWS: dict[str, Law] = {
         Law(batched(), linear=(0,)),
         "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
     ),
-    **above(
-        Law(attention), "_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_efficient_attention",
-        "_scaled_dot_product_flash_attention",
-    ),
+    "_scaled_dot_product_flash_attention_for_cpu": Law(attention),
     "_scaled_dot_product_flash_attention_for_cpu_backward": Law(attention, linear=(0,)),
 }  # fmt: skip
 """Samples are mapped over axes that these leave in lower case. Source: the definitions in torch's own documentation."""
