@@ -9,6 +9,7 @@ arbitrary numbers: a wrong guess can cost a proof and cannot make a false one.
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections import Counter
 from dataclasses import dataclass, field, replace
@@ -115,7 +116,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
-        self.outside: dict[int, torch.Tensor] = {}
+        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
         self.parents: dict[int, tuple[Any, str]] = {}
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
@@ -170,6 +171,8 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
         written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
+            self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
         if call.coupled:
             self._couples(call)
@@ -437,24 +440,35 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )  # fmt: skip
         return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
 
-    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], site: str = "") -> Value:
-        """Data: rows of samples along the first axis that has as many as a micro-batch, or as the run."""
-        shape = tuple(tensor.shape)
-        site = site or call_site()
-        axis = next(
-            (i for size in (self.samples, self.rows) for i in range(min(2, len(shape))) if shape[i] == size), None
-        )
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
+        """Data: rows of samples along the first axis that has as many as the run, or as a micro-batch.
+
+        Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
+        """
+        shape, site = tuple(tensor.shape), call_site()
+        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (self.samples, self.rows))
+        axis = next(fitting, None)
         rows = 1 if axis is None else shape[axis]
         size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
         own = f"{site} {size} {tensor.dtype}"
-        whole = rows == self.samples and axis is not None
-        turn, first = self.made[own, 0], 0 if whole else self.made[own, 0]
+        turn, first = self.made[own, 0], 0 if axis is not None and rows == self.samples else self.made[own, 0]
         self.made[own, 0] += rows
-        self.flow.sources[site.split(" ")[0]] = max(self.flow.sources.get(site.split(" ")[0], 0), first + rows)
-        parts = [
-            self.terms.of(self.terms.make("data", (own, turn + i, within), (), size, first + i)) for i in range(rows)
-        ]
+        line = site.rpartition(" ")[0]
+        self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
+        parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
         return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+
+    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
+        """The digest of each row of a real tensor, and how many rows of that content were met before."""
+        found = []
+        for i in range(rows):
+            with _disable_current_modes():
+                piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
+            name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
+            found.append((name, self.made[name, 0]))
+            self.made[name, 0] += 1
+        return found
 
     def _faked(self, value: Any) -> Any:
         """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
@@ -468,10 +482,13 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return value
 
     def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
-        made = self.fake.from_tensor(tensor)
         if id(tensor) not in self.outside:
-            self.outside[id(tensor)] = tensor
+            made = self.fake.from_tensor(tensor)
+            self.outside[id(tensor)] = (tensor, made, digest(tensor))
             self.memory.write(made, self._held(tensor, made))
+        _, made, held = self.outside[id(tensor)]
+        if digest(tensor) != held:
+            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
         return made
 
     def _held(self, tensor: torch.Tensor, made: torch.Tensor) -> Value:
@@ -484,7 +501,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             found = RULES["fill"](self.laws, Call("fill", (made, plain), {}, (), [], [], [], [made]))
             assert found is not None
             return found[0]
-        return self.source(made, within)
+        return self.source(made, within, tensor)
 
     # Places
 
@@ -500,6 +517,13 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         entry = (self.place(), what)
         if entry not in self.flow.lost:
             self.flow.lost.append(entry)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """What a real tensor holds."""
+    with _disable_current_modes():
+        plain = tensor.detach().cpu().contiguous().flatten()
+        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def draws(spec: Spec, call: Call) -> bool:

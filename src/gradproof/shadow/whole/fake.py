@@ -193,8 +193,9 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
-    """Give a tensor the storage of another. torch swaps fake parameters, which fails where a weak reference exists."""
-    first.data = second
+    """Exchange the storages of two tensors. torch exchanges fake tensors whole, which a weak reference forbids."""
+    kept = first.data
+    first.data, second.data = second.data, kept
 
 
 @contextmanager

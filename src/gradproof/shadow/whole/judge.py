@@ -87,6 +87,8 @@ class Judge:
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
+        if self.ours.flow.operators == self.full.flow.operators:
+            return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.ours.flow.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
         for mine, other in zip(self.ours.flow.updates, self.full.flow.updates, strict=False):
@@ -205,7 +207,11 @@ class Judge:
         for at, update in enumerate(self.ours.flow.updates):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = self.full.flow.updates[at].passes if at < len(self.full.flow.updates) else 0
-            if update.passes not in (each * batches, each) or full != each or not each:
+            if (
+                (update.passes != each * batches and each != 1)
+                or full != each
+                or update.passes not in (each * batches, 1)
+            ):
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
                 return reason, update.place
         return None
