@@ -483,7 +483,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in self.outside:
-            made = self.fake.from_tensor(tensor)
+            made: torch.Tensor = self.fake.from_tensor(tensor)
             self.outside[id(tensor)] = (tensor, made, digest(tensor))
             self.memory.write(made, self._held(tensor, made))
         _, made, held = self.outside[id(tensor)]

@@ -207,11 +207,8 @@ class Judge:
         for at, update in enumerate(self.ours.flow.updates):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = self.full.flow.updates[at].passes if at < len(self.full.flow.updates) else 0
-            if (
-                (update.passes != each * batches and each != 1)
-                or full != each
-                or update.passes not in (each * batches, 1)
-            ):
+            fitting = {each * batches} | ({1} if each == 1 else set())
+            if full != each or not each or update.passes not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
                 return reason, update.place
         return None
