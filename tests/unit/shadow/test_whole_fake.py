@@ -11,6 +11,7 @@ from torch import nn
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
+from gradproof.report.formats import step as step_format
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 from gradproof.shadow.whole.judge import check_fake
@@ -77,6 +78,12 @@ def test_the_weights_of_a_missing_share_are_those_of_the_micro_batch() -> None:
     assert result.counterexample is not None
     assert result.counterexample["times_the_full_batch"] == "4"
     assert set(result.counterexample["weights"].values()) == {"1/12"}
+
+
+def test_a_refutation_without_numbers_does_not_claim_a_replay() -> None:
+    text = " ".join(step_format.text(fake(loop(Gpt, bug="share"))).split())
+    assert "no numbers were computed, so none were replayed" in text
+    assert "replays on concrete numbers" not in text
 
 
 def branch(run: Any) -> None:

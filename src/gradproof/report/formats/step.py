@@ -120,6 +120,8 @@ def _meaning(v: Verification) -> str:
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
     if refuted and not any(numbers(r) for r in refuted):
         return "the run breaks an obligation, at the line that is shown with it"
+    if v.outcome is Outcome.REFUTED and v.config.get("fake"):
+        return "the weights of the samples are wrong; no numbers were computed, so none were replayed"
     return OF_STEPS.get(v.outcome, MEANING[v.outcome])
 
 
