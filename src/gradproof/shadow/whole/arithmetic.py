@@ -25,7 +25,7 @@ from gradproof.shadow.whole.laws import (
     reduced_axes,
     summed,
 )
-from gradproof.shadow.whole.terms import Shape, exact, plus
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, exact, multiplied, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 Rule = Callable[[Interpreter, Call], "list[Value] | None"]
@@ -115,14 +115,29 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
         if by is None or not isinstance(call.args[0], torch.Tensor) or (divides and not by):
             return None
         return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / by if divides else by)]
-    held = [number(x, value) for value in call.values]
-    if held[1] is not None and (held[1] or not divides):
-        return [x.expand(call.values[0], call.shapes[0], out).scaled(1 / held[1] if divides else held[1])]
-    if held[0] is not None and not divides:
-        return [x.expand(call.values[1], call.shapes[1], out).scaled(held[0])]
+    at = _single(x, call, divides)
+    if at is not None:
+        other = x.expand(call.values[1 - at], call.shapes[1 - at], out)
+        factor = call.values[at].parts[0]
+        if not factor:
+            return None if divides else [NOUGHT]
+        by, powers = x.scalar(factor)
+        return [x.rescaled(other, 1 / by, multiplied({}, powers, -1)) if divides else x.rescaled(other, by, powers)]
     if divides:
         return x.apply(FIRST, replace(call, attributes=()))
     return x.apply(BOTH, _ordered(x, replace(call, attributes=())))
+
+
+def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
+    """The factor that is one number everywhere, the divisor first; of two the one that no parameter is in."""
+    fitting = [
+        i for i, (value, shape) in enumerate(zip(call.values, call.shapes, strict=True))
+        if value.shared and (prod(shape) == 1 or x.uniform(value.parts[0]))
+    ]  # fmt: skip
+    if divides:
+        return 1 if 1 in fitting else None
+    plain = [i for i in fitting if x.terms.plain(call.values[i].parts[0])]
+    return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
 
 
 def _ordered(x: Interpreter, call: Call) -> Call:
@@ -134,6 +149,15 @@ def _ordered(x: Interpreter, call: Call) -> Call:
     if keys[0] <= keys[1]:
         return call
     return replace(call, tensors=call.tensors[::-1], values=call.values[::-1], shapes=call.shapes[::-1])
+
+
+@rule("reciprocal")
+def reciprocal(x: Interpreter, call: Call) -> list[Value] | None:
+    """One over a scalar is a power of it."""
+    value = call.values[0]
+    if not value.shared or prod(call.shapes[0]) != 1 or not value.parts[0]:
+        return None
+    return [divided(x, x.ones(), value.parts[0])]
 
 
 @rule("neg")
@@ -436,26 +460,30 @@ def labels(scores: Shape) -> tuple[str, str]:
 def nll(x: Interpreter, call: Call) -> list[Value] | None:
     """The loss and the weight by which it was divided, where every label is known to count."""
     reduction, ignored = call.args[3], call.args[4]
-    rows = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else 0
+    rows = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else ZERO
     if not rows or len(call.shapes[0]) > 2:
         return None
     scores, own = labels(call.shapes[0])
     if reduction == 0:
         made = x.apply(Law(lambda _: ([scores, own], [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
-        return [made[0], x.ones(Fraction(rows))]
+        return [made[0], shared(rows)]
     one = replace(call, out=call.out[:1], attributes=(2, ignored))
     made = x.apply(Law(lambda _: ([scores, own], [""]), linear=(0,)), one)
-    by = Fraction(1, rows) if reduction == 1 else Fraction(1)
-    return [made[0].scaled(by), x.ones(Fraction(rows))]
+    return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
+
+
+def divided(x: Interpreter, value: Value, count: Combination) -> Value:
+    """A value divided by a count."""
+    by, powers = x.scalar(count)
+    return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
 
 
 @rule("nll_loss_backward")
 def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """Its gradient, linear in what comes from above; the scores give a shape alone."""
     reduction, ignored = call.args[4], call.args[5]
-    rows = x.counting(call.values[2], call.shapes[2], ignored) if len(call.tensors) == 4 else 0
-    counted = number(x, call.values[-1])
-    if not rows or len(call.shapes[1]) > 2 or (reduction == 1 and not counted):
+    counted = call.values[-1].parts[0] if call.values[-1].shared else ZERO
+    if len(call.tensors) != 4 or len(call.shapes[1]) > 2 or (reduction == 1 and not counted):
         return None
     scores, own = labels(call.shapes[1])
     above = own if reduction == 0 else ""
@@ -464,7 +492,7 @@ def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
         values=[call.values[0], call.values[2]], shapes=[call.shapes[0], call.shapes[2]],
     )  # fmt: skip
     made = x.apply(Law(lambda _: ([above, own], [scores]), linear=(0,)), part)
-    return [made[0].scaled(1 / counted if reduction == 1 and counted else Fraction(1))]
+    return [divided(x, made[0], counted) if reduction == 1 else made[0]]
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")

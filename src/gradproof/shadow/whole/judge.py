@@ -20,7 +20,7 @@ from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import NOWHERE, Location, Tape
 from gradproof.shadow.whole.engine import Gradient, Update
 from gradproof.shadow.whole.fake import Followed, followed
-from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, plus, times
+from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, multiplied, plus, times
 
 REACH = "all real weights, data and draws, at these shapes; no number of a tensor was read"
 DOMAIN = "whole tensors"
@@ -111,6 +111,10 @@ class Judge:
         """Each gradient is the full batch's."""
         name, found = "GA-EQ-001", self.unequal
         ours, full = self.ours.flow.updates, self.full.flow.updates
+        strange = self._foreign_scalars()
+        if found is None and strange is not None:
+            reason = "a gradient is scaled by a number that is made of other samples than those of its window"
+            return self._result(name, Outcome.UNKNOWN, reason, strange)
         if found is None and len(ours) == len(full) == len(self.sizes) * self.cycles:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
@@ -124,6 +128,15 @@ class Judge:
             side = "full batch" if mine is None else "micro-batches"
             return self._result(name, Outcome.UNKNOWN, f"{parameter} has a gradient only by the {side}", place)
         return self._unequal(name, at, mine, other, place)
+
+    def _foreign_scalars(self) -> Location | None:
+        """The step of a gradient that is scaled by a number of other samples than those of its summands."""
+        for update in self.ours.flow.updates:
+            bared = [self.terms.bare(t) for g in update.gradients.values() for t in g.value]
+            scalars = {scalar for _, powers in bared for scalar in powers}
+            if self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared):
+                return update.place
+        return None
 
     def _unequal(self, name: str, at: int, mine: Gradient, other: Gradient, place: Location) -> Result:
         window = f"the gradient of {mine.name} in window {at + 1}"
@@ -152,15 +165,9 @@ class Judge:
         return self._result(name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", place, help=HELP)
 
     def unscaled(self, value: Combination) -> Combination:
-        """A gradient without the one scalar by which all of its terms were multiplied, as clipping does."""
-        terms = self.terms
-        factors = {terms.kids[t][-1] if terms.operators[t] == "mul" and len(terms.kids[t]) == 2 else -1 for t in value}
-        if len(factors) != 1 or -1 in factors:
-            return value
-        (factor,) = factors
-        if terms.shapes[factor] != () or not terms.found([factor], NORMS):
-            return value
-        return {terms.kids[t][0]: by for t, by in value.items()}
+        """A gradient without the scalars by which all of its terms were multiplied, where a norm is among them."""
+        powers = self.terms.common(value)
+        return self.terms.rescaled(value, multiplied({}, powers, -1)) if self.terms.found(powers, NORMS) else value
 
     def _single(self, value: Combination) -> bool:
         return all(self.terms.owners[term] >= 0 for term in value)

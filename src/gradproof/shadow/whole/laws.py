@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gradproof.shadow.whole.terms import ZERO, Combination, Shape, Terms, frozen, plus
+from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, frozen, multiplied, plus
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -176,6 +176,7 @@ class Interpreter(Moves):
     ) -> Combination:  # fmt: skip
         """The operator on one part of each argument: a coefficient times a term."""
         by = Fraction(1)
+        powers: Powers = {}
         terms: list[int] = []
         for place, (part, size) in enumerate(kids):
             if place in law.linear:
@@ -183,15 +184,18 @@ class Interpreter(Moves):
                     return ZERO
                 part = self.terms.factored(part, size)
                 ((term, factor),) = part.items()
-                by *= factor
+                term, own = self.terms.bare(term)
+                by, powers = by * factor, multiplied(powers, own)
                 terms.append(term)
             else:
                 terms.append(self.terms.named(part, size))
         formless = [self.terms.shapes[term] is None for term in terms]
         if law.uniform and all(formless):
-            return {self.terms.make(call.name, (at, attributes), tuple(terms), None): by}
+            made = self.terms.make(call.name, (at, attributes), tuple(terms), None)
+            return {self.terms.scaled(made, powers): by}
         sizes = tuple(size for (_, size), bare in zip(kids, formless, strict=True) if bare and not law.uniform)
-        return {self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape): by}
+        made = self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape)
+        return {self.terms.scaled(made, powers): by}
 
     def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
         """A value as parts that lie as those of another."""
@@ -199,15 +203,17 @@ class Interpreter(Moves):
             return list(value.parts)
         return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
 
-    def counting(self, value: Value, shape: Shape, ignored: int) -> int:
-        """How many labels are not the ignored one; 0 where that is not known."""
+    def counting(self, value: Value, shape: Shape, ignored: int) -> Combination:
+        """How many labels are not the ignored one: a number, and a scalar for each part of which it is not known."""
         size = part_shape(value, shape)
-        total = 0
+        total: Combination = ZERO
         for part in value.parts:
-            seen = self._counts(self.terms.named(part, size), ignored)
+            labels = self.terms.named(part, size)
+            seen = self._counts(labels, ignored)
             if seen is None:
-                return 0
-            total += int(seen.sum())
+                total = plus(total, self.terms.of(self.terms.make("count", (ignored, size), (labels,), ())))
+            else:
+                total = plus(total, self.terms.of(self.terms.one), Fraction(int(seen.sum())))
         return total
 
     def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:

@@ -7,6 +7,9 @@ where it was made from none, `SEVERAL` where from more than one.
 
 A linear combination maps terms to exact rational coefficients. Over the reals a cast between floating-point types is
 the identity; integers and booleans never enter a combination with another coefficient than one.
+
+A product with scalars of which nothing is known (counts, norms, loss scales) is one term, "scaled": the other factor,
+and the power of each scalar. Linear operators keep it outermost, so that a scalar and its inverse cancel.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ from typing import Any
 Shape = tuple[int, ...]
 Combination = Mapping[int, Fraction]
 """Term to coefficient, without zeros; the empty combination is zero."""
+Powers = dict[int, int]
+"""Scalar term to its power, without zeros."""
 
 NOBODY, SEVERAL = -1, -2
+TRAINED = ("parameter", "state", "unknown")
 UNIT = Fraction(1)
 ZERO: Combination = {}
 
@@ -34,6 +40,7 @@ class Terms:
         self.kids: list[tuple[int, ...]] = []
         self.shapes: list[Shape | None] = []
         self.owners: list[int] = []
+        self.trained: list[bool] = []
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -58,6 +65,7 @@ class Terms:
         self.kids.append(kids)
         self.shapes.append(shape)
         self.owners.append(self._owner(kids) if kids and operator != "state" else owner)
+        self.trained.append(operator in TRAINED or any(self.trained[kid] for kid in kids))
         return number
 
     def _owner(self, kids: Sequence[int]) -> int:
@@ -67,6 +75,43 @@ class Terms:
     def of(self, term: int) -> Combination:
         """The combination that is one term."""
         return {term: UNIT}
+
+    def bare(self, term: int) -> tuple[int, Powers]:
+        """A term without its scalars, and their powers."""
+        if self.operators[term] != "scaled":
+            return term, {}
+        first, *scalars = self.kids[term]
+        return first, dict(zip(scalars, self.attributes[term], strict=True))
+
+    def scaled(self, term: int, powers: Powers) -> int:
+        """A term times powers of scalars."""
+        if not powers:
+            return term
+        term, own = self.bare(term)
+        powers = multiplied(own, powers)
+        order = sorted(powers)
+        kids = (term, *order)
+        return self.make("scaled", tuple(powers[s] for s in order), kids, self.shapes[term]) if order else term
+
+    def common(self, combination: Combination) -> Powers:
+        """The powers of scalars that all terms of a combination share."""
+        found: Powers | None = None
+        for term in combination:
+            own = self.bare(term)[1]
+            found = own if found is None else {s: by for s, by in found.items() if own.get(s) == by}
+            if not found:
+                break
+        return found or {}
+
+    def rescaled(self, combination: Combination, powers: Powers) -> Combination:
+        """A combination times powers of scalars."""
+        if not powers:
+            return combination
+        found: dict[int, Fraction] = {}
+        for term, by in combination.items():
+            made = self.scaled(term, powers)
+            found[made] = found.get(made, Fraction(0)) + by
+        return {term: by for term, by in found.items() if by}
 
     def named(self, combination: Combination, shape: Shape) -> int:
         """One term for a whole combination, its coefficients included."""
@@ -83,8 +128,11 @@ class Terms:
         """The same as one coefficient times one term: the coefficient of the oldest term is taken out."""
         if len(combination) < 2:
             return combination
+        powers = self.common(combination)
+        combination = self.rescaled(combination, multiplied({}, powers, -1))
         first = combination[min(combination)]
-        return {self.named({term: by / first for term, by in combination.items()}, shape): first}
+        inner = self.named({term: by / first for term, by in combination.items()}, shape)
+        return {self.scaled(inner, powers): first}
 
     def opened(self, combination: Combination) -> Combination:
         """The same, with the summands of each named sum in which samples meet."""
@@ -94,12 +142,15 @@ class Terms:
         for term, by in combination.items():
             inner: Combination = {term: UNIT}
             if self._meets(term):
-                parts = zip(self.kids[term], self.attributes[term], strict=True)
-                inner = self.opened({kid: Fraction(*exactly) for kid, exactly in parts})
+                bare, powers = self.bare(term)
+                parts = zip(self.kids[bare], self.attributes[bare], strict=True)
+                inner = self.rescaled(self.opened({kid: Fraction(*exactly) for kid, exactly in parts}), powers)
             found = plus(found, inner, by)
         return found
 
     def _meets(self, term: int) -> bool:
+        if self.operators[term] == "scaled":
+            term = self.kids[term][0]
         return self.operators[term] == "combination" and self.owners[term] == SEVERAL
 
     def samples(self, terms: Iterable[int]) -> set[int]:
@@ -117,6 +168,10 @@ class Terms:
             else:
                 stack.extend(self.kids[term])
         return found
+
+    def plain(self, combination: Combination) -> bool:
+        """Whether a combination is made of no parameter and no state."""
+        return not any(self.trained[term] for term in combination)
 
     def reached(self, terms: Iterable[int]) -> set[int]:
         """Every term from which terms were made, but what a step put into a parameter or a state."""
@@ -150,6 +205,16 @@ def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combinat
             found[term] = Fraction(total)
         else:
             found.pop(term, None)
+    return found
+
+
+def multiplied(left: Powers, right: Powers, by: int = 1) -> Powers:
+    """left * right ** by."""
+    found = dict(left)
+    for scalar, power in right.items():
+        found[scalar] = found.get(scalar, 0) + by * power
+        if not found[scalar]:
+            del found[scalar]
     return found
 
 

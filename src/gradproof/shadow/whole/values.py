@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Shape, Terms, times
+from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, times
 
 SHARED = -1
 
@@ -59,8 +59,24 @@ class Algebra:
         return shared(times(self.terms.of(self.terms.one), by))
 
     def constant(self, combination: Combination) -> bool:
-        """Whether a combination holds one number everywhere."""
+        """Whether a combination holds one known number everywhere."""
         return all(term == self.terms.one for term in combination)
+
+    def uniform(self, combination: Combination) -> bool:
+        """Whether a combination holds one number everywhere, known or not."""
+        return all(self.terms.shapes[term] is None for term in combination)
+
+    def scalar(self, combination: Combination) -> tuple[Fraction, Powers]:
+        """A combination of one element, not zero, as a rational times powers of scalars."""
+        ((term, by),) = self.terms.factored(combination, ()).items()
+        bare, powers = self.terms.bare(term)
+        bare = self.reshaped(bare, ())
+        return by, powers if bare == self.terms.one else multiplied(powers, {bare: 1})
+
+    def rescaled(self, value: Value, by: Fraction, powers: Powers) -> Value:
+        """A value times a rational and powers of scalars."""
+        parts = tuple(times(self.terms.rescaled(part, powers), by) for part in value.parts)
+        return Value(parts, value.axis, value.rows)
 
     def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape) -> Value:
         """A value of parts; each is made one coefficient times one term. `shape` is that of the whole tensor."""
@@ -73,7 +89,7 @@ class Algebra:
             return value.parts[0]
         if len(value.parts) == 1:
             return value.parts[0]
-        if all(self.constant(part) for part in value.parts) and len({frozenset(p.items()) for p in value.parts}) == 1:
+        if all(self.uniform(part) for part in value.parts) and len({frozenset(p.items()) for p in value.parts}) == 1:
             return value.parts[0]
         size = part_shape(value, shape)
         parts = [self.fitted(part, size) for part in value.parts]
@@ -84,9 +100,11 @@ class Algebra:
         by = next((part[min(part)] for part in parts if part), None)
         if by is None:
             return ZERO
+        powers = self.terms.common({term: by for part in parts for term in part})
+        parts = [self.terms.rescaled(part, multiplied({}, powers, -1)) for part in parts]
         kids = [self.terms.named(times(part, 1 / by), size) for part, size in zip(parts, shapes, strict=True)]
         solid = [self._solid(kid, size) for kid, size in zip(kids, shapes, strict=True)]
-        return {self.terms.make("cat", (axis,), tuple(solid), out): by}
+        return {self.terms.scaled(self.terms.make("cat", (axis,), tuple(solid), out), powers): by}
 
     def _solid(self, term: int, shape: Shape) -> int:
         """A term of one number everywhere, with a shape of its own."""
@@ -98,9 +116,16 @@ class Algebra:
             return combination
         return mapped(combination, lambda term: self.broadcast(term, shape))
 
+    def beneath(self, term: int, rule: Callable[[int], int]) -> int:
+        """A linear operator on a term with scalars: they stay outermost."""
+        inner, powers = self.terms.bare(term)
+        return self.terms.scaled(rule(inner), powers)
+
     def broadcast(self, term: int, shape: Shape) -> int:
         """A term expanded to a shape."""
         terms = self.terms
+        if terms.operators[term] == "scaled":
+            return self.beneath(term, lambda inner: self.broadcast(inner, shape))
         if terms.shapes[term] is None or terms.shapes[term] == shape:
             return term
         if terms.operators[term] == "expand":
@@ -111,7 +136,7 @@ class Algebra:
 
     def split(self, combination: Combination, shape: Shape, axis: int, rows: int) -> list[Combination]:
         """A combination of terms of a shape as parts along an axis."""
-        if self.constant(combination) or shape[axis] == rows:
+        if self.uniform(combination) or shape[axis] == rows:
             return [combination] * (shape[axis] // rows)
         return [self.piece(combination, axis, at, rows) for at in range(0, shape[axis], rows)]
 
@@ -122,6 +147,8 @@ class Algebra:
     def slice(self, term: int, axis: int, start: int, count: int, step: int) -> int:
         """`count` rows of a term along an axis."""
         terms = self.terms
+        if terms.operators[term] == "scaled":
+            return self.beneath(term, lambda inner: self.slice(inner, axis, start, count, step))
         shape = terms.shapes[term]
         if shape is None or (shape[axis] == count and start == 0 and step == 1):
             return term
@@ -158,6 +185,8 @@ class Algebra:
     def reshaped(self, term: int, shape: Shape) -> int:
         """A term in another shape, its elements in the same order."""
         terms = self.terms
+        if terms.operators[term] == "scaled":
+            return self.beneath(term, lambda inner: self.reshaped(inner, shape))
         if terms.shapes[term] is None or terms.shapes[term] == shape:
             return term
         if terms.operators[term] == "reshape":
@@ -169,6 +198,8 @@ class Algebra:
     def permuted(self, term: int, order: Sequence[int]) -> int:
         """A term with its axes in another order."""
         terms = self.terms
+        if terms.operators[term] == "scaled":
+            return self.beneath(term, lambda inner: self.permuted(inner, order))
         shape = terms.shapes[term]
         if shape is None or list(order) == sorted(order):
             return term
@@ -278,7 +309,7 @@ class Moves(Algebra):
             parts = [p for v in values for p in v.parts]
             return self.along(axis, rows.pop(), [self.fitted(p, small) for p in parts], out)
         wholes = [self.fitted(self.whole(v, s), s) for v, s in zip(values, shapes, strict=True)]
-        if all(self.constant(w) for w in wholes) and all(w == wholes[0] for w in wholes):
+        if all(self.uniform(w) for w in wholes) and all(w == wholes[0] for w in wholes):
             return shared(wholes[0])
         return shared(self.laid(wholes, shapes, axis, out))
 
