@@ -331,7 +331,7 @@ def squeeze(x: Interpreter, call: Call) -> list[Value] | None:
     )
     gone = {d for d in dims if shape[d] == 1}
     if value.shared or value.axis in gone:
-        return [x.reshape(shared(x.whole(value, shape)), shape, out)]
+        return [x.reshape(value, shape, out)]
     return [x.reshape(value, shape, out, value.axis - sum(d < value.axis for d in gone))]
 
 

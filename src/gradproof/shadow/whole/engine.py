@@ -1,27 +1,24 @@
-"""Runs a training function on tensors without numbers and follows what each tensor is made of.
+"""Follows what each tensor of a training function is made of: the laws give the value of each operator's results.
 
-Every operator passes `__torch_dispatch__`: a fake tensor gives its shape, the laws give its value. There are no numbers
-to read, so nothing can reach a tensor but through an operator: NumPy, pickle and `.item()` fail, and the line is kept.
-The first axis of a data tensor that has as many rows as a micro-batch, or as all samples, is the axis of samples; rows
-of one line of code are numbered in the order in which they are made. What that calls a sample is a name for rows of
-arbitrary numbers: a wrong guess can cost a proof and cannot make a false one.
+Every operator passes `__torch_dispatch__`. What a tensor is that no operator made, and what a number is that Python
+reads, differs between a run without numbers (`fake`) and a real one (`watched`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
-from gradproof.shadow.whole.arithmetic import BOTH, RULES, number
+from gradproof.shadow.whole.arithmetic import BOTH, RULES
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
@@ -43,12 +40,10 @@ class NoNumbers(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Gradient:
-    """What an optimizer was handed for one parameter. `count`: micro-batches whose samples are in it."""
+    """What an optimizer was handed for one parameter."""
 
     name: str
     value: Combination
-    shape: Shape
-    dtype: torch.dtype
 
 
 @dataclass(slots=True)
@@ -100,27 +95,23 @@ class Flow:
 
 
 class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows values through the operators of a function that runs under `fake`.
+    """Follows values through the operators of a training function.
 
-    `rows`: samples of a micro-batch; `samples`: of the run; `every`: samples of a micro-batch of the user's own run, by
-    which two micro-batches are distinguished.
+    `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
     """
 
-    def __init__(self, terms: Terms, fake: FakeTensorMode, rows: int, samples: int, every: int, run: int) -> None:
+    def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.terms, self.fake = terms, fake
-        self.rows, self.samples, self.every, self.run = rows, samples, every, run
+        self.terms, self.every, self.run = terms, every, run
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
         self.flow = Flow()
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
-        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
         self.parents: dict[int, tuple[Any, str]] = {}
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
-        self.quiet = 0
         self.stepping = False
         self.passes, self.begun_with = 0, ""
         self.updated: dict[tuple[int, Geometry], Kept] = {}
@@ -135,20 +126,21 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.lose(f"{func} runs a function of its own")
             return func(*args, **kwargs)
         if spec.base == "aten.item":
-            return self._read(func, "_local_scalar_dense", args, kwargs)
+            return self.read(func, "_local_scalar_dense", args, kwargs)
         if spec.composite:
             with self:
                 out = func.decompose(*args, **kwargs)
             if out is not NotImplemented:
                 return out
-        if self.quiet:
-            return func(*args, **kwargs)
-        args, kwargs = self._faked(args), self._faked(kwargs)
+        return self.operate(func, spec, args, kwargs)
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator, and work out the values of what it makes and writes."""
         base = spec.base.split(".", 1)[1]
         if base.startswith("_foreach_"):
             return self._each(func, spec, base.removeprefix("_foreach_"), args, kwargs)
         if base in NO_NUMBERS:
-            return self._read(func, base, args, kwargs)
+            return self.read(func, base, args, kwargs)
         self.flow.operators += 1
         tensors = tensors_in((args, kwargs))
         values = [self.value(t) for t in tensors]
@@ -158,6 +150,14 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return out
         self._settle(func, spec, base, args, kwargs, tensors, values, results)
         return out
+
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """Python reads a number of a tensor."""
+        raise NotImplementedError
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
+        """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
+        raise NotImplementedError
 
     def _settle(
         self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any, tensors: list[torch.Tensor],
@@ -280,8 +280,7 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             known = self.updated[key] = Kept(weakly(storage), user_place(), steps)
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
-        whole = self.laws.fitted(self.laws.whole(self.value(target), known.shape), known.shape)
-        known.value = self.terms.named(self.terms.opened(whole), known.shape)
+        known.value = self.terms.named(self.combination(target), known.shape)
 
     def end(self) -> None:
         """Note what the tensors held last that the user's code wrote in more than one window."""
@@ -292,15 +291,52 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 turns[site] += 1
                 self.flow.kept[f"{site} {turns[site]}"] = (known.place, known.value)
 
-    def begin(self) -> None:
+    # Optimizers and backward passes
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step: keep the gradients that it was handed."""
+        own, found = list(parameters(optimizer)), dict[str, Gradient]()
+        for parameter in own:
+            if parameter.grad is not None:
+                value = self.combination(parameter.grad)
+                self.memory.alias(parameter.grad, shared(value))
+                found[self.name(parameter)] = Gradient(self.name(parameter), value)
+        update = Update(user_place(), found, passes=self.passes, begun_with=self.begun_with)
+        update.order = tuple(self.name(parameter) for parameter in own)
+        self.flow.updates.append(update)
+        self.stepping, self.passes, self.begun_with = True, 0, ""
+
+    def after_step(self, optimizer: Any) -> None:
+        """An optimizer has stepped: what it wrote are leaves, which stand for their definitions."""
+        update, self.stepping = self.flow.updates[-1], False
+        update.after = {self.name(p): self.renewed(p) for p in parameters(optimizer)}
+        update.leaves = {
+            leaf
+            for leaf in self.terms.reached(update.after.values())
+            if self.terms.operators[leaf] in ("parameter", "state")
+        } - {term for p in parameters(optimizer) for term in self.value(p).parts[0]}
+        for held in list(optimizer.state.values()):
+            for one in held.values() if isinstance(held, dict) else ():
+                if isinstance(one, torch.Tensor):
+                    self.renewed(one)
+
+    def renewed(self, tensor: torch.Tensor) -> int:
+        """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
+        shape = tuple(tensor.shape)
+        defined = self.terms.named(self.combination(tensor), shape)
+        if self.terms.owners[defined] != NOBODY:
+            leaf = self.terms.make("state", (), (defined,), shape)
+            self.memory.write(tensor, shared(self.terms.of(leaf)))
+        return defined
+
+    def begin(self, roots: Any, *_: Any) -> None:
         """A backward pass begins."""
         if not self.passes:
-            self.begun_with = next((self.names[id(p)] for p in self.met() if self._has_gradient(p)), "")
+            self.begun_with = next((self.names[id(p)] for p in self.kept if self._has_gradient(p)), "")
         self.passes += 1
 
-    def met(self) -> list[torch.Tensor]:
-        """The parameters that were used or handed to an optimizer."""
-        return [*self.kept]
+    def ended(self, found: Any) -> None:
+        """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated."""
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         if parameter.grad is None:
@@ -310,14 +346,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _couples(self, call: Call) -> None:
         place = self.place()
         self.flow.coupled.setdefault(f"{call.name} at {place}", place)
-
-    def _read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
-        if found is not None:
-            kind = args[0].dtype
-            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.flow.reads.append((self.place(), base))
-        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
 
     # Values
 
@@ -329,6 +357,11 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if found is None:
             found = self._unknown(tensor)
         return found
+
+    def combination(self, tensor: torch.Tensor) -> Combination:
+        """The value of a tensor as one combination of terms of its shape."""
+        shape = tuple(tensor.shape)
+        return self.terms.opened(self.laws.fitted(self.laws.whole(self.value(tensor), shape), shape))
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         if self.memory.of(tensor).regions:
@@ -440,69 +473,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )  # fmt: skip
         return [self.laws.apply(BOTH, pair)[0].scaled(1 / (1 - keep)), mask]
 
-    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
-        """Data: rows of samples along the first axis that has as many as the run, or as a micro-batch.
-
-        Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
-        """
-        shape, site = tuple(tensor.shape), call_site()
-        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (self.samples, self.rows))
-        axis = next(fitting, None)
-        rows = 1 if axis is None else shape[axis]
-        size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
-        own = f"{site} {size} {tensor.dtype}"
-        turn, first = self.made[own, 0], 0 if axis is not None and rows == self.samples else self.made[own, 0]
-        self.made[own, 0] += rows
-        line = site.rpartition(" ")[0]
-        self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
-        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
-        parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
-        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
-
-    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
-        """The digest of each row of a real tensor, and how many rows of that content were met before."""
-        found = []
-        for i in range(rows):
-            with _disable_current_modes():
-                piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
-            name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
-            found.append((name, self.made[name, 0]))
-            self.made[name, 0] += 1
-        return found
-
-    def _faked(self, value: Any) -> Any:
-        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._outside(value)
-        if isinstance(value, list | tuple):
-            found = [self._faked(part) for part in value]
-            return found if isinstance(value, list) else tuple(found)
-        if isinstance(value, dict):
-            return {name: self._faked(part) for name, part in value.items()}
-        return value
-
-    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.outside:
-            made: torch.Tensor = self.fake.from_tensor(tensor)
-            self.outside[id(tensor)] = (tensor, made, digest(tensor))
-            self.memory.write(made, self._held(tensor, made))
-        _, made, held = self.outside[id(tensor)]
-        if digest(tensor) != held:
-            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
-        return made
-
-    def _held(self, tensor: torch.Tensor, made: torch.Tensor) -> Value:
-        """What a real tensor stands for: a number, or data within the bounds of what it holds."""
-        with _disable_current_modes():
-            plain = tensor.item() if tensor.dim() == 0 else None
-            counts = not tensor.dtype.is_floating_point and tensor.numel() > 0
-            within = (int(tensor.min()), int(tensor.max()) + 1) if counts else (None, None)
-        if plain is not None:
-            found = RULES["fill"](self.laws, Call("fill", (made, plain), {}, (), [], [], [], [made]))
-            assert found is not None
-            return found[0]
-        return self.source(made, within, tensor)
-
     # Places
 
     def place(self) -> Location:
@@ -517,13 +487,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         entry = (self.place(), what)
         if entry not in self.flow.lost:
             self.flow.lost.append(entry)
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """What a real tensor holds."""
-    with _disable_current_modes():
-        plain = tensor.detach().cpu().contiguous().flatten()
-        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def draws(spec: Spec, call: Call) -> bool:
@@ -556,3 +519,79 @@ def bounds(call: Call) -> tuple[Any, Any]:
         return (None, None)
     plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
     return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)
+
+
+@contextmanager
+def watched(engine: Engine) -> Iterator[None]:
+    """Optimizer steps, modules and backward calls are seen while this runs."""
+    from torch.nn.modules import module
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+    known: dict[int, Any] = {}
+
+    def before(optimizer: Any, *_: Any) -> None:
+        known[id(optimizer)] = optimizer
+        engine.flow.optimizers = len(known)
+        engine.before_step(optimizer)
+
+    def after(optimizer: Any, *_: Any) -> None:
+        engine.after_step(optimizer)
+
+    with ExitStack() as stack:
+        stack.enter_context(removed(register_optimizer_step_pre_hook(before)))
+        stack.enter_context(removed(register_optimizer_step_post_hook(after)))
+        stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
+        stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
+        stack.enter_context(calls(engine))
+        yield
+
+
+@contextmanager
+def removed(handle: Any) -> Iterator[None]:
+    """A hook, for a while."""
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+@contextmanager
+def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
+    """An attribute, for a while."""
+    before = getattr(holder, name)
+    setattr(holder, name, value)
+    try:
+        yield
+    finally:
+        setattr(holder, name, before)
+
+
+@contextmanager
+def calls(engine: Engine) -> Iterator[None]:
+    """The line that started autograd, for what runs in it."""
+    original = torch.autograd.graph._engine_run_backward
+
+    def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
+        engine.calls.append(user_place())
+        try:
+            with torch.no_grad():
+                engine.begin(roots, *args)
+            found = original(roots, *args, **kwargs)
+            with torch.no_grad():
+                engine.ended(found)
+            return found
+        finally:
+            engine.calls.pop()
+
+    name = "_engine_run_backward"
+    with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
+        yield
+
+
+def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
+    """The parameters of an optimizer, each once."""
+    seen: set[int] = set()
+    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
+        if id(parameter) not in seen:
+            seen.add(id(parameter))
+            yield parameter

@@ -7,19 +7,23 @@ leaf, which is named by its definition: two runs have one leaf only where they w
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.record.run import Run, blamed, default_dtype, seed, stated, tensors
 from gradproof.shadow.tape import NOWHERE, user_place
-from gradproof.shadow.whole.engine import Engine, Flow, Gradient, NoNumbers, Update
+from gradproof.shadow.whole.arithmetic import RULES, number
+from gradproof.shadow.whole.engine import Engine, Flow, NoNumbers, call_site, replaced, watched
+from gradproof.shadow.whole.laws import Call
 from gradproof.shadow.whole.terms import Combination, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
 
@@ -114,82 +118,108 @@ class Reading(TorchFunctionMode):
     def _item(self, tensor: torch.Tensor) -> Any:
         engine = self.engine
         with torch.no_grad():
-            value = engine.value(tensor)
-            whole = engine.laws.fitted(engine.laws.whole(value, tuple(tensor.shape)), tuple(tensor.shape))
+            whole = engine.combination(tensor)
         if engine.laws.constant(whole):
             held = whole.get(engine.terms.one, 0)
             return float(held) if tensor.is_floating_point() else int(held)
         return Unread(engine, {engine.laws.reshaped(term, ()): by for term, by in whole.items()})
 
 
-@contextmanager
-def watched(engine: Engine) -> Iterator[None]:
-    """Optimizer steps, modules and backward calls are seen while this runs."""
-    from torch.nn.modules import module
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+class Fake(Engine):  # type: ignore[no-untyped-call]
+    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator.
 
-    known: dict[int, Any] = {}
+    `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
+    one of them is the axis of samples; rows of one line of code are numbered in the order in which they are made. What
+    that calls a sample is a name for rows of arbitrary numbers: a wrong guess can cost a proof, and makes no false one.
+    """
 
-    def before(optimizer: Any, *_: Any) -> None:
-        found: dict[str, Gradient] = {}
-        known[id(optimizer)] = optimizer
-        engine.flow.optimizers = len(known)
-        for parameter in parameters(optimizer):
-            name = engine.name(parameter)
-            if parameter.grad is not None:
-                grad = parameter.grad
-                shape = tuple(grad.shape)
-                value = engine.laws.fitted(engine.laws.whole(engine.value(grad), shape), shape)
-                value = engine.terms.opened(value)
-                engine.memory.alias(grad, shared(value))
-                found[name] = Gradient(name, value, shape, grad.dtype)
-        update = Update(user_place(), found, passes=engine.passes, begun_with=engine.begun_with)
-        update.order = tuple(engine.name(parameter) for parameter in parameters(optimizer))
-        engine.flow.updates.append(update)
-        engine.stepping, engine.passes, engine.begun_with = True, 0, ""
+    def __init__(self, terms: Terms, mode: FakeTensorMode, rows: int, samples: int, every: int, run: int) -> None:
+        super().__init__(terms, every, run)
+        self.mode, self.rows, self.samples = mode, rows, samples
+        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
 
-    def after(optimizer: Any, *_: Any) -> None:
-        update, engine.stepping = engine.flow.updates[-1], False
-        for parameter in parameters(optimizer):
-            update.after[engine.name(parameter)] = renewed(engine, parameter)
-        update.leaves = {
-            leaf
-            for leaf in engine.terms.reached(update.after.values())
-            if engine.terms.operators[leaf] in ("parameter", "state")
-        } - {term for p in parameters(optimizer) for term in engine.value(p).parts[0]}
-        for held in list(optimizer.state.values()):
-            for one in held.values() if isinstance(held, dict) else ():
-                if isinstance(one, torch.Tensor):
-                    renewed(engine, one)
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator; real tensors, which the function took from outside, become data."""
+        return super().operate(func, spec, self._faked(args), self._faked(kwargs))
 
-    with ExitStack() as stack:
-        stack.enter_context(removed(register_optimizer_step_pre_hook(before)))
-        stack.enter_context(removed(register_optimizer_step_post_hook(after)))
-        stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
-        stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
-        stack.enter_context(calls(engine))
-        stack.enter_context(replaced(torch.utils, "swap_tensors", taken_over))
-        yield
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """A number that the laws know; there is no other."""
+        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
+        if found is not None:
+            kind = args[0].dtype
+            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
+        self.flow.reads.append((self.place(), base))
+        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
+        """Data: rows of samples along the first axis that has as many as the run, or as a micro-batch.
+
+        Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
+        """
+        shape, site = tuple(tensor.shape), call_site()
+        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (self.samples, self.rows))
+        axis = next(fitting, None)
+        rows = 1 if axis is None else shape[axis]
+        size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+        own = f"{site} {size} {tensor.dtype}"
+        turn, first = self.made[own, 0], 0 if axis is not None and rows == self.samples else self.made[own, 0]
+        self.made[own, 0] += rows
+        line = site.rpartition(" ")[0]
+        self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
+        parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
+        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+
+    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
+        """The digest of each row of a real tensor, and how many rows of that content were met before."""
+        found = []
+        for i in range(rows):
+            with _disable_current_modes():
+                piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
+            name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
+            found.append((name, self.made[name, 0]))
+            self.made[name, 0] += 1
+        return found
+
+    def _faked(self, value: Any) -> Any:
+        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self._outside(value)
+        if isinstance(value, list | tuple):
+            found = [self._faked(part) for part in value]
+            return found if isinstance(value, list) else tuple(found)
+        if isinstance(value, dict):
+            return {name: self._faked(part) for name, part in value.items()}
+        return value
+
+    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in self.outside:
+            made: torch.Tensor = self.mode.from_tensor(tensor)
+            self.outside[id(tensor)] = (tensor, made, digest(tensor))
+            self.memory.write(made, self._held(tensor, made))
+        _, made, held = self.outside[id(tensor)]
+        if digest(tensor) != held:
+            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
+        return made
+
+    def _held(self, tensor: torch.Tensor, made: torch.Tensor) -> Value:
+        """What a real tensor stands for: a number, or data within the bounds of what it holds."""
+        with _disable_current_modes():
+            plain = tensor.item() if tensor.dim() == 0 else None
+            counts = not tensor.dtype.is_floating_point and tensor.numel() > 0
+            within = (int(tensor.min()), int(tensor.max()) + 1) if counts else (None, None)
+        if plain is not None:
+            found = RULES["fill"](self.laws, Call("fill", (made, plain), {}, (), [], [], [], [made]))
+            assert found is not None
+            return found[0]
+        return self.source(made, within, tensor)
 
 
-@contextmanager
-def removed(handle: Any) -> Iterator[None]:
-    """A hook, for a while."""
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute, for a while."""
-    before = getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        setattr(holder, name, before)
+def digest(tensor: torch.Tensor) -> str:
+    """What a real tensor holds."""
+    with _disable_current_modes():
+        plain = tensor.detach().cpu().contiguous().flatten()
+        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -199,52 +229,13 @@ def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
 
 
 @contextmanager
-def calls(engine: Engine) -> Iterator[None]:
-    """The line that started autograd, for what runs in it."""
-    original = torch.autograd.graph._engine_run_backward
-
-    def run(*args: Any, **kwargs: Any) -> Any:
-        engine.calls.append(user_place())
-        with torch.no_grad():
-            engine.begin()
-        try:
-            return original(*args, **kwargs)
-        finally:
-            engine.calls.pop()
-
-    name = "_engine_run_backward"
-    with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
-        yield
-
-
-def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The parameters of an optimizer, each once."""
-    seen: set[int] = set()
-    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            yield parameter
-
-
-def renewed(engine: Engine, tensor: torch.Tensor) -> int:
-    """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
-    shape = tuple(tensor.shape)
-    value = engine.terms.opened(engine.laws.fitted(engine.laws.whole(engine.value(tensor), shape), shape))
-    defined = engine.terms.named(value, shape)
-    if engine.terms.owners[defined] == -1:
-        return defined
-    leaf = engine.terms.make("state", (), (defined,), shape)
-    engine.memory.write(tensor, shared(engine.terms.of(leaf)))
-    return defined
-
-
-@contextmanager
 def without_numbers(engine: Engine, fake: FakeTensorMode, run: Run) -> Iterator[None]:
     """Tensors have no numbers, and every operator is followed."""
     fused = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)  # it would run a recurrent layer as one operator
     try:
-        with fake, engine, Reading(engine), watched(engine), default_dtype(run.dtype):
+        swap = replaced(torch.utils, "swap_tensors", taken_over)
+        with fake, engine, Reading(engine), watched(engine), swap, default_dtype(run.dtype):
             yield
     finally:
         torch._C._set_mkldnn_enabled(fused)
@@ -264,7 +255,7 @@ class Followed:
 def followed(step: Callable[[Any], Any], run: Run, terms: Terms, number: int, every: int) -> Followed:
     """Call the function without numbers."""
     fake = FakeTensorMode(allow_non_fake_inputs=True)
-    engine = Engine(terms, fake, run.micro_batch_size, run.samples, every, number)
+    engine = Fake(terms, fake, run.micro_batch_size, run.samples, every, number)
     found = Followed(engine.flow)
     seed(run.seed)
     with without_numbers(engine, fake, run):
@@ -293,6 +284,4 @@ def reported(returned: Any) -> list[Any]:
 def _whole(engine: Engine, one: Any) -> Combination:
     if isinstance(one, Unread):
         return one.value
-    value: Value = engine.value(one)
-    shape = tuple(one.shape)
-    return engine.laws.fitted(engine.laws.whole(value, shape), shape)
+    return engine.combination(one)

@@ -110,7 +110,7 @@ class Interpreter(Moves):
                 total: Combination = ZERO
                 for row in rows:
                     total = plus(total, self._spread(law, call, at, attributes, row, small, laid))
-                made.append(shared(total))
+                made.append(shared(self.gathered(total) if count == 1 else total))
             else:
                 parts = [self._term(law, call, at, attributes, row, small, laid) for row in rows]
                 made.append(Value(tuple(parts), axis, small[axis]))

@@ -41,6 +41,7 @@ class Terms:
         self.shapes: list[Shape | None] = []
         self.owners: list[int] = []
         self.trained: list[bool] = []
+        self.marked: list[bool] = []
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -65,6 +66,7 @@ class Terms:
         self.kids.append(kids)
         self.shapes.append(shape)
         self.owners.append(self._owner(kids) if kids and operator != "state" else owner)
+        self.marked.append(operator == "rows" or (operator != "state" and any(self.marked[kid] for kid in kids)))
         self.trained.append(operator in TRAINED or any(self.trained[kid] for kid in kids))
         return number
 

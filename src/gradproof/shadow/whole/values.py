@@ -51,8 +51,21 @@ def shared(combination: Combination) -> Value:
 class Algebra:
     """Values over a store of terms."""
 
+    marks = False
+    """Whether a term says that it stands for all samples of a micro-batch, also where that has one sample."""
+
     def __init__(self, terms: Terms) -> None:
         self.terms = terms
+
+    def gathered(self, combination: Combination) -> Combination:
+        """A value of all samples that a tensor has, which are one."""
+        if not self.marks:
+            return combination
+        return mapped(combination, lambda t: self.beneath(t, lambda u: self._rows(u)))
+
+    def _rows(self, term: int) -> int:
+        shape = self.terms.shapes[term]
+        return term if self.terms.owners[term] < 0 else self.terms.make("rows", (), (term,), shape)
 
     def ones(self, by: Fraction = UNIT) -> Value:
         """A tensor that holds one rational everywhere."""
@@ -88,7 +101,7 @@ class Algebra:
         if value.shared:
             return value.parts[0]
         if len(value.parts) == 1:
-            return value.parts[0]
+            return self.gathered(value.parts[0])
         if all(self.uniform(part) for part in value.parts) and len({frozenset(p.items()) for p in value.parts}) == 1:
             return value.parts[0]
         size = part_shape(value, shape)
@@ -235,6 +248,8 @@ class Moves(Algebra):
             return value
         if not value.shared and axis is None:
             axis = relocated(value, old, new)
+        if not value.shared and axis is None and len(value.parts) == 1:
+            value = shared(value.parts[0])
         if value.shared or axis is None:
             whole = self.terms.opened(self.fitted(self.whole(value, old), old))
             return shared(mapped(whole, lambda term: self.reshaped(term, new)))
@@ -294,7 +309,7 @@ class Moves(Algebra):
         one = self.cut(value, shape, axis, index, 1)
         small, gone = shape_with(shape, axis, 1), (*shape[:axis], *shape[axis + 1 :])
         if one.shared or one.axis == axis:
-            return self.reshape(shared(self.whole(one, small)), small, gone)
+            return self.reshape(shared(self.fitted(one.parts[0], small)), small, gone)
         return self.reshape(one, small, gone, one.axis - (one.axis > axis))
 
     def join(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape) -> Value:
