@@ -22,7 +22,7 @@ from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.audit import audit
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
-from gradproof.report.rendered import rendering, writing
+from gradproof.report.text import rendering, writing
 from gradproof.verdict.judge import Verdict, judge, required, waived
 from gradproof.verdict.plan import Policy, plan, policy_of, premises
 

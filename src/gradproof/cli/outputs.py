@@ -209,7 +209,7 @@ def rendered(name: str, reports: Sequence[Report]) -> str:
         return text
     if name == "text":
         return _plain(reports)
-    from gradproof.report.rendered import rendering
+    from gradproof.report.text import rendering
 
     if name == "json" and len(reports) > 1:
         return json.dumps(list(reports), indent=1, ensure_ascii=False) + "\n"

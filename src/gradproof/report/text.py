@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from fractions import Fraction
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+from gradproof.core.errors import GradproofError
 
 ABSENT = "none"
 # Control characters, those that steer the direction of text, and lone surrogates.
@@ -136,3 +141,25 @@ def grouped(ids: Iterable[str]) -> list[str]:
 def heads(ids: Iterable[str]) -> str:
     """Check ids without device and dtype, counted: "KANI-GA-001, FALSIFY-GA-001 ×7"."""
     return counted(name.partition("@")[0] for name in ids)
+
+
+# -- Reports as files: the renderer of each format, and what happens where a file cannot be written.
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Raises GradproofError GP450 for a report that cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        found = f"{path} cannot be written: {error.strerror or error}"
+        raise GradproofError("GP450", found, "a folder of reports with room", "free the disk or its rights") from error
+
+
+MODULE: Mapping[str, str] = {"json": "jsonreport", "md": "markdown", "html": "html"}
+
+
+def rendering(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """The renderer of a format: json, md or html. Its module is imported when it is first asked for."""
+    renderer: Callable[[Mapping[str, Any]], str] = import_module(f"gradproof.report.formats.{MODULE[name]}").render
+    return renderer

@@ -23,13 +23,15 @@ from typing import Any
 
 from torch import Tensor
 
+from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import WatchedRun, WatchRuling
 from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.result import Verification
 from gradproof.shadow.tape import Event, Location, Tape, user_place
+from gradproof.shadow.whole.one_run import OneRun
+from gradproof.shadow.whole.recorded import Recorded, recording
 
 
 class Events:
@@ -62,10 +64,9 @@ class EventWatch:
     ) -> None:
         self.accum_steps, self.windows, self.mode = accum_steps, windows, mode
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
-        self.recorder = Recorder() if mode == "full" else None
-        self.tape = Tape() if self.recorder is None else self.recorder.tape
-        sink: Any = Events(self.tape) if self.recorder is None else self.recorder
-        self.hooks = Hooks(Counting(sink, self._seen), arrivals=Arrivals())
+        self.engine = Recorded() if mode == "full" else None
+        self.tape = Tape()
+        self.hooks = Hooks(Counting(Events(self.tape), self._seen), arrivals=Arrivals())
         self.stopped = False
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0
@@ -75,8 +76,8 @@ class EventWatch:
     def __enter__(self) -> EventWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
-            if self.recorder is not None:
-                stack.enter_context(self.recorder)
+            if self.engine is not None:
+                stack.enter_context(recording(self.engine))
             stack.enter_context(self.hooks)
             self._stack = stack.pop_all()
         return self
@@ -98,13 +99,26 @@ class EventWatch:
             if self._steps >= self.windows and not self.stopped:
                 self.stopped = True
                 self.hooks.stop()
-                if self.recorder is not None:
-                    self.recorder.quiet += 1
+                if self.engine is not None:
+                    self.engine.close()
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
         watched = WatchedRun(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
-        return WatchRuling(watched).verification()
+        found = WatchRuling(watched).verification()
+        if self.engine is not None:
+            with_values(found, OneRun(self.engine, any(self.tape.events("clip"))))
+        return found
+
+
+def with_values(found: Verification, judge: OneRun) -> None:
+    """What the values of the run decide stands before what its events show; a refutation by events stays."""
+    for result in judge.results():
+        at = next((i for i, r in enumerate(found.results) if r.obligation == result.obligation), None)
+        if at is None:
+            found.results.append(result)
+        elif found.results[at].outcome is not Outcome.REFUTED or result.outcome is Outcome.REFUTED:
+            found.results[at] = result
 
 
 class Counting:

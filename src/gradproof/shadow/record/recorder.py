@@ -26,9 +26,8 @@ from gradproof.shadow.ops.schema import (
     spec_of,
     tensors_in,
 )
-from gradproof.shadow.record.averages import Averages
 from gradproof.shadow.record.counts import CountTable, Leaving
-from gradproof.shadow.record.leaves import Inject, Leaves
+from gradproof.shadow.record.leaves import Averages, Inject, Leaves
 from gradproof.shadow.record.storages import (
     Held,
     State,

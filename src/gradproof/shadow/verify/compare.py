@@ -19,7 +19,7 @@ import numpy as np
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.algebra import Value
 from gradproof.shadow.domains.interpreter import Observation, Reading
-from gradproof.shadow.record.averages import MIXED
+from gradproof.shadow.record.leaves import MIXED
 from gradproof.shadow.tape import (
     NOWHERE,
     Array,

@@ -122,6 +122,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
         if not factor:
             return None if divides else [NOUGHT]
         by, powers = x.scalar(factor)
+        x.scales(powers, by, call.tensors[at])
         return [x.rescaled(other, 1 / by, multiplied({}, powers, -1)) if divides else x.rescaled(other, by, powers)]
     if divides:
         return x.apply(FIRST, replace(call, attributes=()))
@@ -230,6 +231,7 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     kept = len(call.out_shape()) == len(call.shapes[0])
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
     made = x.apply(SUM, inner)[0].scaled(by)
+    x.reduces(made, [x.ones(Fraction(count, len(call.values[0].parts))).parts[0]], call.name)
     call.coupled.extend(inner.coupled)
     return [made]
 
@@ -434,6 +436,8 @@ def loss(x: Interpreter, call: Call) -> list[Value] | None:
     if reduction == 0:
         return x.apply(Law(pointwise), replace(call, attributes=rest))
     made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
+    each = x.ones(Fraction(elements(call, 0), max(len(v.parts) for v in call.values[:2]))).parts[0]
+    x.reduces(made[0], [each], "mean" if reduction == 1 else "sum")
     return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
 
 
@@ -460,7 +464,10 @@ def labels(scores: Shape) -> tuple[str, str]:
 def nll(x: Interpreter, call: Call) -> list[Value] | None:
     """The loss and the weight by which it was divided, where every label is known to count."""
     reduction, ignored = call.args[3], call.args[4]
-    rows = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else ZERO
+    counts = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else []
+    rows: Combination = ZERO
+    for each in counts:
+        rows = plus(rows, each)
     if not rows or len(call.shapes[0]) > 2:
         return None
     scores, own = labels(call.shapes[0])
@@ -469,6 +476,10 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
         return [made[0], shared(rows)]
     one = replace(call, out=call.out[:1], attributes=(2, ignored))
     made = x.apply(Law(lambda _: ([scores, own], [""]), linear=(0,)), one)
+    x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
+    if x.marks and len(call.out) > 1 and call.out[1] is not None and not x.constant(rows):
+        by, powers = x.scalar(rows)
+        x.scales(powers, by, call.out[1])
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 
 

@@ -7,6 +7,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -20,9 +21,8 @@ from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
-from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
-from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
+from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
 
 NARROW = (torch.float16, torch.bfloat16)
 DEPTH = 100
@@ -94,7 +94,7 @@ class Flow:
     parameters: int = 0
 
 
-class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     """Follows values through the operators of a training function.
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
@@ -136,34 +136,43 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
-        base = spec.base.split(".", 1)[1]
-        if base.startswith("_foreach_"):
-            return self._each(func, spec, base.removeprefix("_foreach_"), args, kwargs)
-        if base in NO_NUMBERS:
-            return self.read(func, base, args, kwargs)
-        self.flow.operators += 1
-        tensors = tensors_in((args, kwargs))
-        values = [self.value(t) for t in tensors]
+        before = self.before(spec, args, kwargs)
         out = func(*args, **kwargs)
-        results = list(out) if isinstance(out, list | tuple) else [out]
-        if not any(isinstance(r, torch.Tensor) for r in results) and not spec.written:
-            return out
-        self._settle(func, spec, base, args, kwargs, tensors, values, results)
+        self.after(func, spec, args, kwargs, before, out)
         return out
 
+    def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
+        """The values of the arguments, by the identity of the tensor."""
+        return {id(t): self.value(t) for t in tensors_in((args, kwargs))}
+
+    def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
+        """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
+        base = spec.base.split(".", 1)[1]
+        if not base.startswith("_foreach_"):
+            results = list(out) if isinstance(out, list | tuple) else [out]
+            if any(isinstance(r, torch.Tensor) for r in results) or spec.written:
+                self._settle(func, spec, base, args, kwargs, values, results)
+            return
+        count = len(args[0])
+        for at, result in enumerate(args[0] if spec.written else out):
+            own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
+            self._settle(func, spec, base.removeprefix("_foreach_"), own, kwargs, values, [result])
+
+    @abstractmethod
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """Python reads a number of a tensor."""
-        raise NotImplementedError
 
+    @abstractmethod
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
         """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
-        raise NotImplementedError
 
     def _settle(
-        self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any, tensors: list[torch.Tensor],
-        values: list[Value], results: list[Any],
-    ) -> None:  # fmt: skip
+        self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
+    ) -> None:
         """Work out the values of results, and put them where they are."""
+        self.flow.operators += 1
+        tensors = tensors_in((args, kwargs))
+        values = [known[id(t)] for t in tensors]
         name = base[:-1] if base.endswith("_") and not base.endswith("__") else base
         made = [r if isinstance(r, torch.Tensor) else None for r in results]
         call = Call(
@@ -189,7 +198,8 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if not any(target is result for result in made):
                 beside = replace(call, name=f"{name} writes", attributes=(at, call.attributes), out=[target])
                 self.put(target, self.laws.opaque(beside)[0])
-            self._note(target)
+            if "_foreach_" not in spec.base:
+                self._note(target)
 
     def _judged(self, call: Call) -> list[Value]:
         rule, law = RULES.get(call.name), LAWS.get(call.name)
@@ -230,42 +240,6 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The arguments that are no tensors, in their places, and the overload."""
         overload = str(getattr(func, "_overloadname", ""))
         return (*(bared(arg) for arg in args), (overload, tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
-
-    def _each(self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any) -> Any:
-        """An operator on lists of tensors: the same operator on each."""
-        lists = [a for a in args if isinstance(a, list | tuple) and len(a) == len(args[0])]
-        before = [[self.value(t) if isinstance(t, torch.Tensor) else t for t in one] for one in lists]
-        single = [self.value(a) if isinstance(a, torch.Tensor) else None for a in args]
-        out = func(*args, **kwargs)
-        results = list(args[0]) if spec.written else list(out)
-        for at, result in enumerate(results):
-            own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == len(args[0]) else a for a in args)
-            tensors, values, place = [], [], 0
-            for i, arg in enumerate(args):
-                if isinstance(arg, list | tuple) and len(arg) == len(args[0]):
-                    if isinstance(arg[at], torch.Tensor):
-                        tensors.append(arg[at])
-                        values.append(before[place][at])
-                    place += 1
-                elif isinstance(arg, torch.Tensor):
-                    tensors.append(arg)
-                    values.append(single[i])
-            self.flow.operators += 1
-            self._settle_one(func, spec, base, own, kwargs, tensors, values, result)
-        return out
-
-    def _settle_one(
-        self, func: Any, spec: Spec, base: str, own: tuple[Any, ...], kwargs: Any, tensors: list[torch.Tensor],
-        values: list[Any], result: torch.Tensor,
-    ) -> None:  # fmt: skip
-        name = base[:-1] if base.endswith("_") else base
-        call = Call(
-            name, own, kwargs, self._template(func, own, kwargs), tensors, values, [tuple(t.shape) for t in tensors],
-            [result], spec.arguments,
-        )  # fmt: skip
-        self.put(result, self._judged(call)[0])
-        if call.coupled:
-            self._couples(call)
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
@@ -337,6 +311,9 @@ class Engine(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated."""
+
+    def broke(self) -> None:
+        """A backward pass ended with an exception."""
 
     def _has_gradient(self, parameter: torch.Tensor) -> bool:
         if parameter.grad is None:
@@ -576,7 +553,11 @@ def calls(engine: Engine) -> Iterator[None]:
         try:
             with torch.no_grad():
                 engine.begin(roots, *args)
-            found = original(roots, *args, **kwargs)
+            try:
+                found = original(roots, *args, **kwargs)
+            except BaseException:
+                engine.broke()
+                raise
             with torch.no_grad():
                 engine.ended(found)
             return found

@@ -22,7 +22,7 @@ from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.record.run import Run, blamed, default_dtype, seed, stated, tensors
 from gradproof.shadow.tape import NOWHERE, user_place
 from gradproof.shadow.whole.arithmetic import RULES, number
-from gradproof.shadow.whole.engine import Engine, Flow, NoNumbers, call_site, replaced, watched
+from gradproof.shadow.whole.engine import NO_NUMBERS, Engine, Flow, NoNumbers, call_site, replaced, watched
 from gradproof.shadow.whole.laws import Call
 from gradproof.shadow.whole.terms import Combination, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
@@ -140,7 +140,11 @@ class Fake(Engine):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; real tensors, which the function took from outside, become data."""
-        return super().operate(func, spec, self._faked(args), self._faked(kwargs))
+        args, kwargs = self._faked(args), self._faked(kwargs)
+        base = spec.base.split(".", 1)[1]
+        if base in NO_NUMBERS:
+            return self.read(func, base, args, kwargs)
+        return super().operate(func, spec, args, kwargs)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number that the laws know; there is no other."""

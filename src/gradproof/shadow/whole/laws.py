@@ -22,8 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, frozen, multiplied, plus
+from gradproof.shadow.tape import Location, user_place
+from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, frozen, multiplied, plus, times
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -90,6 +92,24 @@ class Interpreter(Moves):
     def __init__(self, terms: Terms) -> None:
         super().__init__(terms)
         self.masks: dict[tuple[int, int], NDArray[Any] | None] = {}
+        self.reduced: dict[int, tuple[Combination, str]] = {}
+        self.numbers: dict[int, float] = {}
+        self.places: dict[int, Location] = {}
+
+    def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
+        """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
+        terms = list(made.parts[0]) if self.marks and made.shared else []
+        each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
+        for term, mass in zip(terms, each, strict=False):
+            self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
+
+    def scales(self, powers: Powers, by: Fraction, tensor: torch.Tensor) -> None:
+        """Something is scaled by a scalar of a real run: keep its number, and the line."""
+        new = [scalar for scalar, power in powers.items() if power == 1 and scalar not in self.numbers]
+        if self.marks and len(new) == 1 and len(powers) == 1:
+            with _disable_current_modes():
+                self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
+            self.places[new[0]] = user_place()
 
     def apply(self, law: Law, call: Call) -> list[Value]:
         """The values of the results."""
@@ -203,18 +223,18 @@ class Interpreter(Moves):
             return list(value.parts)
         return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
 
-    def counting(self, value: Value, shape: Shape, ignored: int) -> Combination:
-        """How many labels are not the ignored one: a number, and a scalar for each part of which it is not known."""
+    def counting(self, value: Value, shape: Shape, ignored: int) -> list[Combination]:
+        """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
         size = part_shape(value, shape)
-        total: Combination = ZERO
+        found: list[Combination] = []
         for part in value.parts:
             labels = self.terms.named(part, size)
             seen = self._counts(labels, ignored)
             if seen is None:
-                total = plus(total, self.terms.of(self.terms.make("count", (ignored, size), (labels,), ())))
+                found.append(self.terms.of(self.terms.make("count", (ignored, size), (labels,), ())))
             else:
-                total = plus(total, self.terms.of(self.terms.one), Fraction(int(seen.sum())))
-        return total
+                found.append(times(self.terms.of(self.terms.one), Fraction(int(seen.sum()))))
+        return found
 
     def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:
         """Which elements of a term of labels are not the ignored one, where its leaves say so."""

@@ -127,14 +127,18 @@ class Terms:
         return self.make("combination", by_order, tuple(order), None if uniform else shape)
 
     def factored(self, combination: Combination, shape: Shape) -> Combination:
-        """The same as one coefficient times one term: the coefficient of the oldest term is taken out."""
+        """The same as one coefficient times one term: the coefficient of the leading term is taken out."""
         if len(combination) < 2:
             return combination
         powers = self.common(combination)
         combination = self.rescaled(combination, multiplied({}, powers, -1))
-        first = combination[min(combination)]
+        first = combination[self.leading(combination)]
         inner = self.named({term: by / first for term, by in combination.items()}, shape)
         return {self.scaled(inner, powers): first}
+
+    def leading(self, combination: Combination) -> int:
+        """The oldest term of a sample, else the oldest: samples that took one way have the same one."""
+        return min(combination, key=lambda term: (self.owners[term] < 0, term))
 
     def opened(self, combination: Combination) -> Combination:
         """The same, with the summands of each named sum in which samples meet."""

@@ -8,9 +8,13 @@ that a law may rely on. Whose sample it is says the owner of its term, and is re
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from math import prod
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, times
 
@@ -110,7 +114,7 @@ class Algebra:
 
     def laid(self, parts: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
         """Combinations side by side, as one coefficient times one term: that of the first part is taken out."""
-        by = next((part[min(part)] for part in parts if part), None)
+        by = next((part[self.terms.leading(part)] for part in parts if part), None)
         if by is None:
             return ZERO
         powers = self.terms.common({term: by for part in parts for term in part})
@@ -365,3 +369,150 @@ def relocated(value: Value, old: Shape, new: Shape) -> int | None:
         before *= size
     same = [axis for axis in fitting if new[axis] == held]
     return next(iter(same or fitting), None)
+
+
+# -- What storages hold: regions of elements that were written last, and the values of views since then.
+#
+# A write to a part of a storage leaves the rest. A tensor that is no block of its storage, read after a write through
+# another tensor, is lost: `read` gives None, and whoever reads it says so.
+
+Geometry = tuple[int, Shape, Shape]
+"""Offset, sizes and strides of a tensor in its storage, in elements."""
+
+
+@dataclass(slots=True)
+class Region:
+    """Elements `start` to `stop` of a storage hold a value of a dense tensor with these sizes and strides."""
+
+    start: int
+    stop: int
+    shape: Shape
+    stride: Shape
+    value: Value
+
+
+@dataclass(slots=True)
+class Held:
+    """One storage. `views` are the values of its tensors since the last write; `data`: no operator has written it."""
+
+    weak: Any
+    width: int
+    regions: list[Region] = field(default_factory=list)
+    views: dict[Geometry, Value] = field(default_factory=dict)
+    data: bool = False
+
+
+class Memory:
+    """The values of all live tensors of a run."""
+
+    def __init__(self, moves: Moves) -> None:
+        self.moves = moves
+        self.held: dict[int, Held] = {}
+
+    def of(self, tensor: torch.Tensor) -> Held:
+        """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
+        storage = tensor.untyped_storage()
+        found = self.held.get(storage._cdata)
+        if found is None or found.weak.expired() or found.width != tensor.element_size():
+            found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
+        return found
+
+    def read(self, tensor: torch.Tensor) -> Value | None:
+        """The value of a tensor, or None where nobody knows it."""
+        return self.at(self.of(tensor), geometry_of(tensor))
+
+    def at(self, held: Held, geometry: Geometry) -> Value | None:
+        """The value of a part of a storage, or None where nobody knows it."""
+        found = held.views.get(geometry)
+        if found is None:
+            found = self._assembled(held, geometry)
+            if found is not None:
+                held.views[geometry] = found
+        return found
+
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds another value now; what shares its memory is read anew."""
+        held, geometry = self.of(tensor), geometry_of(tensor)
+        held.views.clear()
+        held.data = False
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
+        if order_of(shape, stride) is not None:
+            rest.append(Region(start, stop, shape, stride, value))
+        held.regions = sorted(rest, key=lambda region: region.start)
+        held.views[geometry] = value
+
+    def alias(self, tensor: torch.Tensor, value: Value) -> None:
+        """A view of a storage that was met has this value."""
+        self.of(tensor).views[geometry_of(tensor)] = value
+
+    def _without(self, region: Region, start: int, stop: int) -> list[Region]:
+        if region.stop <= start or stop <= region.start:
+            return [region]
+        ends = [(region.start, start), (stop, region.stop)]
+        return [self._piece(region, first, last) for first, last in ends if first < last]
+
+    def _piece(self, region: Region, start: int, stop: int) -> Region:
+        flat, count = self._flat(region), region.stop - region.start
+        cut = self.moves.cut(flat, (count,), 0, start - region.start, stop - start)
+        return Region(start, stop, (stop - start,), (1,), cut)
+
+    def _flat(self, region: Region) -> Value:
+        order = order_of(region.shape, region.stride)
+        assert order is not None
+        value = self.moves.permute(region.value, region.shape, order)
+        laid = tuple(region.shape[axis] for axis in order)
+        return self.moves.reshape(value, laid, (region.stop - region.start,))
+
+    def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
+        start, shape, stride = geometry
+        order = order_of(shape, stride)
+        stop = start + span(shape, stride)
+        if order is None:
+            return None
+        for region in held.regions:
+            if (region.start, region.shape, region.stride) == (start, shape, stride):
+                return region.value
+        pieces = [r for r in held.regions if r.start < stop and start < r.stop]
+        if not pieces or sum(min(r.stop, stop) - max(r.start, start) for r in pieces) != stop - start:
+            return None
+        flats = [self._flat(self._clipped(r, start, stop)) for r in pieces]
+        sizes = [(min(r.stop, stop) - max(r.start, start),) for r in pieces]
+        flat = flats[0] if len(flats) == 1 else self.moves.join(flats, sizes, 0, (stop - start,))
+        laid = tuple(shape[axis] for axis in order)
+        value = self.moves.reshape(flat, (stop - start,), laid)
+        back = [order.index(axis) for axis in range(len(order))]
+        return self.moves.permute(value, laid, back)
+
+    def _clipped(self, region: Region, start: int, stop: int) -> Region:
+        first, last = max(region.start, start), min(region.stop, stop)
+        return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+
+
+def weakly(storage: torch.UntypedStorage) -> Any:
+    """A weak reference to a storage."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def geometry_of(tensor: torch.Tensor) -> Geometry:
+    """Where a tensor lies in its storage."""
+    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def span(shape: Shape, stride: Shape) -> int:
+    """Elements from the first to the last of a tensor, both included."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
+
+
+def order_of(shape: Shape, stride: Shape) -> list[int] | None:
+    """The axes from the slowest to the fastest of a tensor that fills its span, or None for any other."""
+    if span(shape, stride) != prod(shape):
+        return None
+    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis))
+    expected = 1
+    for axis in reversed(order):
+        if shape[axis] != 1 and stride[axis] != expected:
+            return None
+        expected *= shape[axis]
+    return order

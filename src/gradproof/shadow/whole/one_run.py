@@ -1,0 +1,432 @@
+"""What one real run decides: the weight of each sample in each gradient, and how they compare.
+
+The gradient of a window is that of its samples where, for each way that samples take, every sample of the window has
+one weight. What the weights have to add up to is read off the loss: its own reduction, and what a mean or a sum of all
+samples of the window would be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import Result
+from gradproof.shadow.tape import Location
+from gradproof.shadow.whole.recorded import MICRO, Recorded, Step
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    SEVERAL,
+    UNIT,
+    Combination,
+    exact,
+    multiplied,
+)
+from gradproof.shadow.whole.weights import Coupled, Window, alike, close
+
+DOMAIN = "whole tensors"
+NORMS = ("linalg_vector_norm", "norm")
+CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
+HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
+
+
+class OneRun:
+    """The obligations of a script, by one run of it."""
+
+    def __init__(self, engine: Recorded, clips: bool = False) -> None:
+        self.engine, self.terms, self.clips = engine, engine.terms, clips
+        self.windows: list[Window] = []
+        self.skeletons: dict[Any, int] = {}
+        self.factors: list[Result] = []
+        last: dict[int, int] = {}
+        for step in engine.flow.updates:
+            assert isinstance(step, Step)
+            runs = engine.runs[last.get(step.optimizer, 0) : step.until]
+            last[step.optimizer] = step.until
+            own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
+            if step.gradients:
+                self.windows.append(Window(self.terms, step, own, self.skeletons))
+
+    def results(self) -> list[Result]:
+        """A result for each obligation that the values of one run can decide; none where nothing was followed."""
+        if not self.windows:
+            return []
+        ended = self._impossible()
+        names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
+        if ended is not None:
+            return [self._result(name, *ended) for name in names]
+        equal = self.equality()
+        return [self.data(equal), equal, self.stale(), self.width(), self.clipping()]
+
+    def _impossible(self) -> tuple[Outcome, str, Location] | None:
+        if self.engine.flow.lost:
+            place, what = self.engine.flow.lost[0]
+            return Outcome.OPAQUE, f"a value was lost: {what}", place
+        if all(len(window.runs) < 2 for window in self.windows):
+            return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._place()
+        if len({window.step.optimizer for window in self.windows}) > 1:
+            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._place()
+        for window in self.windows:
+            if not window.samples:
+                return Outcome.VACUOUS, "a gradient is made of no data", window.step.place
+        return None
+
+    def _place(self) -> Location:
+        return self.windows[0].step.place
+
+    def _result(
+        self, name: str, outcome: Outcome, reason: str, place: Location | None = None, help: str = "", **more: Any
+    ) -> Result:
+        held = outcome in (Outcome.HOLDS, Outcome.REFUTED)
+        return Result(name, outcome, reason, place, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
+
+    def reach(self) -> str:
+        """What a result is about."""
+        count = len(self.windows)
+        path = f", on the recorded path ({len(self.engine.flow.reads)} numbers were read)" * bool(
+            self.engine.flow.reads
+        )
+        return f"all real weights and data at these shapes, {count} recorded windows{path}"
+
+    # GA-EQ-001
+
+    def equality(self) -> Result:
+        """Every sample of a window has one weight, and the weights are those of the loss."""
+        totals: list[str] = []
+        scales: list[Fraction] = []
+        for at, window in enumerate(self.windows):
+            bad = self._unequal(at, window) or self._scaled(at, window, totals, scales)
+            if bad is not None:
+                return bad
+        bad = self._differing(scales) or next(iter(self.factors), None)
+        if bad is not None:
+            return bad
+        words = sorted(set(totals))
+        reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
+        return self._result("GA-EQ-001", Outcome.HOLDS, reason)
+
+    def _unequal(self, at: int, window: Window) -> Result | None:
+        name = "GA-EQ-001"
+        for parameter, gradient in window.step.gradients.items():
+            what = f"the gradient of {parameter} in window {at + 1}"
+            if not gradient.value and any(parameter in run.gains for run in window.runs):
+                return self._result(name, Outcome.UNKNOWN, f"{what} was zeroed before the step", window.step.place)
+            try:
+                found = window.weights(gradient.value)
+            except Coupled as coupled:
+                return self._coupled(name, what, window, coupled.term)
+            free = [term for term in found.free if self.terms.owners[term] == NOBODY]
+            if free:
+                reason = f"a part of {what} is made of no sample: one run does not show its share"
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+            for each in found.by.values():
+                if each.keys() != window.samples:
+                    reason = (
+                        f"{what} is not one function of each sample: {len(each)} of {len(window.samples)} took one way"
+                    )
+                    return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+                if not alike(self.terms, list(each.values())):
+                    return self._weighted(what, window, each)
+        return None
+
+    def _coupled(self, name: str, what: str, window: Window, term: int) -> Result:
+        where = next(iter(self.engine.flow.coupled.items()), None)
+        if where is None:
+            reason = f"the samples of {what} were not distinguished in {self.terms.operators[term]}"
+            return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+        reason = f"samples of {what} meet in {where[0].split(' at ')[0]}"
+        return self._result(name, Outcome.OUTSIDE, reason, where[1])
+
+    def _weighted(self, what: str, window: Window, each: Mapping[int, Combination]) -> Result:
+        """Samples have other weights: a wrong rule where the numbers differ, or equal by chance."""
+        numbers = {sample: self.number(weight) for sample, weight in each.items()}
+        shown = {self.sample(sample): self.formula(weight) for sample, weight in sorted(each.items())}
+        some = [number for number in numbers.values() if number is not None]
+        if len(some) < len(numbers):
+            reason = f"{what} weighs samples by numbers that were not read"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place)
+        if all(close(number, some[0]) for number in some):
+            reason = f"{what} weighs its samples equally only because their counts are equal in this run"
+            return self._result(
+                "GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place, counterexample={"weights": shown}
+            )
+        reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
+        simple = self._simple(window)
+        return self._result(
+            "GA-EQ-001", Outcome.REFUTED if simple else Outcome.UNKNOWN,
+            reason if simple else f"{reason}, by numbers that the step computes", self._losses(window),
+            counterexample={"weights": shown}, help="give every sample, or every token, of a window one weight",
+        )  # fmt: skip
+
+    def _simple(self, window: Window) -> bool:
+        """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
+        for run in window.runs:
+            alone = Window(self.terms, window.step, [run], self.skeletons)
+            masses = alone.masses(self.engine, (UNIT, {}))
+            numbers = [self.number(mass) for mass in (masses or {}).values()]
+            if not numbers or any(number is None or not self._share(number, window) for number in numbers):
+                return False
+        return True
+
+    def _share(self, number: Fraction, window: Window) -> bool:
+        """Whether a weight of a micro-batch is 1, N or 1/N, for a number of micro-batches of a window of this run."""
+        counts = {len(other.runs) for other in self.windows if other.runs} | {1}
+        return any(close(number, share) for n in counts for share in (UNIT, Fraction(n), Fraction(1, n)))
+
+    def _losses(self, window: Window) -> Location:
+        """The line of the backward pass, which is where a loss has got its weight."""
+        return window.runs[0].place if window.runs else window.step.place
+
+    def sample(self, number: int) -> str:
+        """A sample in words."""
+        return f"micro-batch {number // MICRO + 1}, sample {number % MICRO + 1}"
+
+    def formula(self, weight: Combination) -> str:
+        """A weight in words: counts are named by their numbers in this run."""
+        found = []
+        for term, by in weight.items():
+            _, powers = self.terms.bare(term)
+            symbols = "".join(f" * ({self._named(scalar)})^{power}" for scalar, power in sorted(powers.items()))
+            found.append(f"{shortly(by)}{symbols}")
+        return " + ".join(found) or "0"
+
+    def _named(self, scalar: int) -> str:
+        held = self.engine.laws.numbers.get(scalar)
+        return f"{self.terms.operators[scalar]}" + (f" = {held:g}" if held is not None else "")
+
+    def number(self, weight: Combination) -> Fraction | None:
+        """A weight with the numbers of this run."""
+        total = Fraction(0)
+        for term, by in weight.items():
+            for scalar, power in self.terms.bare(term)[1].items():
+                held = self.engine.laws.numbers.get(scalar)
+                exactly = None if not held else exact(held)
+                if not exactly:
+                    return None
+                by *= exactly**power
+            total += by
+        return total
+
+    def _scaled(self, at: int, window: Window, totals: list[str], scales: list[Fraction]) -> Result | None:
+        """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
+        masses = window.masses(self.engine, window.factor())
+        count = len(window.runs)
+        if not masses:
+            reason = "each sample of a window has one weight; what the weights add up to was not shown"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window))
+        numbers = [self.number(mass) for mass in masses.values()]
+        known = [number for number in numbers if number is not None]
+        if any(close(number, UNIT) for number in known):
+            totals.append("they add up to that of a mean")
+            scales.append(UNIT)
+            return None
+        if window.summed(self.engine):
+            totals.append("each is that of a sum")
+            return None
+        if not known:
+            totals.append(f"up to the common factor {self.formula(next(iter(masses.values())))}")
+            return None
+        most = max(known)
+        scales.append(most)
+        if close(most, Fraction(count)) or (len(known) == 1 and close(most, Fraction(1, count))):
+            reason = f"the samples of window {at + 1} weigh {shortly(most)} in all, and in the mean of a full batch 1"
+            return self._result(
+                "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
+                counterexample={"micro_batches": count, "total_weight": str(most)},
+                help="divide each loss by the number of micro-batches of its own window, once",
+            )  # fmt: skip
+        reason = f"each sample of window {at + 1} has one weight; they add up to {shortly(most)}, and in a mean to 1"
+        self.factors.append(self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window)))
+        return None
+
+    def _differing(self, scales: list[Fraction]) -> Result | None:
+        """A window whose weights add up to something else than those of another, as a tail by the wrong N."""
+        if not scales or all(close(scale, scales[0]) for scale in scales):
+            return None
+        at = next((i for i, scale in enumerate(scales) if not close(scale, UNIT)), 0)
+        counts = {Fraction(len(self.windows[at].runs), len(window.runs)) for window in self.windows}
+        whole = len(scales) == len(self.windows) and any(close(scale, UNIT) for scale in scales)
+        if not whole or not any(close(scales[at], count) for count in counts):
+            reason = "the weights of the windows add up to different totals"
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._place())
+        reason = f"the samples of window {at + 1} weigh {shortly(scales[at])} in all, those of another window 1"
+        return self._result(
+            "GA-EQ-001", Outcome.REFUTED, reason, self._losses(self.windows[at]),
+            counterexample={"totals": [str(scale) for scale in scales]},
+            help="divide each loss by the number of micro-batches of its own window",
+        )  # fmt: skip
+
+    # GA-INV-002, GA-INV-004, GA-INV-005, GA-DATA-001
+
+    def stale(self) -> Result:
+        """No summand of a gradient was computed before the step of the window before."""
+        name, terms = "GA-INV-002", self.terms
+        if len(self.windows) < 2:
+            return self._result(name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._place())
+        old: set[int] = set()
+        for before, now in pairwise(self.windows):
+            old |= before.step.leaves
+            for parameter, gradient in now.step.gradients.items():
+                earlier = before.step.gradients.get(parameter)
+                mine = {terms.bare(term)[0] for term in gradient.value}
+                again = mine & {terms.bare(term)[0] for term in (earlier.value if earlier else ())}
+                if old & terms.reached(again):
+                    reason = f"the gradient of {parameter} still has that of the window before"
+                    place = now.step.place
+                    return self._result(name, Outcome.REFUTED, reason, place, "call zero_grad() after each step")
+                if again or old & terms.reached(mine):
+                    reason = f"the gradient of {parameter} is made of something that the window before was made of"
+                    return self._result(name, Outcome.UNKNOWN, reason, now.step.place)
+        bad = self._begun() or self._rootless()
+        if bad is not None:
+            return self._result(name, Outcome.UNKNOWN, *bad)
+        return self._result(name, Outcome.HOLDS, "no gradient has a summand from before its window")
+
+    def _begun(self) -> tuple[str, Location] | None:
+        for at, window in enumerate(self.windows):
+            if window.step.begun_with:
+                return f"{window.step.begun_with} had a gradient when window {at + 1} began", window.step.place
+        return None
+
+    def _rootless(self) -> tuple[str, Location] | None:
+        for at, window in enumerate(self.windows):
+            for parameter, gradient in window.step.gradients.items():
+                made = {self.terms.bare(term)[0] for term in gradient.value}
+                whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
+                if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
+                    reason = f"a part of the gradient of {parameter} in window {at + 1} came by no backward pass of it"
+                    return reason, window.step.place
+        return None
+
+    def width(self) -> Result:
+        """No sum over micro-batches is narrower than fp32."""
+        name, narrow = "GA-INV-004", self.engine.flow.narrow
+        if narrow:
+            place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
+            if sums:
+                reason = f"a {dtype} tensor holds a sum over micro-batches"
+                return self._result(name, Outcome.REFUTED, reason, place, "accumulate in float32")
+            return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", place)
+        bad = self._rootless()
+        if bad is not None:
+            return self._result(name, Outcome.UNKNOWN, *bad)
+        if self.engine.narrowed is not None and (self.engine.by_pass or self._reused()):
+            reason = "the run does not show which samples are a micro-batch, and a tensor below fp32 is made of them"
+            return self._result(name, Outcome.UNKNOWN, reason, self.engine.narrowed)
+        return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
+
+    def _reused(self) -> bool:
+        """Whether a sample is in two backward passes."""
+        seen: set[int] = set()
+        for run in self.engine.runs:
+            own = self.terms.samples(term for gain in run.gains.values() for term in gain)
+            if seen & own:
+                return True
+            seen |= own
+        return False
+
+    def clipping(self) -> Result:
+        """No function but a linear one met the gradient of a part of a window."""
+        name, unsure = "GA-INV-005", self._rootless()
+        for at, window in enumerate(self.windows):
+            for parameter, gradient in window.step.gradients.items():
+                what = f"the gradient of {parameter} in window {at + 1}"
+                found = self._partial(window, gradient.value) if window.samples == window.own else None
+                if found:
+                    reason = f"{what} was clipped before it was that of the whole window"
+                    return self._result(
+                        name, Outcome.REFUTED, reason, self._clipped(found, window), "clip once, before the step"
+                    )
+                unsure = unsure or self._bent(what, window, gradient.value)
+            unsure = unsure or self._clips(at, window)
+        if unsure is not None:
+            return self._result(name, Outcome.UNKNOWN, *unsure)
+        return self._result(name, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
+
+    def _clips(self, at: int, window: Window) -> tuple[str, Location] | None:
+        """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
+        factor = window.factor()
+        if factor is None or factor[1] or not (self._share(factor[0], window) or self._known(window)):
+            return f"the gradients of window {at + 1} were scaled by a number that was not followed", window.step.place
+        scalars: set[int] = set()
+        bared: set[int] = set()
+        for gradient in (g for g in window.step.gradients.values() if g.value):
+            powers = self.terms.common(gradient.value)
+            own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
+            scalars |= own.keys()
+            rest = self.terms.rescaled(gradient.value, multiplied({}, own, -1))
+            bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
+        if not scalars:
+            clamped = all(self.terms.found(gradient.value, CLAMPS) for gradient in window.step.gradients.values())
+            return (
+                (f"a clip was called, and did nothing to window {at + 1}", window.step.place)
+                if self.clips and not clamped
+                else None
+            )
+        reached = self.terms.reached(scalars)
+        if not self._known(window):
+            return f"window {at + 1} was clipped at another scale than that of the loss", window.step.place
+        if len(scalars) == 1 and bared <= reached:
+            return None
+        return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.place
+
+    def _known(self, window: Window) -> bool:
+        """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
+        masses = window.masses(self.engine, window.factor()) or {}
+        return any(self._share(number, window) for number in map(self.number, masses.values()) if number is not None)
+
+    def _partial(self, window: Window, value: Combination) -> int | None:
+        """A factor with a norm, or a clamp, of a part of the window's gradient."""
+        for term in value:
+            bare, powers = self.terms.bare(term)
+            for scalar in window.kept(powers):
+                part = self.terms.samples([scalar]) if self.terms.found([scalar], NORMS) else set()
+                if part and part < window.own:
+                    return scalar
+            clamped = self.terms.operators[bare] in CLAMPS and bare not in window.arrived
+            if clamped and self.terms.samples([bare]) < window.own:
+                return bare
+        return None
+
+    def _clipped(self, term: int, window: Window) -> Location:
+        return self.engine.laws.places.get(term, window.step.place)
+
+    def _bent(self, what: str, window: Window, value: Combination) -> tuple[str, Location] | None:
+        for term in value:
+            bare = self.terms.bare(term)[0]
+            unit = window.top(bare)
+            if unit == SEVERAL:
+                return f"{what} is no sum of the gradients of its samples", window.step.place
+            if unit >= 0 and bare not in window.arrived:
+                return f"{what} was changed between its backward passes and the step", window.step.place
+            if unit >= 0 and self.engine.hooked and not self.terms.marked[bare]:
+                return "a hook of the user's ran in a backward pass", self.engine.hooked
+        return None
+
+    def data(self, equal: Result) -> Result:
+        """Every sample that a followed forward pass took is in the gradient of one window."""
+        name = "GA-DATA-001"
+        if equal.outcome is not Outcome.HOLDS:
+            return self._result(
+                name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.place
+            )
+        seen: set[int] = set()
+        for at, window in enumerate(self.windows):
+            if seen & window.samples:
+                reason = f"samples of an earlier window are in the gradients of window {at + 1}"
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+            seen |= window.samples
+        last = max(seen) // MICRO
+        for sample, place in self.engine.used.items():
+            if sample not in seen and sample // MICRO <= last:
+                reason = f"{self.sample(sample)} is in no gradient"
+                return self._result(name, Outcome.UNKNOWN, reason, place)
+        return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
+
+
+def shortly(number: Fraction) -> str:
+    """A rational in a few characters."""
+    near = number.limit_denominator(10**6)
+    return str(near) if close(near, number) else f"{float(number):.6g}"

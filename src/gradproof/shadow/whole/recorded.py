@@ -1,0 +1,547 @@
+"""The engine on a real run of an unchanged script: what each gradient is made of, read while the script trains.
+
+Tensors have numbers, and operators run as they always do. What no operator of a followed tensor made is data: it is met
+when it first enters a calculation with a parameter, and its rows are the samples. Until then it is only moved, and not
+followed. The rows of one fetch of a data loader, or of one forward pass, belong to one micro-batch.
+
+A number that Python reads stays a number: what is proved then is proved of the recorded path.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils.data import dataloader
+
+from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.buffers import UNMADE, checksum, same
+from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
+from gradproof.shadow.whole.arithmetic import RULES
+from gradproof.shadow.whole.engine import NARROW, Engine, Gradient, Update, call_site, parameters, replaced, watched
+from gradproof.shadow.whole.laws import Call
+from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
+from gradproof.shadow.whole.values import Held, Value, geometry_of, shared, weakly
+
+MICRO = 1 << 20
+"""Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
+UNITS = 32
+"""A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
+READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
+MOVED = frozenset({
+    "view", "reshape", "_unsafe_view", "_reshape_alias", "slice", "select", "narrow", "stack", "cat", "index",
+    "index_select", "unbind", "split", "split_with_sizes", "chunk", "clone", "_to_copy", "to", "copy_", "lift_fresh",
+    "alias", "detach", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "flip", "roll", "constant_pad_nd",
+    "gather", "contiguous", "_pin_memory", "new_full", "new_zeros", "new_empty", "zeros_like", "ones_like", "full_like",
+    "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
+})  # fmt: skip
+"""Operators that only move data. Data that no other operator met are not followed yet."""
+BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
+UPDATE = "aten._amp_update_scale_"
+UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
+
+
+@dataclass(slots=True)
+class Pass:
+    """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
+
+    `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
+    """
+
+    place: Location
+    roots: list[Combination]
+    gains: dict[str, Combination] = field(default_factory=dict)
+    seeded: bool = False
+    returned: bool = False
+
+
+@dataclass(slots=True)
+class Step(Update):
+    """One optimizer step of a real run. `optimizer` is its number; `until`: the backward passes before it."""
+
+    optimizer: int = 0
+    until: int = 0
+
+
+def guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """A method whose failure ends the following, and not the user's script."""
+
+    @functools.wraps(method)
+    def call(self: Recorded, *args: Any, **kwargs: Any) -> None:
+        try:
+            method(self, *args, **kwargs)
+        except Exception as error:
+            self._failed(error)
+
+    return call
+
+
+class Recorded(Engine):  # type: ignore[no-untyped-call]
+    """Follows the values of a run that has numbers, from the first forward pass until it is closed."""
+
+    def __init__(self) -> None:
+        super().__init__(Terms(), MICRO, 0)
+        self.laws.marks = True
+        self.awake = self.closed = False
+        self.runs: list[Pass] = []
+        self.used: dict[int, Location] = {}
+        self.depth = 0
+        self.fetch, self.begun, self.ran = 0, False, False
+        self.rows: dict[int, int | None] = {}
+        self.fetched: dict[int, tuple[Any, int]] = {}
+        self.turns: Counter[tuple[int, str]] = Counter()
+        self.marked: set[int] = set()
+        self.by_pass = False
+        self._last = (-1, 0)
+        self.buffers: dict[int, str] = {}
+        self.optimizers: dict[int, Any] = {}
+        self.seen: dict[str, tuple[torch.Tensor, Value, torch.Tensor | None]] = {}
+        self.inside = 0
+        self.steps = self.scales = 0
+        self.narrowed: Location | None = None
+        self.alive: list[torch.Tensor] = []
+        self._before: dict[str, Combination] = {}
+        self.hooked: Location | None = None
+
+    # Operators
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self.closed:
+            return func(*args, **kwargs)
+        tensors = tensors_in((args, kwargs))
+        strange = next((t for t in tensors if not plain(t)), None)
+        if strange is not None and self.awake:
+            self._leave(f"{func} has a tensor of the {strange.layout} layout, or of a class of its own")
+        if not self.awake and strange is None:
+            self.awake = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+        if self.closed or not self.awake:
+            return func(*args, **kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
+        base = spec.base.split(".", 1)[1]
+        if base in READS:
+            return self.read(func, base, args, kwargs)
+        if self.stepping and not self.inside:
+            return self._by_optimizer(func, spec, args, kwargs)
+        tensors = tensors_in((args, kwargs))
+        if self._prepares(spec, base, tensors):
+            out = func(*args, **kwargs)
+            self._carried(tensors, [t for t in tensors_in(out) if plain(t)])
+            return out
+        if spec.alters:
+            self.lose(f"{base} gives a tensor another storage")
+        if self.inside and not self.hooked and self._from_a_hook():
+            self.hooked = user_place()
+        return super().operate(func, spec, args, kwargs)
+
+    def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
+        """The values of the arguments. The engine's own failure ends the following, and not the script."""
+        try:
+            return super().before(spec, args, kwargs)
+        except Exception as error:
+            self._failed(error)
+            return {}
+
+    def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
+        """Work out the values of the results."""
+        if self.closed:
+            return
+        strange = next((t for t in tensors_in(out) if not plain(t)), None)
+        if strange is not None:
+            self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
+            return
+        try:
+            if spec.base == UNSCALE:
+                self._unscaled(args, values)
+            elif spec.base == UPDATE:
+                self.scales += 1
+                for at, tensor in enumerate(args[:2]):
+                    leaf = self.terms.make("constant", ("loss scale", at, self.scales), (), tuple(tensor.shape))
+                    self.memory.write(tensor, shared(self.terms.of(leaf)))
+            else:
+                super().after(func, spec, args, kwargs, values, out)
+        except Exception as error:
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        self._leave(f"gradproof itself: {type(error).__name__}: {error}")
+
+    def _leave(self, why: str) -> None:
+        """Follow nothing more, and prove nothing."""
+        self.lose(why)
+        self.close()
+
+    def _by_optimizer(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """What an optimizer's step does is not followed; code that is not torch's may not write a gradient in it."""
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        if written and not by_torch():
+            own = {p.grad.untyped_storage()._cdata for p in self.kept if p.is_leaf and p.grad is not None}
+            if any(plain(t) and t.untyped_storage()._cdata in own for t in written):
+                self.lose("a gradient is written while the optimizer steps")
+        return func(*args, **kwargs)
+
+    def _from_a_hook(self) -> bool:
+        """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
+        return user_place() != self.calls[-1] and not recomputing()
+
+    def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
+        """Whether an operator makes or moves data that were not met yet."""
+        if any(self._met(t) for t in tensors) or self.inside:
+            return False
+        if not tensors:
+            return spec.random or (base in BLANKS and not self.depth)
+        return base in MOVED
+
+    def _met(self, tensor: torch.Tensor) -> bool:
+        if tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers:
+            return True
+        held = self.memory.held.get(tensor.untyped_storage()._cdata)
+        if held is None or not known(held):
+            return False
+        return not held.data or geometry_of(tensor) in held.views
+
+    def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
+        """What is made of fetched data belongs to the same fetch."""
+        numbers = [n for n in map(self._fetch_of, tensors) if n is not None]
+        for made in out if numbers else ():
+            storage = made.untyped_storage()
+            self.fetched[storage._cdata] = (weakly(storage), numbers[-1])
+
+    def _fetch_of(self, tensor: torch.Tensor) -> int | None:
+        found = self.fetched.get(tensor.untyped_storage()._cdata)
+        return None if found is None or found[0].expired() else found[1]
+
+    def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
+        """A loss scaler divides gradients by its scale."""
+        grads, found, inverse = args
+        for grad in grads:
+            call = Call(
+                "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
+                [tuple(grad.shape), tuple(inverse.shape)], [grad],
+            )  # fmt: skip
+            made = RULES["mul"](self.laws, call)
+            assert made is not None
+            self.put(grad, made[0])
+        self.memory.write(found, shared(self.terms.of(self._fresh("found_inf", tuple(found.shape)))))
+
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """A number is read: what follows is about the recorded path."""
+        if self.awake and not self.closed and self._met(args[0]):
+            self.flow.reads.append((self.place(), base))
+        return func(*args, **kwargs)
+
+    def put(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds a value now."""
+        if self.narrowed is None and tensor.dtype in NARROW:
+            self.narrowed = self.place()
+        super().put(tensor, value)
+
+    def _note(self, target: torch.Tensor) -> None:
+        """What a run keeps is not compared with another run."""
+
+    # Data
+
+    def _unknown(self, tensor: torch.Tensor) -> Value:
+        held, shape = self.memory.of(tensor), tuple(tensor.shape)
+        frozen = isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
+        if known(held) and not held.data:
+            self.lose("a part of a tensor was read after a write to another part")
+            made = shared(self.terms.of(self._fresh("unknown", shape)))
+        elif frozen:
+            name = self.buffers.get(id(tensor)) or self.name(tensor)
+            made = shared(self.terms.of(self.terms.make("constant", (name,), (), shape)))
+        elif self.inside:
+            self.lose("a tensor of unknown origin takes part in a backward pass")
+            made = shared(self.terms.of(self._fresh("unknown", shape)))
+        else:
+            held.data = True
+            found = self._number(tensor) or self.source(tensor, within(tensor))
+            self.memory.alias(tensor, found)
+            return found
+        self.memory.alias(tensor, made)
+        return made
+
+    def _number(self, tensor: torch.Tensor) -> Value | None:
+        """A float tensor that holds one number everywhere is that number, and no data; so is a single integer."""
+        single = not tensor.dim() and self.rows.get(self.fetch, 1) is not None
+        if not tensor.numel() or tensor.is_complex() or not (tensor.is_floating_point() or single):
+            return None
+        with torch.no_grad(), _disable_current_modes():
+            first = tensor.detach().flatten()[0]
+            if not bool((tensor.detach() == first).all()):
+                return None
+            plain = exact(float(first))
+        return None if plain is None else self.laws.ones(plain)
+
+    def _open(self) -> int:
+        """The present micro-batch; another one where a backward pass has ended since the last."""
+        if self.ran:
+            self.fetch, self.begun, self.ran = self.fetch + 1, False, False
+        return self.fetch
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
+        """Data: rows of samples along one of the first two axes; a table where neither has as many rows."""
+        shape, given = tuple(tensor.shape), self._fetch_of(tensor)
+        number = self._open() if given is None else given
+        if number not in self.rows:
+            self.rows[number] = shape[0] if shape else None
+        rows = self.rows[number]
+        axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
+        if axis is None and rows is not None:
+            return shared(self.terms.of(self.terms.make("constant", (digest(tensor),), (), shape)))
+        gradients, slot = torch.is_grad_enabled(), self._site()
+        count = blocks(rows) if axis is not None and rows is not None else 1
+        size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
+        first = self.turns[number, slot]
+        self.turns[number, slot] += count
+        self.by_pass |= number not in self.marked
+        parts = []
+        for i in range(first, first + count):
+            owner = number * MICRO + i
+            key = (slot, gradients, str(tensor.dtype), owner)
+            parts.append(self.terms.of(self.terms.make("data", (*key, within), (), size, owner)))
+            if gradients:
+                self.used.setdefault(owner, self.place())
+        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, size[axis])
+
+    def _site(self) -> str:
+        """Where data are met: the line, which call of it, and which of the operator's data they are."""
+        same = self._last[0] == self.flow.operators
+        self._last = (self.flow.operators, self._last[1] + 1 if same else 0)
+        return f"{call_site()} {self._last[1]}"
+
+    @guarded
+    def forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """A forward pass begins: its first tensor of data gives the number of rows of the micro-batch."""
+        if not self.awake:
+            self.awake = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
+        if not self.awake or self.closed:
+            return
+        given = [t for t in tensors_in((args, kwargs)) if plain(t)]
+        first = next((t for t in given if t.dim() and not self._met(t)), None)
+        if first is None:
+            return
+        number = self._fetch_of(first)
+        if number is None:
+            number = self._open()
+            if self.begun:
+                self.ran = True
+                number = self._open()
+        self.begun = True
+        single = first.is_floating_point() and first.dim() == 1
+        self.marked.add(number)
+        self.rows.setdefault(number, None if single else first.shape[0])
+        self.flow.operators += 1
+        for tensor in given:
+            self.value(tensor)
+
+    @guarded
+    def took(self, batch: Any) -> None:
+        """A data loader gave a batch."""
+        tensors = [t for t in tensors_in(batch) if plain(t) and t.dim()]
+        if not tensors or self.closed:
+            return
+        self.ran = True
+        number = self._open()
+        self.ran = True
+        self.marked.add(number)
+        self.rows[number] = tensors[0].shape[0]
+        for tensor in tensors:
+            storage = tensor.untyped_storage()
+            self.fetched[storage._cdata] = (weakly(storage), number)
+
+    def buffered(self, module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
+        """A module was given a buffer."""
+        if buffer is not None:
+            self.alive.append(buffer)
+            self.buffers[id(buffer)] = f"buffer {name} {len(self.buffers)}"
+
+    # Optimizers and backward passes
+
+    @guarded
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        self.steps += 1
+        if self.closed or not self.awake or self.steps > 1:
+            return
+        self._compare("gradient")
+        self._compare("parameter")
+        number = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
+        own, found = list(parameters(optimizer)), dict[str, Gradient]()
+        for parameter in own:
+            if parameter.grad is not None and not plain(parameter.grad):
+                self.lose("a gradient is no plain tensor")
+            elif parameter.grad is not None:
+                found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
+        update = Step(user_place(), found, passes=self.passes, begun_with=self.begun_with)
+        update.optimizer, update.until = number, len(self.runs)
+        update.order = tuple(self.name(parameter) for parameter in own)
+        update.leaves = {term for p in own for part in self.value(p).parts for term in part}
+        self.flow.updates.append(update)
+        self.stepping, self.passes, self.begun_with = True, 0, ""
+
+    @guarded
+    def after_step(self, optimizer: Any) -> None:
+        """An optimizer has stepped: its parameters are new leaves."""
+        self.steps -= 1
+        if self.closed or not self.stepping or self.steps:
+            return
+        self.stepping = False
+        for parameter in parameters(optimizer):
+            leaf = self.terms.make("state", (self.name(parameter), len(self.flow.updates)), (), tuple(parameter.shape))
+            self.memory.write(parameter, shared(self.terms.of(leaf)))
+        for held in list(optimizer.state.values()):
+            for one in held.values() if isinstance(held, dict) else ():
+                if isinstance(one, torch.Tensor):
+                    self.memory.write(one, shared(self.terms.of(self._fresh("state", tuple(one.shape)))))
+        self._look("parameter")
+
+    @guarded
+    def begin(self, roots: Any, *rest: Any) -> None:
+        """A backward pass begins."""
+        self.inside += 1
+        if self.closed or not self.awake or self.inside > 1:
+            return
+        if self.stepping:
+            self.lose("a backward pass runs inside an optimizer step")
+        self._compare("gradient")
+        super().begin(roots)
+        tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
+        run = Pass(self.place(), [self.combination(t) for t in tensors if t.numel() == 1])
+        seeds = tensors_in(rest[0]) if rest else []
+        one = self.terms.of(self.terms.one)
+        run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)
+        self.runs.append(run)
+        self._before = {self.name(p): self._gradient(p) for p in self.kept}
+
+    @guarded
+    def ended(self, found: Any) -> None:
+        """A backward pass has ended: what it added to each gradient, or returned."""
+        self.inside -= 1
+        if self.closed or not self.awake or self.inside or not self.runs:
+            return
+        run = self.runs[-1]
+        if found is not None and any(isinstance(one, torch.Tensor) for one in found):
+            run.returned = True
+            for at, one in enumerate(found):
+                if isinstance(one, torch.Tensor):
+                    run.gains[f"returned {at}"] = self.combination(one)
+        for parameter in self.kept:
+            name = self.name(parameter)
+            gain = plus(self._gradient(parameter), self._before.get(name, {}), -UNIT)
+            if gain:
+                run.gains[name] = gain
+        self.ran = True
+        self._look("gradient")
+
+    def _gradient(self, parameter: torch.Tensor) -> Combination:
+        grad = parameter.grad if parameter.is_leaf else None
+        return {} if grad is None or not plain(grad) else self.combination(grad)
+
+    def broke(self) -> None:
+        """A backward pass ended with an exception."""
+        self.inside -= 1
+        if self.awake and not self.closed and not self.inside:
+            self.lose("a backward pass ended with an exception")
+
+    # Writes that are no operators
+
+    def _look(self, kind: str) -> None:
+        """Keep what the parameters, or the gradients, hold."""
+        for parameter in self.kept:
+            tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
+            if tensor is not None and plain(tensor):
+                kept = (tensor.detach(), self.value(tensor), checksum(tensor))
+                self.seen[f"{kind} {self.name(parameter)}"] = kept
+
+    def _compare(self, kind: str) -> None:
+        """What no operator wrote has to hold what it held."""
+        for name in [name for name in self.seen if name.startswith(kind)]:
+            tensor, value, before = self.seen.pop(name)
+            if self.memory.read(tensor) is value and not same(before, checksum(tensor)):
+                self.lose(f"the {name} was changed by something that is no operator")
+
+    def close(self) -> None:
+        """Nothing more is followed."""
+        self.closed = True
+        self.seen = {}
+
+
+def plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has a storage with numbers, and no dispatch of its own."""
+    kind = type(tensor)
+    ordinary = (
+        kind is torch.Tensor
+        or kind is nn.Parameter
+        or (kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__ and not isinstance(tensor, UNMADE))
+    )
+    return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+
+
+def known(held: Held) -> bool:
+    """Whether something of a storage was met."""
+    return not held.weak.expired() and bool(held.regions or held.views)
+
+
+def blocks(rows: int) -> int:
+    """In how many blocks the rows of a micro-batch are followed."""
+    if rows <= UNITS:
+        return max(rows, 1)
+    return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
+
+
+def within(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The least whole number of a tensor, and the first above its largest."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
+        return (None, None)
+    with _disable_current_modes():
+        return int(tensor.min()), int(tensor.max()) + 1
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """What a tensor holds, in 16 hexadecimal digits."""
+    with _disable_current_modes():
+        plain = tensor.detach().cpu().contiguous().flatten()
+        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
+
+
+@contextmanager
+def recording(engine: Recorded) -> Iterator[None]:
+    """Operators, modules, data loaders, backward passes and optimizer steps are followed while this runs."""
+    from torch.nn.modules import module
+
+    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+
+    def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not engine.depth:
+            engine.forward(self, args, kwargs)
+        engine.depth += 1
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            engine.depth -= 1
+
+    def gave(self: Any) -> Any:
+        batch = following(self)
+        engine.took(batch)
+        return batch
+
+    with ExitStack() as stack:
+        stack.enter_context(watched(engine))
+        stack.enter_context(replaced(nn.Module, "__call__", called))
+        stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
+        hook = module.register_module_buffer_registration_hook(engine.buffered)
+        stack.callback(hook.remove)
+        stack.enter_context(engine)
+        yield

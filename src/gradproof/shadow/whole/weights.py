@@ -1,0 +1,270 @@
+"""The weight of each sample in the gradients of one window of a real run.
+
+A gradient is a combination of terms. A term of one sample has a skeleton: the term with the sample left out. Samples of
+which the terms have one skeleton went through the same function. A combination in which, for each skeleton, every
+sample of the window has one weight is *complete*; what is made of complete ones alone (a norm, a clip factor, a count)
+counts as a constant of the window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from gradproof.shadow.whole.laws import LAWS
+from gradproof.shadow.whole.recorded import Pass, Recorded, Step
+from gradproof.shadow.whole.terms import (
+    NOBODY,
+    SEVERAL,
+    UNIT,
+    ZERO,
+    Combination,
+    Powers,
+    Terms,
+    multiplied,
+    plus,
+    times,
+)
+
+CLOSE = Fraction(1, 10**6)
+LINEAR: Mapping[str, tuple[int, ...]] = {
+    "mul": (0, 1), "div": (0,), "sum": (0,), "where_true": (1,), "where_false": (1,), "reshape": (0,), "permute": (0,),
+    "slice": (0,), "expand": (0,), "scaled": (0,), "rows": (0,), **{name: law.linear for name, law in LAWS.items()},
+}  # fmt: skip
+"""Operators, and the kids in which each is linear while the others are held."""
+
+
+class Coupled(Exception):
+    """A gradient has a summand of which the samples cannot be distinguished. `term`: where they meet."""
+
+    def __init__(self, term: int) -> None:
+        super().__init__(term)
+        self.term = term
+
+
+@dataclass(slots=True)
+class Weights:
+    """The weights in one combination: by skeleton and sample. `free`: summands of no sample."""
+
+    by: dict[int, dict[int, Combination]] = field(default_factory=dict)
+    free: list[int] = field(default_factory=list)
+
+    def samples(self) -> set[int]:
+        """Every sample with a weight."""
+        return {sample for each in self.by.values() for sample in each}
+
+
+class Window:
+    """What the gradients of one optimizer step are made of. `samples`: those of the window."""
+
+    def __init__(self, terms: Terms, step: Step, runs: list[Pass], skeletons: dict[Any, int]) -> None:
+        self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
+        self.unit: dict[int, int] = {}
+        self.shape: dict[int, int] = {}
+        bare = [terms.bare(term)[0] for gradient in step.gradients.values() for term in gradient.value]
+        self.samples = terms.samples(bare)
+        self.own = terms.samples(term for run in runs for gain in run.gains.values() for term in gain)
+        self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
+
+    def weights(self, value: Combination) -> Weights:
+        """The weight of each sample in a combination. Raises Coupled."""
+        found = Weights()
+        for term, by in value.items():
+            bare, powers = self.terms.bare(term)
+            unit = self.top(bare)
+            if unit == SEVERAL:
+                raise Coupled(bare)
+            if unit == NOBODY:
+                found.free.append(bare)
+                continue
+            weight = self.terms.of(self.terms.scaled(self.terms.one, self.kept(powers)))
+            each = found.by.setdefault(self.skeleton(bare), {})
+            each[unit] = plus(each.get(unit, ZERO), weight, by)
+        return found
+
+    def kept(self, powers: Powers) -> Powers:
+        """The scalars that are no constants of the window."""
+        return {
+            scalar: by
+            for scalar, by in powers.items()
+            if self.terms.owners[scalar] != NOBODY and self.of(scalar) != NOBODY
+        }
+
+    def complete(self, value: Combination) -> bool:
+        """Whether each sample of the window has one weight, for each skeleton."""
+        try:
+            found = self.weights(value)
+        except Coupled:
+            return False
+        return bool(found.by) and all(
+            each.keys() == self.samples and alike(self.terms, list(each.values())) for each in found.by.values()
+        )
+
+    def top(self, term: int) -> int:
+        """The sample of a summand of a gradient: what stands for all rows of a micro-batch may be linear in it."""
+        terms = self.terms
+        if not terms.marked[term]:
+            return self.of(term)
+        kids = [kid for kid in terms.kids[term] if terms.marked[kid]]
+        if terms.operators[term] == "rows":
+            return self.of(terms.kids[term][0])
+        if terms.operators[term] == "combination":
+            return joined({self.top(kid) for kid in terms.kids[term]})
+        if len(kids) != 1 or terms.kids[term].index(kids[0]) not in LINEAR.get(terms.operators[term], ()):
+            return self.of(term)
+        others = {self.of(kid) for kid in terms.kids[term] if kid != kids[0]}
+        return self.top(kids[0]) if others <= {NOBODY} else SEVERAL
+
+    def of(self, term: int) -> int:
+        """The sample that a term is made of: SEVERAL where they meet, NOBODY where it is a constant of the window."""
+        terms, stack = self.terms, [term]
+        while stack:
+            one = stack[-1]
+            if one in self.unit:
+                stack.pop()
+                continue
+            if terms.owners[one] != SEVERAL and not (terms.owners[one] >= 0 and terms.marked[one]):
+                self.unit[one] = terms.owners[one]
+                continue
+            if terms.operators[one] == "combination":
+                parts = zip(terms.kids[one], terms.attributes[one], strict=True)
+                value = {kid: Fraction(*exactly) for kid, exactly in parts}
+                single = all(terms.owners[terms.bare(kid)[0]] != SEVERAL for kid in value)
+                if single and self.complete(value):
+                    self.unit[one] = NOBODY
+                    continue
+            left = [kid for kid in terms.kids[one] if kid not in self.unit]
+            if left:
+                stack.extend(left)
+                continue
+            marked = terms.operators[one] == "rows" or (terms.owners[one] >= 0 and terms.marked[one])
+            self.unit[one] = SEVERAL if marked else joined({self.unit[kid] for kid in terms.kids[one]})
+        return self.unit[term]
+
+    def skeleton(self, term: int) -> int:
+        """A number for a term with its sample left out: equal for the terms of samples that took one way."""
+        stack = [term]
+        while stack:
+            one = stack[-1]
+            if one in self.shape:
+                stack.pop()
+                continue
+            left = [kid for kid in self._kids(one) if kid not in self.shape]
+            if left:
+                stack.extend(left)
+                continue
+            self.shape[one] = self.skeletons.setdefault(self._key(one), len(self.skeletons))
+        return self.shape[term]
+
+    def _kids(self, term: int) -> tuple[int, ...]:
+        unit = self.terms.owners[term] if self.terms.owners[term] != SEVERAL else self.of(term)
+        return () if unit == NOBODY else self.terms.kids[term]
+
+    def _key(self, term: int) -> Any:
+        terms = self.terms
+        unit = terms.owners[term] if terms.owners[term] != SEVERAL else self.of(term)
+        if unit == NOBODY:
+            return ("constant", term)
+        operator, attributes = terms.operators[term], terms.attributes[term]
+        if operator == "data":
+            attributes = attributes[:3]
+        if operator == "draw":
+            site, own, _, count, within = attributes
+            attributes = (site, own, count, within)
+        kids = tuple(self.shape[kid] for kid in terms.kids[term])
+        if operator == "combination":
+            attributes, kids = tuple(sorted(zip(kids, attributes, strict=True))), ()
+        if operator == "mul":
+            kids = tuple(sorted(kids))
+        return (operator, attributes, kids, terms.shapes[term])
+
+    # The scale of the losses
+
+    def summed(self, engine: Recorded) -> bool:
+        """Whether every loss is a sum, each element of which has the weight one."""
+        factor = self.factor()
+        if factor != (UNIT, {}):
+            return False
+        roots = [(term, by) for run in self.runs for root in run.roots for term, by in root.items()]
+        return all(by == 1 and engine.laws.reduced.get(term, (ZERO, "mean"))[1] == "sum" for term, by in roots)
+
+    def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
+        """For each loss term of the window its weight in all: one for a mean. None where that is not shown."""
+        if factor is None:
+            return None
+        found: dict[int, Combination] = {}
+        for run in self.runs:
+            if run.seeded or run.returned or not run.roots:
+                return None
+            for root in run.roots:
+                for term, by in root.items():
+                    bare, powers = self.terms.bare(term)
+                    reduced = engine.laws.reduced.get(bare)
+                    if reduced is None or self.top(bare) < 0:
+                        return None
+                    mass = self.terms.rescaled(times(reduced[0], by), multiplied(self.kept(powers), factor[1]))
+                    key = self.skeleton(bare)
+                    found[key] = plus(found.get(key, ZERO), mass, factor[0])
+        return {key: self.lowest(mass) for key, mass in found.items()}
+
+    def lowest(self, mass: Combination) -> Combination:
+        """A number of samples divided by itself is one."""
+        if len(mass) < 2:
+            return mass
+        powers = self.terms.common(mass)
+        inner = self.terms.rescaled(mass, multiplied({}, powers, -1))
+        first = inner[min(inner)]
+        named = self.terms.named(times(inner, 1 / first), ())
+        return {self.terms.scaled(self.terms.one, multiplied(powers, {named: 1})): first}
+
+    def factor(self) -> tuple[Fraction, Powers] | None:
+        """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
+        found: set[tuple[Fraction, tuple[tuple[int, int], ...]]] = set()
+        gained: dict[int, tuple[Fraction, Powers]] = {}
+        for run in self.runs:
+            for gain in run.gains.values():
+                for bare, (by, powers) in self._bared(gain).items():
+                    before = gained.get(bare, (Fraction(0), powers))
+                    if before[1] != powers:
+                        return None
+                    gained[bare] = (before[0] + by, powers)
+        for gradient in self.step.gradients.values():
+            for bare, (mine, own) in self._bared(gradient.value).items():
+                by, powers = gained.get(bare, (Fraction(0), {}))
+                if not by:
+                    return None
+                left = self.kept(multiplied(own, powers, -1))
+                found.add((mine / by, tuple(sorted(left.items()))))
+        if len(found) != 1:
+            return None
+        by, left_over = found.pop()
+        return by, dict(left_over)
+
+    def _bared(self, value: Combination) -> dict[int, tuple[Fraction, Powers]]:
+        found: dict[int, tuple[Fraction, Powers]] = {}
+        for term, by in value.items():
+            bare, powers = self.terms.bare(term)
+            found[bare] = (by, powers)
+        return found
+
+
+def joined(units: set[int]) -> int:
+    """The sample of what is made of parts of these samples."""
+    found = units - {NOBODY}
+    return NOBODY if not found else next(iter(found)) if len(found) == 1 else SEVERAL
+
+
+def alike(terms: Terms, weights: Sequence[Combination]) -> bool:
+    """Whether weights are one weight; plain numbers may differ by the rounding of what Python computed."""
+    first = weights[0]
+    if all(weight == first for weight in weights):
+        return True
+    plain = all(len(weight) == 1 and terms.one in weight for weight in weights)
+    return plain and all(close(weight[terms.one], first[terms.one]) for weight in weights)
+
+
+def close(one: Fraction, other: Fraction) -> bool:
+    """Whether two numbers are equal but for the rounding of numbers that Python computed."""
+    return abs(one - other) <= CLOSE * max(abs(one), abs(other))
