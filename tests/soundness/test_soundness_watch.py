@@ -28,6 +28,7 @@ from tests.soundness.watched_right import RIGHT
 from tests.soundness.watched_shown import SHOWN, SHOWN_RIGHT, SUMS_RIGHT, SUMS_WRONG
 from tests.soundness.watched_stale import STALE
 from tests.soundness.watched_steps import STEPS
+from tests.soundness.watched_weights import WEIGHTS_RIGHT, WEIGHTS_WRONG
 
 HEAD = """\
 import torch, torch.nn as nn
@@ -127,6 +128,23 @@ def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> N
     found = watched(tmp_path, RIGHTS[name], mode)
     assert "raised" not in found, found
     assert [o for o, outcome in found.items() if outcome == "REFUTED"] == [], found
+
+
+@pytest.mark.parametrize("name", WEIGHTS_WRONG)
+def test_wrong_weights_do_not_hold(tmp_path: Path, name: str) -> None:
+    body, refuted = WEIGHTS_WRONG[name]
+    found = watched(tmp_path, body, "full")
+    assert "raised" not in found, found
+    assert found["GA-EQ-001"] != "HOLDS", found
+    assert not refuted or found["GA-EQ-001"] == "REFUTED", found
+
+
+@pytest.mark.parametrize("name", WEIGHTS_RIGHT)
+def test_right_weights_are_not_refuted(tmp_path: Path, name: str) -> None:
+    body, held = WEIGHTS_RIGHT[name]
+    found = watched(tmp_path, body, "full")
+    assert "REFUTED" not in found.values(), found
+    assert not held or found["GA-EQ-001"] == "HOLDS", found
 
 
 LOADED = """

@@ -89,7 +89,7 @@ GLOSSARY: Mapping[str, str] = {
     "fresh, stale, absent, rejected": (
         "Whether evidence or a document still speaks of the files as they are now, is there, and can be read."
     ),
-    "full": "A mode of watch: every operator of the recorded windows, as check does.",
+    "full": "A mode of watch: what every tensor of the recorded windows is made of, so that one run decides GA-EQ-001.",
     "gate": "The decision to let a release through: met, broken or open.",
     "harness": "A function that gives a subject inputs and states the claims.",
     "inputs of a run": "The files that it imported or read, by content, and the versions of its packages.",

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.ruling import WatchedRun, WatchRuling
+from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
 from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
@@ -107,18 +107,34 @@ class EventWatch:
         watched = WatchedRun(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
         found = WatchRuling(watched).verification()
         if self.engine is not None:
-            with_values(found, OneRun(self.engine, any(self.tape.events("clip"))))
+            with_values(found, OneRun(self.engine, any(self.tape.events("clip"))), interfered(self.tape))
         return found
 
 
-def with_values(found: Verification, judge: OneRun) -> None:
-    """What the values of the run decide stands before what its events show; a refutation by events stays."""
-    for result in judge.results():
+def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None) -> None:
+    """What the values of the run decide stands before what its events show; a refutation by events stays.
+
+    `doubt`: why the values are not all that reached the gradients, and where. Then nothing holds by them.
+    """
+    results = judge.results()
+    found.assumptions += judge.assumptions() if results else []
+    for result in results:
+        if doubt is not None and result.outcome is Outcome.HOLDS:
+            result.outcome, (result.reason, result.place), result.help = Outcome.OPAQUE, doubt, FUNCTION
         at = next((i for i, r in enumerate(found.results) if r.obligation == result.obligation), None)
         if at is None:
             found.results.append(result)
         elif found.results[at].outcome is not Outcome.REFUTED or result.outcome is Outcome.REFUTED:
             found.results[at] = result
+
+
+def interfered(tape: Tape) -> tuple[str, Location] | None:
+    """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
+    for event in tape.events("accumulate"):
+        for name, why in UNSHOWN.items():
+            if event.detail.get(name):
+                return why, event.place
+    return None
 
 
 class Counting:

@@ -477,9 +477,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     one = replace(call, out=call.out[:1], attributes=(2, ignored))
     made = x.apply(Law(lambda _: ([scores, own], [""]), linear=(0,)), one)
     x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
-    if x.marks and len(call.out) > 1 and call.out[1] is not None and not x.constant(rows):
-        by, powers = x.scalar(rows)
-        x.scales(powers, by, call.out[1])
+    x.counted(counts, call.values[1], call.tensors[1], ignored)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 
 

@@ -535,12 +535,15 @@ def removed(handle: Any) -> Iterator[None]:
 @contextmanager
 def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
     """An attribute, for a while."""
-    before = getattr(holder, name)
+    own, before = name in vars(holder), getattr(holder, name)
     setattr(holder, name, value)
     try:
         yield
     finally:
-        setattr(holder, name, before)
+        if own:
+            setattr(holder, name, before)
+        else:
+            delattr(holder, name)
 
 
 @contextmanager

@@ -111,6 +111,13 @@ class Interpreter(Moves):
                 self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
             self.places[new[0]] = user_place()
 
+    def counted(self, counts: Sequence[Combination], value: Value, labels: torch.Tensor, ignored: int) -> None:
+        """Keep the numbers of the counts of a real run."""
+        with _disable_current_modes():
+            for at, count in enumerate(counts if self.marks else ()):
+                own = labels if value.shared else labels.narrow(value.axis, at * value.rows, value.rows)
+                self.numbers.update({term: float((own != ignored).sum()) for term in count if term != self.terms.one})
+
     def apply(self, law: Law, call: Call) -> list[Value]:
         """The values of the results."""
         ins, outs = law.letters(call)

@@ -24,10 +24,9 @@ from gradproof.shadow.whole.terms import (
     exact,
     multiplied,
 )
-from gradproof.shadow.whole.weights import Coupled, Window, alike, close
+from gradproof.shadow.whole.weights import NORMS, Coupled, Window, alike, close
 
 DOMAIN = "whole tensors"
-NORMS = ("linalg_vector_norm", "norm")
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
@@ -90,6 +89,17 @@ class OneRun:
         )
         return f"all real weights and data at these shapes, {count} recorded windows{path}"
 
+    def assumptions(self) -> list[str]:
+        """What the results rest on."""
+        flow = self.engine.flow
+        return [
+            "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
+            f"the laws of {len(flow.laws)} operators (gradproof.shadow.whole.laws), each of them deterministic",
+            f"{len(flow.opaque)} operators are uninterpreted functions: {', '.join(sorted(flow.opaque)) or 'none'}",
+            "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
+            "no denominator is zero",
+        ]
+
     # GA-EQ-001
 
     def equality(self) -> Result:
@@ -97,7 +107,7 @@ class OneRun:
         totals: list[str] = []
         scales: list[Fraction] = []
         for at, window in enumerate(self.windows):
-            bad = self._unequal(at, window) or self._scaled(at, window, totals, scales)
+            bad = self._dropped(at, window) or self._unequal(at, window) or self._scaled(at, window, totals, scales)
             if bad is not None:
                 return bad
         bad = self._differing(scales) or next(iter(self.factors), None)
@@ -106,6 +116,14 @@ class OneRun:
         words = sorted(set(totals))
         reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
+
+    def _dropped(self, at: int, window: Window) -> Result | None:
+        """Samples whose gradients arrived and are not in the step."""
+        lost = sorted(window.own - window.samples)
+        if not lost:
+            return None
+        reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {at + 1}"
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place)
 
     def _unequal(self, at: int, window: Window) -> Result | None:
         name = "GA-EQ-001"
@@ -200,14 +218,24 @@ class OneRun:
         """A weight with the numbers of this run."""
         total = Fraction(0)
         for term, by in weight.items():
-            for scalar, power in self.terms.bare(term)[1].items():
-                held = self.engine.laws.numbers.get(scalar)
-                exactly = None if not held else exact(held)
-                if not exactly:
+            bare, powers = self.terms.bare(term)
+            for scalar, power in multiplied(powers, {} if bare == self.terms.one else {bare: 1}).items():
+                held = self._held(scalar)
+                if not held:
                     return None
-                by *= exactly**power
+                by *= held**power
             total += by
         return total
+
+    def _held(self, scalar: int) -> Fraction | None:
+        """The number of a scalar in this run."""
+        held = self.engine.laws.numbers.get(scalar)
+        if held is not None:
+            return exact(held)
+        if self.terms.operators[scalar] != "combination":
+            return None
+        parts = zip(self.terms.kids[scalar], self.terms.attributes[scalar], strict=True)
+        return self.number({kid: Fraction(*exactly) for kid, exactly in parts})
 
     def _scaled(self, at: int, window: Window, totals: list[str], scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
@@ -348,13 +376,14 @@ class OneRun:
     def _clips(self, at: int, window: Window) -> tuple[str, Location] | None:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
-        if factor is None or factor[1] or not (self._share(factor[0], window) or self._known(window)):
+        followed = factor is not None and (self._share(factor[0], window) or self._known(window))
+        if factor is None or window.kept(factor[1]) or not (followed or not self._looked_at(window)):
             return f"the gradients of window {at + 1} were scaled by a number that was not followed", window.step.place
         scalars: set[int] = set()
         bared: set[int] = set()
         for gradient in (g for g in window.step.gradients.values() if g.value):
             powers = self.terms.common(gradient.value)
-            own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
+            own = {scalar: by for scalar, by in powers.items() if window.clips(scalar)}
             scalars |= own.keys()
             rest = self.terms.rescaled(gradient.value, multiplied({}, own, -1))
             bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
@@ -371,6 +400,10 @@ class OneRun:
         if len(scalars) == 1 and bared <= reached:
             return None
         return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.place
+
+    def _looked_at(self, window: Window) -> bool:
+        """Whether Python read a number that is made of a gradient of the window: it may have scaled with it."""
+        return bool(self.terms.reached(self.engine.looked) & window.arrived)
 
     def _known(self, window: Window) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""

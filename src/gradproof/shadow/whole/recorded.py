@@ -45,6 +45,8 @@ MOVED = frozenset({
 })  # fmt: skip
 """Operators that only move data. Data that no other operator met are not followed yet."""
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
+WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
+"""Methods that give away the memory of a tensor."""
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 
@@ -92,6 +94,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.laws.marks = True
         self.awake = self.closed = False
         self.runs: list[Pass] = []
+        self.looked: set[int] = set()
         self.used: dict[int, Location] = {}
         self.depth = 0
         self.fetch, self.begun, self.ran = 0, False, False
@@ -239,7 +242,22 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """A number is read: what follows is about the recorded path."""
         if self.awake and not self.closed and self._met(args[0]):
             self.flow.reads.append((self.place(), base))
+            self.looked.update(self._terms(args[0]))
         return func(*args, **kwargs)
+
+    def _terms(self, tensor: torch.Tensor) -> set[int]:
+        return {term for part in self.value(tensor).parts for term in part}
+
+    @guarded
+    def exported(self, tensor: torch.Tensor) -> None:
+        """Python gets at the memory of a tensor: what it holds has to stay."""
+        if not self.awake or self.closed or not plain(tensor) or not self._met(tensor):
+            return
+        self.looked.update(self._terms(tensor))
+        if not self.inside:
+            self.seen[f"tensor {len(self.seen)}"] = (tensor.detach(), self.value(tensor), checksum(tensor))
+        else:
+            self.lose("the memory of a tensor is read in a backward pass")
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
@@ -291,13 +309,19 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return self.fetch
 
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
-        """Data: rows of samples along one of the first two axes; a table where neither has as many rows."""
+        """Data: rows of samples along one of the first two axes; a table where neither has as many rows.
+
+        Labels that were flattened have several rows a sample.
+        """
         shape, given = tuple(tensor.shape), self._fetch_of(tensor)
         number = self._open() if given is None else given
         if number not in self.rows:
             self.rows[number] = shape[0] if shape else None
         rows = self.rows[number]
         axis = next((i for i in range(min(2, len(shape))) if shape[i] == rows), None)
+        labels = len(shape) == 1 and not tensor.is_floating_point()
+        if axis is None and rows and labels and shape[0] % rows == 0:
+            axis = 0
         if axis is None and rows is not None:
             return shared(self.terms.of(self.terms.make("constant", (digest(tensor),), (), shape)))
         gradients, slot = torch.is_grad_enabled(), self._site()
@@ -377,6 +401,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self._compare("gradient")
         self._compare("parameter")
+        self._compare("tensor")
         number = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
         own, found = list(parameters(optimizer)), dict[str, Gradient]()
         for parameter in own:
@@ -537,8 +562,17 @@ def recording(engine: Recorded) -> Iterator[None]:
         engine.took(batch)
         return batch
 
+    def leaving(original: Any) -> Any:
+        def left(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            engine.exported(self)
+            return original(self, *args, **kwargs)
+
+        return left
+
     with ExitStack() as stack:
         stack.enter_context(watched(engine))
+        for name in WAYS_OUT:
+            stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
         stack.enter_context(replaced(nn.Module, "__call__", called))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         hook = module.register_module_buffer_registration_hook(engine.buffered)

@@ -28,6 +28,7 @@ from gradproof.shadow.whole.terms import (
     times,
 )
 
+NORMS = ("linalg_vector_norm", "norm")
 CLOSE = Fraction(1, 10**6)
 LINEAR: Mapping[str, tuple[int, ...]] = {
     "mul": (0, 1), "div": (0,), "sum": (0,), "where_true": (1,), "where_false": (1,), "reshape": (0,), "permute": (0,),
@@ -62,6 +63,7 @@ class Window:
     def __init__(self, terms: Terms, step: Step, runs: list[Pass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
         self.unit: dict[int, int] = {}
+        self.clipping: dict[int, bool] = {}
         self.shape: dict[int, int] = {}
         bare = [terms.bare(term)[0] for gradient in step.gradients.values() for term in gradient.value]
         self.samples = terms.samples(bare)
@@ -91,6 +93,12 @@ class Window:
             for scalar, by in powers.items()
             if self.terms.owners[scalar] != NOBODY and self.of(scalar) != NOBODY
         }
+
+    def clips(self, scalar: int) -> bool:
+        """Whether a scalar is made of a norm of the whole window's gradients."""
+        if scalar not in self.clipping:
+            self.clipping[scalar] = bool(self.terms.found([scalar], NORMS)) and self.of(scalar) == NOBODY
+        return self.clipping[scalar]
 
     def complete(self, value: Combination) -> bool:
         """Whether each sample of the window has one weight, for each skeleton."""
@@ -204,20 +212,10 @@ class Window:
                     reduced = engine.laws.reduced.get(bare)
                     if reduced is None or self.top(bare) < 0:
                         return None
-                    mass = self.terms.rescaled(times(reduced[0], by), multiplied(self.kept(powers), factor[1]))
+                    mass = self.terms.rescaled(times(reduced[0], by), multiplied(powers, factor[1]))
                     key = self.skeleton(bare)
                     found[key] = plus(found.get(key, ZERO), mass, factor[0])
-        return {key: self.lowest(mass) for key, mass in found.items()}
-
-    def lowest(self, mass: Combination) -> Combination:
-        """A number of samples divided by itself is one."""
-        if len(mass) < 2:
-            return mass
-        powers = self.terms.common(mass)
-        inner = self.terms.rescaled(mass, multiplied({}, powers, -1))
-        first = inner[min(inner)]
-        named = self.terms.named(times(inner, 1 / first), ())
-        return {self.terms.scaled(self.terms.one, multiplied(powers, {named: 1})): first}
+        return found
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""
@@ -235,7 +233,7 @@ class Window:
                 by, powers = gained.get(bare, (Fraction(0), {}))
                 if not by:
                     return None
-                left = self.kept(multiplied(own, powers, -1))
+                left = {s: power for s, power in multiplied(own, powers, -1).items() if not self.clips(s)}
                 found.add((mine / by, tuple(sorted(left.items()))))
         if len(found) != 1:
             return None

@@ -1,0 +1,211 @@
+"""Scripts whose samples have the wrong weights in a gradient, and scripts in which they have the right ones.
+
+Each is the head of `test_soundness_watch` and one of these bodies. WEIGHTS_WRONG: GA-EQ-001 may not hold, and is
+refuted where the second part says so. WEIGHTS_RIGHT: it holds where the second part says so, and is never refuted.
+"""
+
+from __future__ import annotations
+
+TAIL = """
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    opt.step()
+    opt.zero_grad()
+"""
+TOKENS = """
+model = nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11))
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+A, B = torch.randint(11, (200, 2, 5)), torch.randint(11, (200, 2, 5))
+for i in range(200): B[i, :, : i % 4] = -100
+ce = nn.functional.cross_entropy
+"""
+NORM = """
+model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 2))
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+"""
+LOADER = """
+from torch.utils.data import DataLoader, TensorDataset
+data = TensorDataset(X.flatten(0, 1)[:24], Y.flatten(0, 1)[:24])
+"""
+FETCHED = """
+from torch.utils.data import DataLoader, TensorDataset
+model(A[0])
+batches = iter(DataLoader(TensorDataset(A.flatten(0, 1), B.flatten(0, 1)), batch_size=2))
+for w in range(W):
+    window = [next(batches) for _ in range(N)]
+"""
+EACH = "for w in range(W):\n    for i in range(N):\n        {}\n" + TAIL
+
+WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
+    "no share": (EACH.format("(N * mb(w * N + i)).backward()"), True),
+    "divided twice": (EACH.format("(mb(w * N + i) / N).backward()"), True),
+    "only the last is divided": (EACH.format("(mb(w * N + i) * (1 if i == N - 1 else N)).backward()"), True),
+    "a tail by N": (
+        "for w in range(W):\n    for i in range(N if w != 1 else 2): mb(w * N + i).backward()\n" + TAIL,
+        True,
+    ),
+    "divided by N - 1": (EACH.format("(mb(w * N + i) * N / (N - 1)).backward()"), False),
+    "one has twice its weight": (EACH.format("(mb(w * N + i) * (2 if i == 0 else 1)).backward()"), False),
+    "the mean of token means": (
+        TOKENS + EACH.format("(ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten()) / N).backward()"),
+        True,
+    ),
+    "the mean of masked means": (
+        TOKENS
+        + EACH.format(
+            "m = (B[w*N+i] != -100).flatten(); l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), "
+            "reduction='none'); ((l * m).sum() / m.sum() / N).backward()"
+        ),
+        False,
+    ),
+    "the mean of means by numbers": (
+        TOKENS
+        + EACH.format(
+            "l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), reduction='sum'); "
+            "(l / int((B[w*N+i] != -100).sum()) / N).backward()"
+        ),
+        True,
+    ),
+    "a mask that is normalised before": (
+        TOKENS
+        + EACH.format(
+            "m = (B[w*N+i] != -100).float().flatten(); m = m / m.sum() / N; l = ce(model(A[w*N+i]).flatten(0, 1), "
+            "B[w*N+i].flatten(), reduction='none'); (l * m).sum().backward()"
+        ),
+        False,
+    ),
+    "weights in a tensor": (EACH.format("(mb(w * N + i) * torch.tensor([1.0 + i])).sum().backward()"), False),
+    "weights of each row in a tensor": (
+        EACH.format(
+            "l = (model(X[w*N+i]) - Y[w*N+i]).pow(2).mean(1); "
+            "(l * torch.full((2,), (1.0 + i) / 2 / N)).sum().backward()"
+        ),
+        False,
+    ),
+    "unequal batches": (
+        LOADER + "data = TensorDataset(*data[:14])\nfor _ in range(3):\n"
+        "    for x, y in DataLoader(data, batch_size=4): (mse_loss(model(x), y) / N).backward()\n"
+        "    opt.step(); opt.zero_grad()\n",
+        True,
+    ),
+    "a root of the loss": (EACH.format("mb(w * N + i).sqrt().backward()"), False),
+    "a root of the loss of one": (
+        EACH.format("mse_loss(model(X[w*N+i][:1]), Y[w*N+i][:1]).sqrt().div(N).backward()"),
+        False,
+    ),
+    "batch norm": (NORM + EACH.format("mb(w * N + i).backward()"), False),
+    "contrastive": (
+        EACH.format("z = model(X[w*N+i]); (nn.functional.cross_entropy(z @ z.T, torch.arange(2)) / N).backward()"),
+        False,
+    ),
+    "clipped each": (EACH.format("mb(w * N + i).backward(); nn.utils.clip_grad_norm_(model.parameters(), 0.1)"), False),
+    "the sign of each": (
+        "for w in range(W):\n    acc = [0] * 4\n    for i in range(N):\n        mb(w * N + i).backward()\n"
+        "        acc = [a + p.grad.sign() / N for a, p in zip(acc, model.parameters())]; opt.zero_grad()\n"
+        "    for p, a in zip(model.parameters(), acc): p.grad = a\n    opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+    "two losses in one pass": (
+        "for w in range(W):\n    for i in range(2): (mb(w * N + 2 * i) + 2 * mb(w * N + 2 * i + 1)).backward()\n"
+        + TAIL,
+        False,
+    ),
+    "one is left out": (EACH.format("mb(w * N + i).backward() if i else mb(w * N + i)"), False),
+    "one counts twice": (EACH.format("mb(w * N + i).backward(); i or mb(w * N + i).backward()"), False),
+    "gradients zeroed halfway": (EACH.format("mb(w * N + i).backward(); i == 1 and opt.zero_grad()"), False),
+    "a penalty without its share": (
+        EACH.format("(mb(w * N + i) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()"),
+        False,
+    ),
+    "a penalty of the outputs by the batch": (
+        EACH.format("o = model(X[w*N+i]); (mse_loss(o, Y[w*N+i]) / N + o.mean().square()).backward()"),
+        False,
+    ),
+}
+
+WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
+    "plain": (EACH.format("mb(w * N + i).backward()"), True),
+    "times a share": (EACH.format("(N * mb(w * N + i) * (1 / N)).backward()"), True),
+    "shares of thirds": (
+        "for w in range(W):\n    for i in range(3): (N * mb(w * N + i) * (1 / 3)).backward()\n" + TAIL,
+        True,
+    ),
+    "divided after": (
+        "for w in range(W):\n    for i in range(N): (N * mb(w * N + i)).backward()\n"
+        "    for p in model.parameters(): p.grad.div_(N)\n" + TAIL,
+        True,
+    ),
+    "sums": (EACH.format("nn.functional.mse_loss(model(X[w*N+i]), Y[w*N+i], reduction='sum').backward()"), True),
+    "sums by the elements": (
+        EACH.format("((model(X[w*N+i]) - Y[w*N+i]).square().sum() / (N * Y[0].numel())).backward()"),
+        True,
+    ),
+    "a tail of its own": (
+        "for w in range(W):\n    n = N if w != 1 else 2\n    for i in range(n): (mb(w * N + i) * N / n).backward()\n"
+        + TAIL,
+        True,
+    ),
+    "tokens of the window": (
+        TOKENS + "for w in range(W):\n    c = sum((B[w*N+i] != -100).sum() for i in range(N))\n    for i in range(N):\n"
+        "        l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), reduction='sum')\n"
+        "        (l / c).backward()\n" + TAIL,
+        False,
+    ),
+    "tokens of the window, as a number": (
+        TOKENS + "for w in range(W):\n    c = sum(int((B[w*N+i] != -100).sum()) for i in range(N))\n"
+        "    for i in range(N):\n"
+        "        l = ce(model(A[w*N+i]).flatten(0, 1), B[w*N+i].flatten(), reduction='sum')\n"
+        "        (l / c).backward()\n" + TAIL,
+        False,
+    ),
+    "tokens of fetched batches": (
+        TOKENS + FETCHED + "    c = sum((y != -100).sum() for _, y in window)\n    for x, y in window:\n"
+        "        l = ce(model(x).flatten(0, 1), y.flatten(), reduction='sum')\n        (l / c).backward()\n" + TAIL,
+        True,
+    ),
+    "tokens of fetched batches, as a number": (
+        TOKENS + FETCHED + "    c = sum(int((y != -100).sum()) for _, y in window)\n    for x, y in window:\n"
+        "        l = ce(model(x).flatten(0, 1), y.flatten(), reduction='sum')\n        (l / c).backward()\n" + TAIL,
+        True,
+    ),
+    "equal batches of a loader": (
+        LOADER
+        + "for k, (x, y) in enumerate(DataLoader(data, batch_size=2)):\n    (mse_loss(model(x), y) / N).backward()"
+        "\n    if k % N == N - 1:\n        opt.step(); opt.zero_grad()\n",
+        True,
+    ),
+    "a loss scale": (
+        "scaler = torch.amp.GradScaler('cpu', init_scale=8.0)\nfor w in range(W):\n    for i in range(N): "
+        "scaler.scale(mb(w * N + i)).backward()\n    scaler.unscale_(opt)\n    nn.utils.clip_grad_norm_("
+        "model.parameters(), 1.0)\n    scaler.step(opt); scaler.update(); opt.zero_grad()\n",
+        True,
+    ),
+    "the same batch again and again": (EACH.format("mb(0).backward()"), False),
+    "mixed by a number": (
+        EACH.format(
+            "l = 0.3 + 0.1 * i; o = model(X[w*N+i]); "
+            "((l * mse_loss(o, Y[w*N+i]) + (1 - l) * mse_loss(o, Y[w*N+i].flip(0))) / N).backward()"
+        ),
+        False,
+    ),
+    "dropout": (
+        "model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 2))\n"
+        "opt = torch.optim.AdamW(model.parameters())\n" + EACH.format("mb(w * N + i).backward()"),
+        True,
+    ),
+    "one sample a micro-batch": (
+        EACH.format("(mse_loss(model(X[w*N+i][:1]), Y[w*N+i][:1]) / N).backward()"),
+        True,
+    ),
+    "gradients that are returned": (
+        "for w in range(W):\n    acc = [0] * 4\n    for i in range(N):\n"
+        "        g = torch.autograd.grad(mb(w * N + i), list(model.parameters()))\n"
+        "        acc = [a + b for a, b in zip(acc, g)]\n"
+        "    for p, a in zip(model.parameters(), acc): p.grad = a\n    opt.step()\n",
+        False,
+    ),
+    "clipped by value, once": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n"
+        "    nn.utils.clip_grad_value_(model.parameters(), 0.1)\n    opt.step(); opt.zero_grad()\n",
+        False,
+    ),
+}

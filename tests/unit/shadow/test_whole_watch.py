@@ -1,0 +1,49 @@
+"""`watch --mode full` on an unchanged script of a GPT: one run decides, right and with the bugs of the field."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "watched_gpt.py"
+BY_VALUES = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
+BUGS = {
+    "share": ("GA-EQ-001", "scaler.scale(loss).backward()"),
+    "twice": ("GA-EQ-001", "scaler.scale(loss).backward()"),
+    "tail": ("GA-EQ-001", "scaler.scale(loss).backward()"),
+    "clip": ("GA-INV-005", "nn.utils.clip_grad_norm_(model.parameters(), 1.0)"),
+    "narrow": ("GA-INV-004", "buffer += p.grad"),
+    "stale": ("GA-INV-002", "scaler.step(optimizer)"),
+}
+
+
+def watched(bug: str, folder: Path) -> dict[str, Any]:
+    """The results of the script by obligation, as the command line gives them."""
+    command = [sys.executable, "-P", "-m", "gradproof", "watch", "--mode", "full", "--format", "json"]
+    made = subprocess.run(
+        [*command, "--", "python", str(SCRIPT)], capture_output=True, text=True, cwd=folder, check=False,
+        env={**os.environ, "BUG": bug},
+    )  # fmt: skip
+    found = json.loads(made.stdout[made.stdout.index("{") :])
+    return {result["obligation"]: result for result in found["results"]}
+
+
+@pytest.mark.parametrize("bug", ["", "scaler", "autocast"])
+def test_a_right_script_holds(bug: str, tmp_path: Path) -> None:
+    found = watched(bug, tmp_path)
+    assert {name: found[name]["outcome"] for name in BY_VALUES} == dict.fromkeys(BY_VALUES, "HOLDS")
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_a_bug_is_refuted_at_its_line(bug: str, tmp_path: Path) -> None:
+    obligation, line = BUGS[bug]
+    found = watched(bug, tmp_path)[obligation]
+    assert found["outcome"] == "REFUTED"
+    lines = SCRIPT.read_text(encoding="utf-8").splitlines()
+    assert line in lines[found["place"]["line"] - 1]
