@@ -111,6 +111,7 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
     ),
     "one is left out": (EACH.format("mb(w * N + i).backward() if i else mb(w * N + i)"), False),
     "one counts twice": (EACH.format("mb(w * N + i).backward(); i or mb(w * N + i).backward()"), False),
+    "a gradient that is taken away": (EACH.format("mb(w * N + i).backward(); model[0].weight.grad = None"), False),
     "gradients zeroed halfway": (EACH.format("mb(w * N + i).backward(); i == 1 and opt.zero_grad()"), False),
     "a penalty without its share": (
         EACH.format("(mb(w * N + i) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()"),
@@ -179,7 +180,14 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
         "model.parameters(), 1.0)\n    scaler.step(opt); scaler.update(); opt.zero_grad()\n",
         True,
     ),
-    "the same batch again and again": (EACH.format("mb(0).backward()"), False),
+    "the same batch again and again": (EACH.format("mb(0).backward()"), True),
+    "one batch twice in a window": (EACH.format("mb(min(i, 2)).backward()"), True),
+    "a mean of a mean": (EACH.format("mb(w * N + i).mean().backward()"), True),
+    "losses that are summed in bf16": (
+        "total = torch.zeros((), dtype=torch.bfloat16)\n"
+        + EACH.format("l = mb(w * N + i); l.backward(); total += l.detach().bfloat16()"),
+        True,
+    ),
     "mixed by a number": (
         EACH.format(
             "l = 0.3 + 0.1 * i; o = model(X[w*N+i]); "

@@ -220,6 +220,8 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     """A sum over axes; a mean is a sum times a rational."""
     if not call.numeric() or call.tensors[0].is_complex():
         return None
+    if not call.shapes[0]:
+        return [call.values[0]]
     dims = sorted(reduced_axes(call))
     held = number(x, call.values[0])
     count = prod(call.shapes[0][i] for i in dims)

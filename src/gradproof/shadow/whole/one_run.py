@@ -127,6 +127,10 @@ class OneRun:
 
     def _unequal(self, at: int, window: Window) -> Result | None:
         name = "GA-EQ-001"
+        for parameter in window.step.order:
+            if parameter not in window.step.gradients and any(parameter in run.gains for run in window.runs):
+                reason = f"the gradient of {parameter} arrived, and is not there at the step of window {at + 1}"
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
         for parameter, gradient in window.step.gradients.items():
             what = f"the gradient of {parameter} in window {at + 1}"
             if not gradient.value and any(parameter in run.gains for run in window.runs):

@@ -95,6 +95,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.awake = self.closed = False
         self.runs: list[Pass] = []
         self.looked: set[int] = set()
+        self.arrived: set[int] = set()
         self.used: dict[int, Location] = {}
         self.depth = 0
         self.fetch, self.begun, self.ran = 0, False, False
@@ -259,6 +260,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         else:
             self.lose("the memory of a tensor is read in a backward pass")
 
+    def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
+        """Gradients are meant: a sum of losses may be narrow."""
+        terms = {self.terms.bare(term)[0] for part in value.parts for term in part}
+        if self.inside or terms & self.arrived:
+            super()._narrow(tensor, value)
+
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
         if self.narrowed is None and tensor.dtype in NARROW:
@@ -303,9 +310,15 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return None if plain is None else self.laws.ones(plain)
 
     def _open(self) -> int:
-        """The present micro-batch; another one where a backward pass has ended since the last."""
+        """The present micro-batch; another one where a backward pass has ended since the last.
+
+        Data that were met before are met anew: the same rows in another micro-batch are samples of that one.
+        """
         if self.ran:
             self.fetch, self.begun, self.ran = self.fetch + 1, False, False
+            for number, held in self.memory.held.items():
+                if held.data and number not in self.fetched:
+                    held.views.clear()
         return self.fetch
 
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
@@ -352,6 +365,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.awake = torch.is_grad_enabled() and any(p.requires_grad for p in module.parameters())
         if not self.awake or self.closed:
             return
+        if torch.is_grad_enabled():
+            self._open()
         given = [t for t in tensors_in((args, kwargs)) if plain(t)]
         first = next((t for t in given if t.dim() and not self._met(t)), None)
         if first is None:
@@ -467,6 +482,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             gain = plus(self._gradient(parameter), self._before.get(name, {}), -UNIT)
             if gain:
                 run.gains[name] = gain
+        self.arrived |= {self.terms.bare(term)[0] for gain in run.gains.values() for term in gain}
         self.ran = True
         self._look("gradient")
 

@@ -67,8 +67,8 @@ class Window:
         self.shape: dict[int, int] = {}
         bare = [terms.bare(term)[0] for gradient in step.gradients.values() for term in gradient.value]
         self.samples = terms.samples(bare)
-        self.own = terms.samples(term for run in runs for gain in run.gains.values() for term in gain)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
+        self.own = terms.samples(self.arrived)
 
     def weights(self, value: Combination) -> Weights:
         """The weight of each sample in a combination. Raises Coupled."""
