@@ -112,6 +112,38 @@ WEIGHTS_WRONG: dict[str, tuple[str, bool]] = {
     "one is left out": (EACH.format("mb(w * N + i).backward() if i else mb(w * N + i)"), False),
     "one counts twice": (EACH.format("mb(w * N + i).backward(); i or mb(w * N + i).backward()"), False),
     "a gradient that is taken away": (EACH.format("mb(w * N + i).backward(); model[0].weight.grad = None"), False),
+    "a parameter that is doubled": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n    model[0].weight.grad.mul_(2)\n"
+        + TAIL,
+        False,
+    ),
+    "the gradient of another parameter": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n"
+        "    model[0].bias.grad = model[0].weight.grad[:, 0].clone()\n" + TAIL,
+        False,
+    ),
+    "rows of a gradient zeroed": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n    model[0].weight.grad[0].zero_()\n"
+        + TAIL,
+        False,
+    ),
+    "negated": (
+        "for w in range(W):\n    for i in range(N): mb(w * N + i).backward()\n"
+        "    for p in model.parameters(): p.grad.neg_()\n" + TAIL,
+        False,
+    ),
+    "weights that change in the window": (
+        EACH.format("mb(w * N + i).backward(); model[0].weight.data = model[0].weight.data * 0.9"),
+        False,
+    ),
+    "frozen halfway": (EACH.format("model[0].weight.requires_grad_(i < 2); mb(w * N + i).backward()"), False),
+    "a hook that scales": (
+        EACH.format(
+            "o = model(X[w*N+i]); o.register_hook(lambda g, i=i: g * (1 + i)); (mse_loss(o, Y[w*N+i]) / N).backward()"
+        ),
+        False,
+    ),
+    "seeds of its own": (EACH.format("mb(w * N + i).backward(torch.tensor(1.0 + i))"), False),
     "gradients zeroed halfway": (EACH.format("mb(w * N + i).backward(); i == 1 and opt.zero_grad()"), False),
     "a penalty without its share": (
         EACH.format("(mb(w * N + i) + 0.1 * sum(p.square().sum() for p in model.parameters())).backward()"),
@@ -182,6 +214,20 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
     ),
     "the same batch again and again": (EACH.format("mb(0).backward()"), True),
     "one batch twice in a window": (EACH.format("mb(min(i, 2)).backward()"), True),
+    "inputs that are scaled before": (
+        EACH.format("x = X[w*N+i] * 1.0; x.mul_(2); (mse_loss(model(x), Y[w*N+i]) / N).backward()"),
+        True,
+    ),
+    "groups of parameters": (
+        "groups = [{'params': model[0].parameters()}, {'params': model[2].parameters(), 'lr': 0.1}]\n"
+        "opt = torch.optim.SGD(groups, lr=0.05)\n" + EACH.format("mb(w * N + i).backward()"),
+        True,
+    ),
+    "checkpointing": (
+        "from torch.utils.checkpoint import checkpoint\n"
+        + EACH.format("(mse_loss(checkpoint(model, X[w*N+i], use_reentrant=False), Y[w*N+i]) / N).backward()"),
+        True,
+    ),
     "a mean of a mean": (EACH.format("mb(w * N + i).mean().backward()"), True),
     "losses that are summed in bf16": (
         "total = torch.zeros((), dtype=torch.bfloat16)\n"

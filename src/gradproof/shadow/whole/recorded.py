@@ -87,7 +87,7 @@ def guarded(method: Callable[..., None]) -> Callable[..., None]:
 
 
 class Recorded(Engine):  # type: ignore[no-untyped-call]
-    """Follows the values of a run that has numbers, from the first forward pass until it is closed."""
+    """Follows the values of a run that has numbers, from the first optimizer or forward pass until it is closed."""
 
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
@@ -375,8 +375,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if number is None:
             number = self._open()
             if self.begun:
-                self.ran = True
-                number = self._open()
+                self.fetch += 1
+                number = self.fetch
         self.begun = True
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
@@ -450,8 +450,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     @guarded
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
-        self.inside += 1
-        if self.closed or not self.awake or self.inside > 1:
+        if self.closed or not self.awake or self.inside:
+            self.inside += 1
             return
         if self.stepping:
             self.lose("a backward pass runs inside an optimizer step")
@@ -464,6 +464,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)
         self.runs.append(run)
         self._before = {self.name(p): self._gradient(p) for p in self.kept}
+        self.inside += 1
 
     @guarded
     def ended(self, found: Any) -> None:
@@ -563,6 +564,11 @@ def recording(engine: Recorded) -> Iterator[None]:
     from torch.nn.modules import module
 
     call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+    making = torch.optim.Optimizer.__init__
+
+    def made(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        making(self, *args, **kwargs)
+        engine.awake = True
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -590,6 +596,7 @@ def recording(engine: Recorded) -> Iterator[None]:
         for name in WAYS_OUT:
             stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
         stack.enter_context(replaced(nn.Module, "__call__", called))
+        stack.enter_context(replaced(torch.optim.Optimizer, "__init__", made))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         hook = module.register_module_buffer_registration_hook(engine.buffered)
         stack.callback(hook.remove)
