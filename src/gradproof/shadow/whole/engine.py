@@ -6,6 +6,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
@@ -464,6 +465,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         entry = (self.place(), what)
         if entry not in self.flow.lost:
             self.flow.lost.append(entry)
+
+
+def digest(tensor: torch.Tensor) -> str:
+    """What a real tensor holds."""
+    with _disable_current_modes():
+        plain = tensor.detach().cpu().contiguous().flatten()
+        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def draws(spec: Spec, call: Call) -> bool:

@@ -7,7 +7,6 @@ leaf, which is named by its definition: two runs have one leaf only where they w
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from fractions import Fraction
@@ -22,7 +21,7 @@ from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.record.run import Run, blamed, default_dtype, seed, stated, tensors
 from gradproof.shadow.tape import NOWHERE, user_place
 from gradproof.shadow.whole.arithmetic import RULES, number
-from gradproof.shadow.whole.engine import NO_NUMBERS, Engine, Flow, NoNumbers, call_site, replaced, watched
+from gradproof.shadow.whole.engine import NO_NUMBERS, Engine, Flow, NoNumbers, call_site, digest, replaced, watched
 from gradproof.shadow.whole.laws import Call
 from gradproof.shadow.whole.terms import Combination, Terms, plus, times
 from gradproof.shadow.whole.values import Value, shared
@@ -217,13 +216,6 @@ class Fake(Engine):  # type: ignore[no-untyped-call]
             assert found is not None
             return found[0]
         return self.source(made, within, tensor)
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """What a real tensor holds."""
-    with _disable_current_modes():
-        plain = tensor.detach().cpu().contiguous().flatten()
-        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:

@@ -289,6 +289,14 @@ class Interpreter(Moves):
         ]
 
 
+def within(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The least whole number of a tensor, and the first above its largest."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
+        return (None, None)
+    with _disable_current_modes():
+        return int(tensor.min()), int(tensor.max()) + 1
+
+
 # -- Letters of the common forms.
 
 

@@ -10,7 +10,6 @@ A number that Python reads stays a number: what is proved then is proved of the 
 from __future__ import annotations
 
 import functools
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -26,10 +25,20 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE, checksum, same
 from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
 from gradproof.shadow.whole.arithmetic import RULES
-from gradproof.shadow.whole.engine import NARROW, Engine, Gradient, Update, call_site, parameters, replaced, watched
-from gradproof.shadow.whole.laws import Call
+from gradproof.shadow.whole.engine import (
+    NARROW,
+    Engine,
+    Gradient,
+    Update,
+    call_site,
+    digest,
+    parameters,
+    replaced,
+    watched,
+)
+from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
-from gradproof.shadow.whole.values import Held, Value, geometry_of, shared, weakly
+from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
 
 MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
@@ -531,31 +540,11 @@ def plain(tensor: torch.Tensor) -> bool:
     return ordinary and tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
 
 
-def known(held: Held) -> bool:
-    """Whether something of a storage was met."""
-    return not held.weak.expired() and bool(held.regions or held.views)
-
-
 def blocks(rows: int) -> int:
     """In how many blocks the rows of a micro-batch are followed."""
     if rows <= UNITS:
         return max(rows, 1)
     return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
-
-
-def within(tensor: torch.Tensor) -> tuple[Any, Any]:
-    """The least whole number of a tensor, and the first above its largest."""
-    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
-        return (None, None)
-    with _disable_current_modes():
-        return int(tensor.min()), int(tensor.max()) + 1
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """What a tensor holds, in 16 hexadecimal digits."""
-    with _disable_current_modes():
-        plain = tensor.detach().cpu().contiguous().flatten()
-        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()[:16]
 
 
 @contextmanager

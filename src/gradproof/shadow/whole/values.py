@@ -516,3 +516,8 @@ def order_of(shape: Shape, stride: Shape) -> list[int] | None:
             return None
         expected *= shape[axis]
     return order
+
+
+def known(held: Held) -> bool:
+    """Whether something of a storage was met."""
+    return not held.weak.expired() and bool(held.regions or held.views)
