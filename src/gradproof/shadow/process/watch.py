@@ -66,7 +66,7 @@ class EventWatch:
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
         self.engine = Recorded() if mode == "full" else None
         self.tape = Tape()
-        self.hooks = Hooks(Counting(Events(self.tape), self._seen), arrivals=Arrivals())
+        self.hooks = Hooks(Counting(Events(self.tape), self._seen), arrivals=Arrivals(sums=mode == "events"))
         self.stopped = False
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0

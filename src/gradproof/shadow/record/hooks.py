@@ -84,7 +84,7 @@ class Reporter:
         self.thorough = bool(getattr(sink, "tensors", True))
         self.names = NAMES
         self.buffers = Buffers(NAMES)
-        self.buffers.sums = not self.thorough
+        self.buffers.sums = not self.thorough and self.arrivals.sums
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -135,7 +135,12 @@ class Reporter:
             self._zeroed(zeroed, "seen later")
         if written:
             self._event("touch", self._grads(written), params=self._named(written), how="seen later")
-        if not self.thorough and not self._stack and (moved := self.buffers.rewritten()):
+        if self.buffers.sums and not self._stack:
+            self._rewritten()
+
+    def _rewritten(self) -> None:
+        """Report weights that no step wrote."""
+        if moved := self.buffers.rewritten():
             self._event("rewrite", params=self._named(moved))
 
     def _zeroed(self, params: list[Tensor], how: str) -> None:
@@ -388,8 +393,8 @@ class Hooks(Reporter):
             return None
         if not self.thorough:
             self._handles[-1].remove()
-        if self.thorough and self.arrivals.active:
-            self.buffers.rewritten()
+        if self.arrivals.active and not self.buffers.sums:
+            self._rewritten()
         self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.data import dataloader
 
 from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.record.buffers import UNMADE, checksum, same
+from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
 from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import (
@@ -38,6 +38,7 @@ from gradproof.shadow.whole.engine import (
 )
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, ways_out
 from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
 
 MICRO = 1 << 20
@@ -54,8 +55,6 @@ MOVED = frozenset({
 })  # fmt: skip
 """Operators that only move data. Data that no other operator met are not followed yet."""
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
-WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
-"""Methods that give away the memory of a tensor."""
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 
@@ -116,7 +115,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._last = (-1, 0)
         self.buffers: dict[int, str] = {}
         self.optimizers: dict[int, Any] = {}
-        self.seen: dict[str, tuple[torch.Tensor, Value, torch.Tensor | None]] = {}
+        self.escapes = Escapes()
+        self.seen = Unchanged(self.escapes)
+        self.exports = 0
         self.inside = 0
         self.steps = self.scales = 0
         self.narrowed: Location | None = None
@@ -259,13 +260,17 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return {term for part in self.value(tensor).parts for term in part}
 
     @guarded
-    def exported(self, tensor: torch.Tensor) -> None:
-        """Python gets at the memory of a tensor: what it holds has to stay."""
-        if not self.awake or self.closed or not plain(tensor) or not self._met(tensor):
+    def exported(self, tensor: torch.Tensor, found: Any) -> None:
+        """Python got at the memory of a tensor: what it holds has to stay."""
+        if self.closed or not plain(tensor):
+            return
+        self.escapes.left(tensor, found)
+        if not self.awake or not self._met(tensor):
             return
         self.looked.update(self._terms(tensor))
         if not self.inside:
-            self.seen[f"tensor {len(self.seen)}"] = (tensor.detach(), self.value(tensor), checksum(tensor))
+            self.exports += 1
+            self.seen.keep(f"tensor {self.exports}", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
 
@@ -465,6 +470,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.stepping:
             self.lose("a backward pass runs inside an optimizer step")
         self._compare("gradient")
+        self._reachable()
         super().begin(roots)
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
         run = Pass(self.place(), [self.combination(t) for t in tensors if t.numel() == 1])
@@ -513,20 +519,24 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         for parameter in self.kept:
             tensor = parameter if kind == "parameter" else parameter.grad if parameter.is_leaf else None
             if tensor is not None and plain(tensor):
-                kept = (tensor.detach(), self.value(tensor), checksum(tensor))
-                self.seen[f"{kind} {self.name(parameter)}"] = kept
+                self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
 
     def _compare(self, kind: str) -> None:
         """What no operator wrote has to hold what it held."""
-        for name in [name for name in self.seen if name.startswith(kind)]:
-            tensor, value, before = self.seen.pop(name)
-            if self.memory.read(tensor) is value and not same(before, checksum(tensor)):
-                self.lose(f"the {name} was changed by something that is no operator")
+        for name in self.seen.changed(kind, self.memory.read):
+            self.lose(f"the {name} was changed by something that is no operator")
+
+    def _reachable(self) -> None:
+        """While a backward pass runs nobody else may write into a gradient."""
+        for parameter in self.kept:
+            grad = parameter.grad if parameter.is_leaf else None
+            if grad is not None and plain(grad) and self.escapes.reach(grad):
+                self.lose(f"something else can reach the memory of the gradient of {self.name(parameter)}")
 
     def close(self) -> None:
         """Nothing more is followed."""
         self.closed = True
-        self.seen = {}
+        self.seen.clear()
 
 
 def plain(tensor: torch.Tensor) -> bool:
@@ -573,17 +583,9 @@ def recording(engine: Recorded) -> Iterator[None]:
         engine.took(batch)
         return batch
 
-    def leaving(original: Any) -> Any:
-        def left(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            engine.exported(self)
-            return original(self, *args, **kwargs)
-
-        return left
-
     with ExitStack() as stack:
         stack.enter_context(watched(engine))
-        for name in WAYS_OUT:
-            stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
+        stack.enter_context(ways_out(engine.exported))
         stack.enter_context(replaced(nn.Module, "__call__", called))
         stack.enter_context(replaced(torch.optim.Optimizer, "__init__", made))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
