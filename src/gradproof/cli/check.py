@@ -128,10 +128,10 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option(
     "--mode",
-    type=click.Choice(["events", "full"]),
-    default="events",
+    type=click.Choice(["full", "events"]),
+    default="full",
     show_default=True,
-    help="events: hooks and checksums only; full: every operator of the recorded windows.",
+    help="full: follow every operator of the recorded windows; events: hooks and checksums alone.",
 )
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."

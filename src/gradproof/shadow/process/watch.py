@@ -1,11 +1,11 @@
 """Watching a whole script that cannot be called twice: a few windows are recorded, and what one run decides is decided.
 
-`events` costs little: hooks and patched functions, no dispatch mode, no copies, and checksums of weights and gradients
-while the windows are recorded. It decides what the events alone show (BLIND says what they do not). `full` records
-every operator of these windows, so that steps, clips and accumulators written by hand are seen too.
+`full` follows every operator of these windows (`Recorded`), and reads the weight of each sample off the gradients
+(`OneRun`). The rest of the script runs without it. `events` costs less: hooks and patched functions, no dispatch mode,
+no copies, and checksums of weights and gradients. It decides what the events alone show (BLIND says what they do not).
 
-Every obligation has a result. GA-INV-002 and GA-INV-004 hold where each gradient was seen to arrive in `.grad`, window
-after window, and nothing else was seen to write there; they are undecided where something was (`Ruling.unsure`).
+Every obligation has a result. By events GA-INV-002 and GA-INV-004 hold where each gradient was seen to arrive in
+`.grad`, window after window, and nothing else was seen to write there (`WatchRuling.unsure`).
 
 Where the number of micro-batches is not given it is what most windows show. Then a step after every micro-batch looks
 like a loop that does not accumulate, and the number of steps is not decided. Where it is given, a shorter window may be
@@ -16,12 +16,15 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
@@ -30,8 +33,10 @@ from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
 from gradproof.shadow.tape import Event, Location, Tape, user_place
+from gradproof.shadow.whole.engine import replaced, watched
 from gradproof.shadow.whole.one_run import OneRun
-from gradproof.shadow.whole.recorded import Recorded, recording
+from gradproof.shadow.whole.recorded import Recorded
+from gradproof.shadow.whole.unseen import ways_out
 
 
 class Events:
@@ -58,7 +63,7 @@ class EventWatch:
         self,
         accum_steps: int | None = None,
         windows: int = 3,
-        mode: str = "events",
+        mode: str = "full",
         epoch_batches: int | None = None,
         opened: Callable[[Monitor], None] | None = None,
     ) -> None:
@@ -71,13 +76,14 @@ class EventWatch:
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0
         self._open = False
-        self._stack = ExitStack()
+        self._stack, self._following = ExitStack(), ExitStack()
 
     def __enter__(self) -> EventWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
             if self.engine is not None:
-                stack.enter_context(recording(self.engine))
+                self._following.enter_context(recording(self.engine))
+                stack.callback(self._following.close)
             stack.enter_context(self.hooks)
             self._stack = stack.pop_all()
         return self
@@ -99,24 +105,37 @@ class EventWatch:
             if self._steps >= self.windows and not self.stopped:
                 self.stopped = True
                 self.hooks.stop()
-                if self.engine is not None:
-                    self.engine.close()
+                self._unfollowed()
+
+    def _unfollowed(self) -> None:
+        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place."""
+        if self.engine is None:
+            return
+        self.engine.close()
+        if _get_current_dispatch_mode() is self.engine:
+            self._following.close()
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        watched = WatchedRun(self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals)
+        judge = None if self.engine is None else OneRun(self.engine, any(self.tape.events("clip")))
+        doubt = interfered(self.tape, self.engine)
+        watched = WatchedRun(
+            self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals,
+            judge is not None and doubt is None and judge.in_passes(),
+        )  # fmt: skip
         found = WatchRuling(watched).verification()
-        if self.engine is not None:
-            with_values(found, OneRun(self.engine, any(self.tape.events("clip"))), interfered(self.tape))
+        if judge is not None:
+            with_values(found, judge, doubt, bool(self.monitor.reports))
         return found
 
 
-def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None) -> None:
+def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None, reported: bool = False) -> None:
     """What the values of the run decide stands before what its events show; a refutation by events stays.
 
-    `doubt`: why the values are not all that reached the gradients, and where. Then nothing holds by them.
+    `doubt`: why the values are not all that reached the gradients, and where. Then nothing holds by them. `reported`:
+    the script reported its losses, which were compared.
     """
-    results = judge.results()
+    results = [r for r in judge.results() if not (reported and r.obligation == "GA-INV-001")]
     found.assumptions += judge.assumptions() if results else []
     for result in results:
         if doubt is not None and result.outcome is Outcome.HOLDS:
@@ -128,13 +147,54 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
             found.results[at] = result
 
 
-def interfered(tape: Tape) -> tuple[str, Location] | None:
+def interfered(tape: Tape, engine: Recorded | None) -> tuple[str, Location] | None:
     """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
+    if engine is not None and engine.overwritten is not None:
+        return UNSHOWN["written"], engine.overwritten
     for event in tape.events("accumulate"):
         for name, why in UNSHOWN.items():
             if event.detail.get(name):
                 return why, event.place
     return None
+
+
+@contextmanager
+def recording(engine: Recorded) -> Iterator[None]:
+    """Operators, modules, data loaders, backward passes and optimizer steps are followed while this runs."""
+    from torch.nn.modules import module
+
+    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+    making = torch.optim.Optimizer.__init__
+
+    def made(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        making(self, *args, **kwargs)
+        engine.awake = True
+
+    def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if not engine.depth:
+            engine.forward(self, args, kwargs)
+        engine.depth += 1
+        try:
+            return call(self, *args, **kwargs)
+        finally:
+            engine.depth -= 1
+
+    def gave(self: Any) -> Any:
+        batch = following(self)
+        engine.took(batch)
+        return batch
+
+    with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
+        stack.enter_context(watched(engine))
+        stack.enter_context(ways_out(engine.exported, engine.stored))
+        stack.enter_context(replaced(nn.Module, "__call__", called))
+        stack.enter_context(replaced(torch.optim.Optimizer, "__init__", made))
+        stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
+        hook = module.register_module_buffer_registration_hook(engine.buffered)
+        stack.callback(hook.remove)
+        stack.enter_context(engine)
+        yield
 
 
 class Counting:
@@ -154,7 +214,7 @@ def watch(
     target: Callable[[], Any] | Sequence[str],
     accum_steps: int | None = None,
     windows: int = 3,
-    mode: str = "events",
+    mode: str = "full",
     epoch_batches: int | None = None,
 ) -> Verification:
     """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.

@@ -76,7 +76,7 @@ class Arrival:
     `trained` says that it was the pass of the last batch; `read` counts the batches until now. `forwards` counts the
     calls of the first module since the pass before; it is 0 where no module was called, or no more is looked at.
     `ahead`: it is the last of as many as there were batches, which were read before; so it follows no batch of its own.
-    `again`: one of its parts was called more than once, as where a module sums the losses of several micro-batches.
+    `again`: one of its parts with weights was called more than once, as where a module sums several micro-batches.
     """
 
     iteration: Iteration | None
@@ -206,7 +206,8 @@ class Monitor:
             return
         if self._inside or not torch.is_grad_enabled():
             return
-        self._each[id(module)] = self._each.get(id(module), 0) + 1
+        if next(module.parameters(), None) is not None:
+            self._each[id(module)] = self._each.get(id(module), 0) + 1
         if id(module) not in self._inner:
             self._inner.update(id(part) for part in module.modules() if part is not module)
             self._called[id(module)] = self._called.get(id(module), 0) + 1

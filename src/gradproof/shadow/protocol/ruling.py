@@ -97,7 +97,10 @@ HELP = {
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """A run that was watched. `arrivals`: what was known at each backward pass. `mode`: events or full."""
+    """A run that was watched. `arrivals`: what was known at each backward pass. `mode`: events or full.
+
+    `in_passes`: the values show that each backward pass is one micro-batch.
+    """
 
     tape: Tape
     monitor: Monitor
@@ -105,6 +108,7 @@ class WatchedRun:
     mode: str
     accum_steps: int | None
     arrivals: Mapping[int, Arrival]
+    in_passes: bool = False
 
 
 class WatchRuling:
@@ -582,6 +586,7 @@ def _window(passes: list[int], watch: WatchedRun, before: int, following: int, p
     shown = len(known) == len(seen) and all(batches(a, b) == (1 if b.ahead else 2) for a, b in pairwise(known))
     shown = (shown and known[0].iteration is not None) or watch.monitor.epoch_batches is not None
     simple = set(forwards) == {1} and not any(a.again for a in known)
+    shown |= watch.in_passes and simple
     read = max(read, 0)
     return WatchedWindow(
         len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, place, shown, simple

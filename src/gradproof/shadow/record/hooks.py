@@ -139,7 +139,6 @@ class Reporter:
             self._rewritten()
 
     def _rewritten(self) -> None:
-        """Report weights that no step wrote."""
         if moved := self.buffers.rewritten():
             self._event("rewrite", params=self._named(moved))
 
@@ -542,8 +541,7 @@ class Hooks(Reporter):
             before=before,
             after=rates(optimizer),
         )
-        if optimizer is not None:
-            self._rates[optimizer] = rates(optimizer)
+        self._rates |= {} if optimizer is None else {optimizer: rates(optimizer)}
         return result
 
     def scheduler_made(self, original: Call, scheduler: Any, *args: Any, **kwargs: Any) -> None:
@@ -555,8 +553,7 @@ class Hooks(Reporter):
         """Parameters that are given to an optimizer."""
         original(optimizer, *args, **kwargs)
         self._made.add(optimizer)
-        self._rates[optimizer] = rates(optimizer)
-        group = optimizer.param_groups[-1]
+        self._rates[optimizer], group = rates(optimizer), optimizer.param_groups[-1]
         self.names.optimized.update(map(id, group["params"]))
         for param, name in zip(group["params"], group.get("param_names", [None] * len(group["params"])), strict=False):
             if name is None:

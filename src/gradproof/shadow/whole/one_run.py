@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.result import Result
+from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.tape import Location
 from gradproof.shadow.whole.recorded import MICRO, Recorded, Step
 from gradproof.shadow.whole.terms import (
@@ -27,6 +27,8 @@ from gradproof.shadow.whole.terms import (
 from gradproof.shadow.whole.weights import NORMS, Coupled, Window, alike, close
 
 DOMAIN = "whole tensors"
+MEAN = "they add up to that of a mean"
+SUM = "each is that of a sum"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
@@ -39,6 +41,7 @@ class OneRun:
         self.windows: list[Window] = []
         self.skeletons: dict[Any, int] = {}
         self.factors: list[Result] = []
+        self.totals: set[str] = set()
         last: dict[int, int] = {}
         for step in engine.flow.updates:
             assert isinstance(step, Step)
@@ -47,17 +50,43 @@ class OneRun:
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients:
                 self.windows.append(Window(self.terms, step, own, self.skeletons))
+        self.ended = self._impossible() if self.windows else None
+        self.equal = self.equality() if self.windows and self.ended is None else None
 
     def results(self) -> list[Result]:
         """A result for each obligation that the values of one run can decide; none where nothing was followed."""
         if not self.windows:
             return []
-        ended = self._impossible()
+        ended, equal = self.ended, self.equal
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
-        if ended is not None:
-            return [self._result(name, *ended) for name in names]
-        equal = self.equality()
-        return [self.data(equal), equal, self.stale(), self.width(), self.clipping()]
+        if ended is not None or equal is None:
+            return [self._result(name, *ended) for name in names if ended is not None]
+        return [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+
+    def in_passes(self) -> bool:
+        """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
+        if self.engine.again or self.equal is None or self.equal.outcome is not Outcome.HOLDS:
+            return False
+        seen: set[int] = set()
+        for run in (run for window in self.windows for run in window.runs):
+            own = {n // MICRO for n in self.terms.samples(t for gain in run.gains.values() for t in gain)}
+            if len(own) != 1 or own & seen:
+                return False
+            seen |= own
+        return True
+
+    # GA-INV-001
+
+    def loss(self, equal: Result) -> Result:
+        """The losses that backward was given add up to the window's loss."""
+        name, how = "GA-INV-001", "what the script prints was not followed"
+        factors = [window.factor() for window in self.windows]
+        scaled = any(f is None or f[0] not in self.engine.shares for f in factors)
+        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM} and not scaled:
+            words = "the losses that backward was given in a window are its loss in parts"
+            return self._result(name, Outcome.HOLDS, f"{words}; {how}")
+        reason = f"no reported loss was seen: {how}"
+        return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         if self.engine.flow.lost:
@@ -104,16 +133,15 @@ class OneRun:
 
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
-        totals: list[str] = []
         scales: list[Fraction] = []
         for at, window in enumerate(self.windows):
-            bad = self._dropped(at, window) or self._unequal(at, window) or self._scaled(at, window, totals, scales)
+            bad = self._dropped(at, window) or self._unequal(at, window) or self._scaled(at, window, scales)
             if bad is not None:
                 return bad
         bad = self._differing(scales) or next(iter(self.factors), None)
         if bad is not None:
             return bad
-        words = sorted(set(totals))
+        words = sorted(self.totals)
         reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
 
@@ -241,7 +269,7 @@ class OneRun:
         parts = zip(self.terms.kids[scalar], self.terms.attributes[scalar], strict=True)
         return self.number({kid: Fraction(*exactly) for kid, exactly in parts})
 
-    def _scaled(self, at: int, window: Window, totals: list[str], scales: list[Fraction]) -> Result | None:
+    def _scaled(self, at: int, window: Window, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
         masses = window.masses(self.engine, window.factor())
         count = len(window.runs)
@@ -251,14 +279,14 @@ class OneRun:
         numbers = [self.number(mass) for mass in masses.values()]
         known = [number for number in numbers if number is not None]
         if any(close(number, UNIT) for number in known):
-            totals.append("they add up to that of a mean")
+            self.totals.add(MEAN)
             scales.append(UNIT)
             return None
         if window.summed(self.engine):
-            totals.append("each is that of a sum")
+            self.totals.add(SUM)
             return None
         if not known:
-            totals.append(f"up to the common factor {self.formula(next(iter(masses.values())))}")
+            self.totals.add(f"up to the common factor {self.formula(next(iter(masses.values())))}")
             return None
         most = max(known)
         scales.append(most)
@@ -295,7 +323,7 @@ class OneRun:
     def stale(self) -> Result:
         """No summand of a gradient was computed before the step of the window before."""
         name, terms = "GA-INV-002", self.terms
-        if len(self.windows) < 2:
+        if len(self.windows) < 2 and not self.engine.passes:
             return self._result(name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._place())
         old: set[int] = set()
         for before, now in pairwise(self.windows):
@@ -317,6 +345,8 @@ class OneRun:
         return self._result(name, Outcome.HOLDS, "no gradient has a summand from before its window")
 
     def _begun(self) -> tuple[str, Location] | None:
+        if self.engine.passes and self.engine.begun_with:
+            return f"{self.engine.begun_with} had a gradient after the last window", self.windows[-1].step.place
         for at, window in enumerate(self.windows):
             if window.step.begun_with:
                 return f"{window.step.begun_with} had a gradient when window {at + 1} began", window.step.place

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data import dataloader
 
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
@@ -33,12 +31,10 @@ from gradproof.shadow.whole.engine import (
     call_site,
     digest,
     parameters,
-    replaced,
-    watched,
 )
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, ways_out
+from gradproof.shadow.whole.unseen import Escapes, Unchanged
 from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
 
 MICRO = 1 << 20
@@ -111,7 +107,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.fetched: dict[int, tuple[Any, int]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
-        self.by_pass = False
+        self.by_pass = self.again = False
+        self._met_in: dict[tuple[int, Any], tuple[Any, int, int]] = {}
         self._last = (-1, 0)
         self.buffers: dict[int, str] = {}
         self.optimizers: dict[int, Any] = {}
@@ -120,10 +117,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.exports = 0
         self.inside = 0
         self.steps = self.scales = 0
+        self.shares = {UNIT}
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
+        self.overwritten: Location | None = None
 
     # Operators
 
@@ -155,8 +154,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return out
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
-        if self.inside and not self.hooked and self._from_a_hook():
-            self.hooked = user_place()
+        if self.inside and self._from_a_hook():
+            self.hooked = self.hooked or user_place()
+            if self._writes_a_gradient(spec, args, kwargs):
+                self.overwritten = user_place()
         return super().operate(func, spec, args, kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
@@ -198,12 +199,18 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _by_optimizer(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """What an optimizer's step does is not followed; code that is not torch's may not write a gradient in it."""
-        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
-        if written and not by_torch():
-            own = {p.grad.untyped_storage()._cdata for p in self.kept if p.is_leaf and p.grad is not None}
-            if any(plain(t) and t.untyped_storage()._cdata in own for t in written):
-                self.lose("a gradient is written while the optimizer steps")
+        if not by_torch() and self._writes_a_gradient(spec, args, kwargs):
+            self.lose("a gradient is written while the optimizer steps")
         return func(*args, **kwargs)
+
+    def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs)) if plain(t)]
+        own = {grad.untyped_storage()._cdata for grad in self._gradients()} if written else set()
+        return any(t.untyped_storage()._cdata in own for t in written)
+
+    def _gradients(self) -> list[torch.Tensor]:
+        held = (p.grad for p in {id(p): p for p in self.kept}.values() if p.is_leaf)
+        return [grad for grad in held if grad is not None and plain(grad)]
 
     def _from_a_hook(self) -> bool:
         """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
@@ -239,6 +246,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
+        self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
         for grad in grads:
             call = Call(
                 "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
@@ -251,7 +259,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number is read: what follows is about the recorded path."""
-        if self.awake and not self.closed and self._met(args[0]):
+        if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
             self.flow.reads.append((self.place(), base))
             self.looked.update(self._terms(args[0]))
         return func(*args, **kwargs)
@@ -260,11 +268,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return {term for part in self.value(tensor).parts for term in part}
 
     @guarded
-    def exported(self, tensor: torch.Tensor, found: Any) -> None:
+    def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor: what it holds has to stay."""
         if self.closed or not plain(tensor):
             return
-        self.escapes.left(tensor, found)
+        self.escapes.left(tensor.untyped_storage(), found, foreign)
+        self.seen.left(tensor.untyped_storage())
         if not self.awake or not self._met(tensor):
             return
         self.looked.update(self._terms(tensor))
@@ -273,6 +282,16 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.seen.keep(f"tensor {self.exports}", tensor, self.value(tensor))
         else:
             self.lose("the memory of a tensor is read in a backward pass")
+
+    @guarded
+    def stored(self, storage: torch.UntypedStorage) -> None:
+        """Python writes a storage by itself, or gives its memory away."""
+        if self.closed:
+            return
+        self.escapes.left(storage, None)
+        held = self.memory.held.get(storage._cdata)
+        if self.awake and held is not None and known(held):
+            self.lose("the storage of a tensor was written, or given away, by itself")
 
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """Gradients are meant: a sum of losses may be narrow."""
@@ -305,11 +324,24 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             made = shared(self.terms.of(self._fresh("unknown", shape)))
         else:
             held.data = True
-            found = self._number(tensor) or self.source(tensor, within(tensor))
+            found = self._number(tensor)
+            if found is None:
+                found = self.source(tensor, within(tensor))
+                self._seen_again(tensor)
             self.memory.alias(tensor, found)
             return found
         self.memory.alias(tensor, made)
         return made
+
+    def _seen_again(self, tensor: torch.Tensor) -> None:
+        """Whether data of one window are met in several of its micro-batches."""
+        storage, window = tensor.untyped_storage(), len(self.flow.updates)
+        number = self._fetch_of(tensor)
+        number = self.fetch if number is None else number
+        key = (storage._cdata, geometry_of(tensor))
+        weak, before, fetch = self._met_in.get(key, (None, -1, number))
+        self.again |= weak is not None and not weak.expired() and before == window and fetch != number
+        self._met_in[key] = (weakly(storage), window, number)
 
     def _number(self, tensor: torch.Tensor) -> Value | None:
         """A float tensor that holds one number everywhere is that number, and no data; so is a single integer."""
@@ -527,11 +559,15 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self.lose(f"the {name} was changed by something that is no operator")
 
     def _reachable(self) -> None:
-        """While a backward pass runs nobody else may write into a gradient."""
-        for parameter in self.kept:
-            grad = parameter.grad if parameter.is_leaf else None
-            if grad is not None and plain(grad) and self.escapes.reach(grad):
-                self.lose(f"something else can reach the memory of the gradient of {self.name(parameter)}")
+        """While a backward pass runs nobody else may write into a gradient, nor may two of them be one."""
+        taken: dict[int, int] = {}
+        for grad in sorted(self._gradients(), key=lambda one: one.storage_offset()):
+            storage, begin = grad.untyped_storage()._cdata, int(grad.storage_offset())
+            if self.escapes.reach(grad):
+                self.lose("something else can reach the memory of a gradient while a backward pass runs")
+            if begin < taken.get(storage, 0):
+                self.lose("two parameters share the memory of their gradients")
+            taken[storage] = begin + grad.numel()
 
     def close(self) -> None:
         """Nothing more is followed."""
@@ -555,41 +591,3 @@ def blocks(rows: int) -> int:
     if rows <= UNITS:
         return max(rows, 1)
     return next((n for n in range(UNITS, UNITS // 4, -1) if rows % n == 0), rows)
-
-
-@contextmanager
-def recording(engine: Recorded) -> Iterator[None]:
-    """Operators, modules, data loaders, backward passes and optimizer steps are followed while this runs."""
-    from torch.nn.modules import module
-
-    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
-    making = torch.optim.Optimizer.__init__
-
-    def made(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
-        making(self, *args, **kwargs)
-        engine.awake = True
-
-    def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if not engine.depth:
-            engine.forward(self, args, kwargs)
-        engine.depth += 1
-        try:
-            return call(self, *args, **kwargs)
-        finally:
-            engine.depth -= 1
-
-    def gave(self: Any) -> Any:
-        batch = following(self)
-        engine.took(batch)
-        return batch
-
-    with ExitStack() as stack:
-        stack.enter_context(watched(engine))
-        stack.enter_context(ways_out(engine.exported))
-        stack.enter_context(replaced(nn.Module, "__call__", called))
-        stack.enter_context(replaced(torch.optim.Optimizer, "__init__", made))
-        stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
-        hook = module.register_module_buffer_registration_hook(engine.buffered)
-        stack.callback(hook.remove)
-        stack.enter_context(engine)
-        yield

@@ -23,27 +23,34 @@ from gradproof.shadow.whole.values import Value, weakly
 SAMPLED = 1024
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
+OF_STORAGES = ("__setitem__", "fill_", "copy_", "data_ptr")
+"""Methods of a storage that write, or give its memory away."""
 
 
 class Escapes:
-    """The storages whose memory was given away. An array that nobody holds any more reaches nothing."""
+    """The storages whose memory was given away. An array that nobody holds any more reaches nothing.
+
+    What another library owns cannot be resized, and neither can what NumPy was given: the latter is known here.
+    """
 
     def __init__(self) -> None:
         self._held: dict[int, list[tuple[Any, Callable[[], Any]]]] = {}
 
-    def left(self, tensor: torch.Tensor, found: Any) -> None:
-        """Python has got the memory of a tensor, as `found`."""
-        storage = tensor.untyped_storage()
-        array = weakref.ref(found) if isinstance(found, numpy.ndarray) else lambda: storage._cdata
+    def left(self, storage: torch.UntypedStorage, found: Any, foreign: bool = False) -> None:
+        """Python has got the memory of a storage, as `found`. `foreign`: it was another library's before."""
+        if storage._cdata not in self._held and foreign:
+            found = None
+        array = weakref.ref(found) if isinstance(found, numpy.ndarray) else lambda: True
         self._held.setdefault(storage._cdata, []).append((weakly(storage), array))
 
     def reach(self, tensor: torch.Tensor) -> bool:
         """Whether somebody else can reach the memory of a tensor."""
         storage = tensor.untyped_storage()
-        if storage.device.type == "cpu" and (storage.is_shared() or not storage.resizable()):
+        given = [(weak, array) for weak, array in self._held.get(storage._cdata, ()) if not weak.expired()]
+        if storage.device.type == "cpu" and (storage.is_shared() or (not given and not storage.resizable())):
             return True
-        alive = [(weak, array) for weak, array in self._held.get(storage._cdata, ()) if not weak.expired() and array()]
-        self._held[storage._cdata] = alive
+        alive = [(weak, array) for weak, array in given if array() is not None]
+        self._held[storage._cdata] = alive or given[:1]
         return bool(alive)
 
 
@@ -59,7 +66,13 @@ class Unchanged:
         whole = self.escapes.reach(tensor)
         self._seen[name] = (tensor.detach(), value, whole, checksum(tensor) if whole else fingerprint(tensor))
 
-    def changed(self, kind: str, read: Callable[[torch.Tensor], Value]) -> Iterator[str]:
+    def left(self, storage: torch.UntypedStorage) -> None:
+        """The memory of a storage is given away now: what it holds is kept whole from here on."""
+        for name, (tensor, value, whole, before) in list(self._seen.items()):
+            if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
+                self._seen[name] = (tensor, value, True, checksum(tensor))
+
+    def changed(self, kind: str, read: Callable[[torch.Tensor], Value | None]) -> Iterator[str]:
         """The kept tensors of a kind that no operator wrote, and that hold something else; each is forgotten."""
         for name in [name for name in self._seen if name.startswith(kind)]:
             tensor, value, whole, before = self._seen.pop(name)
@@ -89,18 +102,33 @@ def fingerprint(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 @contextmanager
-def ways_out(left: Callable[[torch.Tensor, Any], None]) -> Iterator[None]:
-    """`left` is called with each tensor whose memory is given away, and with what was given."""
+def ways_out(
+    left: Callable[[torch.Tensor, Any, bool], None], written: Callable[[torch.UntypedStorage], None]
+) -> Iterator[None]:
+    """`left` is called with each tensor whose memory is given away, and with what was given.
+
+    `written` is called with each storage that Python is about to write, or to give away, by itself.
+    """
 
     def leaving(original: Any) -> Any:
         def call(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            own = self.layout is torch.strided and not self.is_meta and self.untyped_storage().resizable()
             found = original(self, *args, **kwargs)
-            left(self, found)
+            left(self, found, not own)
             return found
 
         return call
 
+    def writing(original: Any) -> Any:
+        def call(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
+            written(self)
+            return original(self, *args, **kwargs)
+
+        return call
+
     with ExitStack() as stack:
+        for name in OF_STORAGES:
+            stack.enter_context(replaced(torch.UntypedStorage, name, writing(getattr(torch.UntypedStorage, name))))
         for name in WAYS_OUT:
             stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
         yield

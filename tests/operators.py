@@ -1,4 +1,4 @@
-"""Write docs/operators.md: the operator table as users read it. `python -m gradproof.shadow.tablegen [FILE]`.
+"""Write docs/operators.md: the operator table as users read it. `python -m tests.operators [FILE]`.
 
 An overload counts when an example of its row runs it against the real kernel in the tests. Needs torch.
 """
@@ -15,7 +15,7 @@ from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, OperatorRow, T
 
 HEAD = """# Operators that shadow execution knows
 
-Written by `python -m gradproof.shadow.tablegen`. On its examples, `tests/unit/shadow/test_shadow_rows.py` compares
+Written by `python -m tests.operators`. On its examples, `tests/unit/shadow/test_shadow_rows.py` compares
 every row with the real kernel in the domains `value`, `real` and, where a bound is claimed, `rounding`; `field` and
 `weight` are compared with the real terms modulo their primes where these are rational, and elsewhere run twice. Forms
 in place (`add_`) and with `out=` follow from the row and are not counted. An operator that is not here is decomposed as
