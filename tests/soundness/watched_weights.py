@@ -262,4 +262,15 @@ WEIGHTS_RIGHT: dict[str, tuple[str, bool]] = {
         "    nn.utils.clip_grad_value_(model.parameters(), 0.1)\n    opt.step(); opt.zero_grad()\n",
         False,
     ),
+    "a loader's batch that is cut": (
+        LOADER + "for x, y in DataLoader(data, batch_size=8):\n"
+        "    for a, b in zip(x.chunk(4), y.chunk(4)): (mse_loss(model(a), b) / N).backward()\n" + TAIL,
+        True,
+    ),
+    "sums by the count of the whole window": (
+        TOKENS + FETCHED + "    count = sum((b[:, 1:] != -100).sum() for a, b in window)\n"
+        "    for a, b in window: (ce(model(a).flatten(0, 1), b.flatten(), reduction='sum') / count).backward()\n"
+        + TAIL,
+        True,
+    ),
 }

@@ -15,7 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.tape import Location
-from gradproof.shadow.whole.recorded import MICRO, Recorded, Step
+from gradproof.shadow.whole.recorded import MICRO, Pass, Recorded, Step
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -29,6 +29,7 @@ from gradproof.shadow.whole.weights import NORMS, Coupled, Window, alike, close
 DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
 SUM = "each is that of a sum"
+DIVIDED = "each is that of a sum, divided by a count of the whole window"
 CLAMPS = ("clamp", "clamp_min", "clamp_max", "hardtanh", "minimum", "maximum")
 HELP = "check a function of a Run with gradproof check, which compares it with the full batch"
 
@@ -69,11 +70,15 @@ class OneRun:
             return False
         seen: set[int] = set()
         for run in (run for window in self.windows for run in window.runs):
-            own = {n // MICRO for n in self.terms.samples(t for gain in run.gains.values() for t in gain)}
+            own = self._micro_batches(run)
             if len(own) != 1 or own & seen:
                 return False
             seen |= own
         return True
+
+    def _micro_batches(self, run: Pass) -> set[int]:
+        bare = [self.terms.bare(term)[0] for gain in run.gains.values() for term in gain]
+        return {sample // MICRO for sample in self.terms.samples(bare)}
 
     # GA-INV-001
 
@@ -82,7 +87,7 @@ class OneRun:
         name, how = "GA-INV-001", "what the script prints was not followed"
         factors = [window.factor() for window in self.windows]
         scaled = any(f is None or f[0] not in self.engine.shares for f in factors)
-        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM} and not scaled:
+        if equal.outcome is Outcome.HOLDS and self.totals <= {MEAN, SUM, DIVIDED} and not scaled:
             words = "the losses that backward was given in a window are its loss in parts"
             return self._result(name, Outcome.HOLDS, f"{words}; {how}")
         reason = f"no reported loss was seen: {how}"
@@ -282,8 +287,9 @@ class OneRun:
             self.totals.add(MEAN)
             scales.append(UNIT)
             return None
-        if window.summed(self.engine):
-            self.totals.add(SUM)
+        divided = window.summed(self.engine)
+        if divided is not None:
+            self.totals.add(SUM if not divided else DIVIDED)
             return None
         if not known:
             self.totals.add(f"up to the common factor {self.formula(next(iter(masses.values())))}")
@@ -380,10 +386,10 @@ class OneRun:
         return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
 
     def _reused(self) -> bool:
-        """Whether a sample is in two backward passes."""
+        """Whether samples of one micro-batch are in two backward passes."""
         seen: set[int] = set()
         for run in self.engine.runs:
-            own = self.terms.samples(term for gain in run.gains.values() for term in gain)
+            own = self._micro_batches(run)
             if seen & own:
                 return True
             seen |= own
@@ -441,6 +447,8 @@ class OneRun:
 
     def _known(self, window: Window) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
+        if window.summed(self.engine) is not None:
+            return True
         masses = window.masses(self.engine, window.factor()) or {}
         return any(self._share(number, window) for number in map(self.number, masses.values()) if number is not None)
 

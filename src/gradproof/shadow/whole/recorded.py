@@ -104,7 +104,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.depth = 0
         self.fetch, self.begun, self.ran = 0, False, False
         self.rows: dict[int, int | None] = {}
-        self.fetched: dict[int, tuple[Any, int]] = {}
+        self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
         self.turns: Counter[tuple[int, str]] = Counter()
         self.marked: set[int] = set()
         self.by_pass = self.again = False
@@ -234,10 +234,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""
-        numbers = [n for n in map(self._fetch_of, tensors) if n is not None]
-        for made in out if numbers else ():
-            storage = made.untyped_storage()
-            self.fetched[storage._cdata] = (weakly(storage), numbers[-1])
+        sources = [t for t in tensors if self._fetch_of(t) is not None]
+        for made in out if sources else ():
+            storage, (_, number, row) = made.untyped_storage(), self.fetched[sources[-1].untyped_storage()._cdata]
+            self.fetched.setdefault(storage._cdata, (weakly(storage), number, row))
 
     def _fetch_of(self, tensor: torch.Tensor) -> int | None:
         found = self.fetched.get(tensor.untyped_storage()._cdata)
@@ -381,13 +381,19 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         labels = len(shape) == 1 and not tensor.is_floating_point()
         if axis is None and rows and labels and shape[0] % rows == 0:
             axis = 0
+        whole = given is not None and axis is not None
+        row = None if given is None else self.fetched[tensor.untyped_storage()._cdata][2]
+        if shape and shape[0] != rows and shape[1:] == row:
+            axis, whole = 0, False  # a part of a batch, as where a script cuts it into micro-batches
         if axis is None and rows is not None:
             return shared(self.terms.of(self.terms.make("constant", (digest(tensor),), (), shape)))
         gradients, slot = torch.is_grad_enabled(), self._site()
-        count = blocks(rows) if axis is not None and rows is not None else 1
+        count = blocks(min(rows, shape[axis])) if axis is not None and rows is not None else 1
         size = shape if axis is None else (*shape[:axis], shape[axis] // count, *shape[axis + 1 :])
         first = self.turns[number, slot]
-        self.turns[number, slot] += count
+        self.turns[number, slot] += 1 if whole else count
+        if whole:
+            slot, first = f"{slot} {first}", 0
         self.by_pass |= number not in self.marked
         parts = []
         for i in range(first, first + count):
@@ -444,7 +450,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
             storage = tensor.untyped_storage()
-            self.fetched[storage._cdata] = (weakly(storage), number)
+            self.fetched[storage._cdata] = (weakly(storage), number, tuple(tensor.shape[1:]))
 
     def buffered(self, module: nn.Module, name: str, buffer: torch.Tensor | None) -> None:
         """A module was given a buffer."""

@@ -18,7 +18,6 @@ from gradproof.shadow.whole.recorded import Pass, Recorded, Step
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
-    UNIT,
     ZERO,
     Combination,
     Powers,
@@ -190,13 +189,24 @@ class Window:
 
     # The scale of the losses
 
-    def summed(self, engine: Recorded) -> bool:
-        """Whether every loss is a sum, each element of which has the weight one."""
-        factor = self.factor()
-        if factor != (UNIT, {}):
-            return False
-        roots = [(term, by) for run in self.runs for root in run.roots for term, by in root.items()]
-        return all(by == 1 and engine.laws.reduced.get(term, (ZERO, "mean"))[1] == "sum" for term, by in roots)
+    def summed(self, engine: Recorded) -> Powers | None:
+        """By what every loss is divided, if each is a sum, and each element of the window has this one weight.
+
+        What divides is made of all samples of the window alike, as a count of their tokens is: however the window is
+        cut into micro-batches, it is the same. None where the losses are no such sums.
+        """
+        factor, common = self.factor(), None
+        for term, by in (pair for run in self.runs for root in run.roots for pair in root.items()):
+            bare, powers = self.terms.bare(term)
+            if factor is None or by * factor[0] != 1 or engine.laws.reduced.get(bare, (ZERO, "mean"))[1] != "sum":
+                return None
+            weight = multiplied(powers, factor[1])
+            if common is not None and weight != common:
+                return None
+            common = weight
+        if common is None or self.kept(common) or any(self.terms.owners[scalar] == NOBODY for scalar in common):
+            return None
+        return common
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
         """For each loss term of the window its weight in all: one for a mean. None where that is not shown."""
