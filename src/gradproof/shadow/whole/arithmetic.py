@@ -6,13 +6,15 @@ not know gives None, and the operator is judged by its law, or as opaque.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.laws import (
     LETTERS,
@@ -25,15 +27,15 @@ from gradproof.shadow.whole.laws import (
     reduced_axes,
     summed,
 )
-from gradproof.shadow.whole.terms import ZERO, Combination, Shape, exact, multiplied, plus
-from gradproof.shadow.whole.values import NOUGHT, Value, shared
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
+from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 Rule = Callable[[Interpreter, Call], "list[Value] | None"]
 RULES: dict[str, Rule] = {}
 """Operator (without the namespace and the underscore of a form in place) to rule."""
 
 FIRST = Law(pointwise, linear=(0,), uniform=True)
-BOTH = Law(pointwise, linear=(0, 1), uniform=True)
+BOTH = Law(pointwise, linear=(0, 1), uniform=True, commutes=True)
 SUM = Law(summed, linear=(0,))
 
 
@@ -68,7 +70,7 @@ def only(call: Call, at: int, name: str = "") -> Call:
 @rule("add", "sub", "rsub")
 def add(x: Interpreter, call: Call) -> list[Value] | None:
     """A combination of two tensors, or of a tensor and a number."""
-    alpha = exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
+    alpha = x.exact(call.kwargs.get("alpha", 1 if len(call.args) < 3 else call.args[2]))
     if not call.numeric() or alpha is None or len(call.args) < 2:
         return None
     operands: list[tuple[Value, Shape]] = []
@@ -78,7 +80,7 @@ def add(x: Interpreter, call: Call) -> list[Value] | None:
             operands.append((call.values[at], call.shapes[at]))
             at += 1
         else:
-            plain = exact(arg)
+            plain = x.exact(arg)
             if plain is None:
                 return None
             operands.append((x.ones(plain), ()))
@@ -109,7 +111,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
         return None
     divides = call.name != "mul"
     out = call.out_shape()
-    plain = [exact(arg) for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
+    plain = [x.exact(arg) for arg in call.args[:2] if not isinstance(arg, torch.Tensor)]
     if plain:
         by = plain[0]
         if by is None or not isinstance(call.args[0], torch.Tensor) or (divides and not by):
@@ -126,7 +128,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
         return [x.rescaled(other, 1 / by, multiplied({}, powers, -1)) if divides else x.rescaled(other, by, powers)]
     if divides:
         return x.apply(FIRST, replace(call, attributes=()))
-    return x.apply(BOTH, _ordered(x, replace(call, attributes=())))
+    return x.apply(BOTH, replace(call, attributes=()))
 
 
 def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
@@ -139,17 +141,6 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
         return 1 if 1 in fitting else None
     plain = [i for i in fitting if x.terms.plain(call.values[i].parts[0])]
     return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
-
-
-def _ordered(x: Interpreter, call: Call) -> Call:
-    """The factors of a product in one order, whichever way round they were written: the wider first."""
-    keys = [
-        (-len(s), min((min(p, default=0) for p in v.parts), default=0))
-        for v, s in zip(call.values, call.shapes, strict=True)
-    ]
-    if keys[0] <= keys[1]:
-        return call
-    return replace(call, tensors=call.tensors[::-1], values=call.values[::-1], shapes=call.shapes[::-1])
 
 
 @rule("reciprocal")
@@ -186,7 +177,7 @@ def where(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("masked_fill")
 def masked_fill(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros where a mask says so: linear in the rest."""
-    value = exact(call.args[2]) if len(call.tensors) == 2 else number(x, call.values[2])
+    value = x.exact(call.args[2]) if len(call.tensors) == 2 else number(x, call.values[2])
     if value != 0 or not call.numeric():
         return None
     part = replace(
@@ -199,7 +190,7 @@ def masked_fill(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("addmm", "baddbmm", "addmv")
 def addmm(x: Interpreter, call: Call) -> list[Value] | None:
     """beta * bias + alpha * a product."""
-    beta, alpha = exact(call.kwargs.get("beta", 1)), exact(call.kwargs.get("alpha", 1))
+    beta, alpha = x.exact(call.kwargs.get("beta", 1)), x.exact(call.kwargs.get("alpha", 1))
     if beta is None or alpha is None:
         return None
     letters = {"addmm": ("ik", "kj", "->ij"), "baddbmm": ("bik", "bkj", "->bij"), "addmv": ("ik", "k", "->i")}[
@@ -231,11 +222,85 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     if held is not None:
         return [x.ones(held * count * by)]
     kept = len(call.out_shape()) == len(call.shapes[0])
+    found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
+    found = found or pieces(x, call, dims, by)
+    if found is not None:
+        return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
     made = x.apply(SUM, inner)[0].scaled(by)
     x.reduces(made, [x.ones(Fraction(count, len(call.values[0].parts))).parts[0]], call.name)
     call.coupled.extend(inner.coupled)
     return [made]
+
+
+def counted(x: Interpreter, call: Call) -> Value | None:
+    """A sum of truth values that say which labels are not the ignored one: it is the count of these labels."""
+    value, terms = call.values[0], x.terms
+    if call.tensors[0].dtype is not torch.bool:
+        return None
+    if x.integers:
+        with _disable_current_modes():
+            return x.ones(Fraction(int(call.tensors[0].sum())))
+    total: Combination = ZERO
+    for part in value.parts:
+        ((term, by),) = part.items() if len(part) == 1 else ((x.terms.one, Fraction(0)),)
+        form = terms.attributes[term]
+        if by != 1 or terms.operators[term] != "ne" or len(terms.kids[term]) != 1 or not isinstance(form[1][1], int):
+            return None
+        labels = terms.kids[term][0]
+        total = plus(total, x.count(labels, terms.shapes[labels] or (), form[1][1]))
+    return shared(total)
+
+
+FEW = 256
+"""Numbers side by side, such as the losses of some windows, that are followed one by one."""
+
+
+def pieces(x: Interpreter, call: Call, dims: Sequence[int], by: Fraction) -> Value | None:
+    """A sum of numbers that stand side by side is the sum of them."""
+    shape, out = call.shapes[0], call.out_shape()
+    each = singles(x, call.values[0], shape) if prod(shape) <= FEW else None
+    if each is None:
+        return None
+    places = np.moveaxis(np.arange(prod(shape)).reshape(shape), list(dims), range(-len(dims), 0))
+    totals: list[Combination] = []
+    for row in places.reshape(max(prod(out), 1), -1).tolist():
+        total: Combination = ZERO
+        for at in row:
+            total = plus(total, each[at], by)
+        totals.append(total)
+    if prod(out) == 1:
+        return shared({x.reshaped(x.broadcast(t, (1,)), out): factor for t, factor in totals[0].items()})
+    rows = [{x.reshaped(x.broadcast(t, (1,)), (1,)): factor for t, factor in total.items()} for total in totals]
+    flat = shared(x.laid(rows, [(1,)] * len(rows), 0, (len(rows),)))
+    return x.reshape(flat, (len(rows),), out)
+
+
+def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | None:
+    """The elements of a tensor that was put together of single numbers, in order; None for any other."""
+    terms = x.terms
+    if not value.shared and len(value.parts) == prod(shape):
+        return [single(x, part) for part in value.parts]
+    if not value.shared or len(value.parts[0]) != 1:
+        return None
+    ((term, by),) = value.parts[0].items()
+    bare, powers = terms.bare(term)
+    while terms.operators[bare] == "reshape":
+        bare = terms.kids[bare][0]
+    kids = terms.kids[bare]
+    if terms.operators[bare] != "cat" or len(kids) != prod(shape) or any(prod(terms.shapes[k] or ()) != 1 for k in kids):
+        return None
+    return [times(terms.rescaled(single(x, terms.of(kid)), powers), by) for kid in kids]
+
+
+def single(x: Interpreter, part: Combination) -> Combination:
+    """A combination of one element without a shape, its named sums taken apart."""
+    found: Combination = ZERO
+    for term, by in part.items():
+        bare, powers = x.terms.bare(term)
+        inner = x.terms.rescaled(x.terms.parts_of(bare), powers)
+        found = plus(found, {x.reshaped(one, ()): factor for one, factor in inner.items()}, by)
+    return found
 
 
 # -- Copies, casts and fills.
@@ -282,7 +347,7 @@ def fill(x: Interpreter, call: Call) -> list[Value] | None:
         found = call.args[FILLED[call.name]] if len(call.args) > FILLED[call.name] else call.kwargs.get("fill_value")
     if isinstance(found, torch.Tensor):
         return [x.expand(call.values[-1], call.shapes[-1], call.out_shape())]
-    plain = Fraction(int(found)) if isinstance(found, bool) else exact(found)
+    plain = Fraction(int(found)) if isinstance(found, bool) else x.exact(found)
     if plain is None:
         return [shared(x.terms.of(x.terms.make("number", (str(found),), (), None)))]
     return [x.ones(plain)]
@@ -291,7 +356,7 @@ def fill(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("arange")
 def arange(x: Interpreter, call: Call) -> list[Value] | None:
     """Consecutive numbers, which a slice keeps."""
-    numbers = [exact(arg) for arg in call.args]
+    numbers = [x.exact(arg) for arg in call.args]
     made = call.out_shape()
     if not numbers or any(n is None for n in numbers):
         return None
@@ -413,6 +478,54 @@ def cat(x: Interpreter, call: Call) -> list[Value] | None:
     return [x.join(values, shapes, axis, out)]
 
 
+# -- Lookups.
+
+
+def kept_apart(call: Call) -> tuple[int, int] | None:
+    """The first axis that is looked up, and how many axes the indices bring, where one list of indices is given."""
+    places = [at for at, index in enumerate(call.args[1]) if index is not None]
+    return (places[0], len(call.shapes[1])) if len(places) == 1 and len(call.tensors) == 2 else None
+
+
+@rule("index")
+def index(x: Interpreter, call: Call) -> list[Value] | None:
+    """Rows that a list of indices names: samples lie along another axis, or the list has an index for each sample.
+
+    Where the list itself names samples its numbers are read, which is a condition on the path.
+    """
+    laid = kept_apart(call)
+    if laid is None or call.tensors[1].dtype in (torch.bool, torch.uint8):
+        return None
+    (value, chosen), (shape, own), (axis, width) = call.values, call.shapes, laid
+    if value.axis == axis and value.rows == 1 and width == 1 and x.looked is not None and chosen.shared:
+        numbers = x.looked(call.tensors[1])
+        return [Value(tuple(value.parts[number] for number in numbers), axis, 1)] if numbers else None
+    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+    names = LETTERS[len(shape) : len(shape) + width]
+    out = letters[:axis] + names + letters[axis + 1 :]
+    return x.apply(Law(lambda _: ([letters, names], [out]), linear=(0,)), replace(call, attributes=(axis,)))
+
+
+@rule("index_put", "_index_put_impl", "_unsafe_index_put")
+def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of a lookup: rows are added into zeros."""
+    added = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
+    places = [at for at, one in enumerate(call.args[1]) if one is not None]
+    if not added or len(places) != 1 or len(call.tensors) != 3 or number(x, call.values[0]) != 0:
+        return None
+    axis, shape, width = places[0], call.shapes[0], len(call.shapes[1])
+    if call.tensors[1].dtype in (torch.bool, torch.uint8) or len(call.shapes[2]) != len(shape) - 1 + width:
+        return None
+    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+    names = LETTERS[len(shape) : len(shape) + width]
+    above = letters[:axis] + names + letters[axis + 1 :]
+    part = replace(
+        call, attributes=(axis, shape[axis]), tensors=call.tensors[:0:-1], values=call.values[:0:-1],
+        shapes=call.shapes[:0:-1],
+    )  # fmt: skip
+    return x.apply(Law(lambda _: ([above, names], [letters]), linear=(0,)), part)
+
+
 # -- Losses.
 
 
@@ -459,25 +572,40 @@ def loss_backward(x: Interpreter, call: Call) -> list[Value] | None:
 
 def labels(scores: Shape) -> tuple[str, str]:
     """Letters of the scores and of the labels of a negative log-likelihood."""
-    return ("aC", "a") if len(scores) == 2 else ("C", "")
+    return {1: ("C", ""), 2: ("aC", "a"), 4: ("aCde", "ade")}[len(scores)]
 
 
-@rule("nll_loss_forward")
+def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
+    """For each part of the labels what a weighted loss divides by: the weights of its classes."""
+    labels_, weights = call.values[1], call.values[2]
+    small = part_shape(labels_, call.shapes[1])
+    by = x.terms.named(x.fitted(x.whole(weights, call.shapes[2]), call.shapes[2]), call.shapes[2])
+    return [
+        x.terms.of(x.terms.make("weighed", (ignored, small), (x.terms.named(part, small), by), ()))
+        for part in labels_.parts
+    ]
+
+
+@rule("nll_loss_forward", "nll_loss2d_forward")
 def nll(x: Interpreter, call: Call) -> list[Value] | None:
-    """The loss and the weight by which it was divided, where every label is known to count."""
+    """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
     reduction, ignored = call.args[3], call.args[4]
-    counts = x.counting(call.values[1], call.shapes[1], ignored) if len(call.tensors) == 2 else []
+    weighed = len(call.tensors) == 3
+    counts = weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
     rows: Combination = ZERO
     for each in counts:
         rows = plus(rows, each)
-    if not rows or len(call.shapes[0]) > 2:
+    if not rows or len(call.shapes[0]) not in (1, 2, 4):
         return None
     scores, own = labels(call.shapes[0])
+    ins = [scores, own, "C"][: len(call.tensors)]
     if reduction == 0:
-        made = x.apply(Law(lambda _: ([scores, own], [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
+        made = x.apply(Law(lambda _: (ins, [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
         return [made[0], shared(rows)]
     one = replace(call, out=call.out[:1], attributes=(2, ignored))
-    made = x.apply(Law(lambda _: ([scores, own], [""]), linear=(0,)), one)
+    made = x.apply(Law(lambda _: (ins, [""]), linear=(0,)), one)
+    if weighed:
+        return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
     x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
     x.counted(counts, call.values[1], call.tensors[1], ignored)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
@@ -489,20 +617,22 @@ def divided(x: Interpreter, value: Value, count: Combination) -> Value:
     return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
 
 
-@rule("nll_loss_backward")
+@rule("nll_loss_backward", "nll_loss2d_backward")
 def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
     """Its gradient, linear in what comes from above; the scores give a shape alone."""
     reduction, ignored = call.args[4], call.args[5]
     counted = call.values[-1].parts[0] if call.values[-1].shared else ZERO
-    if len(call.tensors) != 4 or len(call.shapes[1]) > 2 or (reduction == 1 and not counted):
+    if len(call.tensors) not in (4, 5) or len(call.shapes[1]) not in (1, 2, 4) or (reduction == 1 and not counted):
         return None
     scores, own = labels(call.shapes[1])
     above = own if reduction == 0 else ""
+    at = [0, 2, 3][: len(call.tensors) - 2]
+    classes = call.shapes[1][scores.index("C")]
     part = replace(
-        call, attributes=(reduction == 0, ignored, call.shapes[1][-1]), tensors=[call.tensors[0], call.tensors[2]],
-        values=[call.values[0], call.values[2]], shapes=[call.shapes[0], call.shapes[2]],
+        call, attributes=(reduction == 0, ignored, classes), tensors=[call.tensors[i] for i in at],
+        values=[call.values[i] for i in at], shapes=[call.shapes[i] for i in at],
     )  # fmt: skip
-    made = x.apply(Law(lambda _: ([above, own], [scores]), linear=(0,)), part)
+    made = x.apply(Law(lambda _: ([above, own, "C"][: len(at)], [scores]), linear=(0,)), part)
     return [divided(x, made[0], counted) if reduction == 1 else made[0]]
 
 

@@ -10,9 +10,10 @@ import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -22,7 +23,8 @@ from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, Combination, Shape, Terms, exact, frozen
+from gradproof.shadow.whole.patches import parameters
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Shape, Terms, frozen
 from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -32,6 +34,16 @@ GENERATORS = frozenset({
     "exponential", "random", "cauchy", "log_normal", "geometric",
 })  # fmt: skip
 """Random operators whose result depends on no tensor, but for its shape."""
+MOVED = frozenset({
+    "view", "reshape", "_unsafe_view", "_reshape_alias", "slice", "select", "narrow", "stack", "cat", "index",
+    "index_select", "unbind", "split", "split_with_sizes", "chunk", "clone", "_to_copy", "to", "copy_", "lift_fresh",
+    "alias", "detach", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "flip", "roll", "constant_pad_nd",
+    "gather", "contiguous", "_pin_memory", "new_full", "new_zeros", "new_empty", "zeros_like", "ones_like", "full_like",
+    "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
+})  # fmt: skip
+"""Operators that only move data. In a real run data that no other operator met are not followed yet."""
+UPDATE = "aten._amp_update_scale_"
+UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
 
 
@@ -52,8 +64,8 @@ class Update:
     """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
 
     `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
-    passes since the step before. `order`: the optimizer's parameters. `begun_with`: a parameter that had a gradient
-    when the first of them began.
+    passes since the step before of this optimizer, which has the number `optimizer`. `order`: its parameters.
+    `begun_with`: the gradients that were there when the first of them began.
     """
 
     place: Location
@@ -61,8 +73,9 @@ class Update:
     after: dict[str, int] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
     passes: int = 0
-    begun_with: str = ""
+    begun_with: Mapping[str, Combination] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    optimizer: int = 0
 
 
 @dataclass(slots=True)
@@ -79,7 +92,12 @@ class Kept:
 
 @dataclass(slots=True)
 class Flow:
-    """What one run showed."""
+    """What one run showed.
+
+    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole numbers of
+    a tensor became plain numbers of Python. `lines`: those of the backward passes. `scaled`: the scalars by which the
+    function itself scaled gradients. `unscaled`: by what a loss scaler multiplied the gradients of a window.
+    """
 
     updates: list[Update] = field(default_factory=list)
     reads: list[tuple[Location, str]] = field(default_factory=list)
@@ -90,7 +108,11 @@ class Flow:
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)
     operators: int = 0
-    optimizers: int = 1
+    counted: bool = False
+    lines: list[Location] = field(default_factory=list)
+    scaled: dict[int, Location] = field(default_factory=dict)
+    unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
+    roots: list[tuple[int, Combination]] = field(default_factory=list)
     kept: dict[str, tuple[Location, int]] = field(default_factory=dict)
     parameters: int = 0
 
@@ -114,7 +136,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
         self.stepping = False
-        self.passes, self.begun_with = 0, ""
+        self.passes = 0
+        self.begun_with: Mapping[str, Combination] = {}
+        self.all_passes, self.scales = 0, 0
+        self.shares = {UNIT}
+        self.optimizers: dict[int, tuple[int, Any]] = {}
+        self.last: dict[int, int] = {}
+        self.buffers: dict[int, str] = {}
         self.updated: dict[tuple[int, Geometry], Kept] = {}
         self.written: list[Kept] = []
 
@@ -149,6 +177,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
         base = spec.base.split(".", 1)[1]
+        if spec.base == UNSCALE:
+            self._unscaled(args, values)
+            return
+        if spec.base == UPDATE:
+            self._rescaled(args)
+            return
         if not base.startswith("_foreach_"):
             results = list(out) if isinstance(out, list | tuple) else [out]
             if any(isinstance(r, torch.Tensor) for r in results) or spec.written:
@@ -159,9 +193,37 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
             self._settle(func, spec, base.removeprefix("_foreach_"), own, kwargs, values, [result])
 
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The engine's own use of tensors."""
+        with torch.no_grad():
+            yield
+
     @abstractmethod
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """Python reads a number of a tensor."""
+
+    def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
+        """A loss scaler divides gradients by its scale."""
+        grads, found, inverse = args
+        self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
+        self.flow.unscaled[len(self.flow.updates)] = self.laws.scalar(self.combination(inverse))
+        for grad in grads:
+            call = Call(
+                "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
+                [tuple(grad.shape), tuple(inverse.shape)], [grad],
+            )  # fmt: skip
+            made = RULES["mul"](self.laws, call)
+            assert made is not None
+            self.put(grad, made[0])
+        self.memory.write(found, shared(self.terms.of(self._fresh("found_inf", tuple(found.shape)))))
+
+    def _rescaled(self, args: Any) -> None:
+        """A loss scaler changes its scale: the n-th scale is one number in both runs."""
+        self.scales += 1
+        for at, tensor in enumerate(args[:2]):
+            leaf = self.terms.make("constant", ("loss scale", at, self.scales), (), tuple(tensor.shape))
+            self.memory.write(tensor, shared(self.terms.of(leaf)))
 
     @abstractmethod
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any]) -> Value:
@@ -233,7 +295,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _shared_draw(self, call: Call, shape: Shape) -> Value:
         """Random numbers of no sample: the n-th such draw of an operator is one leaf in both runs."""
-        kind = f"random {call.name}"
+        return self._shared(f"random {call.name}", shape)
+
+    def _shared(self, kind: str, shape: Shape) -> Value:
         self.made[kind, 0] += 1
         return shared(self.terms.of(self.terms.make("draw", (kind, self.made[kind, 0], (None, None)), (), shape)))
 
@@ -270,30 +334,51 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
-        own, found = list(parameters(optimizer)), dict[str, Gradient]()
+        own = list(parameters(optimizer))
+        found, number = self.gradients(own), self.number_of(optimizer)
+        passes = self.all_passes - self.last.get(number, 0)
+        update = Update(user_place(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
+        update.order = tuple(self.name(parameter) for parameter in own)
+        self.flow.updates.append(update)
+        self.last[number] = self.all_passes
+        self.stepping, self.passes, self.begun_with = True, 0, {}
+
+    def gradients(self, own: Iterable[torch.Tensor]) -> dict[str, Gradient]:
+        """The gradients of parameters that have one."""
+        found: dict[str, Gradient] = {}
         for parameter in own:
             if parameter.grad is not None:
                 value = self.combination(parameter.grad)
                 self.memory.alias(parameter.grad, shared(value))
                 found[self.name(parameter)] = Gradient(self.name(parameter), value)
-        update = Update(user_place(), found, passes=self.passes, begun_with=self.begun_with)
-        update.order = tuple(self.name(parameter) for parameter in own)
-        self.flow.updates.append(update)
-        self.stepping, self.passes, self.begun_with = True, 0, ""
+        return found
+
+    def optimizers_of(self, update: Update) -> list[torch.Tensor]:
+        """The parameters of the optimizer that made a step."""
+        return next(list(parameters(one)) for number, one in self.optimizers.values() if number == update.optimizer)
+
+    def number_of(self, optimizer: Any) -> int:
+        """Optimizers are numbered as they step first."""
+        return self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: what it wrote are leaves, which stand for their definitions."""
         update, self.stepping = self.flow.updates[-1], False
-        update.after = {self.name(p): self.renewed(p) for p in parameters(optimizer)}
-        update.leaves = {
-            leaf
-            for leaf in self.terms.reached(update.after.values())
-            if self.terms.operators[leaf] in ("parameter", "state")
-        } - {term for p in parameters(optimizer) for term in self.value(p).parts[0]}
+        update.begun_with, self.passes, self.begun_with = {**self.begun_with, **update.begun_with}, 0, {}
+        self.applied(update, list(parameters(optimizer)))
         for held in list(optimizer.state.values()):
             for one in held.values() if isinstance(held, dict) else ():
                 if isinstance(one, torch.Tensor):
                     self.renewed(one)
+
+    def applied(self, update: Update, own: list[torch.Tensor]) -> None:
+        """Parameters that were written are new leaves."""
+        update.after = {self.name(p): self.renewed(p) for p in own}
+        update.leaves = {
+            leaf
+            for leaf in self.terms.reached(update.after.values())
+            if self.terms.operators[leaf] in ("parameter", "state")
+        } - {term for p in own for term in self.value(p).parts[0]}
 
     def renewed(self, tensor: torch.Tensor) -> int:
         """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
@@ -306,20 +391,28 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def begin(self, roots: Any, *_: Any) -> None:
         """A backward pass begins."""
-        if not self.passes:
-            self.begun_with = next((self.names[id(p)] for p in self.kept if self._has_gradient(p)), "")
-        self.passes += 1
+        if not self.passes and not (self.stepping and self.flow.updates[-1].passes):
+            held = {self.name(p): self.combination(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
+            self.begun_with = {name: value for name, value in held.items() if value}
+        self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
+        self.flow.lines.append(self.place())
+        own = [self.combination(t) for t in tensors_in(roots) if t.numel() == 1 and not inside(t)]
+        self.flow.roots += [(len(self.flow.updates), root) for root in own]
 
     def ended(self, found: Any) -> None:
-        """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated."""
+        """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated.
+
+        A pass inside of an optimizer's step is a closure's: the step applies what it leaves.
+        """
+        if self.stepping:
+            update = self.flow.updates[-1]
+            own = self.optimizers_of(update)
+            update.passes += self.all_passes - self.last[update.optimizer]
+            self.last[update.optimizer] = self.all_passes
+            update.gradients = self.gradients(own)
 
     def broke(self) -> None:
         """A backward pass ended with an exception."""
-
-    def _has_gradient(self, parameter: torch.Tensor) -> bool:
-        if parameter.grad is None:
-            return False
-        return any(self.value(parameter.grad).parts)
 
     def _couples(self, call: Call) -> None:
         place = self.place()
@@ -342,6 +435,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         return self.terms.opened(self.laws.fitted(self.laws.whole(self.value(tensor), shape), shape))
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
+        if initialising():
+            return self._shared("initial", tuple(tensor.shape))
         if self.memory.of(tensor).regions:
             self.lose("a tensor that is no block of its storage was read after a write through another tensor")
         value = shared(self.terms.of(self._fresh("unknown", tuple(tensor.shape))))
@@ -422,7 +517,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             owners = [{self.terms.owners[term] for term in part} for part in like.parts]
             if not like.shared and all(len(o) == 1 and min(o) >= 0 for o in owners):
                 found.append(self._masks(call, like, [o.pop() for o in owners], shape))
-            elif written or initialising() or made is None:
+            elif written or initialising() or made is None or (like.shared and call.name.endswith("_like")):
                 found.append(self._shared_draw(call, shape))
             else:
                 found.append(self.source(made, bounds(call)))
@@ -440,7 +535,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _dropped(self, call: Call) -> list[Value]:
         """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
-        keep = exact(call.args[1])
+        keep = self.laws.exact(call.args[1])
         bits = replace(call, out=call.out[1:], name="bernoulli")
         (mask,) = self._drawn_like(bits)
         if keep is None or keep == 1:
@@ -465,6 +560,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         entry = (self.place(), what)
         if entry not in self.flow.lost:
             self.flow.lost.append(entry)
+
+
+def inside(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of torch.func, which has no storage of its own."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
 def digest(tensor: torch.Tensor) -> str:
@@ -504,86 +604,3 @@ def bounds(call: Call) -> tuple[Any, Any]:
         return (None, None)
     plain = [arg for arg in call.args if isinstance(arg, int) and not isinstance(arg, bool)]
     return (0, plain[0]) if len(plain) == 1 else (plain[0], plain[1]) if len(plain) == 2 else (None, None)
-
-
-@contextmanager
-def watched(engine: Engine) -> Iterator[None]:
-    """Optimizer steps, modules and backward calls are seen while this runs."""
-    from torch.nn.modules import module
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
-
-    known: dict[int, Any] = {}
-
-    def before(optimizer: Any, *_: Any) -> None:
-        known[id(optimizer)] = optimizer
-        engine.flow.optimizers = len(known)
-        engine.before_step(optimizer)
-
-    def after(optimizer: Any, *_: Any) -> None:
-        engine.after_step(optimizer)
-
-    with ExitStack() as stack:
-        stack.enter_context(removed(register_optimizer_step_pre_hook(before)))
-        stack.enter_context(removed(register_optimizer_step_post_hook(after)))
-        stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
-        stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
-        stack.enter_context(calls(engine))
-        yield
-
-
-@contextmanager
-def removed(handle: Any) -> Iterator[None]:
-    """A hook, for a while."""
-    try:
-        yield
-    finally:
-        handle.remove()
-
-
-@contextmanager
-def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
-    """An attribute, for a while."""
-    own, before = name in vars(holder), getattr(holder, name)
-    setattr(holder, name, value)
-    try:
-        yield
-    finally:
-        if own:
-            setattr(holder, name, before)
-        else:
-            delattr(holder, name)
-
-
-@contextmanager
-def calls(engine: Engine) -> Iterator[None]:
-    """The line that started autograd, for what runs in it."""
-    original = torch.autograd.graph._engine_run_backward
-
-    def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        engine.calls.append(user_place())
-        try:
-            with torch.no_grad():
-                engine.begin(roots, *args)
-            try:
-                found = original(roots, *args, **kwargs)
-            except BaseException:
-                engine.broke()
-                raise
-            with torch.no_grad():
-                engine.ended(found)
-            return found
-        finally:
-            engine.calls.pop()
-
-    name = "_engine_run_backward"
-    with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
-        yield
-
-
-def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
-    """The parameters of an optimizer, each once."""
-    seen: set[int] = set()
-    for parameter in itertools.chain.from_iterable(group["params"] for group in optimizer.param_groups):
-        if id(parameter) not in seen:
-            seen.add(id(parameter))
-            yield parameter

@@ -6,20 +6,18 @@ obligation is not decided, and the line that couples the samples is named where 
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any
 
-import torch
-
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Noted, Recording, Run
-from gradproof.shadow.request import Request
-from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, Result, Verification
-from gradproof.shadow.tape import NOWHERE, Location, Tape
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, RECORDED, Result
+from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.engine import Gradient, Update
-from gradproof.shadow.whole.fake import Followed, followed
+from gradproof.shadow.whole.numbers import Report, alike, apart, same_losses
+from gradproof.shadow.whole.runs import Followed, Real
 from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, multiplied, plus, times
 
 REACH = "all real weights, data and draws, at these shapes; no number of a tensor was read"
@@ -28,25 +26,46 @@ SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
 NORMS = ("linalg_vector_norm", "norm")
 SHOWN = 4
+ROUNDED = Fraction(1, 10**6)
+"""Below this a factor is the rounding of a float constant."""
 
 
 class Judge:
     """The obligations of one function, by its two runs."""
 
-    def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed) -> None:
-        self.terms, self.run, self.ours, self.full = terms, run, ours, full
+    def __init__(
+        self, terms: Terms, run: Run, ours: Followed, full: Followed, more: Callable[[], list[Report]] | None = None
+    ) -> None:
+        self.terms, self.run, self.ours, self.full, self.more = terms, run, ours, full, more
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
+        self.laws = ours.engine.laws
+        self.optimizers = len({update.optimizer for update in ours.flow.updates}) or 1
         self.cycles = self._cycles()
+        self.windows = self._windows()
         self.samples = [self._samples(update) for update in ours.flow.updates]
         self.unequal = self._first_unequal()
 
     def _cycles(self) -> int:
         """How often the function goes over its windows: as often in both runs, or once."""
-        steps = len(self.ours.flow.updates)
-        whole = steps == len(self.full.flow.updates) and steps % len(self.sizes) == 0
-        return max(1, steps // len(self.sizes)) if whole else 1
+        steps, each = len(self.ours.flow.updates), len(self.sizes) * self.optimizers
+        whole = steps == len(self.full.flow.updates) and steps % each == 0
+        return max(1, steps // each) if whole else 1
+
+    def _windows(self) -> list[int]:
+        """The window of each optimizer step, counted for each optimizer."""
+        turns: Counter[int] = Counter()
+        found = []
+        for update in self.ours.flow.updates:
+            found.append(turns[update.optimizer])
+            turns[update.optimizer] += 1
+        return found
+
+    @property
+    def asked(self) -> int:
+        """The optimizer steps that the run has to make."""
+        return len(self.sizes) * self.cycles * self.optimizers
 
     def _samples(self, update: Update) -> set[int]:
         return self.terms.samples(term for g in update.gradients.values() for term in g.value)
@@ -67,6 +86,10 @@ class Judge:
             outcome, reason, place = ended
             return [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
+        proved = equal.outcome is Outcome.HOLDS and not equal.details
+        found = self._apart() if proved else None
+        if found is not None:
+            equal = found
         rules: list[Callable[[], Result]] = [self.loss, self.stale, self.steps, self.width]
         return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
 
@@ -74,7 +97,7 @@ class Judge:
         """What keeps every obligation undecided."""
         for run, what in ((self.ours, "the run by micro-batches"), (self.full, "the run by the full batch")):
             flow = run.flow
-            if flow.reads:
+            if flow.reads and self.more is None:
                 place, how = flow.reads[0]
                 return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
             if run.error:
@@ -105,6 +128,16 @@ class Judge:
         reach = REACH if outcome is Outcome.HOLDS else ""
         return Result(name, outcome, reason, place, more.pop("help", ""), DOMAIN, reach, **more)
 
+    def _apart(self) -> Result | None:
+        """Gradients that are one combination, and differ in numbers: one of the two is wrong."""
+        ours, full = self.ours.engine, self.full.engine
+        found = apart(ours.numbers, full.numbers) if isinstance(ours, Real) and isinstance(full, Real) else None
+        if found is None:
+            return None
+        at, name, size = found
+        reason = f"the terms of the gradient of {name} are the full batch's, and its numbers differ by {size:.2g}"
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.flow.updates[at].place)
+
     # GA-EQ-001
 
     def equality(self) -> Result:
@@ -115,12 +148,21 @@ class Judge:
         if found is None and strange is not None:
             reason = "a gradient is scaled by a number that is made of other samples than those of its window"
             return self._result(name, Outcome.UNKNOWN, reason, strange)
-        if found is None and len(ours) == len(full) == len(self.sizes) * self.cycles:
+        if found is None and not self._totals_stand():
+            reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
+            return self._result(name, Outcome.UNKNOWN, reason, self._line_of_loss())
+        if found is None and (self.ours.flow.counted or self.laws.integers) and not self._counts_stand():
+            reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
+            return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
+        if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
         if found is None:
-            reason = f"{len(ours)} and {len(full)} optimizer steps cannot be compared; {len(self.sizes)} were asked for"
+            reason = f"{len(ours)} and {len(full)} optimizer steps cannot be compared; {self.asked} were asked for"
             return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
+        same = self._same_update(found[0])
+        if same is not None:
+            return same
         at, parameter = found
         mine, other = (side[at].gradients.get(parameter) for side in (ours, full))
         place = ours[at].place
@@ -128,6 +170,142 @@ class Judge:
             side = "full batch" if mine is None else "micro-batches"
             return self._result(name, Outcome.UNKNOWN, f"{parameter} has a gradient only by the {side}", place)
         return self._unequal(name, at, mine, other, place)
+
+    def _counts_stand(self) -> bool:
+        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
+
+        The counts of this run have to differ, or a mean of means would look the same.
+        """
+        laws = self.full.engine.laws
+        counts = {count for row in self.laws.seen_counts for count in row}
+        totals: dict[int, Fraction] = {}
+        for window, root in self.full.flow.roots if laws.integers and len(counts) > 1 else ():
+            for term, by in root.items():
+                mass = laws.reduced.get(term, ({}, ""))[0]
+                if not mass or not laws.constant(mass):
+                    return False
+                totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
+        found = list(totals.values())
+        return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
+
+    def _line_of_loss(self) -> Location:
+        """The line of the last backward pass before the first step, where a loss has got its weight."""
+        return next(iter(self.ours.flow.lines), self.ours.flow.updates[0].place)
+
+    def _totals_stand(self) -> bool:
+        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
+        laws = self.full.engine.laws
+        totals: dict[int, Combination] = {}
+        factors: dict[int, set[Fraction]] = {}
+        for window, root in self.full.flow.roots:
+            scale, scalars = self.full.flow.unscaled.get(window, (Fraction(1), {}))
+            for term, by in self.terms.rescaled(times(root, scale), scalars).items():
+                bare, powers = self.terms.bare(term)
+                mass = laws.reduced.get(bare, (None, ""))[0]
+                if mass is None:
+                    return True
+                weighed = self.terms.rescaled(times(mass, by), powers)
+                totals[window] = plus(totals.get(window, {}), weighed)
+                factors.setdefault(window, set()).add(by)
+        found = [self._plainly(total) for total in totals.values()]
+        divided = any(self._counted(total) for total in found)
+        return len({frozenset(one.items()) for one in found}) < 2 or (
+            not divided and len({frozenset(one) for one in factors.values()}) < 2
+        )
+
+    def _plainly(self, total: Combination) -> Combination:
+        """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
+        powers = self.terms.common(total)
+        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
+        if power != -1:
+            return total
+        rest, own = self.terms.rescaled(total, {scalar: 1}), self._counts_in(scalar)
+        first = next(iter(own))
+        by = rest.get(first, Fraction(0)) / own[first]
+        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
+
+    def _counts_in(self, scalar: int) -> Combination:
+        while self.terms.operators[scalar] in ("clamp", "clamp_min", "cast"):
+            scalar = self.terms.kids[scalar][0]
+        return self.terms.parts_of(scalar)
+
+    def _counted(self, total: Combination) -> bool:
+        """Whether a total is divided by counts of labels."""
+        divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
+        return any({self.terms.operators[t] for t in self._counts_in(s)} == {"count"} for s in divisors)
+
+    def _counts_stand(self) -> bool:
+        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
+
+        The counts of this run have to differ, or a mean of means would look the same.
+        """
+        laws = self.full.engine.laws
+        counts = {count for row in self.laws.seen_counts for count in row}
+        totals: dict[int, Fraction] = {}
+        for window, root in self.full.flow.roots if laws.integers and len(counts) > 1 else ():
+            for term, by in root.items():
+                mass = laws.reduced.get(term, ({}, ""))[0]
+                if not mass or not laws.constant(mass):
+                    return False
+                totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
+        found = list(totals.values())
+        return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
+
+    def _line_of_loss(self) -> Location:
+        """The line of the last backward pass before the first step, where a loss has got its weight."""
+        return next(iter(self.ours.flow.lines), self.ours.flow.updates[0].place)
+
+    def _totals_stand(self) -> bool:
+        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
+        laws = self.full.engine.laws
+        totals: dict[int, Combination] = {}
+        factors: dict[int, set[Fraction]] = {}
+        for window, root in self.full.flow.roots:
+            scale, scalars = self.full.flow.unscaled.get(window, (Fraction(1), {}))
+            for term, by in self.terms.rescaled(times(root, scale), scalars).items():
+                bare, powers = self.terms.bare(term)
+                mass = laws.reduced.get(bare, (None, ""))[0]
+                if mass is None:
+                    return True
+                weighed = self.terms.rescaled(times(mass, by), powers)
+                totals[window] = plus(totals.get(window, {}), weighed)
+                factors.setdefault(window, set()).add(by)
+        found = [self._plainly(total) for total in totals.values()]
+        divided = any(self._counted(total) for total in found)
+        return len({frozenset(one.items()) for one in found}) < 2 or (
+            not divided and len({frozenset(one) for one in factors.values()}) < 2
+        )
+
+    def _plainly(self, total: Combination) -> Combination:
+        """A sum of counts that is divided by their own sum is a number."""
+        powers = self.terms.common(total)
+        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
+        if power != -1:
+            return total
+        rest, own = self.terms.rescaled(total, {scalar: 1}), self.terms.parts_of(scalar)
+        first = next(iter(own))
+        by = rest.get(first, Fraction(0)) / own[first]
+        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
+
+    def _counted(self, total: Combination) -> bool:
+        """Whether a total is divided by something that is made of samples."""
+        powers = [self.terms.bare(term)[1] for term in total]
+        return any(by < 0 and self.terms.owners[s] != NOBODY for each in powers for s, by in each.items())
+
+    def _same_update(self, at: int) -> Result | None:
+        """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
+        ours, full = self.ours.flow.updates, self.full.flow.updates
+        if len(ours) != len(full) or any(a.after != b.after or not a.after for a, b in zip(ours, full, strict=True)):
+            return None
+        for mine, other in zip(ours, full, strict=True):
+            if mine.gradients.keys() != other.gradients.keys():
+                return None
+            found = {ratio(g.value, other.gradients[name].value) for name, g in mine.gradients.items() if g.value}
+            if len(found) != 1 or None in found:
+                return None
+        factor = found.pop()
+        reason = f"the update is the full batch's, the gradient is {factor} times it: the learning rate makes up for it"
+        return self._result("GA-EQ-001", Outcome.HOLDS, reason, details={"equal": "update"})
 
     def _foreign_scalars(self) -> Location | None:
         """The step of a gradient that is scaled by a number of other samples than those of its summands."""
@@ -196,24 +374,25 @@ class Judge:
 
     def _counts(self) -> tuple[str, Location] | None:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
-        seen: set[int] = set()
-        for at, found in enumerate(self.samples):
-            size, place = self.sizes[at % len(self.sizes)], self.ours.flow.updates[at].place
+        seen: dict[int, set[int]] = {}
+        for update, at, found in zip(self.ours.flow.updates, self.windows, self.samples, strict=True):
+            size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
             if at % len(self.sizes) == 0:
-                seen = set()
+                earlier.clear()
             if len(found) != size:
-                return f"{len(found)} samples are in the gradients of window {at + 1}; {size} were asked for", place
-            if found & seen:
-                return f"samples of an earlier window are in the gradients of window {at + 1}", place
-            seen |= found
+                reason = f"{len(found)} samples are in the gradients of window {at + 1}; {size} were asked for"
+                return reason, update.place
+            if found & earlier:
+                return f"samples of an earlier window are in the gradients of window {at + 1}", update.place
+            earlier |= found
         return self._passes()
 
     def _passes(self) -> tuple[str, Location] | None:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
         each = self.full.flow.updates[-1].passes
-        for at, update in enumerate(self.ours.flow.updates):
+        for number, (update, at) in enumerate(zip(self.ours.flow.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            full = self.full.flow.updates[at].passes if at < len(self.full.flow.updates) else 0
+            full = self.full.flow.updates[number].passes if number < len(self.full.flow.updates) else 0
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
@@ -223,8 +402,8 @@ class Judge:
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
         name, ours, full = "GA-INV-003", self.ours.flow.updates, self.full.flow.updates
-        asked = len(self.sizes) * self.cycles
-        if len(ours) != len(full) and self.ours.flow.optimizers == 1:
+        asked = self.asked
+        if len(ours) != len(full) and self.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
         bad = self._counts()
@@ -235,27 +414,44 @@ class Judge:
             if mine.after != other.after:
                 reason = f"after window {at + 1} the parameters were not shown to be those of the full batch's run"
                 return self._result(name, Outcome.UNKNOWN, reason, mine.place)
+        place = self._unmoved()
+        if place is not None:
+            reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
+            return self._result(name, Outcome.UNKNOWN, reason, place)
         for key, (place, held) in self.ours.flow.kept.items():
             if self.full.flow.kept.get(key, (place, -1))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
+    def _unmoved(self) -> Location | None:
+        """A step after which the next window's gradients are made of the same versions of all parameters."""
+        before: dict[int, set[int]] = {}
+        for update in self.ours.flow.updates:
+            terms = self.terms.reached(term for g in update.gradients.values() for term in g.value)
+            leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
+            if leaves and leaves == before.get(update.optimizer):
+                return update.place
+            before[update.optimizer] = leaves
+        return None
+
     def stale(self) -> Result:
         """No summand of a gradient is of an earlier window."""
         name, updates = "GA-INV-002", self.ours.flow.updates
-        if len(updates) < 2:
+        if max(self.windows) < 1:
             return self._result(
                 name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place
             )
-        old: set[int] = set()
-        for at in range(1, len(updates)):
-            before, now = updates[at - 1], updates[at]
-            old |= before.leaves
+        for now, at in zip(updates, self.windows, strict=True):
+            before = [u for u, number in zip(updates, self.windows, strict=True) if number < at]
+            old = {leaf for update in before for leaf in update.leaves}
             for one, gradient in now.gradients.items():
-                earlier = before.gradients.get(one)
+                earlier = next((u.gradients[one] for u in reversed(before) if one in u.gradients), None)
                 again = set(self.unscaled(gradient.value)) & set(() if earlier is None else earlier.value)
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
+                if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
+                    reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
+                    return self._result(name, Outcome.UNKNOWN, reason, now.place)
                 if kept:
                     sample = min(self.terms.samples(kept))
                     reason = (
@@ -274,10 +470,13 @@ class Judge:
         return self._result(name, Outcome.HOLDS, "no gradient is made of the parameters of an earlier window")
 
     def _begun(self) -> tuple[str, Location] | None:
-        """A gradient that was there when the first backward pass of a window began."""
-        for at, update in enumerate(self.ours.flow.updates):
-            if update.begun_with:
-                return f"{update.begun_with} had a gradient when window {at + 1} began", update.place
+        """A gradient that was there when the first backward pass of a window began, and still is at its step."""
+        for at, update in zip(self.windows, self.ours.flow.updates, strict=True):
+            for name, before in update.begun_with.items():
+                held = update.gradients.get(name)
+                kept = {self.terms.bare(term)[0] for term in before}
+                if held is not None and kept & {self.terms.bare(term)[0] for term in held.value}:
+                    return f"{name} had a gradient when window {at + 1} began", update.place
         return None
 
     def _rootless(self) -> tuple[str, Location] | None:
@@ -286,7 +485,7 @@ class Judge:
         for at, update in enumerate(self.ours.flow.updates):
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
-                if any(not terms.found([term], ("parameter", "state")) for term in bare):
+                if any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
         return None
 
@@ -305,6 +504,10 @@ class Judge:
         """No norm of a part of a window scales a gradient."""
         name = "GA-INV-005"
         if equal.outcome is Outcome.HOLDS:
+            place = self._misscaled() or self._clipped_nothing()
+            if place is not None:
+                reason = "a gradient was scaled by a norm of something else than the gradients of its window"
+                return self._result(name, Outcome.UNKNOWN, reason, place)
             return self._result(name, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
         for at, update in enumerate(self.ours.flow.updates):
             whole = self.samples[at]
@@ -316,15 +519,49 @@ class Judge:
                     return self._result(name, Outcome.REFUTED, reason, update.place, help="clip once, before the step")
         return self._result(name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place)
 
+    def _misscaled(self) -> Location | None:
+        """The step of gradients that are scaled by a norm, which is not that of these gradients."""
+        for update in self.ours.flow.updates:
+            scalars: set[int] = set()
+            bared: set[int] = set()
+            for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
+                powers = self.terms.common(value)
+                own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
+                scalars |= own.keys()
+                rest = self.terms.rescaled(value, multiplied({}, own, -1))
+                bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
+            if scalars and not bared <= self.terms.reached(scalars):
+                return update.place
+        return None
+
+    def _clipped_nothing(self) -> Location | None:
+        """A line that scaled a gradient by a norm, of which nothing came to a step."""
+        updates = [u for side in (self.ours, self.full) for u in side.flow.updates]
+        applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
+        for side in (self.ours, self.full):
+            for scalar, place in side.flow.scaled.items():
+                if scalar not in applied and self.terms.found([scalar], NORMS):
+                    return place
+        return None
+
     # GA-INV-001
 
     def loss(self) -> Result:
         """The reported losses are the full batch's."""
         name = "GA-INV-001"
         ours, full = self.ours.returned, self.full.returned
-        if not ours:
+        if not (ours or full or self.ours.plain or self.full.plain):
+            if not alike_in_print(self.ours.printed, self.full.printed):
+                return self._result(name, Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
             reason = "the function returns no loss"
             return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
+        if not ours and not full and self.more is not None:
+            return self._in_numbers(self.more)
+        if not alike(self.ours.plain, self.full.plain):
+            reason = "the function returns numbers that were not followed, and that are not the full batch's"
+            return self._result(name, Outcome.UNKNOWN, reason)
+        if not self._of_a_loss(full):
+            return self._result(name, Outcome.UNKNOWN, "none of the returned numbers is made of a loss")
         if len(ours) == len(full):
             for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
                 if mine != other:
@@ -332,10 +569,40 @@ class Judge:
             return self._result(name, Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
         if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
             each = self._by_window(ours)
-            if all(total == other for total, other in zip(each, full, strict=True)):
-                return self._result(name, Outcome.HOLDS, "the returned losses of a window add up to the full batch's")
+            counts = [size // self.run.micro_batch_size for size in self.sizes]
+            means = [times(total, Fraction(1, count)) for total, count in zip(each, counts, strict=True)]
+            for words, totals in (("add up to", each), ("have the mean of", means)):
+                if totals == list(full):
+                    return self._result(name, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
         reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
         return self._result(name, Outcome.UNKNOWN, reason)
+
+    def _in_numbers(self, more: Callable[[], list[Report]]) -> Result:
+        """Returned numbers that were not followed are compared in this run, and in runs on other random numbers."""
+        sizes = [size // self.run.micro_batch_size for size in self.sizes]
+        how = same_losses([report(self.ours, self.full)], sizes) and same_losses(more(), sizes)
+        if how:
+            return Result("GA-INV-001", Outcome.HOLDS, f"{len(self.ours.plain)} numbers, {how}", domain="floats", reach=RECORDED)
+        reason = "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
+        return self._result("GA-INV-001", Outcome.UNKNOWN, reason)
+
+    def _of_a_loss(self, returned: list[Combination]) -> bool:
+        """Whether a returned number of the full batch is a loss: made of what the passes of its own window began with.
+
+        One number for each window is made of that window; another may be made of all windows.
+        """
+        windows: dict[int, set[int]] = {}
+        for window, root in self.full.flow.roots:
+            for term in root:
+                windows.setdefault(self.terms.bare(term)[0], set()).add(window)
+        if not windows:
+            return True
+        count, made = len({w for of in windows.values() for w in of}), list[set[int]]()
+        for one in returned:
+            reached = self.terms.reached(one)
+            made.append({w for term, of in windows.items() if term in reached for w in of})
+        each = len(made) == count and all(of <= {at} for at, of in enumerate(made))
+        return any(made) and (each or all(len(of) in (0, 1, count) for of in made) and len(made) != count)
 
     def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
         by = ratio(mine, other)
@@ -364,46 +631,16 @@ def ratio(mine: Combination, other: Combination) -> Fraction | None:
         return None
     first = next(iter(mine))
     by = mine[first] / other[first]
-    return by if by != 1 and mine == times(other, by) else None
+    return by if abs(by - 1) > ROUNDED and mine == times(other, by) else None
 
 
-def check_fake(step: Callable[[Any], Any], subject: str, request: Request) -> Verification:
-    """Verify a function without numbers: by micro-batches and by the full batch, over whole tensors.
-
-    Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
-    """
-    run = Run(
-        request.accum_steps, request.micro_batch, request.windows, dtype=getattr(torch, request.dtype),
-        seed=request.seed, tail=request.tail, optimizer=request.optimizer,
-    )  # fmt: skip
-    terms, start = Terms(), time.perf_counter()
-    noted = Noted(**{name: getattr(run, name) for name in Run.__dataclass_fields__})
-    noted.read.clear()
-    ours = followed(step, noted, terms, 0, run.micro_batch_size)
-    ours.unread = Recording(Tape(), read=frozenset(noted.read)).never_read()
-    middle = time.perf_counter()
-    full = followed(step, run.full_batch(), terms, 1, run.micro_batch_size)
-    end = time.perf_counter()
-    judge = Judge(terms, run, ours, full)
-    made = Verification(subject, request.options(), judge.results())
-    flow = ours.flow
-    made.operators = dict(sorted((flow.laws + flow.opaque).items()))
-    made.seconds = {"by micro-batches": round(middle - start, 3), "by the full batch": round(end - middle, 3)}
-    made.versions = {"torch": torch.__version__}
-    made.notes = [
-        f"{flow.parameters} parameters, {flow.operators} operators, {len(terms)} terms",
-        *(f"samples: {count} rows made at {site}" for site, count in sorted(flow.sources.items())),
-    ]
-    made.assumptions = assumptions(flow.laws, flow.opaque)
-    return made
+def report(ours: Followed, full: Followed) -> Report:
+    """What both runs returned as plain numbers."""
+    assert isinstance(full.engine, Real)
+    return Report(ours.plain, full.plain, full.engine.numbers.losses)
 
 
-def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:
-    """What a proof over whole tensors rests on."""
-    return [
-        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
-        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
-        "both runs are given the same samples in the same order, and the same draws for each sample",
-        "no denominator is zero",
-    ]
+def alike_in_print(ours: Sequence[tuple[float, float]], full: Sequence[tuple[float, float]]) -> bool:
+    """Whether two runs print the same decimal fractions, but for their last places."""
+    pairs = zip(ours, full, strict=False)
+    return len(ours) == len(full) and all(abs(a - b) <= 1.01 * max(u, v) + 1e-5 * abs(b) for (a, u), (b, v) in pairs)

@@ -24,8 +24,9 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.tape import Location, user_place
-from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, frozen, multiplied, plus, times
+from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, exact, frozen, multiplied, plus, times
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -67,12 +68,16 @@ Letters = tuple[list[str], list[str]]
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """`letters` of a call; the arguments in which it is linear; what of its other arguments is part of the term."""
+    """`letters` of a call; the arguments in which it is linear; what of its other arguments is part of the term.
+
+    `uniform`: of numbers that are one everywhere it makes one. `commutes`: its arguments may change places.
+    """
 
     letters: Callable[[Call], Letters]
     linear: tuple[int, ...] = ()
     attributes: Callable[[Call], tuple[Any, ...]] | None = None
     uniform: bool = False
+    commutes: bool = False
 
 
 def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDArray[Any] | None:
@@ -95,10 +100,24 @@ class Interpreter(Moves):
         self.reduced: dict[int, tuple[Combination, str]] = {}
         self.numbers: dict[int, float] = {}
         self.places: dict[int, Location] = {}
+        self.snap: Snap | None = None
+        """Reads float constants as the rationals that they stand for, where a run asks for it."""
+        self.integers = False
+        self.tallies = False
+        """Whether it is noted how many elements each term of a loss stands for."""
+        self.seen_counts: list[tuple[int, ...]] = []
+        """Whether counts are the numbers of this run, and no unknowns."""
+        self.looked: Callable[[torch.Tensor], list[int]] | None = None
+        """Reads the numbers of a list of indices, where there are numbers."""
+
+    def exact(self, number: Any) -> Fraction | None:
+        """A Python number as the rational that it is, or that it stands for."""
+        found = exact(number)
+        return found if self.snap is None or found is None or isinstance(number, int) else self.snap.read(number)
 
     def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
         """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
-        terms = list(made.parts[0]) if self.marks and made.shared else []
+        terms = list(made.parts[0]) if self.tallies and made.shared else []
         each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
         for term, mass in zip(terms, each, strict=False):
             self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
@@ -216,6 +235,8 @@ class Interpreter(Moves):
                 terms.append(term)
             else:
                 terms.append(self.terms.named(part, size))
+        if law.commutes:
+            terms.sort()
         formless = [self.terms.shapes[term] is None for term in terms]
         if law.uniform and all(formless):
             made = self.terms.make(call.name, (at, attributes), tuple(terms), None)
@@ -224,24 +245,25 @@ class Interpreter(Moves):
         made = self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape)
         return {self.terms.scaled(made, powers): by}
 
-    def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
-        """A value as parts that lie as those of another."""
-        if (value.axis, len(value.parts)) == (lead.axis, len(lead.parts)):
-            return list(value.parts)
-        return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
-
-    def counting(self, value: Value, shape: Shape, ignored: int) -> list[Combination]:
+    def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
         """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
         size = part_shape(value, shape)
-        found: list[Combination] = []
-        for part in value.parts:
-            labels = self.terms.named(part, size)
-            seen = self._counts(labels, ignored)
-            if seen is None:
-                found.append(self.terms.of(self.terms.make("count", (ignored, size), (labels,), ())))
-            else:
-                found.append(times(self.terms.of(self.terms.one), Fraction(int(seen.sum()))))
-        return found
+        if self.integers:
+            with _disable_current_modes():
+                own = [labels] if value.shared else labels.split(value.rows, value.axis)
+                seen = [int((one != ignored).sum()) for one in own]
+            self.seen_counts.append(tuple(seen))
+            return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
+        return [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
+
+    def count(self, labels: int, size: Shape, ignored: int) -> Combination:
+        """How many elements of a term of labels are not the ignored one."""
+        seen = self._counts(labels, ignored)
+        if seen is not None:
+            return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
+        while self.terms.operators[labels] in ("reshape", "permute"):
+            labels = self.terms.kids[labels][0]
+        return self.terms.of(self.terms.make("count", (ignored,), (labels,), ()))
 
     def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:
         """Which elements of a term of labels are not the ignored one, where its leaves say so."""

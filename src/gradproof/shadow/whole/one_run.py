@@ -352,10 +352,11 @@ class OneRun:
 
     def _begun(self) -> tuple[str, Location] | None:
         if self.engine.passes and self.engine.begun_with:
-            return f"{self.engine.begun_with} had a gradient after the last window", self.windows[-1].step.place
+            name = next(iter(self.engine.begun_with))
+            return f"{name} had a gradient after the last window", self.windows[-1].step.place
         for at, window in enumerate(self.windows):
-            if window.step.begun_with:
-                return f"{window.step.begun_with} had a gradient when window {at + 1} began", window.step.place
+            for name in window.step.begun_with:
+                return f"{name} had a gradient when window {at + 1} began", window.step.place
         return None
 
     def _rootless(self) -> tuple[str, Location] | None:

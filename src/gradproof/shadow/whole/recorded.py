@@ -25,14 +25,15 @@ from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
 from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import (
     NARROW,
+    MOVED,
     Engine,
     Gradient,
     Update,
     call_site,
     digest,
-    parameters,
 )
 from gradproof.shadow.whole.laws import Call, within
+from gradproof.shadow.whole.patches import parameters
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged
 from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
@@ -42,17 +43,7 @@ MICRO = 1 << 20
 UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
-MOVED = frozenset({
-    "view", "reshape", "_unsafe_view", "_reshape_alias", "slice", "select", "narrow", "stack", "cat", "index",
-    "index_select", "unbind", "split", "split_with_sizes", "chunk", "clone", "_to_copy", "to", "copy_", "lift_fresh",
-    "alias", "detach", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "flip", "roll", "constant_pad_nd",
-    "gather", "contiguous", "_pin_memory", "new_full", "new_zeros", "new_empty", "zeros_like", "ones_like", "full_like",
-    "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
-})  # fmt: skip
-"""Operators that only move data. Data that no other operator met are not followed yet."""
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
-UPDATE = "aten._amp_update_scale_"
-UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 
 
 @dataclass(slots=True)
@@ -71,9 +62,8 @@ class Pass:
 
 @dataclass(slots=True)
 class Step(Update):
-    """One optimizer step of a real run. `optimizer` is its number; `until`: the backward passes before it."""
+    """One optimizer step of a real run. `until`: the backward passes before it."""
 
-    optimizer: int = 0
     until: int = 0
 
 
@@ -95,7 +85,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
-        self.laws.marks = True
+        self.laws.marks = self.laws.tallies = True
         self.awake = self.closed = False
         self.runs: list[Pass] = []
         self.looked: set[int] = set()
@@ -110,14 +100,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.by_pass = self.again = False
         self._met_in: dict[tuple[int, Any], tuple[Any, int, int]] = {}
         self._last = (-1, 0)
-        self.buffers: dict[int, str] = {}
-        self.optimizers: dict[int, Any] = {}
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.exports = 0
         self.inside = 0
-        self.steps = self.scales = 0
-        self.shares = {UNIT}
+        self.steps = 0
         self.narrowed: Location | None = None
         self.alive: list[torch.Tensor] = []
         self._before: dict[str, Combination] = {}
@@ -177,15 +164,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             self._leave(f"{func} makes a tensor of the {strange.layout} layout, or of a class of its own")
             return
         try:
-            if spec.base == UNSCALE:
-                self._unscaled(args, values)
-            elif spec.base == UPDATE:
-                self.scales += 1
-                for at, tensor in enumerate(args[:2]):
-                    leaf = self.terms.make("constant", ("loss scale", at, self.scales), (), tuple(tensor.shape))
-                    self.memory.write(tensor, shared(self.terms.of(leaf)))
-            else:
-                super().after(func, spec, args, kwargs, values, out)
+            super().after(func, spec, args, kwargs, values, out)
         except Exception as error:
             self._failed(error)
 
@@ -242,20 +221,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def _fetch_of(self, tensor: torch.Tensor) -> int | None:
         found = self.fetched.get(tensor.untyped_storage()._cdata)
         return None if found is None or found[0].expired() else found[1]
-
-    def _unscaled(self, args: Any, values: dict[int, Value]) -> None:
-        """A loss scaler divides gradients by its scale."""
-        grads, found, inverse = args
-        self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
-        for grad in grads:
-            call = Call(
-                "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
-                [tuple(grad.shape), tuple(inverse.shape)], [grad],
-            )  # fmt: skip
-            made = RULES["mul"](self.laws, call)
-            assert made is not None
-            self.put(grad, made[0])
-        self.memory.write(found, shared(self.terms.of(self._fresh("found_inf", tuple(found.shape)))))
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number is read: what follows is about the recorded path."""
@@ -469,7 +434,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._compare("gradient")
         self._compare("parameter")
         self._compare("tensor")
-        number = self.optimizers.setdefault(id(optimizer), (len(self.optimizers), optimizer))[0]
+        number = self.number_of(optimizer)
         own, found = list(parameters(optimizer)), dict[str, Gradient]()
         for parameter in own:
             if parameter.grad is not None and not plain(parameter.grad):
@@ -481,7 +446,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
         self.flow.updates.append(update)
-        self.stepping, self.passes, self.begun_with = True, 0, ""
+        self.stepping, self.passes, self.begun_with = True, 0, {}
 
     @guarded
     def after_step(self, optimizer: Any) -> None:

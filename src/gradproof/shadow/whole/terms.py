@@ -154,6 +154,15 @@ class Terms:
             found = plus(found, inner, by)
         return found
 
+    def parts_of(self, term: int) -> Combination:
+        """The summands of a named sum; another term is its own only one."""
+        if self.operators[term] == "filled":
+            return self.parts_of(self.kids[term][0])
+        if self.operators[term] != "combination":
+            return self.of(term)
+        parts = zip(self.kids[term], self.attributes[term], strict=True)
+        return {kid: Fraction(*exactly) for kid, exactly in parts}
+
     def _meets(self, term: int) -> bool:
         if self.operators[term] == "scaled":
             term = self.kids[term][0]

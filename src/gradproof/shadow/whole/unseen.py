@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.buffers import BITS, checksum, same
-from gradproof.shadow.whole.engine import replaced
+from gradproof.shadow.whole.patches import replaced
 from gradproof.shadow.whole.values import Value, weakly
 
 SAMPLED = 1024

@@ -308,6 +308,12 @@ class Moves(Algebra):
         part = self.fitted(value.parts[at], part_shape(value, shape))
         return Value((mapped(part, lambda term: self.slice(term, axis, first, count, 1)),), axis, count)
 
+    def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
+        """A value as parts that lie as those of another."""
+        if (value.axis, len(value.parts)) == (lead.axis, len(lead.parts)):
+            return list(value.parts)
+        return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
+
     def select(self, value: Value, shape: Shape, axis: int, index: int) -> Value:
         """One row, without its axis."""
         one = self.cut(value, shape, axis, index, 1)
@@ -437,11 +443,71 @@ class Memory:
         held.data = False
         start, shape, stride = geometry
         stop = start + span(shape, stride)
+        if order_of(shape, stride) is None:
+            held.regions = self._scattered(held, geometry, value)
+            held.views[geometry] = value
+            return
         rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
-        if order_of(shape, stride) is not None:
-            rest.append(Region(start, stop, shape, stride, value))
+        rest.append(Region(start, stop, shape, stride, value))
         held.regions = sorted(rest, key=lambda region: region.start)
         held.views[geometry] = value
+
+    def _scattered(self, held: Held, geometry: Geometry, value: Value) -> list[Region]:
+        """A write through a view with gaps: what it was written into is a function of both."""
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        around = [region for region in held.regions if region.start < stop and start < region.stop]
+        if len(around) != 1 or around[0].start > start or around[0].stop < stop:
+            return [region for region in held.regions if region not in around]
+        region, moves = around[0], self.moves
+        apart = self._by_part(region, start, shape, stride, value)
+        if apart is not None:
+            made = apart
+        else:
+            pairs = ((region.value, region.shape), (value, shape))
+            kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
+            place = (start - region.start, shape, stride, region.stride)
+            made = shared(moves.terms.of(moves.terms.make("scattered", place, tuple(kids), region.shape)))
+        region = Region(region.start, region.stop, region.shape, region.stride, made)
+        return [region if one is around[0] else one for one in held.regions]
+
+    def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
+        """A write that goes over all rows of the axis of parts alike; None for any other."""
+        parts, moves, axis = region.value, self.moves, region.value.axis
+        step = 0 if parts.shared else region.stride[axis]
+        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
+        offset = start - region.start
+        if len(along) != 1 or (offset // step) % region.shape[axis]:
+            return None
+        view = along[0]
+        lead = Value(parts.parts, view, parts.rows)
+        if not value.shared and (value.axis, len(value.parts)) != (view, len(parts.parts)):
+            return None
+        size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
+        written = moves.split_like(value, shape, lead)
+        place = (offset, shape[:view] + shape[view + 1 :], stride, region.stride, view, axis, region.shape[axis + 1 :])
+        made = []
+        for before, after in zip(parts.parts, written, strict=True):
+            kids = (moves.terms.named(before, size), moves.terms.named(moves.fitted(after, small), small))
+            made.append(moves.terms.of(moves.terms.make("scattered", place, kids, size)))
+        return Value(tuple(made), axis, parts.rows)
+
+    def _with_gaps(self, held: Held, geometry: Geometry) -> Value | None:
+        """A view with gaps of one block."""
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
+        if region is None or 0 in shape:
+            return None
+        moves = self.moves
+        kid = moves.terms.named(moves.fitted(moves.whole(region.value, region.shape), region.shape), region.shape)
+        place = (start - region.start, shape, stride, region.stride)
+        return shared(moves.terms.of(moves.terms.make("gathered", place, (kid,), shape)))
+
+    def alike(self, value: Value) -> list[tuple[Held, Region]]:
+        """Where memory holds a value: a tensor, and its copies."""
+        every = (held for held in self.held.values() if not held.weak.expired())
+        return [(held, region) for held in every for region in held.regions if region.value == value]
 
     def alias(self, tensor: torch.Tensor, value: Value) -> None:
         """A view of a storage that was met has this value."""
@@ -470,7 +536,7 @@ class Memory:
         order = order_of(shape, stride)
         stop = start + span(shape, stride)
         if order is None:
-            return None
+            return self._with_gaps(held, geometry)
         for region in held.regions:
             if (region.start, region.shape, region.stride) == (start, shape, stride):
                 return region.value

@@ -1,0 +1,143 @@
+"""Verifies one training function over whole tensors: two runs, their judgement, and what it rests on.
+
+The runs are made again where they show that something has to be read otherwise (`Hints`): float constants as the
+rationals that they stand for, and counts as the numbers of this run, where Python made plain numbers of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Noted, Recording, Run
+from gradproof.shadow.request import Request
+from gradproof.shadow.result import Result, Verification
+from gradproof.shadow.tape import Tape
+from gradproof.shadow.whole.judge import Judge, report
+from gradproof.shadow.whole.numbers import Report
+from gradproof.shadow.whole.runs import Followed, Hints, again, with_numbers, without_numbers
+from gradproof.shadow.whole.terms import Terms
+
+SEEDS = (1, 2)
+"""Further seeds at which returned numbers are compared that were not followed."""
+Step = Callable[[Any], Any]
+
+
+@dataclass(slots=True)
+class Attempt:
+    """Two runs with some hints, and their results."""
+
+    hints: Hints
+    terms: Terms
+    ours: Followed
+    full: Followed
+    results: list[Result]
+
+    @property
+    def held(self) -> int:
+        """How many obligations hold."""
+        return sum(result.outcome is Outcome.HOLDS for result in self.results)
+
+    @property
+    def whole(self) -> bool:
+        """Whether every obligation that applies holds."""
+        return all(result.outcome is Outcome.HOLDS for result in self.results if result.applies)
+
+    def snapped(self) -> Mapping[float, Any]:
+        """The float constants that were read as rationals."""
+        snaps = (side.engine.laws.snap for side in (self.ours, self.full))
+        return {number: held for snap in snaps if snap is not None for number, held in snap.changed.items()}
+
+
+def check_whole(step: Step, subject: str, request: Request) -> Verification:
+    """Verify a function by micro-batches and by the full batch, over whole tensors.
+
+    Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
+    """
+    start = time.perf_counter()
+    best = attempted(step, request, Hints())
+    for change in ({"snap": True}, {"integers": True, "snap": True}):
+        if best.whole or best.ours.error or ("integers" in change and (request.fake or not best.ours.flow.reads)):
+            continue
+        other = attempted(step, request, replace(best.hints, **change))
+        if other.held > best.held:
+            best = other
+    return described(best, subject, request, time.perf_counter() - start)
+
+
+def attempted(step: Step, request: Request, hints: Hints) -> Attempt:
+    """Make both runs until they show nothing that has to be read otherwise, and judge them."""
+    run = run_of(request)
+    while True:
+        terms, drawn = Terms(), dict[int, torch.Tensor]()
+        followed = without_numbers if request.fake else partial(with_numbers, drawn)
+        noted = Noted(**{name: getattr(run, name) for name in Run.__dataclass_fields__})
+        noted.read.clear()
+        ours = followed(step, noted, terms, run.micro_batch_size, 0, hints)
+        ours.unread = Recording(Tape(), read=frozenset(noted.read)).never_read()
+        full = followed(step, run.full_batch(), terms, run.micro_batch_size, 1, hints)
+        found = again(ours, full, hints)
+        if found == hints:
+            break
+        hints = found
+    more = None if request.fake else partial(reports, step, run, hints)
+    return Attempt(hints, terms, ours, full, Judge(terms, run, ours, full, more).results())
+
+
+def run_of(request: Request) -> Run:
+    """The run by micro-batches that a request asks for."""
+    return Run(
+        request.accum_steps, request.micro_batch, request.windows, request.device, getattr(torch, request.dtype),
+        request.seed, request.tail, optimizer=request.optimizer,
+    )  # fmt: skip
+
+
+def reports(step: Step, run: Run, hints: Hints) -> list[Report]:
+    """What both runs return as plain numbers, on other random numbers."""
+    found = []
+    for other in SEEDS:
+        drawn = dict[int, torch.Tensor]()
+        given = (Terms(), run.micro_batch_size)
+        ours, full = (
+            with_numbers(drawn, step, replace(one, seed=run.seed + other), *given, number, hints)
+            for number, one in enumerate((run, run.full_batch()))
+        )
+        found.append(report(ours, full))
+    return found
+
+
+def described(attempt: Attempt, subject: str, request: Request, seconds: float) -> Verification:
+    """The results with everything that they rest on."""
+    made = Verification(subject, request.options(), attempt.results)
+    flow = attempt.ours.flow
+    made.operators = dict(sorted((flow.laws + flow.opaque).items()))
+    made.seconds = {"all": round(seconds, 3)}
+    made.versions = {"torch": torch.__version__}
+    made.notes = [
+        f"{flow.parameters} parameters, {flow.operators} operators, {len(attempt.terms)} terms",
+        *(f"samples: {count} rows made at {site}" for site, count in sorted(flow.sources.items())),
+    ]
+    made.assumptions = assumptions(flow.laws, flow.opaque)
+    if attempt.snapped():
+        shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
+        made.assumptions.append(f"float constants stand for rationals: {shown}")
+    if attempt.hints.integers:
+        made.assumptions.append("counts of tokens are those of this run")
+    return made
+
+
+def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:
+    """What a proof over whole tensors rests on."""
+    return [
+        "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
+        f"the laws of {len(laws)} operators (gradproof.shadow.whole.laws), and that each of them is deterministic",
+        f"{len(opaque)} operators are uninterpreted functions of whole tensors: {', '.join(sorted(opaque)) or 'none'}",
+        "both runs are given the same samples in the same order, and the same draws for each sample",
+        "no denominator is zero",
+    ]

@@ -1,0 +1,120 @@
+"""Numbers beside the terms: what both runs computed, compared as floats. Nothing is proved by it.
+
+Gradients that terms prove equal have to be equal in numbers as well; where they are not, nothing holds. Numbers that a
+function returns and that were not followed (`float(loss)` made plain numbers of them) are compared in several runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+SAMPLED = 4096
+"""Elements of a tensor that are compared, at the most."""
+CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
+"""Relative differences that rounding may make: in the first window, in later ones, and where a tensor is below fp32."""
+ROUNDED = 1e-4
+"""The relative difference that rounding may make of a loss."""
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The numbers of one run: gradients by optimizer step, and what its backward passes began with, by window."""
+
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    narrow: bool = False
+
+    def root(self, window: int, value: float) -> None:
+        """A backward pass of a window begins at a loss."""
+        self.losses += [0.0] * (window + 1 - len(self.losses))
+        self.losses[window] += value
+
+
+def sampled(tensor: torch.Tensor) -> torch.Tensor:
+    """At most SAMPLED elements of a tensor, in float64."""
+    with torch.no_grad(), _disable_current_modes():
+        flat = tensor.detach().reshape(-1)
+        return flat[:: max(1, flat.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
+
+
+def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
+    """The optimizer step, the parameter and the relative difference of a gradient that differs by more than rounding.
+
+    A difference is relative to the largest gradient of the step.
+    """
+    for at, (mine, other) in enumerate(zip(ours.gradients, full.gradients, strict=False)):
+        allowed = NARROW if ours.narrow or full.narrow else CLOSE if at == 0 else LATER
+        every = [*mine.values(), *other.values()]
+        largest = max((float(one.abs().max()) for one in every if one.numel()), default=0.0)
+        for name in mine.keys() & other.keys():
+            if mine[name].shape != other[name].shape or not largest:
+                continue
+            size = float((mine[name] - other[name]).abs().max()) / largest if mine[name].numel() else 0.0
+            if size > allowed:
+                return at, name, size
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The plain numbers that both runs returned, and the loss of each window in the full batch's run."""
+
+    ours: Sequence[float]
+    full: Sequence[float]
+    losses: Sequence[float]
+
+
+def near(one: float, other: float) -> bool:
+    """Equal within rounding."""
+    return abs(one - other) <= ROUNDED * max(abs(one), abs(other)) + 1e-9
+
+
+def alike(ours: Sequence[float], full: Sequence[float]) -> bool:
+    """Whether two lists of numbers are equal within rounding."""
+    return len(ours) == len(full) and all(near(a, b) for a, b in zip(ours, full, strict=True))
+
+
+def same_losses(reports: Sequence[Report], sizes: Sequence[int]) -> str:
+    """In which way the returned numbers are the full batch's losses, in every report; empty where they are not.
+
+    `sizes`: the micro-batches of each window.
+    """
+    if not all(_of_a_loss(report) for report in reports):
+        return ""
+    if all(alike(report.ours, report.full) for report in reports):
+        return "equal to the full batch's within rounding"
+    for words, by in (("add up to", False), ("have the mean of", True)):
+        if all(alike(_by_window(report.ours, sizes, by), report.full) for report in reports):
+            return f"those of a window {words} the full batch's within rounding"
+    return ""
+
+
+def _by_window(numbers: Sequence[float], sizes: Sequence[int], mean: bool) -> list[float]:
+    found, start = [], 0
+    for size in sizes:
+        part = numbers[start : start + size]
+        found.append(sum(part) / (size if mean else 1))
+        start += size
+    return found if len(numbers) == start else []
+
+
+def _of_a_loss(report: Report) -> bool:
+    """Whether some of the full batch's numbers go with its losses, from window to window."""
+    full, losses = report.full, report.losses
+    if not full or not losses or not all(losses):
+        return False
+    if len(full) % len(losses):
+        return len(full) == 1 and any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses)))
+    each = len(full) // len(losses)
+    return any(_proportional(full[at::each], losses) for at in range(each))
+
+
+def _proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
+    ratios = [number / loss for number, loss in zip(numbers, losses, strict=True)]
+    whole = all(float(number).is_integer() for number in numbers)
+    allowed = [1e-3 * abs(ratios[0]) + whole / abs(loss) for loss in losses]
+    return any(ratios) and all(abs(r - ratios[0]) <= a for r, a in zip(ratios, allowed, strict=True))

@@ -1,0 +1,287 @@
+"""Numbers that Python reads of a tensor: what they are made of goes along where Python adds, scales and divides them.
+
+In a run without numbers such a number is `Unread`: it can be added, scaled and printed, and not compared. In a real run
+it is a float or an int of a class of its own. Where the class is lost (`float(x)`, `math.sqrt(x)`, a comparison), a
+plain number is left: what is proved then is proved of runs that read the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.shadow.tape import user_place
+from gradproof.shadow.whole.engine import Engine, NoNumbers
+from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
+from gradproof.shadow.whole.values import shared
+
+PLAIN = (int, float)
+NUMBERS = (
+    torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__bool__, torch.Tensor.__float__,
+    torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr,
+)  # fmt: skip
+"""What Python reads the numbers of a tensor by."""
+SCALED = frozenset({
+    "mul", "mul_", "div", "div_", "true_divide", "true_divide_", "add", "add_", "sub", "sub_", "__mul__", "__rmul__",
+    "__imul__", "__truediv__", "__itruediv__", "__add__", "__radd__", "__iadd__", "__sub__", "__rsub__", "__isub__",
+    "multiply", "multiply_", "divide", "divide_", "__div__", "__rdiv__", "__idiv__", "_foreach_mul_", "_foreach_mul",
+    "_foreach_div_", "_foreach_div",
+})  # fmt: skip
+"""Functions of tensors in which a number may as well be a tensor of one element."""
+FILLED = frozenset({"tensor", "as_tensor", "scalar_tensor", "full", "full_like", "fill_", "new_full", "new_tensor"})
+"""Functions that make tensors of one number."""
+
+
+class Carries:
+    """What a number is made of. Arithmetic with it keeps that, where `keep` can make the result."""
+
+    engine: Engine
+    value: Combination
+
+    def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
+        """A number that is made of `value`."""
+        raise NotImplementedError
+
+    def refused(self, other: Any, number: Callable[[], Any]) -> Any:
+        """Arithmetic that is not followed."""
+        raise NotImplementedError
+
+    def _other(self, other: Any) -> Combination | None:
+        """What the other number of an operation is made of; None for what is no number."""
+        if isinstance(other, Carries):
+            return other.value
+        if not isinstance(other, PLAIN) or isinstance(other, bool):
+            return None
+        held = self.engine.laws.exact(other)
+        return None if held is None else {self.engine.terms.one: held} if held else ZERO
+
+    def __add__(self, other: Any) -> Any:
+        return self._sum(other, Fraction(1), lambda: _bare(self) + _bare(other))
+
+    def __radd__(self, other: Any) -> Any:
+        return self._sum(other, Fraction(1), lambda: _bare(other) + _bare(self))
+
+    def __sub__(self, other: Any) -> Any:
+        return self._sum(other, Fraction(-1), lambda: _bare(self) - _bare(other))
+
+    def __rsub__(self, other: Any) -> Any:
+        own = self._other(other)
+
+        def number() -> Any:
+            return _bare(other) - _bare(self)
+
+        return self.refused(other, number) if own is None else self.kept(plus(own, self.value, Fraction(-1)), number)
+
+    def __neg__(self) -> Any:
+        return self.kept(times(self.value, Fraction(-1)), lambda: -_bare(self))
+
+    def _sum(self, other: Any, by: Fraction, number: Callable[[], Any]) -> Any:
+        own = self._other(other)
+        return self.refused(other, number) if own is None else self.kept(plus(self.value, own, by), number)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._product(other, lambda: _bare(self) * _bare(other))
+
+    def __rmul__(self, other: Any) -> Any:
+        return self._product(other, lambda: _bare(other) * _bare(self))
+
+    def _product(self, other: Any, number: Callable[[], Any]) -> Any:
+        own = self._other(other)
+        if own is None:
+            return self.refused(other, number)
+        if not own or not self.value:
+            return self.kept(ZERO, number)
+        first, second = (own, self.value) if self.engine.laws.constant(own) else (self.value, own)
+        by, powers = self.engine.laws.scalar(first)
+        return self.kept(times(self.engine.terms.rescaled(second, powers), by), number)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._quotient(self.value, self._other(other), lambda: _bare(self) / _bare(other), other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._quotient(self._other(other), self.value, lambda: _bare(other) / _bare(self), other)
+
+    def _quotient(
+        self, over: Combination | None, under: Combination | None, number: Callable[[], Any], other: Any
+    ) -> Any:
+        if over is None or not under:
+            return self.refused(other, number)
+        by, powers = self.engine.laws.scalar(under)
+        return self.kept(times(self.engine.terms.rescaled(over, multiplied({}, powers, -1)), 1 / by), number)
+
+
+def _bare(number: Any) -> Any:
+    """A number without what it is made of."""
+    if isinstance(number, Float):
+        return float.__float__(number)
+    return int.__int__(number) if isinstance(number, Integer) else number
+
+
+class Unread(Carries):
+    """A number that was taken from a tensor without numbers: it can be added, scaled and printed, and not compared."""
+
+    __slots__ = ("engine", "value")
+
+    def __init__(self, engine: Engine, value: Combination) -> None:
+        self.engine, self.value = engine, value
+
+    def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
+        """Another number that nobody knows."""
+        return Unread(self.engine, value)
+
+    def refused(self, *_: Any) -> Any:
+        """Raises NoNumbers: a number is needed."""
+        place = user_place()
+        self.engine.flow.reads.append((place, "a number of a tensor"))
+        raise NoNumbers(f"{place} needs a number of a tensor, and in a run without numbers there is none")
+
+    def __format__(self, spec: str) -> str:
+        return "?"
+
+    def __repr__(self) -> str:
+        return "?"
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self.refused()
+
+    def _quotient(
+        self, over: Combination | None, under: Combination | None, number: Callable[[], Any], other: Any
+    ) -> Any:
+        held = under is not None and self.engine.laws.constant(under)
+        return super()._quotient(over, under, number, other) if held else self.refused()
+
+    def _product(self, other: Any, number: Callable[[], Any]) -> Any:
+        return self.refused() if isinstance(other, Unread) else super()._product(other, number)
+
+    __float__ = __int__ = __bool__ = __index__ = __round__ = __lt__ = __le__ = __gt__ = __ge__ = refused
+    __abs__ = __floordiv__ = __mod__ = __array__ = __pow__ = __rpow__ = __eq__ = __ne__ = refused
+    __hash__ = None  # type: ignore[assignment]
+
+
+class _Known(Carries):
+    """A number of a real run. Arithmetic that is not followed gives a plain number."""
+
+    def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
+        """The number that Python makes, and what it is made of."""
+        return known(self.engine, value, number())
+
+    def refused(self, other: Any, number: Callable[[], Any]) -> Any:
+        """Python goes on with plain numbers; a tensor is asked itself."""
+        return NotImplemented if isinstance(other, torch.Tensor) else number()
+
+    def __reduce__(self) -> Any:
+        plain = _bare(self)
+        return type(plain), (plain,)
+
+    def __copy__(self) -> Any:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
+
+
+class Float(_Known, float):
+    """A float that was read of a tensor."""
+
+
+class Integer(_Known, int):
+    """An int that was read of a tensor."""
+
+
+def known(engine: Engine, value: Combination, number: Any) -> Any:
+    """A number of a real run with what it is made of."""
+    if isinstance(number, bool) or not isinstance(number, PLAIN):
+        return number
+    made: Any = Float(number) if isinstance(number, float) else Integer(number)
+    made.engine, made.value = engine, value
+    return made
+
+
+class Unreading(TorchFunctionMode):
+    """What Python reads of a tensor of one element becomes an `Unread`; texts of tensors have no numbers."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.Tensor.item and args[0].numel() == 1:
+            return self._item(args[0])
+        if func in NUMBERS:
+            engine = self.engine
+            engine.flow.reads.append((engine.place(), f"a tensor by {func.__name__}()"))
+            raise NoNumbers(
+                f"{engine.place()} reads the numbers of a tensor, and in a run without numbers there are none"
+            )
+        if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
+            return "?"
+        return func(*args, **(kwargs or {}))
+
+    def _item(self, tensor: torch.Tensor) -> Any:
+        engine = self.engine
+        whole = single(engine, tensor)
+        if engine.laws.constant(whole):
+            held = whole.get(engine.terms.one, 0)
+            return float(held) if tensor.is_floating_point() else int(held)
+        return Unread(engine, whole)
+
+
+def single(engine: Engine, tensor: torch.Tensor) -> Combination:
+    """What the one element of a tensor is made of."""
+    with engine.aside():
+        whole = engine.combination(tensor)
+    return {engine.laws.reshaped(term, ()): by for term, by in whole.items()}
+
+
+class Reading(TorchFunctionMode):
+    """Numbers that Python reads keep what they are made of, until Python makes plain numbers of them.
+
+    `plain`: the plain floats that were read, each with what it is made of, for those that the function returns as they
+    are.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__()
+        self.engine = engine
+        self.plain: dict[int, tuple[float, Combination]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in (torch.Tensor.item, torch.Tensor.__float__) and args[0].numel() == 1 and not args[0].is_complex():
+            return self._one(func, args[0])
+        name = getattr(func, "__name__", "")
+        if name in SCALED and any(isinstance(arg, Carries) for arg in args):
+            return func(*(self._tensor(arg) for arg in args), **kwargs)
+        made = func(*args, **kwargs)
+        if name in FILLED and isinstance(made, torch.Tensor):
+            given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
+            if len(given) == 1:
+                self.engine.memory.write(made, shared(given[0].value))
+        return made
+
+    def _one(self, func: Any, tensor: torch.Tensor) -> Any:
+        counted = self.engine.flow.counted
+        number = func(tensor)
+        if isinstance(number, bool):
+            return number
+        value = single(self.engine, tensor)
+        if self.engine.laws.integers and not tensor.is_floating_point():
+            return number
+        if func is torch.Tensor.item:
+            self.engine.flow.counted = counted
+            return known(self.engine, value, number)
+        self.plain[id(number)] = (number, value)
+        return number
+
+    def _tensor(self, arg: Any) -> Any:
+        if not isinstance(arg, Carries):
+            return arg
+        with torch.no_grad(), _disable_current_modes():
+            made = torch.tensor(_bare(arg), dtype=torch.float64 if isinstance(arg, float) else torch.int64)
+        self.engine.memory.write(made, shared(arg.value))
+        return made

@@ -1,0 +1,539 @@
+"""The two runs of a function, by micro-batches and by the full batch, with numbers or without.
+
+Both runs share one store of terms. The gradient of a window is proved equal to the full batch's where both are one
+combination: then they are equal for all real parameters, data and draws. An optimizer step makes what it wrote a new
+leaf, which is named by its definition: two runs have one leaf only where they wrote the same.
+
+A run with numbers (`Real`) takes the path that its numbers lead to. Random numbers of the second run are those that the
+first one drew for the same leaf, so that the numbers of both runs can be compared.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.shadow.domains.real import Snap
+from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
+from gradproof.shadow.tape import NOWHERE, initialising, user_place
+from gradproof.shadow.whole.arithmetic import RULES, number
+from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine, Gradient, NoNumbers, Update, call_site, digest, inside as within_func
+from gradproof.shadow.whole.laws import Call, within
+from gradproof.shadow.whole.numbers import Numbers, sampled
+from gradproof.shadow.whole.patches import parameters, replaced, watched
+from gradproof.shadow.whole.reading import Carries, Reading, Unreading
+from gradproof.shadow.whole.terms import UNIT, Combination, Terms, plus
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, ways_out
+from gradproof.shadow.whole.values import Value, geometry_of, known, shared
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What an earlier attempt showed.
+
+    `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
+    float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
+    """
+
+    by_hand: bool = False
+    common: frozenset[str] = frozenset()
+    snap: bool = False
+    integers: bool = False
+
+
+class Called(Engine):  # type: ignore[no-untyped-call]
+    """An engine for a function that is called for each of two runs.
+
+    `rows`: samples of a micro-batch; `samples`: of the run. The first axis of a data tensor that has as many rows as
+    one of them is the axis of samples; rows of one line of code are numbered in the order in which they are made. What
+    that calls a sample is a name for rows of arbitrary numbers: a wrong guess can cost a proof, and makes no false one.
+    """
+
+    def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
+        super().__init__(terms, every, number)
+        self.rows, self.samples, self.hints, self.by_hand = run.micro_batch_size, run.samples, hints, hints.by_hand
+        self.axes: dict[str, set[int | None]] = {}
+        self.laws.snap = Snap() if hints.snap else None
+        self.laws.integers, self.laws.tallies = hints.integers, True
+        self.pending: Update | None = None
+        self.written_by_hand: dict[int, tuple[torch.Tensor, Combination]] = {}
+
+    # Steps without an optimizer
+
+    def put(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds a value now."""
+        alone = not self.stepping and torch._C._current_graph_task_id() == -1
+        if alone and tensor.is_floating_point() and self._is_gradient(tensor):
+            for part in value.parts:
+                self.flow.scaled |= {s: self.place() for s in self.terms.common(part) if s not in self.flow.scaled}
+        by_hand = self.by_hand and alone
+        if by_hand and not initialising() and self._by_hand(tensor):
+            self.memory.write(tensor, value)
+        else:
+            super().put(tensor, value)
+
+    def _is_gradient(self, tensor: torch.Tensor) -> bool:
+        storage = tensor.untyped_storage()._cdata
+        held = (parameter.grad for parameter in self.kept if parameter.is_leaf)
+        return any(grad is not None and grad.untyped_storage()._cdata == storage for grad in held)
+
+    def _by_hand(self, tensor: torch.Tensor) -> bool:
+        """Whether the function writes a parameter itself.
+
+        What it adds is the gradient, where `.grad` has none.
+        """
+        storage = tensor.untyped_storage()._cdata
+        for parameter in self.declared.values():
+            if parameter.untyped_storage()._cdata != storage:
+                continue
+            if id(parameter) in self.written_by_hand:
+                return True
+            if self.pending is None:
+                if self.all_passes == self.last.get(0, 0):
+                    return True
+                self.pending = Update(user_place(), {}, passes=self.all_passes - self.last.get(0, 0))
+                self.pending.begun_with, self.passes, self.begun_with = self.begun_with, 0, {}
+                self.last[0] = self.all_passes
+            self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
+            self.pending.gradients |= self.gradients([parameter])
+            return True
+        return False
+
+    def value(self, tensor: torch.Tensor) -> Value:
+        """The value of a tensor. A parameter that a forward pass reads has been stepped."""
+        if self.pending is not None and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+            self.stepped_by_hand()
+        return super().value(tensor)
+
+    def stepped_by_hand(self) -> None:
+        """The parameters that the function wrote itself are new leaves."""
+        update, own, self.pending, self.written_by_hand = self.pending, self.written_by_hand, None, {}
+        if update is None:
+            return
+        for parameter, before in own.values():
+            added = plus(self.combination(parameter), before, -UNIT)
+            update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
+        update.order = tuple(self.name(parameter) for parameter, _ in own.values())
+        self.flow.updates.append(update)
+        written = [parameter for parameter, _ in own.values()]
+        before = [self.memory.alike(self.value(parameter)) for parameter in written]
+        self.applied(update, written)
+        for parameter, regions in zip(written, before, strict=True):
+            for held, region in regions:
+                region.value = self.value(parameter)
+                held.views.clear()
+
+    def begin(self, roots: Any, *rest: Any) -> None:
+        """A backward pass begins."""
+        self.stepped_by_hand()
+        super().begin(roots, *rest)
+
+    def end(self) -> None:
+        """The function has returned."""
+        self.stepped_by_hand()
+        super().end()
+
+    def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
+        """Data: rows of samples along the first axis that has as many as the run, or as a micro-batch.
+
+        Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
+        """
+        shape, site = tuple(tensor.shape), call_site()
+        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (self.samples, self.rows))
+        axis = next(fitting, None)
+        if real is None:
+            if site in self.hints.common:
+                return self._shared(site, shape)
+            self.axes.setdefault(site, set()).add(axis)
+        rows = 1 if axis is None else shape[axis]
+        size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+        own = f"{site} {size} {tensor.dtype}"
+        turn, first = self.made[own, 0], 0 if axis is not None and rows == self.samples else self.made[own, 0]
+        self.made[own, 0] += rows
+        line = site.rpartition(" ")[0]
+        self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
+        if real is not None and axis is None:
+            return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
+        parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
+        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+
+    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
+        """The digest of each row of a real tensor, and how many rows of that content were met before.
+
+        What has no rows of samples is the same wherever it is met: class weights, lists of indices, means of images.
+        """
+        found = []
+        for i in range(rows):
+            with _disable_current_modes():
+                piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
+            name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
+            found.append((name, self.made[name, 0]))
+            self.made[name, 0] += 1
+        return found
+
+    def held(self, tensor: torch.Tensor, made: torch.Tensor) -> Value:
+        """What a real tensor stands for: a number, or data within the bounds of what it holds."""
+        with _disable_current_modes():
+            plain = tensor.item() if tensor.dim() == 0 else None
+        if plain is not None:
+            found = RULES["fill"](self.laws, Call("fill", (made, plain), {}, (), [], [], [], [made]))
+            assert found is not None
+            return found[0]
+        low, _ = within(tensor)
+        return self.source(made, (0, math.inf) if low is not None and low >= 0 else (None, None), tensor)
+
+
+class Fake(Called):  # type: ignore[no-untyped-call]
+    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
+
+    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
+        super().__init__(*given)
+        self.mode = mode
+        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator; real tensors, which the function took from outside, become data."""
+        args, kwargs = self._faked(args), self._faked(kwargs)
+        base = spec.base.split(".", 1)[1]
+        if base in NO_NUMBERS:
+            return self.read(func, base, args, kwargs)
+        return super().operate(func, spec, args, kwargs)
+
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """A number that the laws know; there is no other."""
+        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
+        if found is not None:
+            kind = args[0].dtype
+            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
+        self.flow.reads.append((self.place(), base))
+        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+
+    def _faked(self, value: Any) -> Any:
+        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
+        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
+            return self._outside(value)
+        if isinstance(value, list | tuple):
+            found = [self._faked(part) for part in value]
+            return found if isinstance(value, list) else tuple(found)
+        if isinstance(value, dict):
+            return {name: self._faked(part) for name, part in value.items()}
+        return value
+
+    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in self.outside:
+            made: torch.Tensor = self.mode.from_tensor(tensor)
+            self.outside[id(tensor)] = (tensor, made, digest(tensor))
+            self.memory.write(made, self.held(tensor, made))
+        _, made, held = self.outside[id(tensor)]
+        if digest(tensor) != held:
+            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
+        return made
+
+
+class Real(Called):  # type: ignore[no-untyped-call]
+    """An engine for tensors with numbers. `drawn`: what the first run drew, by the leaf that it is."""
+
+    def __init__(self, drawn: dict[int, torch.Tensor], *given: Any) -> None:
+        super().__init__(*given)
+        self.drawn = drawn
+        self.laws.looked = self._indices
+        self.escapes = Escapes()
+        self.seen = Unchanged(self.escapes)
+        self.exports = 0
+        self.busy = 0
+        self.numbers = Numbers()
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """The engine's own use of tensors, which is not the function's."""
+        self.busy += 1
+        try:
+            with torch._C.DisableTorchFunction(), torch._C._DisableFuncTorch(), torch.no_grad():
+                yield
+        finally:
+            self.busy -= 1
+
+    def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
+        """The values of the arguments."""
+        grad = torch.is_grad_enabled()
+        with self.aside(), torch.set_grad_enabled(grad):
+            return super().before(spec, args, kwargs)
+
+    def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
+        """Work out the values of the results."""
+        with self.aside():
+            super().after(func, spec, args, kwargs, values, out)
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
+        base = spec.base.split(".", 1)[1]
+        tensors = tensors_in((args, kwargs))
+        if base in NO_NUMBERS:
+            self.note(base, tensors[0])
+        if base in MOVED and tensors and not any(self._met(t) for t in tensors):
+            return func(*args, **kwargs)
+        return super().operate(func, spec, args, kwargs)
+
+    def put(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds a value now."""
+        self.numbers.narrow |= tensor.dtype in NARROW
+        super().put(tensor, value)
+
+    def _met(self, tensor: torch.Tensor) -> bool:
+        if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
+            return True
+        held = self.memory.held.get(tensor.untyped_storage()._cdata)
+        if held is None or not known(held):
+            return False
+        return not held.data or geometry_of(tensor) in held.views
+
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """A number of a tensor: what follows is about runs that read the same one."""
+        if self.busy:
+            return func(*args, **kwargs)
+        with self.aside():
+            self.note(base, args[0])
+        return func(*args, **kwargs)
+
+    def note(self, how: str, tensor: torch.Tensor) -> None:
+        """A number of a tensor became a plain number of Python."""
+        value = self.laws.whole(self.value(tensor), tuple(tensor.shape))
+        if self.laws.constant(value):
+            return
+        self.flow.reads.append((self.place(), how))
+        whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
+        self.flow.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
+
+    def _indices(self, tensor: torch.Tensor) -> list[int]:
+        """The numbers of a list of indices that names samples."""
+        self.flow.reads.append((self.place(), "indices"))
+        with _disable_current_modes():
+            return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
+
+    # Random numbers
+
+    def _unknown(self, tensor: torch.Tensor) -> Value:
+        if self.memory.of(tensor).regions or initialising():
+            return super()._unknown(tensor)
+        if isinstance(tensor, torch.nn.Parameter):
+            made = shared(self.terms.of(self.terms.make("outside", (digest(tensor),), (), tuple(tensor.shape))))
+        else:
+            self.memory.of(tensor).data = True
+            made = self.held(tensor, tensor)
+            self._keep(tensor, made)
+        self.memory.alias(tensor, made)
+        return made
+
+    def _drawn_like(self, call: Call, written: bool = True) -> list[Value]:
+        found = super()._drawn_like(call, written)
+        for made, value in zip(call.out, found, strict=True):
+            if made is not None:
+                self._again(made, value)
+        return found
+
+    def _again(self, made: torch.Tensor, value: Value) -> None:
+        """The same leaf has the same numbers in both runs."""
+        with torch.no_grad(), _disable_current_modes():
+            whole = made.detach()
+            for at, part in enumerate(value.parts):
+                ((leaf, _),) = part.items()
+                piece = whole if value.shared else whole.narrow(value.axis, at * value.rows, value.rows)
+                if leaf in self.drawn and self.drawn[leaf].shape == piece.shape:
+                    piece.copy_(self.drawn[leaf])
+                else:
+                    self.drawn[leaf] = piece.clone()
+
+    def _dropped(self, call: Call) -> list[Value]:
+        found = super()._dropped(call)
+        made, mask = call.out
+        if made is not None and mask is not None and float(call.args[1]) < 1:
+            with torch.no_grad(), _disable_current_modes():
+                made.copy_(call.tensors[0] * mask / (1 - float(call.args[1])))
+        return found
+
+    # Writes that are no operators
+
+    def _keep(self, tensor: torch.Tensor, value: Value) -> None:
+        self.exports += 1
+        self.seen.keep(f"tensor {self.exports}", tensor, value)
+
+    def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
+        """Python got at the memory of a tensor: what it holds has to stay."""
+        if self.busy:
+            return
+        with self.aside():
+            self._exported(tensor, found, foreign)
+
+    def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
+        self.escapes.left(tensor.untyped_storage(), found, foreign)
+        self.seen.left(tensor.untyped_storage())
+        self.note("numpy", tensor)
+        self._keep(tensor, self.value(tensor))
+
+    def stored(self, storage: torch.UntypedStorage) -> None:
+        """Python writes a storage by itself, or gives its memory away."""
+        self.escapes.left(storage, None)
+        self.lose("the storage of a tensor was written, or given away, by itself")
+
+    def look(self) -> None:
+        """Keep what the parameters and their gradients hold."""
+        for parameter in self.kept:
+            for kind, tensor in (("parameter", parameter), ("gradient", parameter.grad if parameter.is_leaf else None)):
+                if tensor is not None and tensor.layout is torch.strided and not within_func(tensor):
+                    self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
+
+    def compare(self) -> None:
+        """What no operator wrote has to hold what it held."""
+        for kind in ("parameter", "gradient", "tensor"):
+            for name in self.seen.changed(kind, self.memory.read):
+                self.lose(f"the {name} was changed by something that is no operator")
+
+    def begin(self, roots: Any, *rest: Any) -> None:
+        """A backward pass begins."""
+        with self.aside():
+            self.compare()
+            super().begin(roots, *rest)
+            for root in tensors_in(roots):
+                if root.numel() == 1 and not within_func(root):
+                    self.numbers.root(len(self.flow.updates), float(root))
+
+    def ended(self, found: Any) -> None:
+        """A backward pass has ended."""
+        with self.aside():
+            super().ended(found)
+            if self.stepping:
+                own = self.optimizers_of(self.flow.updates[-1])
+                self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
+            self.look()
+
+    def before_step(self, optimizer: Any) -> None:
+        """An optimizer is about to step."""
+        with self.aside():
+            self.compare()
+            super().before_step(optimizer)
+            own = parameters(optimizer)
+            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
+
+    def after_step(self, optimizer: Any) -> None:
+        """An optimizer has stepped."""
+        with self.aside():
+            super().after_step(optimizer)
+            self.look()
+
+    def stepped_by_hand(self) -> None:
+        """The parameters that the function wrote itself are new leaves."""
+        if self.pending is not None:
+            grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
+            self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
+        super().stepped_by_hand()
+
+    def end(self) -> None:
+        """The function has returned."""
+        with self.aside():
+            self.compare()
+            super().end()
+
+
+def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Exchange the storages of two tensors. torch exchanges fake tensors whole, which a weak reference forbids."""
+    kept = first.data
+    first.data, second.data = second.data, kept
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Recurrent layers run as operators that have laws."""
+    fused = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(fused)
+
+
+class Followed:
+    """One run: what was seen, what the function returned, and its error in words with the line.
+
+    `plain`: the numbers that it returned and that were not followed. `printed`: the decimal fractions that it printed,
+    each with the size of its last place.
+    """
+
+    def __init__(self, engine: Called) -> None:
+        self.engine, self.flow = engine, engine.flow
+        self.error, self.raised = "", NOWHERE
+        self.returned: list[Combination] = []
+        self.plain: list[float] = []
+        self.printed: list[tuple[float, float]] = []
+        self.unread: list[str] = []
+        self.unsupported = False
+
+    def call(self, step: Callable[[Any], Any], run: Run, reading: Reading | None = None) -> None:
+        """Call the function."""
+        printed = Printed(sys.stdout or io.StringIO(), self.engine.run == 0)
+        try:
+            with redirect_stdout(cast("Any", printed)):
+                returned = step(run)
+            with self.engine.aside():
+                self._returned(returned, reading)
+        except Exception as caught:
+            self.error, self.raised = stated(caught), blamed(caught)
+            self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
+        self.engine.end()
+        self.printed = decimals("".join(printed.texts))
+        self.flow.parameters = sum(t.numel() for t in self.engine.declared.values())
+
+    def _returned(self, returned: Any, reading: Reading | None) -> None:
+        read = {} if reading is None else reading.plain
+        for one in inside(returned):
+            if isinstance(one, Carries):
+                self.returned.append(one.value)
+            elif id(one) in read:
+                self.returned.append(read[id(one)][1])
+            elif isinstance(one, torch.Tensor) and one.is_floating_point():
+                self.returned.append(self.engine.combination(one))
+            else:
+                self.plain += numbers(one)
+
+
+def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
+    """Call the function on tensors without numbers. `given`: as an engine takes it."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    terms, *rest = given
+    engine = Fake(fake, terms, run, *rest)
+    found = Followed(engine)
+    seed(run.seed)
+    swap = replaced(torch.utils, "swap_tensors", taken_over)
+    with unfused(), fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+        found.call(step, run)
+    return found
+
+
+def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
+    """Call the function on real tensors."""
+    terms, *rest = given
+    engine = Real(drawn, terms, run, *rest)
+    found = Followed(engine)
+    seed(run.seed)
+    reading = Reading(engine)
+    with unfused(), engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
+        found.call(step, run, reading)
+    return found
+
+
+def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
+    """What two runs show that have to be made again; the same hints where nothing has to."""
+    by_hand = hints.by_hand or not (ours.flow.updates or full.flow.updates)
+    mine, other = ours.engine.axes, full.engine.axes
+    apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
+    return replace(hints, by_hand=by_hand, common=hints.common | apart)
