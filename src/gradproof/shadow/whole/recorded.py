@@ -13,6 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.looked: set[int] = set()
         self.arrived: set[int] = set()
         self.used: dict[int, Location] = {}
-        self.depth = 0
+        self.depth, self.thread = 0, get_ident()
         self.fetch, self.begun, self.ran = 0, False, False
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
@@ -505,8 +506,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.closed or not self.awake or self.inside:
             self.inside += 1
             return
-        if self.stepping:
-            self.lose("a backward pass runs inside an optimizer step")
+        if self.stepping or get_ident() != self.thread:
+            self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
         self._compare("gradient")
         self._reachable()
         super().begin(roots)
