@@ -7,6 +7,7 @@ import linecache
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step
@@ -46,7 +47,9 @@ def watched(body: str, accum_steps: int | None = 4, epoch_batches: int | None = 
     text = HEAD + body
     linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
     code = compile(text, FILE, "exec")
-    return watch(lambda: exec(code, {"torch": torch, "nn": nn}), accum_steps, 3, epoch_batches)
+    made = watch(lambda: exec(code, {"torch": torch, "nn": nn}), accum_steps, 3, epoch_batches)
+    assert _get_current_dispatch_mode() is None
+    return made
 
 
 def said(made: Verification) -> dict[str, Outcome]:

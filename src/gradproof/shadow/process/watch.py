@@ -104,9 +104,14 @@ class Watch:
                 self._unfollowed()
 
     def _unfollowed(self) -> None:
-        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place."""
+        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place.
+
+        A backward pass gives back, when it ends, the modes that it began with: until then the engine stays as well.
+        """
         self.engine.close()
-        if _get_current_dispatch_mode() is self.engine:
+        if self.engine.calls:
+            self.engine.afterwards.append(self._unfollowed)
+        elif _get_current_dispatch_mode() is self.engine:
             self._following.close()
 
     def verification(self) -> Verification:

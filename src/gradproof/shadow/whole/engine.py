@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -113,6 +113,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.parents: dict[int, tuple[Any, str]] = {}
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
+        self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
         self.passes, self.begun_with = 0, ""
         self.updated: dict[tuple[int, Geometry], Kept] = {}
@@ -556,7 +557,7 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def calls(engine: Engine) -> Iterator[None]:
-    """The line that started autograd, for what runs in it."""
+    """The line that started autograd, for what runs in it; `afterwards` is called when it has ended."""
     original = torch.autograd.graph._engine_run_backward
 
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
@@ -574,6 +575,8 @@ def calls(engine: Engine) -> Iterator[None]:
             return found
         finally:
             engine.calls.pop()
+            while engine.afterwards and not engine.calls:
+                engine.afterwards.pop()()
 
     name = "_engine_run_backward"
     with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):
