@@ -179,7 +179,7 @@ def main() -> None:
     bare, ratio = compared(step, nullcontext, 20)
     print(f"nothing:            {ratio:.3f} of a bare step of {bare * 1000:.0f} ms")
     bare, ratio = compared(step, watching, 20)
-    print(f"watch, events only: {ratio:.3f} of a bare step of {bare * 1000:.0f} ms (bar: 1.02 from 50 ms on)")
+    print(f"hooks of watch:     {ratio:.3f} of a bare step of {bare * 1000:.0f} ms (bar: 1.02 from 50 ms on)")
     bare, ratio = compared(training(2, 32, 2), recording, 5)
     print(f"recorder:           {ratio:.1f} times a bare step of {bare * 1000:.0f} ms")
 

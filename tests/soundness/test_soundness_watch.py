@@ -1,7 +1,7 @@
 """`watch` on scripts that were written against it: what is wrong never holds, what is right is never refuted.
 
-Each script runs in a forked process of its own, in both modes, as `gradproof watch --accum-steps 4` would run it. None
-may end otherwise than it does alone.
+Each script runs in a forked process of its own, as `gradproof watch --accum-steps 4` would run it. None may end
+otherwise than it does alone.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.watch import EventWatch, run_script
-from gradproof.shadow.protocol.ruling import BLIND
+from gradproof.shadow.process.watch import Watch, run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
 from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
@@ -28,7 +27,7 @@ from tests.soundness.watched_right import RIGHT
 from tests.soundness.watched_shown import SHOWN, SHOWN_RIGHT, SUMS_RIGHT, SUMS_WRONG
 from tests.soundness.watched_stale import STALE
 from tests.soundness.watched_steps import STEPS
-from tests.soundness.watched_unseen import UNSEEN
+from tests.soundness.watched_unseen import SUMS_UNSEEN, UNSEEN
 from tests.soundness.watched_weights import WEIGHTS_RIGHT, WEIGHTS_WRONG
 
 HEAD = """\
@@ -54,23 +53,21 @@ from contextlib import nullcontext
 r = rank
 """
 WRONG = {**CLIPS, **STEPS, **STALE, **NARROW, **PASSES, **SHOWN, **UNSEEN}
+NO_SUMS = {**SUMS_WRONG, **SUMS_UNSEEN}
 RIGHTS = {**RIGHT, **PASSES_RIGHT, **SHOWN_RIGHT}
-MODES = ("events", "full")
 LIMIT = 300
-BEFORE_IT_ARRIVES = {"custom fn persistent buffer"}
-"""Wrong in what a custom autograd function returns: events mode says that it does not cover that."""
 Answers = dict[str, str]
 Run = tuple[Any, Any]
 
 
-def answered(script: str, mode: str, end: Any) -> None:
+def answered(script: str, end: Any) -> None:
     """In a process of its own: watch, and send the outcomes; the text of an exception where there is one."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    watch, found = EventWatch(4, 3, mode), {}
+    watch, found = Watch(4, 3), {}
     try:
         with watch:
             run_script([script])
@@ -82,18 +79,18 @@ def answered(script: str, mode: str, end: Any) -> None:
     os._exit(0)
 
 
-def watched(folder: Path, body: str, mode: str) -> Answers:
+def watched(folder: Path, body: str) -> Answers:
     """The outcomes of a script by obligation."""
-    return ended(started(folder, body, mode))
+    return ended(started(folder, body))
 
 
-def started(folder: Path, body: str, mode: str) -> Run:
+def started(folder: Path, body: str) -> Run:
     """A script that is watched in a process of its own."""
     script = folder / f"train{os.environ.get('RANK', '')}.py"
     script.write_text(HEAD + body)
     here = multiprocessing.get_context("fork")
     mine, theirs = here.Pipe(duplex=False)
-    process = here.Process(target=answered, args=(str(script), mode, theirs))
+    process = here.Process(target=answered, args=(str(script), theirs))
     process.start()
     theirs.close()
     return process, mine
@@ -111,22 +108,17 @@ def ended(run: Run) -> Answers:
     return dict(json.loads(said))
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_does_not_hold(tmp_path: Path, name: str, mode: str) -> None:
+def test_what_is_wrong_does_not_hold(tmp_path: Path, name: str) -> None:
     body, wrong = WRONG[name]
-    found = watched(tmp_path, body, mode)
+    found = watched(tmp_path, body)
     assert "raised" not in found, found
-    if mode == "events" and name in BEFORE_IT_ARRIVES:
-        assert any("custom autograd functions" in text for text in BLIND)
-        return
     assert [o for o in wrong if found[o] == "HOLDS"] == [], found
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", RIGHTS)
-def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> None:
-    found = watched(tmp_path, RIGHTS[name], mode)
+def test_what_is_right_is_not_refuted(tmp_path: Path, name: str) -> None:
+    found = watched(tmp_path, RIGHTS[name])
     assert "raised" not in found, found
     assert [o for o, outcome in found.items() if outcome == "REFUTED"] == [], found
 
@@ -134,7 +126,7 @@ def test_what_is_right_is_not_refuted(tmp_path: Path, name: str, mode: str) -> N
 @pytest.mark.parametrize("name", WEIGHTS_WRONG)
 def test_wrong_weights_do_not_hold(tmp_path: Path, name: str) -> None:
     body, refuted = WEIGHTS_WRONG[name]
-    found = watched(tmp_path, body, "full")
+    found = watched(tmp_path, body)
     assert "raised" not in found, found
     assert found["GA-EQ-001"] != "HOLDS", found
     assert not refuted or found["GA-EQ-001"] == "REFUTED", found
@@ -143,7 +135,7 @@ def test_wrong_weights_do_not_hold(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", WEIGHTS_RIGHT)
 def test_right_weights_are_not_refuted(tmp_path: Path, name: str) -> None:
     body, held = WEIGHTS_RIGHT[name]
-    found = watched(tmp_path, body, "full")
+    found = watched(tmp_path, body)
     assert "REFUTED" not in found.values(), found
     assert not held or found["GA-EQ-001"] == "HOLDS", found
 
@@ -161,17 +153,13 @@ for w in range(W):
 """
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("body", "which"), [(LOADED, (2, 3, 4, 5)), (UNLOADED, (2, 4, 5))], ids=["loader", "none"])
-def test_a_plain_script_holds(tmp_path: Path, body: str, which: tuple[int, ...], mode: str) -> None:
-    """The same answers are no answers where nothing ever holds. Events need a loader to know a micro-batch."""
-    found = watched(tmp_path, body, mode)
-    by_events = {f"GA-INV-00{i}" for i in which}
-    assert {o for o, outcome in found.items() if outcome == "HOLDS"} == (set(found) if mode == "full" else by_events)
+@pytest.mark.parametrize("body", [LOADED, UNLOADED], ids=["loader", "none"])
+def test_a_plain_script_holds(tmp_path: Path, body: str) -> None:
+    """The same answers are no answers where nothing ever holds."""
+    assert set(watched(tmp_path, body).values()) == {"HOLDS"}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_a_generator_of_tensors_is_read_once(tmp_path: Path, mode: str) -> None:
+def test_a_generator_of_tensors_is_read_once(tmp_path: Path) -> None:
     """The watched script trains as it does alone: its weights move."""
     body = """
 before = [p.detach().clone() for p in model.parameters()]
@@ -180,51 +168,43 @@ for w in range(W):
     opt.step(); opt.zero_grad()
 assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
 """
-    assert "raised" not in watched(tmp_path, body, mode)
+    assert "raised" not in watched(tmp_path, body)
 
 
-def of_two_ranks(folder: Path, body: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
+def of_two_ranks(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
     """What is answered on each of two ranks."""
     monkeypatch.setenv("STORE", str(folder / "store"))
     with ThreadPoolExecutor(2) as pool:
         answers = []
         for rank in (0, 1):
             monkeypatch.setenv("RANK", str(rank))
-            answers.append(started(folder, RANKS + body, mode))
+            answers.append(started(folder, RANKS + body))
         return list(pool.map(ended, answers))
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", RANKS_WRONG)
-def test_ranks_that_differ_do_not_hold(tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in of_two_ranks(tmp_path, RANKS_WRONG[name], mode, monkeypatch):
+def test_ranks_that_differ_do_not_hold(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_WRONG[name], monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] != "HOLDS", found
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", RANKS_RIGHT)
-def test_ranks_that_agree_hold(tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for found in of_two_ranks(tmp_path, RANKS_RIGHT[name], mode, monkeypatch):
+def test_ranks_that_agree_hold(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, RANKS_RIGHT[name], monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] == "HOLDS", found
 
 
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("name", SUMS_WRONG)
-def test_sums_of_something_else_do_not_hold(
-    tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_WRONG[name], mode, monkeypatch):
+@pytest.mark.parametrize("name", NO_SUMS)
+def test_sums_of_something_else_do_not_hold(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, OF_SUMS + NO_SUMS[name], monkeypatch):
         assert "raised" not in found, found
         assert found["GA-SYNC-001"] != "HOLDS", found
 
 
-@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", SUMS_RIGHT)
-def test_sums_made_otherwise_are_not_refuted(
-    tmp_path: Path, name: str, mode: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_RIGHT[name], mode, monkeypatch):
+def test_sums_made_otherwise_are_not_refuted(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_RIGHT[name], monkeypatch):
         assert "raised" not in found, found
         assert "REFUTED" not in found.values(), found

@@ -91,3 +91,24 @@ for w in range(W):
         ("GA-EQ-001",),
     ),
 }
+SUMMED = """
+opt = torch.optim.SGD(model.parameters(), lr=0.05)
+for w in range(W):
+    for k in range(N): mb(w * N + k).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        WRITE
+    opt.step(); opt.zero_grad()
+"""
+SUMS_UNSEEN: dict[str, str] = {
+    "a local term added past the version counter": SUMMED.replace("WRITE", "p.grad.data.add_(0.1 * (r + 1))"),
+    "numpy writes the sum": SUMMED.replace("WRITE", "p.grad.numpy()[...] *= r + 2"),
+    "ddp sum scaled past the version counter": """
+ddp = DDP(model); opt = torch.optim.SGD(model.parameters(), lr=0.05)
+for w in range(W):
+    for k in range(N):
+        with (nullcontext() if k == N-1 else ddp.no_sync()): (mse_loss(ddp(X[w*N+k]), Y[w*N+k])/N).backward()
+    for p in model.parameters(): p.grad.data.mul_(r + 2)
+    opt.step(); opt.zero_grad()
+""",
+}

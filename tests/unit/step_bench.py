@@ -74,13 +74,13 @@ def check(function: Callable[[Any], Any], **options: Any) -> Any:
     return answering(Outcome(said)) if said in list(Outcome) else held(**options)
 
 
-class EventWatch:
+class Watch:
     """A watcher that answers what the script wrote into SAID, like `check`."""
 
     def __init__(self, **options: Any) -> None:
         self.options = {name: value for name, value in options.items() if not callable(value)}
 
-    def __enter__(self) -> EventWatch:
+    def __enter__(self) -> Watch:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +93,7 @@ class EventWatch:
 
 def fake() -> None:
     """Put the engine and the watcher in the place of the real ones in this process."""
-    for name, what in ((VERIFY, check), (WATCH, EventWatch)):
+    for name, what in ((VERIFY, check), (WATCH, Watch)):
         module = ModuleType(name)
         vars(module)[what.__name__] = what
         sys.modules[name] = module

@@ -127,20 +127,13 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
 @click.option(
-    "--mode",
-    type=click.Choice(["full", "events"]),
-    default="full",
-    show_default=True,
-    help="full: follow every operator of the recorded windows; events: hooks and checksums alone.",
-)
-@click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
 @click.option("--out", type=click.Path(path_type=Path), help="Write the result to this file.")
 @allow_undecided
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(
-    accum_steps: int | None, epoch_batches: int | None, windows: int, mode: str, format_: str, out: Path | None,
+    accum_steps: int | None, epoch_batches: int | None, windows: int, format_: str, out: Path | None,
     allow: tuple[str, ...], words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a training script as it is, and verify what one run can decide.
@@ -160,7 +153,7 @@ def watch(
         cleared(out)
     script = script_of(words)
     apart = out is None and format_ != "text"
-    seen = watch(script, accum_steps, windows, mode, 2 if apart else None, epoch_batches)
+    seen = watch(script, accum_steps, windows, 2 if apart else None, epoch_batches)
     seen.verification.allow_undecided = names
     if out is not None or apart:
         show(seen.verification, format_, out)

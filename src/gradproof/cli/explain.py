@@ -77,9 +77,7 @@ GLOSSARY: Mapping[str, str] = {
     "equivalent mutant": (
         "A seeded bug that does not change what the subject does. It shows nothing and does not count."
     ),
-    "events": (
-        "A mode of watch: the order of backward passes, clips, steps and zeroes, without a recording of operators."
-    ),
+    "events": "The order of backward passes, clips, steps and zeroes of a run.",
     "evidence": "The record of a run: outcome, inputs by content, environment, controls.",
     "falsification test": "A property that Hypothesis tries on real PyTorch. It can refute; it never proves.",
     "field, residue": (
@@ -89,7 +87,6 @@ GLOSSARY: Mapping[str, str] = {
     "fresh, stale, absent, rejected": (
         "Whether evidence or a document still speaks of the files as they are now, is there, and can be read."
     ),
-    "full": "A mode of watch: what every tensor of the recorded windows is made of, so that one run decides GA-EQ-001.",
     "gate": "The decision to let a release through: met, broken or open.",
     "harness": "A function that gives a subject inputs and states the claims.",
     "inputs of a run": "The files that it imported or read, by content, and the versions of its packages.",

@@ -1,4 +1,4 @@
-"""`watch --mode full` on an unchanged script of a GPT: one run decides, right and with the bugs of the field."""
+"""`watch` on an unchanged script of a GPT: one run decides, right and with the bugs of the field."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BUGS = {
 
 def watched(bug: str, folder: Path) -> dict[str, Any]:
     """The results of the script by obligation, as the command line gives them."""
-    command = [sys.executable, "-P", "-m", "gradproof", "watch", "--mode", "full", "--format", "json"]
+    command = [sys.executable, "-P", "-m", "gradproof", "watch", "--format", "json"]
     made = subprocess.run(
         [*command, "--", "python", str(SCRIPT)], capture_output=True, text=True, cwd=folder, check=False,
         env={**os.environ, "BUG": bug},

@@ -30,7 +30,7 @@ from gradproof.shadow.tape import Location
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
-EQUAL = "GA-EQ-001"
+EQUAL, WEIGHED = "GA-EQ-001", "whole tensors"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
 
 
@@ -116,12 +116,14 @@ def summary(verification: Verification) -> str:
 
 
 def _meaning(v: Verification) -> str:
-    """What the worst outcome says. A refutation by the events of a run has no numbers that could be replayed."""
+    """What the worst outcome says. A refutation by the events or the weights of one run is not replayed."""
     refuted = [r for r in v.results if r.outcome is Outcome.REFUTED]
     if refuted and not any(numbers(r) for r in refuted):
         return "the run breaks an obligation, at the line that is shown with it"
     if v.outcome is Outcome.REFUTED and v.config.get("fake"):
         return "the weights of the samples are wrong; no numbers were computed, so none were replayed"
+    if refuted and all(r.domain == WEIGHED for r in refuted if numbers(r)):
+        return "the weights of the samples are wrong in this run; no counterexample was replayed"
     return OF_STEPS.get(v.outcome, MEANING[v.outcome])
 
 

@@ -1,15 +1,13 @@
 """Watching a whole script that cannot be called twice: a few windows are recorded, and what one run decides is decided.
 
-`full` follows every operator of these windows (`Recorded`), and reads the weight of each sample off the gradients
-(`OneRun`). The rest of the script runs without it. `events` costs less: hooks and patched functions, no dispatch mode,
-no copies, and checksums of weights and gradients. It decides what the events alone show (BLIND says what they do not).
+Every operator of these windows is followed (`Recorded`), and the weight of each sample is read off the gradients
+(`OneRun`). The rest of the script runs without it. Hooks and patched functions see the order of backward passes, clips,
+steps and zeroes: they show whether each step follows a window, and a broken rule (`WatchRuling`).
 
-Every obligation has a result. By events GA-INV-002 and GA-INV-004 hold where each gradient was seen to arrive in
-`.grad`, window after window, and nothing else was seen to write there (`WatchRuling.unsure`).
-
-Where the number of micro-batches is not given it is what most windows show. Then a step after every micro-batch looks
-like a loop that does not accumulate, and the number of steps is not decided. Where it is given, a shorter window may be
-the tail of an epoch: the end of a data loader shows it, and without one it is not decided.
+Every obligation has a result. Where the number of micro-batches is not given it is what most windows show. Then a step
+after every micro-batch looks like a loop that does not accumulate, and the number of steps is not decided. Where it is
+given, a shorter window may be the tail of an epoch: the end of a data loader shows it, and without one it is not
+decided.
 """
 
 from __future__ import annotations
@@ -29,30 +27,31 @@ from torch.utils.data import dataloader
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
-from gradproof.shadow.record.buffers import Arrivals
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
 from gradproof.shadow.tape import Event, Location, Tape, user_place
-from gradproof.shadow.whole.patches import replaced, watched
 from gradproof.shadow.whole.one_run import OneRun
+from gradproof.shadow.whole.patches import replaced, watched
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import ways_out
 
 
 class Events:
-    """A sink that keeps events and no tensors."""
+    """A sink that keeps events and no tensors. `stated` gets the kind of each, and the number of its pass."""
 
     tensors = False
 
-    def __init__(self, tape: Tape) -> None:
-        self.tape = tape
+    def __init__(self, tape: Tape, stated: Callable[[str, int], None] | None = None) -> None:
+        self.tape, self.stated = tape, stated
 
     def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> None:
         """Keep an event."""
         self.tape.items.append(Event(kind, place or user_place(), 0, detail))
+        if self.stated is not None:
+            self.stated(kind, int(detail.get("number", 0)))
 
 
-class EventWatch:
+class Watch:
     """Watches whatever trains inside `with Watch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. It stops, and gives torch back as it was, after `windows` windows and the
@@ -63,27 +62,24 @@ class EventWatch:
         self,
         accum_steps: int | None = None,
         windows: int = 3,
-        mode: str = "full",
         epoch_batches: int | None = None,
         opened: Callable[[Monitor], None] | None = None,
     ) -> None:
-        self.accum_steps, self.windows, self.mode = accum_steps, windows, mode
+        self.accum_steps, self.windows = accum_steps, windows
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
-        self.engine = Recorded() if mode == "full" else None
-        self.tape = Tape()
-        self.hooks = Hooks(Counting(Events(self.tape), self._seen), arrivals=Arrivals(sums=mode == "events"))
+        self.engine, self.tape = Recorded(), Tape()
+        self.hooks = Hooks(Events(self.tape, self._seen))
         self.stopped = False
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0
         self._open = False
         self._stack, self._following = ExitStack(), ExitStack()
 
-    def __enter__(self) -> EventWatch:
+    def __enter__(self) -> Watch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
-            if self.engine is not None:
-                self._following.enter_context(recording(self.engine))
-                stack.callback(self._following.close)
+            self._following.enter_context(recording(self.engine))
+            stack.callback(self._following.close)
             stack.enter_context(self.hooks)
             self._stack = stack.pop_all()
         return self
@@ -108,28 +104,30 @@ class EventWatch:
                 self._unfollowed()
 
     def _unfollowed(self) -> None:
-        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place."""
-        if self.engine is None:
-            return
+        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place.
+
+        A backward pass gives back, when it ends, the modes that it began with: until then the engine stays as well.
+        """
         self.engine.close()
-        if _get_current_dispatch_mode() is self.engine:
+        if self.engine.calls:
+            self.engine.afterwards.append(self._unfollowed)
+        elif _get_current_dispatch_mode() is self.engine:
             self._following.close()
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        judge = None if self.engine is None else OneRun(self.engine, any(self.tape.events("clip")))
+        judge = OneRun(self.engine, any(self.tape.events("clip")))
         doubt = interfered(self.tape, self.engine)
         watched = WatchedRun(
-            self.tape, self.monitor, self.windows, self.mode, self.accum_steps, self.arrivals,
-            judge is not None and doubt is None and judge.in_passes(),
+            self.tape, self.monitor, self.windows, self.accum_steps, self.arrivals,
+            doubt is None and judge.in_passes(), next(iter(self.engine.flow.lost), None),
         )  # fmt: skip
         found = WatchRuling(watched).verification()
-        if judge is not None:
-            with_values(found, judge, doubt, bool(self.monitor.reports))
+        with_values(found, judge, doubt, bool(self.monitor.reports))
         return found
 
 
-def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None, reported: bool = False) -> None:
+def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None, reported: bool) -> None:
     """What the values of the run decide stands before what its events show; a refutation by events stays.
 
     `doubt`: why the values are not all that reached the gradients, and where. Then nothing holds by them. `reported`:
@@ -147,9 +145,9 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
             found.results[at] = result
 
 
-def interfered(tape: Tape, engine: Recorded | None) -> tuple[str, Location] | None:
+def interfered(tape: Tape, engine: Recorded) -> tuple[str, Location] | None:
     """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
-    if engine is not None and engine.overwritten is not None:
+    if engine.overwritten is not None:
         return UNSHOWN["written"], engine.overwritten
     for event in tape.events("accumulate"):
         for name, why in UNSHOWN.items():
@@ -197,31 +195,17 @@ def recording(engine: Recorded) -> Iterator[None]:
         yield
 
 
-class Counting:
-    """A sink that tells the kind of every event, and the number of its backward pass, after it was taken."""
-
-    def __init__(self, sink: Any, stated: Callable[[str, int], None]) -> None:
-        self.sink, self.stated = sink, stated
-        self.tensors = bool(getattr(sink, "tensors", True))
-
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> None:
-        """Pass an event on."""
-        self.sink.event(kind, tensors, place, **detail)
-        self.stated(kind, int(detail.get("number", 0)))
-
-
 def watch(
     target: Callable[[], Any] | Sequence[str],
     accum_steps: int | None = None,
     windows: int = 3,
-    mode: str = "full",
     epoch_batches: int | None = None,
 ) -> Verification:
     """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
 
     Whatever it raises passes through.
     """
-    watcher = EventWatch(accum_steps, windows, mode, epoch_batches)
+    watcher = Watch(accum_steps, windows, epoch_batches)
     with watcher:
         if callable(target):
             target()

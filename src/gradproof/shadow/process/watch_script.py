@@ -133,10 +133,10 @@ def script_from(data: Mapping[str, Any]) -> Script:
 
 def watcher_of(job: Mapping[str, Any]) -> Any:
     """A watcher, not yet begun."""
-    from gradproof.shadow.process.watch import EventWatch
+    from gradproof.shadow.process.watch import Watch
 
-    options = {name: job[name] for name in ("accum_steps", "windows", "mode", "epoch_batches")}
-    return EventWatch(**options, opened=opened)
+    options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
+    return Watch(**options, opened=opened)
 
 
 def opened(monitor: Any) -> None:
@@ -148,7 +148,7 @@ def opened(monitor: Any) -> None:
 
 def seen(watcher: Any, script: Script, job: Mapping[str, Any]) -> Verification:
     """What the watcher says; an ERROR when it cannot say anything."""
-    config = {name: job[name] for name in ("accum_steps", "windows", "mode")}
+    config = {name: job[name] for name in ("accum_steps", "windows")}
     try:
         found = watcher.verification()
         if not isinstance(found, Verification):
@@ -197,12 +197,11 @@ def watch(
     script: Script,
     accum_steps: int | None,
     windows: int,
-    mode: str,
     stdout: int | None = None,
     epoch_batches: int | None = None,
 ) -> Watched:
     """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
-    config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows, "mode": mode}
+    config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows}
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         asked = {"script": asdict(script), "result": str(result), "epoch_batches": epoch_batches, **config}

@@ -28,10 +28,6 @@ REDUCTIONS = frozenset(
 )  # fmt: skip
 OVERWRITES = frozenset({"zero", "fill", "copy", "_foreach_zero", "_foreach_copy", "normal", "uniform"})
 JOINS = frozenset({"cat", "stack", "copy", "_foreach_copy", "constant_pad_nd", "_pack_padded_sequence"})
-
-CARRIED = JOINS | {"clone", "_to_copy", "alias", "detach", "view", "slice", "_foreach_clone"}
-ADDED = frozenset({"add", "sub", "_foreach_add", "_foreach_sub"})
-"""Operators whose results hold gradients as they arrived, or sums of them."""
 AVERAGES = frozenset({"lerp", "add", "_foreach_lerp", "_foreach_add"})
 CHANGED = "the weights were changed between two micro-batches of a window"
 AVERAGED = "a running average of the weights was advanced between two micro-batches of a window"
@@ -72,7 +68,6 @@ class Acts:
     """Everything found, in the order of the run. `sighted`: operators were recorded, not only events.
 
     `doubts`: obligations that nothing broke, and that what is known of the gradients does not show; why, and where.
-    `strange`: what was done to gradients and weights that has no meaning here, for one run that nothing is compared to.
     """
 
     acts: list[Act] = field(default_factory=list)
@@ -81,7 +76,6 @@ class Acts:
     lost: dict[Token, Location] = field(default_factory=dict)
     sighted: bool = False
     doubts: dict[str, tuple[str, Location]] = field(default_factory=dict)
-    strange: dict[tuple[tuple[str, ...], str], Location] = field(default_factory=dict)
 
 
 NO_PASS: frozenset[int] = frozenset()

@@ -17,11 +17,9 @@ from dataclasses import replace
 from typing import Any
 
 from gradproof.shadow.protocol.event_ops import (
-    ADDED,
     AVERAGED,
     AVERAGES,
     BOUNDS,
-    CARRIED,
     CHANGED,
     EARLIER,
     FACTORS,
@@ -44,7 +42,6 @@ from gradproof.shadow.protocol.event_ops import (
     narrow,
     pairings,
     rest,
-    simple,
     span,
     zeroes,
 )
@@ -82,8 +79,6 @@ class Flow:
         self.gathered: set[int] = set()
         self.loss_scaled = False
         self.still_scaled: set[str] = set()
-        self.clipped: set[str] = set()
-        self.odd: set[int] = set()
         self.optimized = {p for e in tape.events("step") for p in e.detail.get("params", ())}
         self._maybe: list[tuple[Act, LossScaling]] = []
 
@@ -125,14 +120,11 @@ class Flow:
         self.found.acts.append(found)
         if kind in ("unscale", "zero", "step"):
             self.still_scaled -= found.params
-        if kind in ("zero", "step"):
-            self.clipped -= found.params
         if kind == "clip":
             self._clipping(found.params, place)
         return found
 
     def _clipping(self, params: frozenset[str], place: Location) -> None:
-        self.clipped |= params
         if params & self.still_scaled:
             self._doubt("GA-INV-005", SCALED, place)
 
@@ -255,7 +247,8 @@ class Flow:
                     self._doubt("GA-INV-002", f"where the gradient of {name} comes from was not seen", event.place)
                 continue
             self._stale(name, self.passes.of(ref), event.place)
-            self._made_of_arrivals(name, ref, event.place)
+            for scaling in self.scaled.pop(ref.storage, ()):
+                self._clip(name, scaling)
             for param, number in self._tokens(ref):
                 found.held[param] = found.held.get(param, frozenset()) | {number}
             flagged = self.narrow.get(ref.storage)
@@ -263,18 +256,6 @@ class Flow:
                 self.found.narrowed.append(flagged)
         self.applied.update(dict.fromkeys((*found.params, *found.held), self.micro))
         self.scope = "step"
-
-    def _made_of_arrivals(self, name: str, ref: Ref, place: Location) -> None:
-        """Note where a step applies something else than all that arrived at a parameter since its last step."""
-        for scaling in self.scaled.pop(ref.storage, ()):
-            self._clip(name, scaling)
-        zeroed = max((a.index for a in self.found.acts if a.kind == "zero" and name in a.params), default=-1)
-        arrived = {
-            a.detail["number"] for a in self.found.acts if a.kind == "arrive" and name in a.params and a.index > zeroed
-        }
-        due = {n for n in arrived if n > self.applied.get(name, 0)}
-        if ref.storage in self.odd or not due <= {k for p, k in self._tokens(ref) if p == name}:
-            self._notice(OF_GRADIENTS, f"how the gradient that is applied to {name} was made is not known", place)
 
     def _on_stepped(self, index: int, event: Event) -> None:
         self.scope = ""
@@ -287,7 +268,6 @@ class Flow:
         for name, ref in event.refs.items():
             if isinstance(ref, Ref) and name.startswith("param/"):
                 at, place = self.writer.get(ref.storage, (index, event.place))
-                self._by_hand(name.removeprefix("param/"), event.place)
                 self._step_by_hand(name.removeprefix("param/"), ref, at, place, "")
                 self.direct.pop(ref.storage, None)
                 self.passes.forget(ref.storage)
@@ -305,9 +285,8 @@ class Flow:
         ref = event.refs.get("tensor")
         held = {p for p, _ in self._tokens(ref)} if isinstance(ref, Ref) else set()
         own = event.detail.get("params", ())
-        flat = not own and int(event.detail.get("elements", 1)) > 1
         summed = frozenset(own if event.detail.get("whole", True) else ())
-        self.act("sync", {*own, *held}, event.place, index, flat=flat, own=summed, **rest(event))
+        self.act("sync", {*own, *held}, event.place, index, own=summed, **rest(event))
 
     def _on_end(self, index: int, event: Event) -> None:
         self.act("end", (), event.place, index, optimizers=event.detail.get("optimizers", {}))
@@ -336,8 +315,6 @@ class Flow:
         for out, given, inputs, tokens in stated:
             if not self.scope:
                 self._look(index, entry, name, out, given, inputs, tokens)
-            elif self.scope != "step" and out.storage in self.params and not entry.backward:
-                self._by_hand(self.params[out.storage], entry.place)
             self._write(index, entry, name, out, inputs, tokens, newest)
 
     def _passes(self, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> frozenset[int]:
@@ -399,7 +376,6 @@ class Flow:
         self.direct[ref.storage] = frozenset(t for t in kept if t[0] not in touched) if touched else frozenset()
         self.narrow.pop(ref.storage, None)
         self.scaled.pop(ref.storage, None)
-        self.odd.discard(ref.storage)
 
     def _write(
         self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref], tokens: frozenset[Token], newest: int
@@ -436,7 +412,6 @@ class Flow:
         if name in ("zero", "fill", "_foreach_zero") and hit and not entry.backward and zeroes(name, given):
             self.act("zero", hit, entry.place, index, how=entry.op)
         if out.storage in self.params and not entry.backward:
-            self._by_hand(self.params[out.storage], entry.place)
             self._step_by_hand(self.params[out.storage], out, index, entry.place, name, tokens)
         if out.storage in self.states and max((self.latest.get(r.storage, 0) for r in inputs), default=0) > self.begun:
             owner = self.states[out.storage].rsplit("/", 1)[0]
@@ -446,8 +421,6 @@ class Flow:
             return
         self._added_narrow(index, entry, out, inputs, current)
         scaling = self._scaling(index, entry, name, out, given, inputs)
-        if scaling is None and not entry.backward:
-            self._strange(entry, name, out, given, inputs, hit)
         if scaling is not None:
             for param in sorted(hit):
                 self._clip(param, scaling, entry.backward)
@@ -457,23 +430,6 @@ class Flow:
             for source in inputs:
                 for scaling in self.scaled.get(source.storage, ()):
                     self._clip(min(hit), scaling, entry.backward)
-
-    def _strange(self, entry: Entry, name: str, out: Ref, given: list[Any], inputs: list[Ref], hit: set[str]) -> None:
-        """What holds gradients that are neither as they arrived, nor summed, nor multiplied by a constant."""
-        numbers = [abs(float(g)) for g in given if isinstance(g, int | float) and not isinstance(g, bool)]
-        kept = name in CARRIED or (name in ADDED and not hit)
-        kept |= name in FACTORS and (not self.tape.reads or all(map(simple, numbers)))
-        if name in FACTORS and hit & self.clipped:
-            self._notice(("GA-INV-005",), "a gradient is multiplied after it was clipped", entry.place)
-        if kept and not any(r.storage in self.odd for r in inputs):
-            self.odd.discard(out.storage)
-        elif hit:
-            self._notice(OF_GRADIENTS, f"what {entry.op} makes of gradients is not judged", entry.place)
-        else:
-            self.odd.add(out.storage)
-
-    def _notice(self, names: tuple[str, ...], why: str, place: Location) -> None:
-        self.found.strange.setdefault((names, why), place)
 
     def _weights(self, index: int, entry: Entry, name: str, out: Ref, inputs: list[Ref]) -> None:
         """A write to a weight, or to a running average of weights, that is no step."""
@@ -529,11 +485,6 @@ class Flow:
             if len(arrivals) > 1 and all(e != arrivals for e in each):
                 why = f"gradients are added in {out.dtype}"
                 self.found.narrowed.append(Narrowed(param, why, hook_line(entry, self.backward), index, self.micro))
-
-    def _by_hand(self, param: str, place: Location) -> None:
-        """A write to a weight outside of a step, after the first gradient."""
-        if self.micro and param in self.optimized:
-            self._notice(("GA-INV-003",), "weights were written outside of the optimizer's step", place)
 
     def _step_by_hand(
         self, param: str, ref: Ref, index: int, place: Location, name: str, tokens: frozenset[Token] | None = None

@@ -64,15 +64,6 @@ class Handed:
         return None if self.value is None else float(self.value)
 
     @property
-    def share(self) -> str:
-        """What was seen to be divided out of the loss, or multiplied into it, in words; empty where it is not seen."""
-        if self.value is not None and self.divisor != 1:
-            return f"divided by {self.divisor:g}"
-        if self.products:
-            return f"multiplied by {self.products[-1]:g}" if len(self.products) > 1 else ""
-        return "divided by 1" if self.mean else ""
-
-    @property
     def room(self) -> float:
         """Relative room for the roundings of a division and a product back."""
         return ULPS * torch.finfo(self.value.dtype).eps if self.value is not None else 0.0

@@ -131,20 +131,6 @@ def _loss(window: int, micro: int, h: Handed, loss: float | None) -> dict[str, A
     }  # fmt: skip
 
 
-def divided(monitor: Monitor) -> str:
-    """What was divided out of the losses that backward got, window by window, in words."""
-    shares: dict[int, list[str]] = {}
-    for window in monitor.closed:
-        shares.setdefault(len(window), []).extend(h.share for h in window)
-    if not shares or not all(all(found) for found in shares.values()):
-        return "what the loss that backward got was divided by is not seen"
-    rows = []
-    for length, found in shares.items():
-        words = f"{length} micro-batch" + "es" * (length != 1)
-        rows.append(f"{' and '.join(dict.fromkeys(found))} where a window has {words}")
-    return f"the loss that backward got was {', '.join(rows)}"
-
-
 def reported(monitor: Monitor) -> Result | None:
     """What the run decides of the losses that the script reported; None where it decides nothing.
 

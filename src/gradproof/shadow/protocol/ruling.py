@@ -1,7 +1,7 @@
-"""What one watched run decides: the rules of the window protocol, and what leaves an obligation undecided.
+"""What the events of one watched run decide: a broken rule of the window protocol, the steps, the sums over ranks.
 
-A rule that is broken refutes only where nothing odd was seen (`_excuse`), and one that is kept holds only where nothing
-was seen that the events do not explain (`unsure`).
+A rule that is broken refutes only where nothing odd was seen (`_excuse`). GA-INV-003 holds only where nothing was seen
+that the events do not explain (`unsure`). Of what gradients are made of, events show no more than a broken rule.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from itertools import pairwise
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.event_ops import FOLLOWED, OF_GRADIENTS, Act, Acts
+from gradproof.shadow.protocol.event_ops import OF_GRADIENTS, Acts
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
-from gradproof.shadow.protocol.monitor_report import divided, heard, monitored, reported
+from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
@@ -26,20 +26,17 @@ from gradproof.shadow.tape import Event, Location, Tape
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 SUMS = ("GA-INV-002", "GA-INV-004")
 BLIND = (
-    "the values of losses and gradients, but for checksums: what was written into a gradient, and why",
-    "accumulators, optimizers, schedules and averages of the user's own, and what happens inside `torch.func`",
     "what hooks, custom autograd functions, communication hooks and callbacks of the engine do to a gradient while it "
-    "arrives in `.grad`",
+    "arrives in `.grad`"
 )
-ONE_RUN = {
-    "GA-EQ-001": "one run of a script does not show it",
-    "GA-DATA-001": "one run has no full batch whose samples could be compared",
-    "GA-INV-001": "one run has no full batch whose loss could be compared, and no mean of each window was reported",
+UNFOLLOWED = "no backward pass was seen to bring the gradients that were applied"
+UNDECIDED = {
+    "GA-INV-001": "the losses were not followed, and no mean of each window was reported",
     "GA-SYNC-001": "no sum over the ranks was seen",
 }
+"""Why an obligation is undecided, where the reason is not `UNFOLLOWED`."""
 FUNCTION = "put the training step into a function of a Run, for gradproof check"
 FURTHER = {"GA-INV-001": "report the mean of each window with gradproof.monitoring.report_loss"}
-WRITTEN = "gradients were written by something whose meaning the events do not show"
 REPLACED = "gradients were replaced by something whose meaning the events do not show"
 TAKEN = "gradients were returned, not accumulated; the events do not show where they went"
 HOOKED = "a hook of a parameter ran in the backward pass; one run does not show what it did to the gradient"
@@ -63,26 +60,16 @@ AVERAGED = "an average of the weights was updated more often than the optimizer 
 PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
 UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
 BY_HAND = "gradients were written, or tensors exchanged between the ranks, in a way that is not followed"
-COUNTED = "a clip counts the gradients of weights that no optimizer has"
-ELSEWHERE = "a clip is of other gradients than those that the optimizer was given"
-AFTERWARDS = "gradients were written after they were clipped"
 SCHEDULED = "the schedule may follow epochs, or be given its position"
 THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
 UNMOVED = "a step moved no weight"
 SKIPPED = "the loss scaler skipped every step"
-NORMED = "a clip takes a norm that was measured elsewhere"
 SEVERAL = "a window has more backward passes than batches of its data loader: which are a micro-batch is not shown"
 BROKEN = "the events were followed up to an act that breaks {}"
 PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
 DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-LOST = frozenset({"unseen-write", "unseen-copy", "geometry", "higher-order", "layout", "reinterpreted"})
-"""Codes of `Blind` after which the recorder no longer knows what a gradient or a weight holds."""
 KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
-SUMMED = "a window has one backward pass after several forward passes: losses were summed, not gradients in `.grad`"
-UNCOUNTED = "no forward pass of a module and no data loader shows how many losses a backward pass sums"
 REWRITTEN = "weights were written outside of the optimizer's step"
-LONGER = "a window has more backward passes than another: it may hold a gradient from before its first micro-batch"
-NOTHING_ADDED = "each window has one backward pass: no gradient was accumulated"
 IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
 MORE = 1000
 HELP = {
@@ -97,18 +84,18 @@ HELP = {
 
 @dataclass(frozen=True, slots=True)
 class WatchedRun:
-    """A run that was watched. `arrivals`: what was known at each backward pass. `mode`: events or full.
+    """A run that was watched. `arrivals`: what was known at each backward pass.
 
-    `in_passes`: the values show that each backward pass is one micro-batch.
+    `in_passes`: the values show that each backward pass is one micro-batch. `lost`: where a value was lost, and why.
     """
 
     tape: Tape
     monitor: Monitor
     windows: int
-    mode: str
     accum_steps: int | None
     arrivals: Mapping[int, Arrival]
-    in_passes: bool = False
+    in_passes: bool
+    lost: tuple[Location, str] | None
 
 
 class WatchRuling:
@@ -166,26 +153,26 @@ class WatchRuling:
     def verification(self) -> Verification:
         """Judge."""
         watch = self.watch
-        config = {"accum_steps": self.n, "inferred": self.given is None, "windows": watch.windows, "mode": watch.mode}
+        config = {"accum_steps": self.n, "inferred": self.given is None, "windows": watch.windows}
         made = Verification("", config)
-        made.uncovered = list(BLIND) if watch.mode != "full" else list(BLIND[-1:])
+        made.uncovered = [BLIND]
         made.versions = {"torch": torch.__version__}
         made.monitoring = monitored(watch.monitor)
         names = expected_obligations(watch.monitor.world)
         if not self.steps or not self.groups:
             why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
-            made.results = [Result(n, Outcome.OPAQUE, why, help=self._further(), domain="events") for n in names]
+            made.results = [Result(n, Outcome.OPAQUE, why, domain="events") for n in names]
             return made
         found = judge(self.acts, [self.n] * 2 if self.n > 1 else [1], self.sizes)
         made.events = found.events
         made.results = [self._refuted(b, found) for b in found.broken]
-        made.results += [self._kept(name, found) for name in PROTOCOL if not self._broken(name, found)]
+        made.results += [] if self._broken("GA-INV-003", found) else [self._counted(found)]
         if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
             made.results += self._synced(found)
         stated, made.notes = reported(watch.monitor), heard(watch.monitor)
         made.results += [] if stated is None else [stated]
         decided = {r.obligation for r in made.results}
-        made.results += [self._one_run(name) for name in names if name not in decided]
+        made.results += [self._undecided(name) for name in names if name not in decided]
         return complete(made, watch.monitor.world)
 
     def _synced(self, found: Judgement) -> list[Result]:
@@ -199,15 +186,18 @@ class WatchRuling:
                 due -= act.params if act.kind == "zero" else act.detail["own"]
             elif act.kind == "step" and act.params & due and not self._broken("GA-SYNC-001", found):
                 return [Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, act.place, FUNCTION, "events", RECORDED)]
-        return self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step", found)
+        if self._broken("GA-SYNC-001", found):
+            return []
+        return [self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step")]
 
-    def _one_run(self, name: str) -> Result:
-        """What a single run does not show, whatever is seen of it."""
-        why = ONE_RUN[name] + (f"; {divided(self.watch.monitor)}" if name == "GA-EQ-001" else "")
-        return Result(name, Outcome.UNKNOWN, why, None, FURTHER.get(name, FUNCTION), "events", RECORDED)
-
-    def _further(self) -> str:
-        return "watch it with --mode full" if self.watch.mode != "full" else ""
+    def _undecided(self, name: str) -> Result:
+        """An obligation that no event decides."""
+        help = FURTHER.get(name, FUNCTION)
+        if name in UNDECIDED or self.watch.lost is None:
+            why = UNDECIDED.get(name, UNFOLLOWED)
+            return Result(name, Outcome.UNKNOWN, why, None, help, "events", RECORDED)
+        place, what = self.watch.lost
+        return Result(name, Outcome.OPAQUE, f"a value was lost: {what}", place, help, "events", RECORDED)
 
     def _broken(self, name: str, found: Judgement) -> bool:
         return any(b.obligation == name for b in found.broken)
@@ -217,9 +207,7 @@ class WatchRuling:
         excuse = self._excuse(broken)
         if excuse:
             why = f"{broken.why}, and {excuse}"
-            return Result(
-                broken.obligation, Outcome.OPAQUE, why, broken.place, self._further(), "events", RECORDED, details
-            )
+            return Result(broken.obligation, Outcome.OPAQUE, why, broken.place, "", "events", RECORDED, details)
         help = HELP.get(broken.obligation, "")
         return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, help, "events", RECORDED, details)
 
@@ -250,12 +238,12 @@ class WatchRuling:
 
     def _not_lost(self, broken: Broken) -> str:
         lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
-        if (lost or (broken.last and not self.acts.sighted)) and any(a.kind == "assign" for a in self.acts.acts):
+        if (lost or broken.last) and any(a.kind == "assign" for a in self.acts.acts):
             return REPLACED
-        if lost and (why := self._dropped(broken)):
-            return why
-        if self.acts.sighted or not lost:
+        if not lost:
             return ""
+        if why := self._dropped(broken):
+            return why
         for act in self.acts.acts:
             if act.kind == "rewrite":
                 return REWRITTEN
@@ -313,95 +301,31 @@ class WatchRuling:
         ended = [e for e in self.watch.tape.events("stepped") if e.detail["call"] not in skipped]
         return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
 
-    def _held(self, name: str, why: str, found: Judgement) -> list[Result]:
-        if self._broken(name, found):
-            return []
+    def _held(self, name: str, why: str) -> Result:
         details = {"accum_steps": self.n, "inferred": self.given is None}
-        return [Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)]
+        return Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)
 
-    def _kept(self, name: str, found: Judgement) -> Result:
-        """An obligation that nothing broke: it holds, or the events do not show it."""
-        for names, why, place in self.unsure(found):
-            if name in names:
-                return Result(name, Outcome.OPAQUE, why, place, self._further(), "events", RECORDED)
-        if name == "GA-INV-003":
-            return self._counted(found)
-        windows = max((len(counts) for counts in self.counts.values()), default=0)
-        if name == "GA-INV-002" and found.arrivals <= sum(w.count for w in next(iter(self.counts.values()), [])):
-            windows -= 1
-        if windows < 1:
-            why = "no window was followed by another: what becomes of its gradients is not shown"
-            return Result(name, Outcome.UNKNOWN, why, None, "train for more windows", "events", RECORDED)
-        if self._alone() and (name != "GA-INV-005" or self.given is None):
-            help = "watch a run that accumulates, with --accum-steps above 1"
-            return Result(name, Outcome.UNKNOWN, NOTHING_ADDED, None, help, "events", RECORDED)
-        clips = sum(a.kind == "clip" for a in self.acts.acts)
-        words = {
-            "GA-INV-002": f"each gradient was zeroed between its step and the next window, {windows} times",
-            "GA-INV-004": "every .grad was accumulated in fp32 or wider, or held one micro-batch",
-            "GA-INV-005": f"{clips} clips, each of a whole window" if clips else "nothing was clipped after it arrived",
-        }
-        return self._held(name, words[name], found)[0]
-
-    def _alone(self) -> bool:
-        """Whether no window has more than one backward pass."""
-        return all(w.count < 2 for counts in self.counts.values() for w in counts)
-
-    def unsure(self, found: Judgement) -> Iterator[tuple[Sequence[str], str, Location | None]]:
-        """What was seen that leaves obligations undecided: which, why, and where."""
-        for words in found.unseen:
-            yield PROTOCOL, words, None
+    def unsure(self, found: Judgement) -> Iterator[tuple[str, Location | None]]:
+        """What was seen that leaves the number of steps undecided, and where."""
+        yield from ((words, None) for words in found.unseen)
         ends = next((b for b in found.broken if b.last), None)
         if ends is not None:
-            yield FOLLOWED, BROKEN.format(ends.obligation), ends.place
-        yield from self.odd()
+            yield BROKEN.format(ends.obligation), ends.place
+        yield from ((why, place) for names, why, place in self.odd() if "GA-INV-003" in names)
         yield from self._idle()
-        for (names, words), place in self.acts.strange.items():
-            yield names, words, place
-        for name, (words, place) in found.doubts.items():
-            yield (name,), words, place
-        yield from ((PROTOCOL, b.what, b.place) for b in self.watch.tape.blind if b.code in LOST)
-        yield from self._of_clips()
-        yield from self._of_windows()
-        for act in [a for a in self.acts.acts if a.kind == "arrive"]:
-            if act.detail.get("kept"):
-                yield FOLLOWED, KEPT, act.place
-                yield SUMS, KEPT, act.place
-            yield from ((OF_GRADIENTS, UNSHOWN[name], act.place) for name in UNSHOWN if act.detail.get(name))
-        if not self.acts.sighted:
-            yield from self._unseen()
-
-    def _of_clips(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
-        """Clips of which the events do not show that their gradients are the ones that a step applies."""
-        own = frozenset().union(*(g.own for g in self.groups))
-        reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
-        clipped: frozenset[str] = frozenset()
+        yield from self._apart()
+        for w in (w for counts in self.counts.values() for w in counts):
+            if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
+                yield PASSED, w.place
+            if w.batches > 1 and not w.shown:
+                yield SEVERAL, w.place
         for act in self.acts.acts:
-            if act.kind == "step":
-                clipped -= act.params
-            elif act.kind in ("touch", "assign") and act.params & clipped:
-                yield ("GA-INV-005",), AFTERWARDS, act.place
-            elif act.kind == "clip":
-                clipped |= act.params
-                if act.params & reached - own:
-                    yield ("GA-INV-002", "GA-INV-005"), COUNTED, act.place
-                if any(g.masters and not act.params & (g.own - g.params) for g in self.groups):
-                    yield ("GA-INV-005",), ELSEWHERE, act.place
-
-    def _of_windows(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
-        """Windows whose passes are not what they seem."""
-        for counts in self.counts.values():
-            for w in counts:
-                if all(n > 1 for n in w.forwards):
-                    yield SUMS if w.count == 1 else ("GA-INV-004",), SUMMED, w.place
-                if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
-                    yield ("GA-INV-003",), PASSED, w.place
-                if w.batches > 1 and not w.shown:
-                    yield ("GA-INV-003",), SEVERAL, w.place
-                if not w.shown and not all(w.forwards):
-                    yield ("GA-INV-004",), UNCOUNTED, w.place
-                if counts[0].count < w.count or w.count > max(self.n, counts[-1].count):
-                    yield ("GA-INV-002",), LONGER, w.place
+            if act.kind == "arrive" and act.detail.get("kept"):
+                yield KEPT, act.place
+            if act.kind == "rewrite":
+                yield REWRITTEN, act.place
+            if act.kind == "arrive" and act.detail.get("taken"):
+                yield TAKEN, act.place
 
     def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
@@ -421,26 +345,21 @@ class WatchRuling:
         yield from ((PROTOCOL, FREE, a.place) for a in free)
         yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.tape.events("aborted"))
 
-    def _idle(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
-        """Steps that change nothing, and clips by a norm of which nothing is known."""
-        yield from ((("GA-INV-005",), NORMED, e.place) for e in self.watch.tape.events("clip") if normed(e))
+    def _idle(self) -> Iterator[tuple[str, Location | None]]:
+        """Steps that change nothing, and averages that are updated more often than the weights."""
         if self.taken and all(bool(a.detail.get("skipped")) for a in self.taken):
-            yield ("GA-INV-003",), SKIPPED, self.taken[-1].place
-        applied = {a.detail.get("call") for a in self.taken if a.detail.get("held")}
-        for event in self._unmoved():
-            if self._after_a_gradient(event):
-                yield ("GA-INV-003",) if event.detail["call"] in applied else PROTOCOL, UNMOVED, event.place
+            yield SKIPPED, self.taken[-1].place
+        yield from ((UNMOVED, e.place) for e in self._unmoved() if self._after_a_gradient(e))
         updates = list(self.watch.tape.events("averaged"))
         if len(updates) > len(self.steps) + 1:
-            yield ("GA-INV-003",), AVERAGED, updates[-1].place
-        yield from self._apart()
+            yield AVERAGED, updates[-1].place
 
     def _after_a_gradient(self, event: Event) -> bool:
         first = next(self.watch.tape.events("accumulate"), None)
         items = self.watch.tape.items
         return first is not None and items.index(first) < items.index(event)
 
-    def _apart(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
+    def _apart(self) -> Iterator[tuple[str, None]]:
         """Weights with gradients whose optimizer makes no step, or does not know them."""
         reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
         own = frozenset().union(*(g.own for g in self.groups))
@@ -448,15 +367,12 @@ class WatchRuling:
         for event in self.watch.tape.events("made"):
             made = event.detail["optimizers"].items()
             if any(key not in known and (set(names) & reached) - own for key, names in made):
-                yield ("GA-INV-002", "GA-INV-003"), NEVER, None
+                yield NEVER, None
         if own - reached and reached - own:
-            yield ("GA-INV-002", "GA-INV-003"), REACHED, None
+            yield REACHED, None
 
     def _dropped(self, broken: Broken) -> str:
         """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
-        for names, why in self.acts.strange:
-            if broken.obligation in names:
-                return why
         whole = next((c.params for c in self.groups if c.own & set(broken.params)), frozenset())
         if whole - set(broken.params):
             return PARTLY
@@ -472,31 +388,10 @@ class WatchRuling:
                 return DROPPED if len(arrived) >= self.n > 1 else ""
         return DROPPED
 
-    def _unseen(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
-        """Acts of which the events say no more than that they happened."""
-        for act in self.acts.acts:
-            if act.kind == "touch" and not self._erased(act):
-                yield OF_GRADIENTS, WRITTEN, act.place
-            elif act.kind == "assign":
-                yield OF_GRADIENTS, REPLACED, act.place
-            elif act.kind == "rewrite":
-                yield ("GA-INV-003",), REWRITTEN, act.place
-            elif act.kind == "arrive" and act.detail.get("taken"):
-                yield PROTOCOL, TAKEN, act.place
-
-    def _erased(self, touch: Act) -> bool:
-        """Whether what was written into applied gradients was zeroed before anything else happened to them."""
-        acts = [a for a in self.acts.acts if a.params & touch.params]
-        at = acts.index(touch)
-        gone: frozenset[str] = frozenset()
-        for act in acts[at + 1 :]:
-            if act.kind != "zero":
-                break
-            gone |= act.params
-        before = next((a.kind for a in reversed(acts[:at]) if a.kind != "rewrite"), "")
-        return before == "step" and touch.params <= gone
-
     def _counted(self, found: Judgement) -> Result:
+        """GA-INV-003, where nothing broke it: it holds, or the events do not show it."""
+        for why, place in self.unsure(found):
+            return Result("GA-INV-003", Outcome.OPAQUE, why, place, "", "events", RECORDED)
         counts = [w for each in self.counts.values() for w in each]
         shown = ", ".join(str(w.count) for w in counts)
         even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
@@ -515,7 +410,7 @@ class WatchRuling:
         else:
             tails = " or its tail" * any(w.count < self.n for w in counts)
             words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
-            return self._held("GA-INV-003", words, found)[0]
+            return self._held("GA-INV-003", words)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
         return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, help, "events", RECORDED)
 
@@ -540,11 +435,6 @@ class WatchedWindow:
     place: Location
     shown: bool
     simple: bool
-
-
-def normed(clip: Event) -> bool:
-    """Whether a clip takes its norm from somewhere else."""
-    return str(clip.detail.get("how", "")).endswith("clip_grads_with_norm_")
 
 
 def goes_on(last: Arrival | None, following: Arrival | None) -> bool:

@@ -1,24 +1,16 @@
-"""The gradient buffers of the known parameters, and what a backward pass leaves in them.
+"""The gradient buffers of the known parameters, and the parameters that a backward pass reaches.
 
-The gradient buffers of the known parameters, watched by identity and version counter, never by copying.
-
-A look costs about half a microsecond a parameter, and there are a few looks a micro-batch. Tensors of inference mode
-have no version counter: of these only the identity is watched. Where no operator is recorded checksums are compared
-too, of the weights as well: a write through `.data` or NumPy moves no version counter. That reads every element once.
-
-Whether a backward pass leaves in `.grad` what it held before plus what arrived, and nothing else. For one backward
-pass each parameter that its graph reaches has three hooks: one on the tensor, behind the user's own, and one on its
-AccumulateGrad node before and after the node runs. They compare checksums, so that nothing needs to be known of who
-writes: a hook of the node, a custom function, NumPy. What happens to a gradient before the first of them is part of
-the graph and is not judged.
+The buffers are watched by identity and version counter, never by copying. A look costs about half a microsecond a
+parameter, and there are a few looks a micro-batch. Tensors of inference mode have no version counter: of these only the
+identity is watched. A write through `.data` or NumPy moves no version counter. So where no operator is recorded,
+checksums are compared: of the weights before and after each step, and of sums over the ranks until they are applied.
 """
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, Iterable
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,7 +24,10 @@ from gradproof.shadow.record.storages import array
 
 @dataclass(slots=True)
 class HeldBuffer:
-    """What a parameter's `.grad` was when it was last looked at. `due`: applied by a step and not zeroed since."""
+    """What a parameter's `.grad` was when it was last looked at. `due`: applied by a step and not zeroed since.
+
+    `sums`: its checksum, where it is a sum over the ranks that is not applied yet. `weights`: that of the parameter.
+    """
 
     param: weakref.ref[Tensor]
     grad: weakref.ref[Tensor] | None = None
@@ -131,9 +126,7 @@ def same(one: Tensor | None, other: Tensor | None) -> bool:
 
 
 class Buffers:
-    """Finds what changed since it was last asked. `sums` says whether checksums are compared."""
-
-    sums = False
+    """Finds what changed since it was last asked."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -198,10 +191,11 @@ class Buffers:
                 version = grad._version
             except RuntimeError:
                 version = -1
-            if kept and version == held.version and (not self.sums or same(held.sums, checksum(grad))):
+            sums = None if held.sums is None else checksum(grad)
+            if kept and version == held.version and same(held.sums, sums):
                 continue
             found.append((param, "written" if kept else "new" if held.grad is None else "other"))
-            held.version, held.sums = version, checksum(grad) if self.sums else None
+            held.version, held.sums = version, sums
             if not kept:
                 held.grad = weakref.ref(grad)
         return found
@@ -211,7 +205,12 @@ class Buffers:
         for param in params:
             held = self._held.get(id(param))
             if held is not None and held.grad is not None:
-                held.due = True
+                held.due, held.sums = True, None
+
+    def summed(self, params: Iterable[Tensor]) -> None:
+        """These are sums over the ranks: until a step applies them their checksums are compared as well."""
+        for param in params:
+            self._record(param).sums = None if param.grad is None else checksum(param.grad)
 
     def zeroed(self, params: Iterable[Tensor]) -> None:
         """These were seen to be zeroed."""
@@ -263,55 +262,28 @@ def found_skip(optimizer: Any) -> Tensor | None:
     return flag.detach().clone() if isinstance(flag, Tensor) else None
 
 
-Sum = Tensor | None
+class Reached:
+    """What one backward pass at a time reaches: `leaves` are the ids of its tensors.
 
-
-@dataclass(slots=True)
-class Arrived:
-    """What the hooks of one parameter saw. `pairs`: checksums that are equal where nobody interfered."""
-
-    held: Sum
-    came: Sum = None
-    ran: bool = False
-    hooked: list[tuple[Sum, Sum]] = field(default_factory=list)
-    entered: list[tuple[Sum, Sum]] = field(default_factory=list)
-    left: list[tuple[Sum, Sum]] = field(default_factory=list)
-
-
-class Arrivals:
-    """The arrivals of one backward pass at a time. `again`: its graph shares a node with that of an earlier pass.
-
-    Where not `active`, no graph is read. Without `sums` no hook compares checksums: operators are followed instead.
+    `again`: its graph shares a node with that of an earlier pass.
     """
 
-    def __init__(self, active: bool = True, sums: bool = True) -> None:
-        self.active, self.sums = active, sums
+    def __init__(self) -> None:
+        self.leaves: set[int] = set()
         self.again = False
         self._ran: set[int] = set()
-        self._found: dict[int, Arrived] = {}
-        self._handles: list[Any] = []
-        self._own: set[int] = set()
-
-    @property
-    def leaves(self) -> set[int]:
-        """The ids of the tensors that the pass reaches."""
-        return set(self._found)
 
     def begin(self, roots: Iterable[Tensor], inner: bool = False) -> None:
-        """Hook what a backward pass from these tensors reaches. `inner`: a pass inside a pass belongs to it."""
-        if not self.active:
-            return
+        """Read the graph of a backward pass from these tensors. `inner`: a pass inside a pass belongs to it."""
         if not inner:
-            self.end()
-            self._found.clear()
-            self.again = False
+            self.leaves, self.again = set(), False
         stack = [root.grad_fn for root in roots if root.grad_fn is not None]
         met = set(stack)
         while stack:
             node: Any = stack.pop()
             leaf = getattr(node, "variable", None)
             if isinstance(leaf, Tensor):
-                self._hook(leaf, node)
+                self.leaves.add(id(leaf))
             else:
                 self._note(node, inner)
             for following, _ in node.next_functions:
@@ -323,77 +295,6 @@ class Arrivals:
         number = node._sequence_nr()
         self.again = self.again or (number in self._ran and not inner)
         self._ran.add(number)
-
-    def _hook(self, leaf: Tensor, node: Any) -> None:
-        if id(leaf) in self._found:
-            return
-        found = self._found[id(leaf)] = Arrived(_held(leaf) if self.sums else None)
-        if not self.sums:
-            return
-
-        def came(grad: Tensor | None) -> None:
-            found.came = None if grad is None else checksum(grad)
-
-        def before(grads: Any) -> None:
-            [grad] = grads
-            if grad is None:  # a custom function gave none: nothing arrives
-                return
-            with torch.no_grad(), _disable_current_modes():
-                found.hooked.append((found.came, checksum(grad)))
-                found.entered.append((found.held, _held(leaf)))
-                found.held = checksum(grad if leaf.grad is None else _sum(leaf.grad, grad))
-                found.ran = True
-
-        def after(*_: Any) -> None:
-            found.left.append((found.held, _held(leaf)))
-
-        own = leaf.register_hook(came)  # type: ignore[no-untyped-call]
-        self._own.add(own.id)
-        self._handles += [own, node.register_prehook(before), node.register_hook(after)]
-
-    def end(self) -> None:
-        """The pass is over: take the hooks away."""
-        for handle in self._handles:
-            with suppress(KeyError):
-                handle.remove()
-        self._handles.clear()
-        self._own.clear()
-
-    def hooked(self, params: Iterable[Tensor]) -> bool:
-        """Whether a hook ran, or may have run, on what arrived at one of these parameters."""
-        for param in params:
-            users = set(param._backward_hooks or ()) - self._own
-            found = self._found.get(id(param))
-            if users or param._post_accumulate_grad_hooks or (found and not all(same(*pair) for pair in found.hooked)):
-                return True
-        return False
-
-    def written(self, params: Iterable[Tensor], summed: Container[int] = ()) -> bool:
-        """Whether the `.grad` of one of these, which the pass changed, is more than what arrived added to it.
-
-        `summed`: ids of parameters whose gradients the pass replaces, once they are there, by a sum over the ranks. A
-        gradient that has no checksum counts as written.
-        """
-        for param in params:
-            found = self._found.get(id(param))
-            if found is not None and not self.sums:
-                continue
-            if found is None or not found.ran:
-                return True
-            now = _held(param)
-            pairs = found.entered if id(param) in summed else (*found.entered, *found.left, (found.held, now))
-            if (now is None and param.grad is not None) or not all(same(*pair) for pair in pairs):
-                return True
-        return False
-
-
-def _sum(held: Tensor, grad: Tensor) -> Tensor:
-    """As AccumulateGrad adds: what is sparse is added to what is dense."""
-    return grad + held if held.is_sparse and not grad.is_sparse else held + grad
-
-
-def _held(param: Tensor) -> Sum:
-    return None if param.grad is None else checksum(param.grad)
 
 
 def is_gradient(tensor: Tensor, param: Tensor) -> bool:
@@ -441,13 +342,6 @@ class Ranks:
             return []
         owned = {id(p) for module, sums in self._sums.items() if not sums for p in self._given[module]}
         return [p for p in params if id(p) in owned]
-
-    def changing(self) -> set[int]:
-        """The ids of the parameters whose gradients the backward pass that runs replaces by a sum over the ranks."""
-        if world_of() < 2:
-            return set()
-        due = (m for m, sums in self._sums.items() if sums and self._missing.get(m))
-        return {id(p) for module in due for p in self._given[module]}
 
     def summed(self, changed: Iterable[Tensor]) -> list[Tensor]:
         """The parameters whose sums over all ranks a backward pass completed, which changed these."""

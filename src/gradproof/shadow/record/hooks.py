@@ -11,7 +11,7 @@
 | `unscale`, `scale` | GradScaler.unscale_ (also inside its step), GradScaler.update |
 | `schedule` | LRScheduler.step of every class; the call inside a constructor is none |
 | `rate` | the learning rates of the known optimizers, compared before each backward pass and each step |
-| `rewrite` | weights that no step wrote, by checksum, where no operator is recorded |
+| `rewrite` | weights that no step wrote, by checksum before each step, where no operator is recorded |
 | `sync` | torch.distributed.all_reduce on gradients; DistributedDataParallel by its own flag at the forward pass |
 
 Backward passes inside a backward pass (checkpointing) belong to the outer one. A wrapped optimizer that does nothing
@@ -33,9 +33,9 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from gradproof.shadow.record.buffers import (
     UNMADE,
-    Arrivals,
     Buffers,
     Ranks,
+    Reached,
     all_zero,
     contents,
     is_gradient,
@@ -77,14 +77,13 @@ class Sink(Protocol):
 class Reporter:
     """Reports to a sink what happens to the gradient buffers."""
 
-    def __init__(self, sink: Sink, clean: str = "", arrivals: Arrivals | None = None) -> None:
-        self.sink, self.arrivals = sink, arrivals or Arrivals(active=False)
-        self.clean, self._fresh = clean, True
+    def __init__(self, sink: Sink, clean: str = "") -> None:
+        self.sink, self.clean, self._fresh = sink, clean, True
         self.module_buffers: dict[str, Any] = {}
         self.thorough = bool(getattr(sink, "tensors", True))
+        self.reached = None if self.thorough else Reached()
         self.names = NAMES
         self.buffers = Buffers(NAMES)
-        self.buffers.sums = not self.thorough and self.arrivals.sums
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
         self._patches = Patches()
         self._handles: list[Any] = []
@@ -135,12 +134,6 @@ class Reporter:
             self._zeroed(zeroed, "seen later")
         if written:
             self._event("touch", self._grads(written), params=self._named(written), how="seen later")
-        if self.buffers.sums and not self._stack:
-            self._rewritten()
-
-    def _rewritten(self) -> None:
-        if moved := self.buffers.rewritten():
-            self._event("rewrite", params=self._named(moved))
 
     def _zeroed(self, params: list[Tensor], how: str) -> None:
         self.buffers.zeroed(params)
@@ -219,19 +212,19 @@ class Reporter:
                 params=self._named(changed),
                 number=self._backwards,
                 dtypes={self.names.claim(p): dtype for p, dtype in other_dtypes(changed)},
-                kept=self._kept or self.arrivals.again,
                 **self._interfered(changed),
             )
         return changed
 
     def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
-        """Whether something besides the derivative made what is in these buffers."""
-        if not self.arrivals.active:
-            return {"hooked": any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params), "written": False}
-        hooked, trained = self.arrivals.hooked(params), self.names.optimized
-        written = self.arrivals.written(params, self._ddp.changing())
-        free = bool(trained and self.arrivals.leaves - trained - self.names.housed)
-        return {"hooked": hooked, "written": written, "free": free}
+        """Whether something besides the derivative of one loss made what is in these buffers."""
+        if self.reached is None:
+            return {}
+        kept = self._kept or self.reached.again
+        hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params)
+        leaves, trained = self.reached.leaves, self.names.optimized
+        free = bool(trained and leaves - trained - self.names.housed)
+        return {"hooked": hooked, "written": any(id(p) not in leaves for p in params), "free": free, "kept": kept}
 
 
 class Hooks(Reporter):
@@ -265,7 +258,6 @@ class Hooks(Reporter):
 
     def _remove(self) -> None:
         self._patches.restore()
-        self.arrivals.end()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -295,23 +287,25 @@ class Hooks(Reporter):
     def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = listed(args, kwargs)
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
-        if "backward" in self._inside:
-            self.arrivals.begin(roots, inner=True)
+        inside = "backward" in self._inside
+        if inside and self.reached is not None:
+            self.reached.begin(roots, inner=True)
+        if inside:
             return original(*args, **kwargs)
         inputs = tensors_of(kwargs.get("inputs"))
         self._before_backward(roots, inputs)
         self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
-        self.arrivals.begin(roots)
+        if self.reached is not None:
+            self.reached.begin(roots)
         try:
             result = self.within("backward", lambda: original(*args, **kwargs))
             summed = self._ddp.summed(self._arrived())
         except BaseException:
             self._event("aborted", place=self._place)
             raise
-        finally:
-            self.arrivals.end()
         if summed:
             params = self._named(summed)
+            self._watch_sums(summed)
             self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world_of())
         return result
 
@@ -392,8 +386,8 @@ class Hooks(Reporter):
             return None
         if not self.thorough:
             self._handles[-1].remove()
-        if self.arrivals.active and not self.buffers.sums:
-            self._rewritten()
+            if moved := self.buffers.rewritten():
+                self._event("rewrite", params=self._named(moved))
         self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
@@ -467,7 +461,7 @@ class Hooks(Reporter):
         if self.thorough:
             self.module_buffers = contents(self.names)
         self._rates[optimizer] = rates(optimizer)
-        moved = None if self.thorough and not self.arrivals.active else bool(self.buffers.rewritten())
+        moved = None if self.thorough else bool(self.buffers.rewritten())
         about = self._about(optimizer, this)
         self._event("stepped", self._params(params) | self._state(optimizer), moved=moved, **about)
 
@@ -579,11 +573,16 @@ class Hooks(Reporter):
         result = self.within("sync", lambda: original(tensor, op, group, async_op))
         own = [p for p in self.names.params() if is_gradient(tensor, p)]
         self.buffers.changes(own)
+        self._watch_sums(own)
         tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
         world = world_of(group) if op in (SUM, torch.distributed.ReduceOp.AVG) else 1
         about = {"world": world, "whole": world == world_of() and not async_op, "elements": tensor.numel()}
         self._event("sync", tensors, None, params=self._named(own), how="all_reduce", **about)
         return result
+
+    def _watch_sums(self, params: list[Tensor]) -> None:
+        if not self.thorough:
+            self.buffers.summed(params)
 
     def collective(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """Another exchange between ranks: what it does to gradients is not followed."""

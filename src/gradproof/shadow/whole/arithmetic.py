@@ -288,7 +288,11 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
     while terms.operators[bare] == "reshape":
         bare = terms.kids[bare][0]
     kids = terms.kids[bare]
-    if terms.operators[bare] != "cat" or len(kids) != prod(shape) or any(prod(terms.shapes[k] or ()) != 1 for k in kids):
+    if (
+        terms.operators[bare] != "cat"
+        or len(kids) != prod(shape)
+        or any(prod(terms.shapes[k] or ()) != 1 for k in kids)
+    ):
         return None
     return [times(terms.rescaled(single(x, terms.of(kid)), powers), by) for kid in kids]
 
@@ -591,7 +595,9 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
     reduction, ignored = call.args[3], call.args[4]
     weighed = len(call.tensors) == 3
-    counts = weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
+    counts = (
+        weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
+    )
     rows: Combination = ZERO
     for each in counts:
         rows = plus(rows, each)

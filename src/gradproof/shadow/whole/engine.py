@@ -10,7 +10,7 @@ import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -135,6 +135,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.parents: dict[int, tuple[Any, str]] = {}
         self.kept: list[torch.Tensor] = []
         self.calls: list[Location] = []
+        self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}

@@ -552,7 +552,9 @@ class Judge:
         ours, full = self.ours.returned, self.full.returned
         if not (ours or full or self.ours.plain or self.full.plain):
             if not alike_in_print(self.ours.printed, self.full.printed):
-                return self._result(name, Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
+                return self._result(
+                    name, Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's"
+                )
             reason = "the function returns no loss"
             return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
         if not ours and not full and self.more is not None:
@@ -573,7 +575,9 @@ class Judge:
             means = [times(total, Fraction(1, count)) for total, count in zip(each, counts, strict=True)]
             for words, totals in (("add up to", each), ("have the mean of", means)):
                 if totals == list(full):
-                    return self._result(name, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
+                    return self._result(
+                        name, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's"
+                    )
         reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
         return self._result(name, Outcome.UNKNOWN, reason)
 
@@ -582,8 +586,12 @@ class Judge:
         sizes = [size // self.run.micro_batch_size for size in self.sizes]
         how = same_losses([report(self.ours, self.full)], sizes) and same_losses(more(), sizes)
         if how:
-            return Result("GA-INV-001", Outcome.HOLDS, f"{len(self.ours.plain)} numbers, {how}", domain="floats", reach=RECORDED)
-        reason = "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
+            return Result(
+                "GA-INV-001", Outcome.HOLDS, f"{len(self.ours.plain)} numbers, {how}", domain="floats", reach=RECORDED
+            )
+        reason = (
+            "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
+        )
         return self._result("GA-INV-001", Outcome.UNKNOWN, reason)
 
     def _of_a_loss(self, returned: list[Combination]) -> bool:
@@ -602,7 +610,7 @@ class Judge:
             reached = self.terms.reached(one)
             made.append({w for term, of in windows.items() if term in reached for w in of})
         each = len(made) == count and all(of <= {at} for at, of in enumerate(made))
-        return any(made) and (each or all(len(of) in (0, 1, count) for of in made) and len(made) != count)
+        return any(made) and (each or (all(len(of) in (0, 1, count) for of in made) and len(made) != count))
 
     def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
         by = ratio(mine, other)

@@ -55,8 +55,8 @@ class OneRun:
         self.equal = self.equality() if self.windows and self.ended is None else None
 
     def results(self) -> list[Result]:
-        """A result for each obligation that the values of one run can decide; none where nothing was followed."""
-        if not self.windows:
+        """A result for each obligation that the values of one run can decide; none where no pass was followed."""
+        if not any(window.runs for window in self.windows):
             return []
         ended, equal = self.ended, self.equal
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")

@@ -61,7 +61,7 @@ def replaced(holder: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextmanager
 def calls(engine: Engine) -> Iterator[None]:
-    """The line that started autograd, for what runs in it."""
+    """The line that started autograd, for what runs in it; `afterwards` is called when it has ended."""
     original = torch.autograd.graph._engine_run_backward
 
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
@@ -79,6 +79,8 @@ def calls(engine: Engine) -> Iterator[None]:
             return found
         finally:
             engine.calls.pop()
+            while engine.afterwards and not engine.calls:
+                engine.afterwards.pop()()
 
     name = "_engine_run_backward"
     with replaced(torch.autograd.graph, name, run), replaced(torch.autograd, name, run):

@@ -13,6 +13,7 @@ import functools
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -22,17 +23,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
-from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import (
-    NARROW,
     MOVED,
+    NARROW,
     Engine,
     Gradient,
     Update,
     call_site,
     digest,
 )
-from gradproof.shadow.whole.laws import Call, within
+from gradproof.shadow.whole.laws import within
 from gradproof.shadow.whole.patches import parameters
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged
@@ -91,7 +91,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.looked: set[int] = set()
         self.arrived: set[int] = set()
         self.used: dict[int, Location] = {}
-        self.depth = 0
+        self.depth, self.thread = 0, get_ident()
         self.fetch, self.begun, self.ran = 0, False, False
         self.rows: dict[int, int | None] = {}
         self.fetched: dict[int, tuple[Any, int, tuple[int, ...]]] = {}
@@ -470,8 +470,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if self.closed or not self.awake or self.inside:
             self.inside += 1
             return
-        if self.stepping:
-            self.lose("a backward pass runs inside an optimizer step")
+        if self.stepping or get_ident() != self.thread:
+            self.lose("a backward pass runs inside an optimizer step, or in a thread of its own")
         self._compare("gradient")
         self._reachable()
         super().begin(roots)

@@ -27,7 +27,18 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
 from gradproof.shadow.tape import NOWHERE, initialising, user_place
 from gradproof.shadow.whole.arithmetic import RULES, number
-from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine, Gradient, NoNumbers, Update, call_site, digest, inside as within_func
+from gradproof.shadow.whole.engine import (
+    MOVED,
+    NARROW,
+    NO_NUMBERS,
+    Engine,
+    Gradient,
+    NoNumbers,
+    Update,
+    call_site,
+    digest,
+    inside as within_func,
+)
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.numbers import Numbers, sampled
 from gradproof.shadow.whole.patches import parameters, replaced, watched
