@@ -46,7 +46,7 @@ def model_of(kind: str, shape: Shape, groups: int) -> Callable[[], nn.Module]:
 def measured(name: str, bug: str) -> dict[str, Any]:
     """Check one model in this process."""
     from gradproof.shadow.request import Request
-    from gradproof.shadow.whole.judge import check_fake
+    from gradproof.shadow.whole.check import check_whole
 
     kind, shape, groups, _ = MODELS[name]
     length, words = shape[3], shape[4]
@@ -55,7 +55,7 @@ def measured(name: str, bug: str) -> dict[str, Any]:
         return torch.randint(words, (run.samples, length)), torch.randint(words, (run.samples, length))
 
     start = time.perf_counter()
-    found = check_fake(loop(model_of(kind, shape, groups), data, bug), name, Request(fake=True))
+    found = check_whole(loop(model_of(kind, shape, groups), data, bug), name, Request(fake=True))
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     refuted = [r.obligation for r in found.results if str(r.outcome) == "REFUTED"]

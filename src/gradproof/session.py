@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -16,7 +19,7 @@ from gradproof.contract.settings import Settings, load as load_settings
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
-from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
+from gradproof.core.outcome import DECISION, EXIT_CODE, SEVERITY, Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.processes import time_limit
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.audit import audit
@@ -30,6 +33,8 @@ if TYPE_CHECKING:
     from gradproof.contract.model import Contract
     from gradproof.contract.settings import Demands
     from gradproof.execution.pool import Listener
+    from gradproof.report.diff_rules import ChangeShape
+
 
 MOST_JOBS = 8
 RENDERINGS = ("md", "html")  # beside report.json; the page is the last
@@ -302,7 +307,6 @@ class Session:
         made = [self.reported(contract, run) for contract in self.contracts]
         if not self.options.baselines or not run.complete:
             return made
-        from gradproof.report.baseline import held
 
         for baseline in self.options.baselines:
             made = held(baseline, made, self._beside())
@@ -415,3 +419,88 @@ def _after(store: Store, check: Check, evidence: dict[str, Any], before: Evidenc
     elif "rejected" in before.reason:
         reason = f"{reason}; {before.reason}"
     return EvidenceStatus(None, False, reason)
+
+
+# -- The ratchet: nothing may be weaker than in the reports of the last release.
+
+
+def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[str] = ()) -> list[dict[str, Any]]:
+    """These reports, judged against a report.json or a folder of reports as well. Raises GradproofError GP481.
+
+    `beside`: contracts that are there, whether one of the reports is about them or not.
+    """
+    from gradproof.report.build import write_json
+    from gradproof.report.diff import difference
+
+    known = {report["contract"]["id"] for report in reports}
+    with _scratch() as folder:
+        new = Path(folder) / "new"
+        for report in reports:
+            write_json(new / report["contract"]["id"] / "report.json", report)
+        old = _asked(baseline, Path(folder) / "old", {*beside} - known)
+        if old is None:
+            return list(reports)
+        found = difference(old, new)
+    shared = [f"the baseline cannot be compared: {reason}" for reason in found.open]
+    reasons: dict[str, list[tuple[Exit, str]]] = {name: [(Exit.OPEN, text) for text in shared] for name in known}
+    for row in found.contracts:
+        stated = [_stated(change) for change in row.changes if change.direction in ("weakened", "undecided")]
+        for name in [row.contract] if row.contract in known else known:
+            reasons[name] += stated
+    return [_judged(report, reasons[report["contract"]["id"]]) for report in reports]
+
+
+@contextmanager
+def _scratch() -> Iterator[str]:
+    """A folder that is gone afterwards. Raises GradproofError GP407."""
+    try:
+        made = tempfile.TemporaryDirectory()
+    except OSError as error:
+        found, expected = f"no folder for temporary files: {error}", "a folder that can be written to"
+        raise GradproofError("GP407", found, expected, "name one in TMPDIR") from error
+    with made as folder:
+        yield folder
+
+
+def _reports_at(baseline: Path) -> list[Path]:
+    """The reports of a baseline.
+
+    Raises GradproofError GP481 for a contract, a workspace or evidence: they say what is asked, or less.
+    """
+    folder = os.path.isdir(baseline)
+    places = [baseline / "report.json", *sorted(baseline.glob("*/report.json"))] if folder else [baseline]
+    workspace = folder and any(baseline.glob("proofs/*/contract.yaml"))
+    held = [place for place in places if os.path.isfile(place)]
+    if all(place.suffix == ".json" for place in places) and held and not workspace:
+        return held
+    expected = "a report.json, or a folder of reports, as gradproof verify wrote it"
+    raise GradproofError("GP481", f"{baseline} is no report", expected, "keep the reports of a release, and name them")
+
+
+def _asked(baseline: Path, folder: Path, others: Collection[str]) -> Path | None:
+    """The baseline without the reports of these contracts, which nobody asks about; None where no other is left."""
+    held = _reports_at(baseline)
+    from gradproof.report.build import contract_of
+
+    kept = [place for place in held if contract_of(place) not in others]
+    if len(kept) == len(held):
+        return baseline
+    for number, place in enumerate(kept):
+        (folder / str(number)).mkdir(parents=True)
+        shutil.copy(place, folder / str(number) / "report.json")
+    return folder if kept else None
+
+
+def _stated(change: ChangeShape) -> tuple[Exit, str]:
+    sides = f": {change.old or 'nothing'} -> {change.new or 'nothing'}"
+    if change.direction == "weakened":
+        return Exit.BROKEN, f"weaker than the baseline: {change.kind} {change.place}, {change.word}{sides}"
+    return Exit.OPEN, f"not decided against the baseline: {change.kind} {change.place}, {change.word}{sides}"
+
+
+def _judged(report: dict[str, Any], found: Sequence[tuple[Exit, str]]) -> dict[str, Any]:
+    verdict = report["verdict"]
+    exit_ = min([Exit(verdict["exit"]), *(e for e, _ in found)], key=SEVERITY.index)
+    reasons = [*(text for _, text in found), *verdict["reasons"]]
+    stated = {"exit": str(exit_), "code": EXIT_CODE[exit_], "met": exit_ is Exit.MET, "reasons": reasons}
+    return {**report, "verdict": {**verdict, **stated}}

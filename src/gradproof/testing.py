@@ -42,15 +42,15 @@ def check(
     `allow_undecided` are ids of obligations that may stay undecided. Raises GradproofError (GP405, GP406) for a
     function that takes no Run, for numbers out of range and for an id that is none.
     """
+    from gradproof.shadow.process.check import verified
     from gradproof.shadow.request import Request, allowed, complete, takes_run
-    from gradproof.shadow.verify.verifier import check as verified
 
     names = allowed(allow_undecided)
     request = Request(
         accum_steps, micro_batch, windows, tail, device, dtype, seed, tuple(domains), ranks, optimizer, tuple(ranges),
         operations,
     )  # fmt: skip
-    found = complete(verified(takes_run(function), **request.options()), request.ranks)
+    found = complete(verified(takes_run(function), request), request.ranks)
     found.allow_undecided = names
     return found
 

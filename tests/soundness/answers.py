@@ -7,7 +7,7 @@ import io
 import warnings
 from dataclasses import dataclass, field
 
-from gradproof.shadow.verify.verifier import check
+from tests.checked import check
 from tests.soundness.kit import BLIND, RIGHT, Step
 from tests.soundness.oracle import Findings
 

@@ -11,7 +11,7 @@ import pytest
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.check import check_whole as check_fake
+from gradproof.shadow.whole.check import check_whole
 from tests.soundness.kit import BLIND, RIGHT, STEPS, WRONG, Step
 from tests.soundness.steps import MODULES, steps_of
 
@@ -27,7 +27,7 @@ def asked(step: Step) -> Verification:
     )
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        return check_fake(step.function, step.name, request)
+        return check_whole(step.function, step.name, request)
 
 
 ANSWERS: dict[str, Outcome] = {}

@@ -12,11 +12,11 @@ from hypothesis import given, settings, strategies as st
 from toy_workspace import check, runs
 
 from gradproof import cli
+from gradproof.cli.options import Shard, fingerprint, parse, partition, seconds_of
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Layer
 from gradproof.core.workspace import Workspace
-from gradproof.execution.shards import Shard, fingerprint, parse, partition, seconds_of
 
 LAYERS = st.sampled_from([Layer.SMT, Layer.CPU, Layer.CUDA])
 

@@ -15,7 +15,7 @@ from gradproof.cli import dispatch
 from gradproof.core.outcome import EXIT_CODE, Exit
 from gradproof.core.workspace import Workspace
 from gradproof.report import diff as compared
-from gradproof.report.baseline import held
+from gradproof.session import held
 
 MET, BROKEN, OPEN, USAGE = (EXIT_CODE[e] for e in (Exit.MET, Exit.BROKEN, Exit.OPEN, Exit.USAGE))
 
@@ -245,7 +245,7 @@ def test_without_a_place_for_temporary_files_it_says_so(
     def none(*args: object) -> None:
         raise FileNotFoundError("No usable temporary directory found")
 
-    monkeypatch.setattr("gradproof.report.baseline.tempfile.TemporaryDirectory", none)
+    monkeypatch.setattr("gradproof.session.tempfile.TemporaryDirectory", none)
     assert dispatch(["gate", "--baseline", str(base)]) == USAGE
     assert "GP407\n  found:    no folder for temporary files" in capsys.readouterr().err
 

@@ -19,7 +19,8 @@ from gradproof.rounding.accumulation import Setting
 from gradproof.rounding.bound import answer
 from gradproof.shadow.record.run import Recording, Run
 from gradproof.shadow.tape import Tape
-from gradproof.shadow.verify import recordings as session, verifier as verify
+from gradproof.shadow.verify import recordings as session
+from tests import checked as verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.cond, where nobody records
 HOLDS, REFUTED, OPAQUE, ERROR = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.ERROR
@@ -82,6 +83,8 @@ class Chooses(nn.Module):
 DECIDED: dict[str, Make] = {
     "no_grad": looked_at_before, "inference": looked_at_in_inference, "kept": a_view_is_kept,
     "meta": empty_then_set, "assigned": assigned, "cond": Chooses,
+    "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(3, 2)),
+    "dropout": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)),
 }  # fmt: skip
 
 
@@ -108,17 +111,9 @@ def reads_its_bytes(run: Any) -> None:
 
 UNDECIDED: dict[str, tuple[Callable[[Any], None], str, str]] = {
     "bytes": (reads_its_bytes, "the memory of a tracked tensor is read as another dtype", "read the tensor"),
-    "weight_norm": (
-        lambda run: loop(run, parametrizations.weight_norm(nn.Linear(3, 2))), "has no row in the operator table",
-        "gradproof.shadow.register",
-    ),
     "orthogonal": (
         lambda run: loop(run, parametrizations.orthogonal(nn.Linear(3, 2))), "puts other memory under a tracked tensor",
         "verify the step without them",
-    ),
-    "dropout": (
-        lambda run: loop(run, nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2))), "as dropout does",
-        "set the dropout probability to 0",
     ),
 }  # fmt: skip
 

@@ -15,8 +15,9 @@ from gradproof.shadow.result import Verification
 from gradproof.shadow.verify import (
     normaliser as all_counts,
     recordings as session,
-    verifier as verify,
 )
+from gradproof.shadow.verify.verifier import RECORDED_COUNTS, check as by_elements
+from tests import checked as verify
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 
@@ -66,11 +67,11 @@ def test_counts_that_python_keeps_do_not_move_with_the_labels() -> None:
     found = verify.check(hidden.counted_in_python)
     assert bad(found) == []
     assert any("Python numbers did not follow" in path for path in found.paths)
-    assert verify.RECORDED_COUNTS in found.uncovered
+    assert RECORDED_COUNTS in found.uncovered
 
 
 def test_nothing_is_said_of_every_mask_where_one_weight_is_divided_otherwise() -> None:
-    found = verify.check(hidden.one_weight_by_all_tokens)
+    found = by_elements(hidden.one_weight_by_all_tokens)
     assert not any("every mask" in note or "token weights 1/" in note for note in found.notes), found.notes
     assert any("different factors" in note for note in found.notes)
 
@@ -83,7 +84,7 @@ def test_nothing_is_said_of_every_mask_beside_a_second_loss(monkeypatch: pytest.
 
 
 def test_a_loss_by_hand_is_said_to_be_shown_at_its_counts() -> None:
-    assert verify.RECORDED_COUNTS in verify.check(hidden.gathered).uncovered
+    assert RECORDED_COUNTS in verify.check(hidden.gathered).uncovered
 
 
 @pytest.mark.parametrize("name", ["sorted_inside", "ids_sorted_inside"])

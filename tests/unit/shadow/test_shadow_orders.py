@@ -15,7 +15,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.verify import verifier as verify
-from gradproof.shadow.verify.reorder import Labels, chosen, labels_of, like_right, rows_of
+from gradproof.shadow.verify.token_weights import Labels, chosen, labels_of, like_right, rows_of
 
 IGNORED, LENGTH = -100, 4
 RAGGED = (4, 2, 1, 3)

@@ -10,7 +10,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run, default_dtype
 from gradproof.shadow.verify.obligations import integers_of
 from gradproof.shadow.verify.recordings import recorded
-from gradproof.shadow.verify.verifier import check
+from tests.checked import check
 
 RUN = Run(dtype=torch.float64)
 

@@ -14,13 +14,13 @@ from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step as step_format
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.judge import check_fake
+from gradproof.shadow.whole.check import check_whole
 from tests.unit.whole_models import Gpt, Llama, Pictures, loop, pictures
 
 
 def fake(step: Callable[[Any], Any], **options: Any) -> Verification:
     """The verification of a function without numbers."""
-    return check_fake(step, "step", Request(fake=True, **options))
+    return check_whole(step, "step", Request(fake=True, **options))
 
 
 def grouped() -> nn.Module:

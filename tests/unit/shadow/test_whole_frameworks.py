@@ -62,8 +62,6 @@ SCRIPTS = {
 
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_an_unchanged_script_is_decided(name: str, tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    pytest.importorskip("accelerate")
     body, code = SCRIPTS[name]
     (tmp_path / "train.py").write_text(body, encoding="utf-8")
     command = [sys.executable, "-P", "-m", "gradproof", "watch", "--format", "json", "--out", "found.json"]

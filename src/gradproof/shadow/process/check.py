@@ -8,6 +8,7 @@ prints goes where the parent sent stdout and stderr.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import signal
@@ -17,8 +18,8 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
+from contextlib import redirect_stdout, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.request import Request, blamed, complete, function_of, load, own_fault, stated, undecided
+from gradproof.shadow.request import USUAL, Request, blamed, complete, function_of, load, own_fault, stated, undecided
 from gradproof.shadow.result import Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
@@ -49,7 +50,7 @@ def perform(job: Mapping[str, Any]) -> Answer:
     except BaseException as e:
         return ended(e, subject, options, path)
     try:
-        found = _verified(function, request, subject)
+        found = verified(function, request, subject)
         if not isinstance(found, Verification):
             return _failed(subject, options, f"the engine returned a {type(found).__name__}, not a Verification")
         found.subject = subject
@@ -58,17 +59,6 @@ def perform(job: Mapping[str, Any]) -> Answer:
         return mistake(e) if e.code == NUMBERS else ended(e, subject, options, path)
     except BaseException as e:
         return ended(e, subject, options, path)
-
-
-def _verified(function: Callable[..., Any], request: Request, subject: str) -> Any:
-    """By the domains of numbers, or without numbers."""
-    if request.fake:
-        from gradproof.shadow.whole.judge import check_fake
-
-        return check_fake(function, subject, request)
-    from gradproof.shadow.verify.verifier import check
-
-    return check(function, **request.options())
 
 
 def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: Path) -> Answer:
@@ -256,3 +246,49 @@ def _signal(group: int, number: int) -> None:
 
 if __name__ == "__main__":
     main()
+
+# -- One training function, verified: by whole-tensor values first, and element by element where these do not decide.
+
+
+def verified(function: Callable[[Any], Any], request: Request, subject: str = "") -> Verification:
+    """Verify a training function, which takes a `Run`. It is called several times in this process.
+
+    Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
+    """
+    from gradproof.shadow.whole.check import check_whole
+
+    subject = subject or getattr(function, "__qualname__", "function")
+    if request.fake:
+        return check_whole(function, subject, request)
+    if request.ranks > 1 or request.device != "cpu" or set(request.domains) != set(USUAL) or request.accum_steps == 1:
+        return _by_elements(function, request, subject)
+    try:
+        whole = check_whole(function, subject, request)
+    except Exception as error:
+        whole = Verification(subject, request.options(), notes=[f"whole tensors: {type(error).__name__}: {error}"])
+    if whole.results and all(r.outcome is Outcome.HOLDS for r in whole.results if r.applies) and not whole.paths:
+        return whole
+    with redirect_stdout(io.StringIO()):
+        found = _by_elements(function, request, subject)
+    return _joined(found, whole)
+
+
+def _by_elements(function: Callable[[Any], Any], request: Request, subject: str) -> Verification:
+    from gradproof.shadow.verify.verifier import check as by_elements
+
+    return by_elements(function, **request.options(), subject=subject)
+
+
+def _joined(found: Verification, whole: Verification) -> Verification:
+    """The results of both judges: what whole tensors decide stands in for what the other does not decide.
+
+    It does not where numbers were read: the element-wise judge tries other numbers, which lead elsewhere.
+    """
+    found.notes += whole.notes if not whole.results else []
+    if whole.paths or any(result.outcome in (Outcome.REFUTED, Outcome.ERROR) for result in found.results):
+        return found
+    decided = {r.obligation: r for r in whole.results if r.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
+    taken = [r.obligation for r in found.results if r.outcome is not Outcome.HOLDS and r.obligation in decided]
+    found.results = [replace(decided[r.obligation]) if r.obligation in taken else r for r in found.results]
+    found.assumptions += whole.assumptions if taken else []
+    return found

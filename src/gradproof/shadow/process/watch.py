@@ -31,9 +31,8 @@ from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
 from gradproof.shadow.tape import Event, Location, Tape, user_place
 from gradproof.shadow.whole.one_run import OneRun
-from gradproof.shadow.whole.patches import replaced, watched
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import ways_out
+from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
 
 class Events:

@@ -65,7 +65,6 @@ from gradproof.shadow.verify.recordings import (
     same_path,
     stepped,
 )
-from gradproof.shadow.verify.reorder import left_behind, reordered, untold
 from gradproof.shadow.verify.results import (
     AGAIN,
     NUMBERS,
@@ -79,6 +78,7 @@ from gradproof.shadow.verify.results import (
     with_trace,
 )
 from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions, ranges_of, report
+from gradproof.shadow.verify.token_weights import left_behind, reordered, untold
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "weight", "rounding")

@@ -21,14 +21,13 @@ from gradproof.shadow.whole.laws import (
     Call,
     Interpreter,
     Law,
-    broadcast,
     fixed,
     pointwise,
     reduced_axes,
     summed,
 )
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
-from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
+from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 Rule = Callable[[Interpreter, Call], "list[Value] | None"]
 RULES: dict[str, Rule] = {}
@@ -143,6 +142,12 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
     return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
 
 
+def divided(x: Interpreter, value: Value, count: Combination) -> Value:
+    """A value divided by a count."""
+    by, powers = x.scalar(count)
+    return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
+
+
 @rule("reciprocal")
 def reciprocal(x: Interpreter, call: Call) -> list[Value] | None:
     """One over a scalar is a power of it."""
@@ -236,7 +241,7 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
 def counted(x: Interpreter, call: Call) -> Value | None:
     """A sum of truth values that say which labels are not the ignored one: it is the count of these labels."""
     value, terms = call.values[0], x.terms
-    if call.tensors[0].dtype is not torch.bool:
+    if call.tensors[0].dtype is not torch.bool or x.marks:
         return None
     if x.integers:
         with _disable_current_modes():
@@ -500,7 +505,7 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
     laid = kept_apart(call)
     if laid is None or call.tensors[1].dtype in (torch.bool, torch.uint8):
         return None
-    (value, chosen), (shape, own), (axis, width) = call.values, call.shapes, laid
+    (value, chosen), shape, (axis, width) = call.values, call.shapes[0], laid
     if value.axis == axis and value.rows == 1 and width == 1 and x.looked is not None and chosen.shared:
         numbers = x.looked(call.tensors[1])
         return [Value(tuple(value.parts[number] for number in numbers), axis, 1)] if numbers else None
@@ -530,116 +535,7 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
     return x.apply(Law(lambda _: ([above, names], [letters]), linear=(0,)), part)
 
 
-# -- Losses.
-
-
-def elements(call: Call, at: int) -> int:
-    """The elements of a tensor argument."""
-    return prod(call.shapes[at])
-
-
-@rule(
-    "mse_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "soft_margin_loss",
-    "binary_cross_entropy",
-    "binary_cross_entropy_with_logits",
-)
-def loss(x: Interpreter, call: Call) -> list[Value] | None:
-    """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
-    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
-    if call.shapes[0] != call.shapes[1] or not elements(call, 0) or len(call.out_shape()) * reduction:
-        return None
-    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
-    if reduction == 0:
-        return x.apply(Law(pointwise), replace(call, attributes=rest))
-    made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
-    each = x.ones(Fraction(elements(call, 0), max(len(v.parts) for v in call.values[:2]))).parts[0]
-    x.reduces(made[0], [each], "mean" if reduction == 1 else "sum")
-    return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
-
-
-@rule(
-    "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "soft_margin_loss_backward",
-    "binary_cross_entropy_backward",
-)  # fmt: skip
-def loss_backward(x: Interpreter, call: Call) -> list[Value] | None:
-    """The gradient of such a loss, linear in what comes from above."""
-    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
-    if not elements(call, 1):
-        return None
-    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
-    made = x.apply(FIRST, replace(call, attributes=rest))
-    return [made[0].scaled(Fraction(1, elements(call, 1)) if reduction == 1 else Fraction(1))]
-
-
-def labels(scores: Shape) -> tuple[str, str]:
-    """Letters of the scores and of the labels of a negative log-likelihood."""
-    return {1: ("C", ""), 2: ("aC", "a"), 4: ("aCde", "ade")}[len(scores)]
-
-
-def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
-    """For each part of the labels what a weighted loss divides by: the weights of its classes."""
-    labels_, weights = call.values[1], call.values[2]
-    small = part_shape(labels_, call.shapes[1])
-    by = x.terms.named(x.fitted(x.whole(weights, call.shapes[2]), call.shapes[2]), call.shapes[2])
-    return [
-        x.terms.of(x.terms.make("weighed", (ignored, small), (x.terms.named(part, small), by), ()))
-        for part in labels_.parts
-    ]
-
-
-@rule("nll_loss_forward", "nll_loss2d_forward")
-def nll(x: Interpreter, call: Call) -> list[Value] | None:
-    """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
-    reduction, ignored = call.args[3], call.args[4]
-    weighed = len(call.tensors) == 3
-    counts = (
-        weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
-    )
-    rows: Combination = ZERO
-    for each in counts:
-        rows = plus(rows, each)
-    if not rows or len(call.shapes[0]) not in (1, 2, 4):
-        return None
-    scores, own = labels(call.shapes[0])
-    ins = [scores, own, "C"][: len(call.tensors)]
-    if reduction == 0:
-        made = x.apply(Law(lambda _: (ins, [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
-        return [made[0], shared(rows)]
-    one = replace(call, out=call.out[:1], attributes=(2, ignored))
-    made = x.apply(Law(lambda _: (ins, [""]), linear=(0,)), one)
-    if weighed:
-        return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
-    x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
-    x.counted(counts, call.values[1], call.tensors[1], ignored)
-    return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
-
-
-def divided(x: Interpreter, value: Value, count: Combination) -> Value:
-    """A value divided by a count."""
-    by, powers = x.scalar(count)
-    return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
-
-
-@rule("nll_loss_backward", "nll_loss2d_backward")
-def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
-    """Its gradient, linear in what comes from above; the scores give a shape alone."""
-    reduction, ignored = call.args[4], call.args[5]
-    counted = call.values[-1].parts[0] if call.values[-1].shared else ZERO
-    if len(call.tensors) not in (4, 5) or len(call.shapes[1]) not in (1, 2, 4) or (reduction == 1 and not counted):
-        return None
-    scores, own = labels(call.shapes[1])
-    above = own if reduction == 0 else ""
-    at = [0, 2, 3][: len(call.tensors) - 2]
-    classes = call.shapes[1][scores.index("C")]
-    part = replace(
-        call, attributes=(reduction == 0, ignored, classes), tensors=[call.tensors[i] for i in at],
-        values=[call.values[i] for i in at], shapes=[call.shapes[i] for i in at],
-    )  # fmt: skip
-    made = x.apply(Law(lambda _: ([above, own, "C"][: len(at)], [scores]), linear=(0,)), part)
-    return [divided(x, made[0], counted) if reduction == 1 else made[0]]
+# -- Norms, lookups and paddings backwards.
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")

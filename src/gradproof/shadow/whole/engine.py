@@ -6,7 +6,6 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -17,14 +16,15 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.tape import NOWHERE, Location, frames, initialising, user_place
+from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
+from gradproof.shadow.whole import losses as losses
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
-from gradproof.shadow.whole.patches import parameters
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Shape, Terms, frozen
+from gradproof.shadow.whole.unseen import inside, parameters
 from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
 
 NARROW = (torch.float16, torch.bfloat16)
@@ -45,10 +45,6 @@ MOVED = frozenset({
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
-
-
-class NoNumbers(RuntimeError):
-    """The function reads a number of a tensor; in a run without numbers there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +204,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
         self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
-        self.flow.unscaled[len(self.flow.updates)] = self.laws.scalar(self.combination(inverse))
+        self.flow.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
         for grad in grads:
             call = Call(
                 "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
@@ -262,8 +258,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if not any(target is result for result in made):
                 beside = replace(call, name=f"{name} writes", attributes=(at, call.attributes), out=[target])
                 self.put(target, self.laws.opaque(beside)[0])
-            if "_foreach_" not in spec.base:
-                self._note(target)
+            self._note(target)
 
     def _judged(self, call: Call) -> list[Value]:
         rule, law = RULES.get(call.name), LAWS.get(call.name)
@@ -333,6 +328,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     # Optimizers and backward passes
 
+    @property
+    def window(self) -> int:
+        """The number of the next optimizer step, or of the one that runs."""
+        return len(self.flow.updates) - self.stepping
+
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
         own = list(parameters(optimizer))
@@ -398,7 +398,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
         self.flow.lines.append(self.place())
         own = [self.combination(t) for t in tensors_in(roots) if t.numel() == 1 and not inside(t)]
-        self.flow.roots += [(len(self.flow.updates), root) for root in own]
+        self.flow.roots += [(self.window, root) for root in own]
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated.
@@ -563,31 +563,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.flow.lost.append(entry)
 
 
-def inside(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is one of torch.func, which has no storage of its own."""
-    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
-
-
-def digest(tensor: torch.Tensor) -> str:
-    """What a real tensor holds."""
-    with _disable_current_modes():
-        plain = tensor.detach().cpu().contiguous().flatten()
-        return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
-
-
 def draws(spec: Spec, call: Call) -> bool:
     """Whether an operator draws random numbers: one with a probability of nought does not."""
     if not spec.random:
         return False
     chance = spec.named("dropout_p", call.args, call.kwargs)
     return "dropout_p" not in spec.arguments or bool(chance)
-
-
-def call_site() -> str:
-    """The user's line that runs, and which call of the line: `x, y = randn(8), randn(8)` has two."""
-    place = user_place()
-    at = next((f.f_lasti for f in frames() if f.f_code.co_filename == place.file and f.f_lineno == place.line), 0)
-    return f"{place} {at}"
 
 
 def bared(value: Any) -> Any:

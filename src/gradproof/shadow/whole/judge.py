@@ -18,7 +18,7 @@ from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.engine import Gradient, Update
 from gradproof.shadow.whole.numbers import Report, alike, apart, same_losses
 from gradproof.shadow.whole.runs import Followed, Real
-from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
 REACH = "all real weights, data and draws, at these shapes; no number of a tensor was read"
 DOMAIN = "whole tensors"
@@ -26,8 +26,6 @@ SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
 NORMS = ("linalg_vector_norm", "norm")
 SHOWN = 4
-ROUNDED = Fraction(1, 10**6)
-"""Below this a factor is the rounding of a float constant."""
 
 
 class Judge:
@@ -150,7 +148,7 @@ class Judge:
             return self._result(name, Outcome.UNKNOWN, reason, strange)
         if found is None and not self._totals_stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            return self._result(name, Outcome.UNKNOWN, reason, self._line_of_loss())
+            return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.flow.lines), ours[0].place))
         if found is None and (self.ours.flow.counted or self.laws.integers) and not self._counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
@@ -177,7 +175,7 @@ class Judge:
         The counts of this run have to differ, or a mean of means would look the same.
         """
         laws = self.full.engine.laws
-        counts = {count for row in self.laws.seen_counts for count in row}
+        counts = {sum(row) for row in self.laws.seen_counts}
         totals: dict[int, Fraction] = {}
         for window, root in self.full.flow.roots if laws.integers and len(counts) > 1 else ():
             for term, by in root.items():
@@ -187,10 +185,6 @@ class Judge:
                 totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
         found = list(totals.values())
         return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
-
-    def _line_of_loss(self) -> Location:
-        """The line of the last backward pass before the first step, where a loss has got its weight."""
-        return next(iter(self.ours.flow.lines), self.ours.flow.updates[0].place)
 
     def _totals_stand(self) -> bool:
         """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
@@ -234,64 +228,6 @@ class Judge:
         divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
         return any({self.terms.operators[t] for t in self._counts_in(s)} == {"count"} for s in divisors)
 
-    def _counts_stand(self) -> bool:
-        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
-
-        The counts of this run have to differ, or a mean of means would look the same.
-        """
-        laws = self.full.engine.laws
-        counts = {count for row in self.laws.seen_counts for count in row}
-        totals: dict[int, Fraction] = {}
-        for window, root in self.full.flow.roots if laws.integers and len(counts) > 1 else ():
-            for term, by in root.items():
-                mass = laws.reduced.get(term, ({}, ""))[0]
-                if not mass or not laws.constant(mass):
-                    return False
-                totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
-        found = list(totals.values())
-        return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
-
-    def _line_of_loss(self) -> Location:
-        """The line of the last backward pass before the first step, where a loss has got its weight."""
-        return next(iter(self.ours.flow.lines), self.ours.flow.updates[0].place)
-
-    def _totals_stand(self) -> bool:
-        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        laws = self.full.engine.laws
-        totals: dict[int, Combination] = {}
-        factors: dict[int, set[Fraction]] = {}
-        for window, root in self.full.flow.roots:
-            scale, scalars = self.full.flow.unscaled.get(window, (Fraction(1), {}))
-            for term, by in self.terms.rescaled(times(root, scale), scalars).items():
-                bare, powers = self.terms.bare(term)
-                mass = laws.reduced.get(bare, (None, ""))[0]
-                if mass is None:
-                    return True
-                weighed = self.terms.rescaled(times(mass, by), powers)
-                totals[window] = plus(totals.get(window, {}), weighed)
-                factors.setdefault(window, set()).add(by)
-        found = [self._plainly(total) for total in totals.values()]
-        divided = any(self._counted(total) for total in found)
-        return len({frozenset(one.items()) for one in found}) < 2 or (
-            not divided and len({frozenset(one) for one in factors.values()}) < 2
-        )
-
-    def _plainly(self, total: Combination) -> Combination:
-        """A sum of counts that is divided by their own sum is a number."""
-        powers = self.terms.common(total)
-        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
-        if power != -1:
-            return total
-        rest, own = self.terms.rescaled(total, {scalar: 1}), self.terms.parts_of(scalar)
-        first = next(iter(own))
-        by = rest.get(first, Fraction(0)) / own[first]
-        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
-
-    def _counted(self, total: Combination) -> bool:
-        """Whether a total is divided by something that is made of samples."""
-        powers = [self.terms.bare(term)[1] for term in total]
-        return any(by < 0 and self.terms.owners[s] != NOBODY for each in powers for s, by in each.items())
-
     def _same_update(self, at: int) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
         ours, full = self.ours.flow.updates, self.full.flow.updates
@@ -325,6 +261,7 @@ class Judge:
         if by is not None:
             counterexample = {"quantity": window, "times_the_full_batch": str(by), "weights": self._weights(left)}
             reason = f"{window} is {by} times the full batch's"
+            place = next(iter(self.ours.flow.lines), place)
             return self._result(
                 name, Outcome.REFUTED, reason, place, counterexample=counterexample,
                 help="divide each loss by the number of micro-batches of its own window",
@@ -414,10 +351,10 @@ class Judge:
             if mine.after != other.after:
                 reason = f"after window {at + 1} the parameters were not shown to be those of the full batch's run"
                 return self._result(name, Outcome.UNKNOWN, reason, mine.place)
-        place = self._unmoved()
-        if place is not None:
+        still = self._unmoved()
+        if still is not None:
             reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
-            return self._result(name, Outcome.UNKNOWN, reason, place)
+            return self._result(name, Outcome.UNKNOWN, reason, still)
         for key, (place, held) in self.ours.flow.kept.items():
             if self.full.flow.kept.get(key, (place, -1))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
@@ -482,10 +419,12 @@ class Judge:
     def _rootless(self) -> tuple[str, Location] | None:
         """A summand of a gradient that is made of no sample, parameter or state."""
         terms = self.terms
+        weights = {defined for update in self.ours.flow.updates for defined in update.after.values()}
         for at, update in enumerate(self.ours.flow.updates):
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
-                if any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
+                states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
+                if states or any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
         return None
 
@@ -609,8 +548,22 @@ class Judge:
         for one in returned:
             reached = self.terms.reached(one)
             made.append({w for term, of in windows.items() if term in reached for w in of})
-        each = len(made) == count and all(of <= {at} for at, of in enumerate(made))
-        return any(made) and (each or (all(len(of) in (0, 1, count) for of in made) and len(made) != count))
+        if len(made) == count:
+            whole = all(self._whole_loss(at, one) for at, one in enumerate(returned))
+            return whole and all(of == {at} for at, of in enumerate(made))
+        return any(made) and all(len(of) in (0, 1, count) for of in made)
+
+    def _whole_loss(self, at: int, returned: Combination) -> bool:
+        """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
+        total: Combination = {}
+        for window, root in self.full.flow.roots:
+            total = plus(total, root) if window == at else total
+        bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
+        if bare.keys() & total.keys():
+            first = next(iter(bare))
+            return bare.keys() == total.keys() and bare == times(total, bare[first] / total[first])
+        reached = self.terms.reached(returned)
+        return all(self.terms.bare(term)[0] in reached for term in total)
 
     def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
         by = ratio(mine, other)
@@ -631,15 +584,6 @@ class Judge:
 
 def _read(how: str) -> str:
     return "a number of a tensor" if how == "_local_scalar_dense" else how if " " in how else f"numbers by {how}"
-
-
-def ratio(mine: Combination, other: Combination) -> Fraction | None:
-    """The rational by which one combination is another, where there is one and it is not 1."""
-    if not mine or not other or set(mine) != set(other):
-        return None
-    first = next(iter(mine))
-    by = mine[first] / other[first]
-    return by if abs(by - 1) > ROUNDED and mine == times(other, by) else None
 
 
 def report(ours: Followed, full: Followed) -> Report:

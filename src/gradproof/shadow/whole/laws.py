@@ -103,6 +103,8 @@ class Interpreter(Moves):
         self.snap: Snap | None = None
         """Reads float constants as the rationals that they stand for, where a run asks for it."""
         self.integers = False
+        self.every_label = False
+        """Whether every label of a loss counts, as far as is known."""
         self.tallies = False
         """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
@@ -250,7 +252,7 @@ class Interpreter(Moves):
         size = part_shape(value, shape)
         if self.integers:
             with _disable_current_modes():
-                own = [labels] if value.shared else labels.split(value.rows, value.axis)
+                own = [labels] if value.shared else torch.split(labels, value.rows, value.axis)
                 seen = [int((one != ignored).sum()) for one in own]
             self.seen_counts.append(tuple(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
@@ -260,6 +262,7 @@ class Interpreter(Moves):
         """How many elements of a term of labels are not the ignored one."""
         seen = self._counts(labels, ignored)
         if seen is not None:
+            self.every_label = True
             return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
         while self.terms.operators[labels] in ("reshape", "permute"):
             labels = self.terms.kids[labels][0]

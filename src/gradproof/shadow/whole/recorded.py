@@ -23,19 +23,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
-from gradproof.shadow.whole.engine import (
-    MOVED,
-    NARROW,
-    Engine,
-    Gradient,
-    Update,
-    call_site,
-    digest,
-)
+from gradproof.shadow.whole.engine import MOVED, NARROW, Engine, Gradient, Update
 from gradproof.shadow.whole.laws import within
-from gradproof.shadow.whole.patches import parameters
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged
+from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
 from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
 
 MICRO = 1 << 20

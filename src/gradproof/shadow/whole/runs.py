@@ -27,24 +27,25 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
 from gradproof.shadow.tape import NOWHERE, initialising, user_place
 from gradproof.shadow.whole.arithmetic import RULES, number
-from gradproof.shadow.whole.engine import (
-    MOVED,
-    NARROW,
-    NO_NUMBERS,
-    Engine,
-    Gradient,
+from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine, Gradient, Update
+from gradproof.shadow.whole.laws import Call, within
+from gradproof.shadow.whole.numbers import Numbers, sampled
+from gradproof.shadow.whole.terms import UNIT, Combination, Terms, plus
+from gradproof.shadow.whole.unseen import (
+    Carries,
+    Escapes,
     NoNumbers,
-    Update,
+    Reading,
+    Unchanged,
+    Unreading,
     call_site,
     digest,
     inside as within_func,
+    parameters,
+    replaced,
+    watched,
+    ways_out,
 )
-from gradproof.shadow.whole.laws import Call, within
-from gradproof.shadow.whole.numbers import Numbers, sampled
-from gradproof.shadow.whole.patches import parameters, replaced, watched
-from gradproof.shadow.whole.reading import Carries, Reading, Unreading
-from gradproof.shadow.whole.terms import UNIT, Combination, Terms, plus
-from gradproof.shadow.whole.unseen import Escapes, Unchanged, ways_out
 from gradproof.shadow.whole.values import Value, geometry_of, known, shared
 
 
@@ -69,6 +70,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     one of them is the axis of samples; rows of one line of code are numbered in the order in which they are made. What
     that calls a sample is a name for rows of arbitrary numbers: a wrong guess can cost a proof, and makes no false one.
     """
+
+    constants = False
+    """Whether a tensor that has no rows of samples is a constant: it is, where samples that are moved are waited for."""
 
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
@@ -137,9 +141,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         update.order = tuple(self.name(parameter) for parameter, _ in own.values())
         self.flow.updates.append(update)
         written = [parameter for parameter, _ in own.values()]
-        before = [self.memory.alike(self.value(parameter)) for parameter in written]
+        copies = [self.memory.alike(self.value(parameter)) for parameter in written]
         self.applied(update, written)
-        for parameter, regions in zip(written, before, strict=True):
+        for parameter, regions in zip(written, copies, strict=True):
             for held, region in regions:
                 region.value = self.value(parameter)
                 held.views.clear()
@@ -173,7 +177,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.made[own, 0] += rows
         line = site.rpartition(" ")[0]
         self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
-        if real is not None and axis is None:
+        if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
         parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
@@ -255,10 +259,13 @@ class Fake(Called):  # type: ignore[no-untyped-call]
 class Real(Called):  # type: ignore[no-untyped-call]
     """An engine for tensors with numbers. `drawn`: what the first run drew, by the leaf that it is."""
 
+    constants = True
+
     def __init__(self, drawn: dict[int, torch.Tensor], *given: Any) -> None:
         super().__init__(*given)
         self.drawn = drawn
         self.laws.looked = self._indices
+        self.contents: set[str] = set()
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.exports = 0
@@ -288,10 +295,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
+        if self.busy:
+            return func(*args, **kwargs)
         base = spec.base.split(".", 1)[1]
         tensors = tensors_in((args, kwargs))
         if base in NO_NUMBERS:
-            self.note(base, tensors[0])
+            with self.aside():
+                self.note(base, tensors[0])
         if base in MOVED and tensors and not any(self._met(t) for t in tensors):
             return func(*args, **kwargs)
         return super().operate(func, spec, args, kwargs)
@@ -364,6 +374,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
                     piece.copy_(self.drawn[leaf])
                 else:
                     self.drawn[leaf] = piece.clone()
+                    self._drawn_before(leaf, piece)
+
+    def _drawn_before(self, leaf: int, piece: torch.Tensor) -> None:
+        """Samples that a generator drew before are the same samples, whatever their names."""
+        if self.terms.operators[leaf] == "data" and piece.is_floating_point() and piece.numel() > 1:
+            content = digest(piece)
+            if content in self.contents:
+                self.lose("a generator draws the same samples again")
+            self.contents.add(content)
 
     def _dropped(self, call: Call) -> list[Value]:
         found = super()._dropped(call)
@@ -417,7 +436,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().begin(roots, *rest)
             for root in tensors_in(roots):
                 if root.numel() == 1 and not within_func(root):
-                    self.numbers.root(len(self.flow.updates), float(root))
+                    self.numbers.root(self.window, float(root))
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
@@ -537,7 +556,8 @@ def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
-    with unfused(), engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
+    eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
+    with eager, unfused(), engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
     return found
 

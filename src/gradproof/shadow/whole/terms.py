@@ -25,6 +25,8 @@ Powers = dict[int, int]
 """Scalar term to its power, without zeros."""
 
 NOBODY, SEVERAL = -1, -2
+ROUNDED = Fraction(1, 10**6)
+"""Below this a factor is the rounding of a float constant."""
 TRAINED = ("parameter", "state", "unknown")
 UNIT = Fraction(1)
 ZERO: Combination = {}
@@ -263,3 +265,12 @@ def exact(number: Any) -> Fraction | None:
         return Fraction(number)
     except (ValueError, OverflowError):
         return None
+
+
+def ratio(mine: Combination, other: Combination) -> Fraction | None:
+    """The rational by which one combination is another, where there is one and it is not 1."""
+    if not mine or not other or set(mine) != set(other):
+        return None
+    first = next(iter(mine))
+    by = mine[first] / other[first]
+    return by if abs(by - 1) > ROUNDED and mine == times(other, by) else None

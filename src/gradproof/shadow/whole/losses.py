@@ -1,0 +1,121 @@
+"""Losses: sums and means of elements, and what a mean is divided by."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from math import prod
+
+from gradproof.shadow.whole.arithmetic import FIRST, divided, rule
+from gradproof.shadow.whole.laws import (
+    Call,
+    Interpreter,
+    Law,
+    broadcast,
+    pointwise,
+)
+from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
+from gradproof.shadow.whole.values import Value, part_shape, shared
+
+
+def elements(call: Call, at: int) -> int:
+    """The elements of a tensor argument."""
+    return prod(call.shapes[at])
+
+
+@rule(
+    "mse_loss",
+    "smooth_l1_loss",
+    "huber_loss",
+    "soft_margin_loss",
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+)
+def loss(x: Interpreter, call: Call) -> list[Value] | None:
+    """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
+    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
+    if call.shapes[0] != call.shapes[1] or not elements(call, 0) or len(call.out_shape()) * reduction:
+        return None
+    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
+    if reduction == 0:
+        return x.apply(Law(pointwise), replace(call, attributes=rest))
+    made = x.apply(Law(broadcast), replace(call, attributes=("total", *rest)))
+    each = x.ones(Fraction(elements(call, 0), max(len(v.parts) for v in call.values[:2]))).parts[0]
+    x.reduces(made[0], [each], "mean" if reduction == 1 else "sum")
+    return [made[0].scaled(Fraction(1, elements(call, 0)) if reduction == 1 else Fraction(1))]
+
+
+@rule(
+    "mse_loss_backward", "smooth_l1_loss_backward", "huber_loss_backward", "soft_margin_loss_backward",
+    "binary_cross_entropy_backward",
+)  # fmt: skip
+def loss_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of such a loss, linear in what comes from above."""
+    reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
+    if not elements(call, 1):
+        return None
+    rest = tuple(a for i, a in enumerate(call.attributes) if call.arguments[i : i + 1] != ("reduction",))
+    made = x.apply(FIRST, replace(call, attributes=rest))
+    return [made[0].scaled(Fraction(1, elements(call, 1)) if reduction == 1 else Fraction(1))]
+
+
+def labels(scores: Shape) -> tuple[str, str]:
+    """Letters of the scores and of the labels of a negative log-likelihood."""
+    return {1: ("C", ""), 2: ("aC", "a"), 4: ("aCde", "ade")}[len(scores)]
+
+
+def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
+    """For each part of the labels what a weighted loss divides by: the weights of its classes."""
+    labels_, weights = call.values[1], call.values[2]
+    small = part_shape(labels_, call.shapes[1])
+    by = x.terms.named(x.fitted(x.whole(weights, call.shapes[2]), call.shapes[2]), call.shapes[2])
+    return [
+        x.terms.of(x.terms.make("weighed", (ignored, small), (x.terms.named(part, small), by), ()))
+        for part in labels_.parts
+    ]
+
+
+@rule("nll_loss_forward", "nll_loss2d_forward")
+def nll(x: Interpreter, call: Call) -> list[Value] | None:
+    """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
+    reduction, ignored = call.args[3], call.args[4]
+    weighed = len(call.tensors) == 3
+    counts = (
+        weighing(x, call, ignored) if weighed else x.counting(call.values[1], call.shapes[1], ignored, call.tensors[1])
+    )
+    rows: Combination = ZERO
+    for each in counts:
+        rows = plus(rows, each)
+    if not rows or len(call.shapes[0]) not in (1, 2, 4):
+        return None
+    scores, own = labels(call.shapes[0])
+    ins = [scores, own, "C"][: len(call.tensors)]
+    if reduction == 0:
+        made = x.apply(Law(lambda _: (ins, [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
+        return [made[0], shared(rows)]
+    one = replace(call, out=call.out[:1], attributes=(2, ignored))
+    made = x.apply(Law(lambda _: (ins, [""]), linear=(0,)), one)
+    if weighed:
+        return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
+    x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
+    x.counted(counts, call.values[1], call.tensors[1], ignored)
+    return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
+
+
+@rule("nll_loss_backward", "nll_loss2d_backward")
+def nll_backward(x: Interpreter, call: Call) -> list[Value] | None:
+    """Its gradient, linear in what comes from above; the scores give a shape alone."""
+    reduction, ignored = call.args[4], call.args[5]
+    counted = call.values[-1].parts[0] if call.values[-1].shared else ZERO
+    if len(call.tensors) not in (4, 5) or len(call.shapes[1]) not in (1, 2, 4) or (reduction == 1 and not counted):
+        return None
+    scores, own = labels(call.shapes[1])
+    above = own if reduction == 0 else ""
+    at = [0, 2, 3][: len(call.tensors) - 2]
+    classes = call.shapes[1][scores.index("C")]
+    part = replace(
+        call, attributes=(reduction == 0, ignored, classes), tensors=[call.tensors[i] for i in at],
+        values=[call.values[i] for i in at], shapes=[call.shapes[i] for i in at],
+    )  # fmt: skip
+    made = x.apply(Law(lambda _: ([above, own, "C"][: len(at)], [scores]), linear=(0,)), part)
+    return [divided(x, made[0], counted) if reduction == 1 else made[0]]
