@@ -244,9 +244,6 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-if __name__ == "__main__":
-    main()
-
 # -- One training function, verified: by whole-tensor values first, and element by element where these do not decide.
 
 
@@ -292,3 +289,7 @@ def _joined(found: Verification, whole: Verification) -> Verification:
     found.results = [replace(decided[r.obligation]) if r.obligation in taken else r for r in found.results]
     found.assumptions += whole.assumptions if taken else []
     return found
+
+
+if __name__ == "__main__":
+    main()

@@ -72,7 +72,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """
 
     constants = False
-    """Whether a tensor that has no rows of samples is a constant: it is, where samples that are moved are waited for."""
+    """Whether a tensor that has no rows of samples is a constant."""
 
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
