@@ -44,6 +44,8 @@ PROBABLE = "all residues but a stated probability of error"
 RECORDED = "the recorded run"
 NO_LOSS = "no-reported-loss"
 """The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
+DOUBT = "doubt"
+"""The code of a result that is undecided because something speaks against the obligation."""
 ON_PATH = {
     ALL_INPUTS: "all real weights and float inputs that take the recorded path, at this shape",
     UP_TO_CONSTANTS: f"{UP_TO_CONSTANTS}, on the recorded path",

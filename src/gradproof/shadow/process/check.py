@@ -29,7 +29,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.request import USUAL, Request, blamed, complete, function_of, load, own_fault, stated, undecided
-from gradproof.shadow.result import Verification, from_json, plain, to_json
+from gradproof.shadow.result import DOUBT, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
 NUMBERS = "GP406"
@@ -282,6 +282,8 @@ def _joined(found: Verification, whole: Verification) -> Verification:
     It does not where numbers were read: the element-wise judge tries other numbers, which lead elsewhere.
     """
     found.notes += whole.notes if not whole.results else []
+    doubts = {r.obligation: r for r in whole.results if r.details.get("code") == DOUBT}
+    found.results = [doubts.get(r.obligation, r) if r.outcome is Outcome.HOLDS else r for r in found.results]
     if whole.paths or any(result.outcome in (Outcome.REFUTED, Outcome.ERROR) for result in found.results):
         return found
     decided = {r.obligation: r for r in whole.results if r.outcome in (Outcome.HOLDS, Outcome.REFUTED)}

@@ -6,23 +6,27 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 
 from __future__ import annotations
 
+import io
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Noted, Recording, Run
+from gradproof.shadow.record.run import Noted, Recording, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.whole.judge import Judge, report
-from gradproof.shadow.whole.numbers import Report
-from gradproof.shadow.whole.runs import Followed, Hints, again, with_numbers, without_numbers
+from gradproof.shadow.whole.numbers import Report, same_gradients, sampled
+from gradproof.shadow.whole.runs import Followed, Hints, Real, again, with_numbers, without_numbers
 from gradproof.shadow.whole.terms import Terms
+from gradproof.shadow.whole.unseen import parameters, removed
 
 SEEDS = (1, 2)
 """Further seeds at which returned numbers are compared that were not followed."""
@@ -67,7 +71,32 @@ def check_whole(step: Step, subject: str, request: Request) -> Verification:
             continue
         other = attempted(step, request, replace(best.hints, snap=True, integers=integers))
         best = other if other.held > best.held else best
+    if best.held and not request.fake and not as_unrecorded(step, run_of(request), best.ours):
+        reason = "the step hands other gradients to its optimizer when nobody follows it"
+        held = [result for result in best.results if result.outcome is Outcome.HOLDS]
+        for result in held:
+            result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     return described(best, subject, request, time.perf_counter() - start)
+
+
+def as_unrecorded(step: Step, run: Run, followed: Followed) -> bool:
+    """Whether the function, called with nothing around it but a hook of torch's, gives its optimizers the same."""
+    assert isinstance(followed.engine, Real)
+    seen: list[list[torch.Tensor]] = []
+
+    def before(optimizer: Any, *_: Any) -> None:
+        seen.append([sampled(p.grad) for p in parameters(optimizer) if p.grad is not None])
+
+    seed(run.seed)
+    with redirect_stdout(io.StringIO()), removed(register_optimizer_step_pre_hook(before)):
+        try:
+            step(run)
+        except Exception:
+            return False
+    mine = [list(each.values()) for each in followed.engine.numbers.gradients]
+    if followed.engine.hints.by_hand or followed.engine.closures:
+        return len(seen) == len(mine) or followed.engine.hints.by_hand
+    return len(seen) == len(mine) and all(map(same_gradients, seen, mine))
 
 
 def attempted(step: Step, request: Request, hints: Hints) -> Attempt:

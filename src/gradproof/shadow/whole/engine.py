@@ -136,6 +136,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
         self.all_passes, self.scales = 0, 0
+        self.closures = False
         self.shares = {UNIT}
         self.optimizers: dict[int, tuple[int, Any]] = {}
         self.last: dict[int, int] = {}
@@ -406,7 +407,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         A pass inside of an optimizer's step is a closure's: the step applies what it leaves.
         """
         if self.stepping:
-            update = self.flow.updates[-1]
+            update, self.closures = self.flow.updates[-1], True
             own = self.optimizers_of(update)
             update.passes += self.all_passes - self.last[update.optimizer]
             self.last[update.optimizer] = self.all_passes

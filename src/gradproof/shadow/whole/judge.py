@@ -13,7 +13,7 @@ from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.result import NO_LOSS, OBLIGATIONS, RECORDED, Result
+from gradproof.shadow.result import DOUBT, NO_LOSS, OBLIGATIONS, RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.engine import Gradient, Update
 from gradproof.shadow.whole.numbers import Report, alike, apart, same_losses
@@ -135,6 +135,10 @@ class Judge:
         at, name, size = found
         reason = f"the terms of the gradient of {name} are the full batch's, and its numbers differ by {size:.2g}"
         return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.flow.updates[at].place)
+
+    def _doubt(self, name: str, reason: str, place: Location | None = None) -> Result:
+        """Something that speaks against an obligation, whoever else proves it."""
+        return self._result(name, Outcome.UNKNOWN, reason, place, details={"code": DOUBT})
 
     # GA-EQ-001
 
@@ -354,7 +358,7 @@ class Judge:
         still = self._unmoved()
         if still is not None:
             reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
-            return self._result(name, Outcome.UNKNOWN, reason, still)
+            return self._doubt(name, reason, still)
         for key, (place, held) in self.ours.flow.kept.items():
             if self.full.flow.kept.get(key, (place, -1))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
@@ -401,7 +405,10 @@ class Judge:
             if old & self.terms.reached(every):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
                 return self._result(name, Outcome.UNKNOWN, reason, now.place)
-        bad = self._counts() or self._begun() or self._rootless()
+        bad = self._begun() or self._rootless()
+        if bad is not None:
+            return self._doubt(name, *bad)
+        bad = self._counts()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
         return self._result(name, Outcome.HOLDS, "no gradient is made of the parameters of an earlier window")
@@ -446,7 +453,7 @@ class Judge:
             place = self._misscaled() or self._clipped_nothing()
             if place is not None:
                 reason = "a gradient was scaled by a norm of something else than the gradients of its window"
-                return self._result(name, Outcome.UNKNOWN, reason, place)
+                return self._doubt(name, reason, place)
             return self._result(name, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
         for at, update in enumerate(self.ours.flow.updates):
             whole = self.samples[at]
@@ -502,7 +509,9 @@ class Judge:
             reason = "the function returns numbers that were not followed, and that are not the full batch's"
             return self._result(name, Outcome.UNKNOWN, reason)
         if not self._of_a_loss(full):
-            return self._result(name, Outcome.UNKNOWN, "none of the returned numbers is made of a loss")
+            return self._doubt(
+                name, "the returned numbers are not the losses of the windows, each made of its own window"
+            )
         if len(ours) == len(full):
             for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
                 if mine != other:

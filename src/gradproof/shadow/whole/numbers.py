@@ -59,6 +59,14 @@ def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
     return None
 
 
+def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Whether the gradients of one step are the same in two recordings of one run."""
+    if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
+        return False
+    largest = max((float(a.abs().max()) for a in (*one, *other) if a.numel()), default=0.0)
+    return all(bool(((a - b).abs() <= CLOSE * largest).all()) for a, b in zip(one, other, strict=True))
+
+
 @dataclass(frozen=True, slots=True)
 class Report:
     """The plain numbers that both runs returned, and the loss of each window in the full batch's run."""

@@ -414,7 +414,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
         self.escapes.left(storage, None)
-        self.lose("the storage of a tensor was written, or given away, by itself")
+        held = self.memory.held.get(storage._cdata)
+        if held is not None and known(held):
+            self.lose("the storage of a tensor was written, or given away, by itself")
 
     def look(self) -> None:
         """Keep what the parameters and their gradients hold."""
