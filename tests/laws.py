@@ -7,6 +7,7 @@ operator on the whole. A mutant claims more than its law: one linear argument mo
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 from collections.abc import Callable, Iterator
@@ -101,8 +102,11 @@ class Traced(Interpreter):
         """The numbers of an operator on parts."""
         call, at, sizes = self.origin[term]
         kids = self.terms.kids[term]
+        if self.terms.operators[term] == "mul":  # its factors stand in another order
+            sizes = [self.terms.shapes[kid] or self.terms.shapes[term] or () for kid in kids]
         given = [self.of(kid, size).expand(size) for kid, size in zip(kids, sizes, strict=True)]
-        given = [g.to(t.dtype).contiguous() for g, t in zip(given, call.tensors, strict=True)]
+        types = [torch.float64 if self.terms.operators[term] == "mul" else t.dtype for t in call.tensors]
+        given = [g.to(kind).contiguous() for g, kind in zip(given, types, strict=True)]
         name, attributes = self.terms.operators[term], self.terms.attributes[term][1]
         if name in NAMED:
             found = NAMED[name](given, attributes, call)
@@ -134,6 +138,11 @@ STRUCTURE: dict[str, Callable[[list[torch.Tensor], Any, Shape], torch.Tensor]] =
         (slice(None),) * by[0] + (slice(None, None, by[3]),)
     ],
     "cat": lambda kids, by, _: torch.cat(kids, by[0]),
+    "count": lambda kids, by, _: (kids[0] != by[0]).sum(),
+    "weighed": lambda kids, by, _: (kids[1][kids[0].clamp(min=0).long()] * (kids[0] != by[0])).sum(),
+    "scaled": lambda kids, by, _: (
+        kids[0] * math.prod(float(kid) ** power for kid, power in zip(kids[1:], by, strict=True))
+    ),
     "range": lambda _, by, shape: torch.arange(shape[0], dtype=torch.float64) * float(by[1]) + float(by[0]),
 }
 
@@ -160,13 +169,35 @@ def back_in_place(given: list[torch.Tensor], attributes: Any, call: Call) -> tor
     return found
 
 
+def likelihood(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
+    """A negative log-likelihood, with the weights of the classes where there are any."""
+    weight = given[2] if len(given) > 2 else None
+    plain = torch.ops.aten.nll_loss2d_forward if given[0].dim() == 4 else torch.ops.aten.nll_loss_forward
+    return plain(given[0], given[1], weight, attributes[0], attributes[1])
+
+
 def likelihood_back(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
     """The gradient of a negative log-likelihood."""
-    above, labels = given
+    above, labels, *weights = given
     each, ignored, classes = attributes
-    found = torch.zeros((*labels.shape, classes), dtype=above.dtype)
+    axis = 1 if labels.dim() == 3 else labels.dim()
     seed = (above if each else above.expand(labels.shape)) * (labels != ignored)
-    return found.scatter(-1, labels.clamp(min=0).unsqueeze(-1), -seed.unsqueeze(-1))
+    seed = seed * weights[0][labels.clamp(min=0)] if weights else seed
+    found = torch.zeros((*labels.shape[:axis], classes, *labels.shape[axis:]), dtype=above.dtype)
+    return found.scatter(axis, labels.clamp(min=0).unsqueeze(axis), -seed.unsqueeze(axis))
+
+
+def looked_up(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """Rows of an axis that a list of indices names."""
+    return given[0][(slice(None),) * attributes[0] + (given[1],)]
+
+
+def put_rows(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """Rows that are added into zeros."""
+    (above, names), (axis, size) = given, attributes
+    shape = (*above.shape[:axis], size, *above.shape[axis + names.dim() :])
+    index = [None] * axis + [names]
+    return torch.as_tensor(torch.ops.aten.index_put(torch.zeros(shape, dtype=above.dtype), index, above, True))
 
 
 def normed(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
@@ -191,8 +222,10 @@ NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
     "cast": lambda g, a, c: g[0].to(getattr(torch, a[0].removeprefix("torch."))),
     **dict.fromkeys([*LOSSES, *(f"{name}_backward" for name in LOSSES)], reduction_of),
     "binary_cross_entropy_with_logits": reduction_of,
-    "nll_loss_forward": lambda g, a, c: torch.ops.aten.nll_loss_forward(g[0], g[1], None, a[0], a[1]),
-    "nll_loss_backward": likelihood_back,
+    **dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], likelihood),
+    **dict.fromkeys(["nll_loss_backward", "nll_loss2d_backward"], likelihood_back),
+    "index": looked_up,
+    **dict.fromkeys(["index_put", "_index_put_impl", "_unsafe_index_put"], put_rows),
     **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
     **dict.fromkeys(["native_group_norm", "native_group_norm_backward"], normed),
 }  # fmt: skip
@@ -257,6 +290,25 @@ MOVED = [
     moved("median", Example(T((4, 3)), 1), Example(T((4, 3)))),
     moved("_weight_norm_interface_backward", Example(T((4, 3)), T((4, 3)), T((4, 1)), T((4, 1), 0.5, 2.0), 0)),
     moved("gather", Example(T((4, 5)), 1, Int((4, 3), 5)), Example(T((4, 5)), 0, Int((2, 5), 4))),
+    moved(
+        "nll_loss2d_forward",
+        *(
+            Example(T((4, 3, 2, 2)), Int((4, 2, 2), 3), w, r, -100)
+            for w in (None, T((3,), 0.5, 2.0))
+            for r in (0, 1, 2)
+        ),
+    ),
+    moved(
+        "nll_loss2d_backward",
+        *(
+            Example(T(() if r else (4, 2, 2)), T((4, 3, 2, 2)), Int((4, 2, 2), 3), None, r, -100, T((), 16.0, 16.0))
+            for r in (0, 2)
+        ),
+    ),
+    *(
+        moved(name, Example(T((5, 3), 0.0, 0.0), [Int((4,), 5)], T((4, 3)), True, *rest))
+        for name, rest in (("index_put", ()), ("_index_put_impl", (False,)), ("_unsafe_index_put", ()))
+    ),
     moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
     moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
 ]
@@ -363,7 +415,9 @@ def attempt(
         if i in layout:
             count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
             values.append(cut_up(x, tensor, layout[i], count, i + 1, True))
-        elif name == "nll_loss_backward" and i == len(tensors) - 1:
+        elif i == 0 and "index_put" in name and not tensor.any():
+            values.append(shared({}))
+        elif name in ("nll_loss_backward", "nll_loss2d_backward") and i == len(tensors) - 1:
             values.append(x.ones(Fraction(float(tensor))))  # the count of labels, which the rule asks for
         else:
             by = Fraction(-3, 4) if tensor.is_floating_point() else Fraction(1)

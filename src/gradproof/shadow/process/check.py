@@ -18,7 +18,7 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from contextlib import nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,8 @@ from gradproof.shadow.request import USUAL, Request, blamed, complete, function_
 from gradproof.shadow.result import DOUBT, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
+WEIGHED = ("GA-EQ-001", "GA-INV-004")
+"""Obligations of which whole tensors refute what they show: another weight, and a sum that is too narrow."""
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
 
@@ -265,7 +267,8 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
         whole = Verification(subject, request.options(), notes=[f"whole tensors: {type(error).__name__}: {error}"])
     if whole.results and all(r.outcome is Outcome.HOLDS for r in whole.results if r.applies) and not whole.paths:
         return whole
-    with redirect_stdout(io.StringIO()):
+    printed = redirect_stdout(io.StringIO()) if whole.results else nullcontext()
+    with printed:
         found = _by_elements(function, request, subject)
     return _joined(found, whole)
 
@@ -286,7 +289,8 @@ def _joined(found: Verification, whole: Verification) -> Verification:
     found.results = [doubts.get(r.obligation, r) if r.outcome is Outcome.HOLDS else r for r in found.results]
     if whole.paths or any(result.outcome in (Outcome.REFUTED, Outcome.ERROR) for result in found.results):
         return found
-    decided = {r.obligation: r for r in whole.results if r.outcome in (Outcome.HOLDS, Outcome.REFUTED)}
+    decided = {r.obligation: r for r in whole.results if r.outcome is Outcome.HOLDS}
+    decided |= {r.obligation: r for r in whole.results if r.outcome is Outcome.REFUTED and r.obligation in WEIGHED}
     taken = [r.obligation for r in found.results if r.outcome is not Outcome.HOLDS and r.obligation in decided]
     found.results = [replace(decided[r.obligation]) if r.obligation in taken else r for r in found.results]
     found.assumptions += whole.assumptions if taken else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import re
 import sys
@@ -116,7 +117,12 @@ class Recording:
 
 
 def seed(number: int) -> None:
-    """Seed Python, NumPy and torch, so that two recordings begin alike."""
+    """Seed Python, NumPy and torch, and open the standard streams that the function closed: recordings begin alike."""
+    for stream in (0, 1, 2):
+        try:
+            os.fstat(stream)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)

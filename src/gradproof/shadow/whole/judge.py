@@ -7,7 +7,7 @@ obligation is not decided, and the line that couples the samples is named where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 from typing import Any
 
@@ -16,7 +16,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import DOUBT, NO_LOSS, OBLIGATIONS, RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.engine import Gradient, Update
-from gradproof.shadow.whole.numbers import Report, alike, apart, same_losses
+from gradproof.shadow.whole.numbers import Report, alike, alike_in_print, apart, same_losses
 from gradproof.shadow.whole.runs import Followed, Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
@@ -85,9 +85,7 @@ class Judge:
             return [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
-        found = self._apart() if proved else None
-        if found is not None:
-            equal = found
+        equal = (self._apart() if proved else None) or equal
         rules: list[Callable[[], Result]] = [self.loss, self.stale, self.steps, self.width]
         return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
 
@@ -599,9 +597,3 @@ def report(ours: Followed, full: Followed) -> Report:
     """What both runs returned as plain numbers."""
     assert isinstance(full.engine, Real)
     return Report(ours.plain, full.plain, full.engine.numbers.losses)
-
-
-def alike_in_print(ours: Sequence[tuple[float, float]], full: Sequence[tuple[float, float]]) -> bool:
-    """Whether two runs print the same decimal fractions, but for their last places."""
-    pairs = zip(ours, full, strict=False)
-    return len(ours) == len(full) and all(abs(a - b) <= 1.01 * max(u, v) + 1e-5 * abs(b) for (a, u), (b, v) in pairs)

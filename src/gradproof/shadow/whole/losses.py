@@ -15,7 +15,7 @@ from gradproof.shadow.whole.laws import (
     pointwise,
 )
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
-from gradproof.shadow.whole.values import Value, part_shape, shared
+from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 
 def elements(call: Call, at: int) -> int:
@@ -92,7 +92,7 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     ins = [scores, own, "C"][: len(call.tensors)]
     if reduction == 0:
         made = x.apply(Law(lambda _: (ins, [own, ""]), linear=(0,)), replace(call, attributes=(0, ignored)))
-        return [made[0], shared(rows)]
+        return [made[0], NOUGHT]
     one = replace(call, out=call.out[:1], attributes=(2, ignored))
     made = x.apply(Law(lambda _: (ins, [""]), linear=(0,)), one)
     if weighed:

@@ -126,3 +126,9 @@ def _proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
     whole = all(float(number).is_integer() for number in numbers)
     allowed = [1e-3 * abs(ratios[0]) + whole / abs(loss) for loss in losses]
     return any(ratios) and all(abs(r - ratios[0]) <= a for r, a in zip(ratios, allowed, strict=True))
+
+
+def alike_in_print(ours: Sequence[tuple[float, float]], full: Sequence[tuple[float, float]]) -> bool:
+    """Whether two runs print the same decimal fractions, but for their last places."""
+    pairs = zip(ours, full, strict=False)
+    return len(ours) == len(full) and all(abs(a - b) <= 1.01 * max(u, v) + 1e-5 * abs(b) for (a, u), (b, v) in pairs)
