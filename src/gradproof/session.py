@@ -421,7 +421,7 @@ def _after(store: Store, check: Check, evidence: dict[str, Any], before: Evidenc
     return EvidenceStatus(None, False, reason)
 
 
-# -- The ratchet: nothing may be weaker than in the reports of the last release.
+# -- Baselines: nothing may be weaker than in the reports of the last release.
 
 
 def held(baseline: Path, reports: Sequence[dict[str, Any]], beside: Collection[str] = ()) -> list[dict[str, Any]]:

@@ -34,6 +34,8 @@ from gradproof.shadow.result import DOUBT, Verification, from_json, plain, to_js
 Answer = dict[str, Any]
 WEIGHED = ("GA-EQ-001", "GA-INV-004")
 """Obligations of which whole tensors refute what they show: another weight, and a sum that is too narrow."""
+EQUAL, SHARED = "GA-EQ-001", ("GA-INV-002", "GA-INV-005")
+"""Rules that the full batch may break in the same way: then equal gradients say nothing."""
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
 
@@ -291,8 +293,12 @@ def _joined(found: Verification, whole: Verification) -> Verification:
         return found
     decided = {r.obligation: r for r in whole.results if r.outcome is Outcome.HOLDS}
     decided |= {r.obligation: r for r in whole.results if r.outcome is Outcome.REFUTED and r.obligation in WEIGHED}
-    taken = [r.obligation for r in found.results if r.outcome is not Outcome.HOLDS and r.obligation in decided]
-    found.results = [replace(decided[r.obligation]) if r.obligation in taken else r for r in found.results]
+    before = {r.obligation: r for r in found.results}
+    after = {n: decided[n] if r.outcome is not Outcome.HOLDS and n in decided else r for n, r in before.items()}
+    if EQUAL in after and not all(name in after and after[name].outcome is Outcome.HOLDS for name in SHARED):
+        after[EQUAL] = min(before[EQUAL], after[EQUAL], key=lambda r: r.outcome is Outcome.HOLDS)
+    taken = [name for name in before if after[name] is not before[name]]
+    found.results = [replace(result) for result in after.values()]
     found.assumptions += whole.assumptions if taken else []
     return found
 

@@ -559,7 +559,7 @@ def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run
     seed(run.seed)
     reading = Reading(engine)
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with eager, unfused(), engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
+    with eager, engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
     return found
 
