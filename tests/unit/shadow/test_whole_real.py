@@ -136,6 +136,25 @@ def test_a_factor_that_python_computes_is_followed() -> None:
     assert found.outcome is not HOLDS
 
 
+def test_a_number_that_was_read_changes_no_type_and_is_not_followed_where_it_is_cut() -> None:
+    kinds = set()
+
+    def typed(run: Run) -> None:
+        model, optimizer, x, y = started(run)
+        for window in windows(run, x, y):
+            for a, b in window:
+                loss = F.mse_loss(model(a), b)
+                kinds.add((torch.ones(2, dtype=torch.int64) * loss.item()).dtype)
+                kinds.add((torch.ones(2, dtype=torch.bfloat16) * loss.item()).dtype)
+                whole = torch.tensor(100 * loss.item(), dtype=torch.int64)
+                (loss / len(window) * (whole + 1) / (100 * loss.item() + 1)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert whole(typed).result("GA-EQ-001").outcome is not HOLDS
+    assert kinds == {torch.float32, torch.bfloat16}
+
+
 def counted(run: Run, lengths: Any, by_window: bool) -> None:
     """Token means with counts that Python makes plain integers of."""
     torch.manual_seed(run.seed)

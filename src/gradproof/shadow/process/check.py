@@ -32,8 +32,8 @@ from gradproof.shadow.request import USUAL, Request, blamed, complete, function_
 from gradproof.shadow.result import DOUBT, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
-WEIGHED = ("GA-EQ-001", "GA-INV-004")
-"""Obligations of which whole tensors refute what they show: another weight, and a sum that is too narrow."""
+WEIGHED = ("GA-EQ-001", "GA-INV-002", "GA-INV-004")
+"""Obligations that whole tensors refute by what they show: another weight, an older sample, a narrow sum."""
 EQUAL, SHARED = "GA-EQ-001", ("GA-INV-002", "GA-INV-005")
 """Rules that the full batch may break in the same way: then equal gradients say nothing."""
 NUMBERS = "GP406"

@@ -476,11 +476,14 @@ class Reading(TorchFunctionMode):
             return self._one(func, args[0])
         name = getattr(func, "__name__", "")
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
-            return func(*(self._tensor(arg) for arg in args), **kwargs)
+            wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
+            return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
         made = func(*args, **kwargs)
         if name in FILLED and isinstance(made, torch.Tensor):
             given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
-            if len(given) == 1:
+            if len(given) == 1 and (
+                made.is_floating_point() or (made.dtype is torch.int64 and isinstance(given[0], int))
+            ):
                 self.engine.memory.write(made, shared(given[0].value))
         return made
 
@@ -498,10 +501,12 @@ class Reading(TorchFunctionMode):
         self.plain[id(number)] = (number, value)
         return number
 
-    def _tensor(self, arg: Any) -> Any:
+    def _tensor(self, arg: Any, wide: bool) -> Any:
+        """A number as a tensor of one element, of a type that makes no result wider than the number does."""
         if not isinstance(arg, Carries):
             return arg
+        kind = torch.int64 if isinstance(arg, int) else torch.float64 if wide else torch.get_default_dtype()
         with torch.no_grad(), _disable_current_modes():
-            made = torch.tensor(_bare(arg), dtype=torch.float64 if isinstance(arg, float) else torch.int64)
+            made = torch.tensor(_bare(arg), dtype=kind)
         self.engine.memory.write(made, shared(arg.value))
         return made
