@@ -195,12 +195,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return base in MOVED
 
     def _met(self, tensor: torch.Tensor) -> bool:
-        if tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers:
-            return True
-        held = self.memory.held.get(tensor.untyped_storage()._cdata)
-        if held is None or not known(held):
-            return False
-        return not held.data or geometry_of(tensor) in held.views
+        held = tensor.requires_grad or isinstance(tensor, nn.Parameter) or id(tensor) in self.buffers
+        return held or self.memory.met(tensor)
 
     def _carried(self, tensors: list[torch.Tensor], out: list[torch.Tensor]) -> None:
         """What is made of fetched data belongs to the same fetch."""

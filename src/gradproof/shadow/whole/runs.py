@@ -46,7 +46,7 @@ from gradproof.shadow.whole.unseen import (
     watched,
     ways_out,
 )
-from gradproof.shadow.whole.values import Value, geometry_of, known, shared
+from gradproof.shadow.whole.values import Value, known, shared
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,11 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     """
 
     constants = False
-    """Whether a tensor that has no rows of samples is a constant."""
+    """Whether a tensor that has no rows of samples is a constant: class weights, lists of indices, means of images."""
 
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
-        self.rows, self.samples, self.hints, self.by_hand = run.micro_batch_size, run.samples, hints, hints.by_hand
+        self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
         self.axes: dict[str, set[int | None]] = {}
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -88,11 +88,12 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
-        if alone and tensor.is_floating_point() and self._is_gradient(tensor):
-            for part in value.parts:
-                self.flow.scaled |= {s: self.place() for s in self.terms.common(part) if s not in self.flow.scaled}
-        by_hand = self.by_hand and alone
-        if by_hand and not initialising() and self._by_hand(tensor):
+        scalars = (
+            {s for part in value.parts for s in self.terms.common(part)} - self.flow.scaled.keys() if alone else ()
+        )
+        if scalars and tensor.is_floating_point() and self._is_gradient(tensor):
+            self.flow.scaled |= dict.fromkeys(scalars, self.place())
+        if alone and self.hints.by_hand and not initialising() and self._by_hand(tensor):
             self.memory.write(tensor, value)
         else:
             super().put(tensor, value)
@@ -184,10 +185,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
 
     def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
-        """The digest of each row of a real tensor, and how many rows of that content were met before.
-
-        What has no rows of samples is the same wherever it is met: class weights, lists of indices, means of images.
-        """
+        """The digest of each row of a real tensor, and how many rows of that content were met before."""
         found = []
         for i in range(rows):
             with _disable_current_modes():
@@ -312,12 +310,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         super().put(tensor, value)
 
     def _met(self, tensor: torch.Tensor) -> bool:
-        if tensor.requires_grad or isinstance(tensor, torch.nn.Parameter):
-            return True
-        held = self.memory.held.get(tensor.untyped_storage()._cdata)
-        if held is None or not known(held):
-            return False
-        return not held.data or geometry_of(tensor) in held.views
+        return tensor.requires_grad or isinstance(tensor, torch.nn.Parameter) or self.memory.met(tensor)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number of a tensor: what follows is about runs that read the same one."""

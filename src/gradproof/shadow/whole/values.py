@@ -423,6 +423,11 @@ class Memory:
             found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
         return found
 
+    def met(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor took part in a calculation: data that were only moved did not."""
+        held = self.held.get(tensor.untyped_storage()._cdata)
+        return held is not None and known(held) and (not held.data or geometry_of(tensor) in held.views)
+
     def read(self, tensor: torch.Tensor) -> Value | None:
         """The value of a tensor, or None where nobody knows it."""
         return self.at(self.of(tensor), geometry_of(tensor))
