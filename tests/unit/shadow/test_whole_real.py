@@ -383,7 +383,9 @@ def averaged_each_time(run: Run) -> None:
 )  # fmt: skip
 def test_what_is_wrong_does_not_hold(step: Step, obligation: str) -> None:
     for found in (whole(step), check(step)):
-        assert found.result(obligation).outcome is not HOLDS, found.result(obligation).reason
+        assert found.result(obligation).outcome is not HOLDS, (
+            found.result(obligation).reason, found.notes, [str(r.reason) for r in whole(step).results],
+        )
 
 
 def test_a_step_that_does_otherwise_when_nobody_follows_it() -> None:

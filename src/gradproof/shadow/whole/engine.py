@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -84,6 +84,7 @@ class Kept:
     last: int = 0
     shape: Shape = ()
     value: int = 0
+    numbers: Any = None
 
 
 @dataclass(slots=True)
@@ -109,7 +110,7 @@ class Flow:
     scaled: dict[int, Location] = field(default_factory=dict)
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
     roots: list[tuple[int, Combination]] = field(default_factory=list)
-    kept: dict[str, tuple[Location, int]] = field(default_factory=dict)
+    kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
     parameters: int = 0
 
 
@@ -240,7 +241,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        written = [t for at in writes(spec, kwargs) for t in tensors_in(spec.argument(at, args, kwargs))]
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
@@ -317,6 +318,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
         known.value = self.terms.named(self.combination(target), known.shape)
+        known.numbers = self.numbers_of(target)
+
+    def numbers_of(self, target: torch.Tensor) -> Any:
+        """The numbers of a tensor, where there are any."""
 
     def end(self) -> None:
         """Note what the tensors held last that the user's code wrote in more than one window."""
@@ -325,7 +330,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if known.last > known.first:
                 site = f"{known.place} {known.shape}"
                 turns[site] += 1
-                self.flow.kept[f"{site} {turns[site]}"] = (known.place, known.value)
+                self.flow.kept[f"{site} {turns[site]}"] = (known.place, known.value, known.numbers)
 
     # Optimizers and backward passes
 
@@ -557,11 +562,20 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         found = user_place()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
 
-    def lose(self, what: str) -> None:
+    def line(self, tensor: torch.Tensor) -> Location | None:
+        """The line that made a number, where lines are noted."""
+
+    def lose(self, what: str, place: Location | None = None) -> None:
         """The engine lost sight of a value."""
-        entry = (self.place(), what)
+        entry = (place or self.place(), what)
         if entry not in self.flow.lost:
             self.flow.lost.append(entry)
+
+
+def writes(spec: Spec, kwargs: Any) -> Sequence[int]:
+    """The arguments that an operator writes: a fused optimizer divides gradients only where it is given a loss scale."""
+    fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
+    return [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
 
 
 def draws(spec: Spec, call: Call) -> bool:

@@ -17,6 +17,7 @@ from gradproof.shadow.result import DOUBT, NO_LOSS, OBLIGATIONS, RECORDED, Resul
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.engine import Gradient, Update
 from gradproof.shadow.whole.numbers import Report, alike, alike_in_print, apart, same_losses
+from gradproof.shadow.whole.refute import refuted
 from gradproof.shadow.whole.runs import Followed, Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
@@ -25,6 +26,7 @@ DOMAIN = "whole tensors"
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
 NORMS = ("linalg_vector_norm", "norm")
+BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
 SHOWN = 4
 
 
@@ -66,7 +68,8 @@ class Judge:
         return len(self.sizes) * self.cycles * self.optimizers
 
     def _samples(self, update: Update) -> set[int]:
-        return self.terms.samples(term for g in update.gradients.values() for term in g.value)
+        """The samples of its summands; those that a count or a norm is made of as well are none."""
+        return self.terms.samples(self.terms.bare(term)[0] for g in update.gradients.values() for term in g.value)
 
     def _first_unequal(self) -> tuple[int, str] | None:
         """The first window and parameter whose gradients are not one combination in both runs."""
@@ -82,12 +85,13 @@ class Judge:
         ended = self._impossible()
         if ended is not None:
             outcome, reason, place = ended
-            return [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            every = [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            return refuted(self, every) if outcome is Outcome.VACUOUS or self.ours.unread else every
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
         rules: list[Callable[[], Result]] = [self.loss, self.stale, self.steps, self.width]
-        return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
+        return refuted(self, [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)])
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         """What keeps every obligation undecided."""
@@ -283,8 +287,12 @@ class Judge:
 
     def unscaled(self, value: Combination) -> Combination:
         """A gradient without the scalars by which all of its terms were multiplied, where a norm is among them."""
-        powers = self.terms.common(value)
-        return self.terms.rescaled(value, multiplied({}, powers, -1)) if self.terms.found(powers, NORMS) else value
+        powers = {s: by for s, by in self.terms.common(value).items() if self.clips(s)}
+        return self.terms.rescaled(value, multiplied({}, powers, -1)) if powers else value
+
+    def clips(self, scalar: int) -> bool:
+        """Whether a scalar is a bounded factor that is made of gradients."""
+        return self.terms.trained[scalar] and bool(self.terms.found([scalar], BOUNDED))
 
     def _single(self, value: Combination) -> bool:
         return all(self.terms.owners[term] >= 0 for term in value)
@@ -357,8 +365,8 @@ class Judge:
         if still is not None:
             reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
             return self._doubt(name, reason, still)
-        for key, (place, held) in self.ours.flow.kept.items():
-            if self.full.flow.kept.get(key, (place, -1))[1] != held:
+        for key, (place, held, _) in self.ours.flow.kept.items():
+            if self.full.flow.kept.get(key, (place, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
@@ -386,7 +394,11 @@ class Judge:
             old = {leaf for update in before for leaf in update.leaves}
             for one, gradient in now.gradients.items():
                 earlier = next((u.gradients[one] for u in reversed(before) if one in u.gradients), None)
-                again = set(self.unscaled(gradient.value)) & set(() if earlier is None else earlier.value)
+                mine, older = (
+                    {self.terms.bare(term)[0] for term in value}
+                    for value in (gradient.value, {} if earlier is None else earlier.value)
+                )
+                again = mine & older
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
                 if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
                     reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
@@ -456,12 +468,17 @@ class Judge:
         for at, update in enumerate(self.ours.flow.updates):
             whole = self.samples[at]
             values = [term for g in update.gradients.values() for term in g.value]
-            for norm in self.terms.found(values, NORMS):
+            for norm in sorted({s for term in values for s in self.terms.bare(term)[1] if self.clips(s)}):
                 part = self.terms.samples([norm])
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    return self._result(name, Outcome.REFUTED, reason, update.place, help="clip once, before the step")
+                    place = self._line_of(norm) or update.place
+                    return self._result(name, Outcome.REFUTED, reason, place, help="clip once, before the step")
         return self._result(name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place)
+
+    def _line_of(self, norm: int) -> Location | None:
+        """The line that scaled a gradient by a norm."""
+        return self.ours.flow.scaled.get(norm)
 
     def _misscaled(self) -> Location | None:
         """The step of gradients that are scaled by a norm, which is not that of these gradients."""
@@ -578,7 +595,8 @@ class Judge:
             return self._result(
                 "GA-INV-001", Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's"
             )
-        return self._result("GA-INV-001", Outcome.REFUTED, f"returned loss {at + 1} is {by} times the full batch's")
+        reason = f"returned loss {at + 1} is {by} times the full batch's"
+        return self._result("GA-INV-001", Outcome.REFUTED, reason, self.ours.lines[at])
 
     def _by_window(self, losses: Iterable[Combination]) -> list[Combination]:
         each: list[Combination] = [{} for _ in self.sizes]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -16,17 +18,31 @@ SAMPLED = 4096
 """Elements of a tensor that are compared, at the most."""
 CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
 """Relative differences that rounding may make: in the first window, in later ones, and where a tensor is below fp32."""
+SHOWN = 8
 ROUNDED = 1e-4
 """The relative difference that rounding may make of a loss."""
 
 
 @dataclass(slots=True)
 class Numbers:
-    """The numbers of one run: gradients by optimizer step, and what its backward passes began with, by window."""
+    """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
+
+    `weights` are those before each step, `after` those behind it, `last` those at the end. `losses`: what the backward passes of a window began with.
+    """
 
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    after: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    rates: list[list[float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
     narrow: bool = False
+
+    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors differ by more than rounding."""
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        allowed = NARROW if self.narrow else CLOSE
+        return bool(((mine - other).abs() > allowed * largest).any())
 
     def root(self, window: int, value: float) -> None:
         """A backward pass of a window begins at a loss."""
@@ -41,21 +57,66 @@ def sampled(tensor: torch.Tensor) -> torch.Tensor:
         return flat[:: max(1, flat.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
 
 
-def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
-    """The optimizer step, the parameter and the relative difference of a gradient that differs by more than rounding.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A gradient that differs by more than rounding. `size`: the largest difference, relative to the full batch's."""
 
-    A difference is relative to the largest gradient of the step.
+    name: str
+    size: float
+    ours: torch.Tensor
+    full: torch.Tensor
+
+    def factor(self) -> Fraction | None:
+        """The one number by which the gradient is the full batch's, where there is one."""
+        square = float(self.full @ self.full)
+        if not square:
+            return None
+        by = float(self.ours @ self.full) / square
+        rest = float((self.ours - by * self.full).norm()) / square**0.5
+        near = Fraction(by).limit_denominator(64)
+        return near if rest <= ROUNDED * max(1.0, abs(by)) and abs(float(near) - by) <= ROUNDED else None
+
+    def shown(self) -> dict[str, Any]:
+        """The elements that differ most, as plain data."""
+        order = (self.ours - self.full).abs().argsort(descending=True, stable=True)[:SHOWN].sort().values
+        return {
+            "quantity": f"the gradient of {self.name}",
+            "elements": order.tolist(),
+            "accumulated": self.ours[order].tolist(),
+            "full_batch": self.full[order].tolist(),
+            "relative_difference": self.size,
+            "replayed": "both runs, on the same data and draws",
+        }
+
+
+def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -> Difference | None:
+    """The gradient, or weight, of an optimizer step that differs most, where one does by more than rounding.
+
+    A difference is relative to the largest number of the step.
     """
-    for at, (mine, other) in enumerate(zip(ours.gradients, full.gradients, strict=False)):
-        allowed = NARROW if ours.narrow or full.narrow else CLOSE if at == 0 else LATER
-        every = [*mine.values(), *other.values()]
-        largest = max((float(one.abs().max()) for one in every if one.numel()), default=0.0)
-        for name in mine.keys() & other.keys():
-            if mine[name].shape != other[name].shape or not largest:
-                continue
-            size = float((mine[name] - other[name]).abs().max()) / largest if mine[name].numel() else 0.0
-            if size > allowed:
-                return at, name, size
+    sides = [getattr(numbers, what) for numbers in (ours, full)]
+    if any(at >= len(side) for side in sides):
+        return None
+    mine, other = (side[at] for side in sides)
+    narrow = what == "gradients" and (ours.narrow or full.narrow)
+    allowed = NARROW if narrow else CLOSE if at == 0 else LATER
+    largest = max((float(one.abs().max()) for one in (*mine.values(), *other.values()) if one.numel()), default=0.0)
+    found: Difference | None = None
+    for name in mine.keys() & other.keys():
+        if mine[name].shape != other[name].shape or not largest or not mine[name].numel():
+            continue
+        size = float((mine[name] - other[name]).abs().max()) / largest
+        if size > max(allowed, 0.0 if found is None else found.size):
+            found = Difference(name, size, mine[name], other[name])
+    return found
+
+
+def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
+    """The first optimizer step with a gradient that differs by more than rounding, its name and the difference."""
+    for at in range(min(len(ours.gradients), len(full.gradients))):
+        found = difference(ours, full, at)
+        if found is not None:
+            return at, found.name, found.size
     return None
 
 

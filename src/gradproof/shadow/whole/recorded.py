@@ -513,7 +513,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _compare(self, kind: str) -> None:
         """What no operator wrote has to hold what it held."""
-        for name in self.seen.changed(kind, self.memory.read):
+        for name, _ in self.seen.changed(kind, self.memory.read):
             self.lose(f"the {name} was changed by something that is no operator")
 
     def _reachable(self) -> None:

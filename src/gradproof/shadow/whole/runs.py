@@ -25,7 +25,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
-from gradproof.shadow.tape import NOWHERE, initialising, user_place
+from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
+from gradproof.shadow.whole.acts import Acts, seen
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine, Gradient, Update
 from gradproof.shadow.whole.laws import Call, within
@@ -269,6 +270,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.exports = 0
         self.busy = 0
         self.numbers = Numbers()
+        self.acts = Acts(self)
+        self.given: dict[int, Location] = {}
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -290,6 +293,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """Work out the values of the results."""
         with self.aside():
             super().after(func, spec, args, kwargs, values, out)
+            if torch._C._current_graph_task_id() != -1:
+                self.acts.hooked()
+            elif not self.stepping or self._in_closure():
+                self.acts.operated(spec, args, kwargs, out, values)
+
+    def _in_closure(self) -> bool:
+        """Whether a step runs the function's own code."""
+        place = user_place()
+        return place != self.flow.updates[-1].place and place.function != "step"
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
@@ -302,6 +314,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.note(base, tensors[0])
         if base in MOVED and tensors and not any(self._met(t) for t in tensors):
             return func(*args, **kwargs)
+        if spec.written and self.given and any(t.untyped_storage()._cdata in self.given for t in tensors):
+            with self.aside():
+                self.compare()
         return super().operate(func, spec, args, kwargs)
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
@@ -399,6 +414,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self._exported(tensor, found, foreign)
 
     def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
+        self.given[tensor.untyped_storage()._cdata] = self.place()
         self.escapes.left(tensor.untyped_storage(), found, foreign)
         self.seen.left(tensor.untyped_storage())
         self.note("numpy", tensor)
@@ -413,6 +429,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def look(self) -> None:
         """Keep what the parameters and their gradients hold."""
+        self.acts.held()
         for parameter in self.kept:
             for kind, tensor in (("parameter", parameter), ("gradient", parameter.grad if parameter.is_leaf else None)):
                 if tensor is not None and tensor.layout is torch.strided and not within_func(tensor):
@@ -421,17 +438,19 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def compare(self) -> None:
         """What no operator wrote has to hold what it held."""
         for kind in ("parameter", "gradient", "tensor"):
-            for name in self.seen.changed(kind, self.memory.read):
-                self.lose(f"the {name} was changed by something that is no operator")
+            for name, storage in self.seen.changed(kind, self.memory.read):
+                place = self.given.get(storage._cdata)
+                self.lose(f"the {name} was changed by something that is no operator", place)
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""
         with self.aside():
             self.compare()
             super().begin(roots, *rest)
-            for root in tensors_in(roots):
-                if root.numel() == 1 and not within_func(root):
-                    self.numbers.root(self.window, float(root))
+            own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
+            self.acts.began(own[0] if own else None)
+            for root in own:
+                self.numbers.root(self.window, float(root))
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended."""
@@ -439,6 +458,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().ended(found)
             if self.stepping:
                 own = self.optimizers_of(self.flow.updates[-1])
+                self.acts.stepping(own)
+                self.numbers.weights[-1] = {self.name(p): sampled(p) for p in own}
                 self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
             self.look()
 
@@ -447,27 +468,44 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.compare()
             super().before_step(optimizer)
-            own = parameters(optimizer)
+            own = list(parameters(optimizer))
+            self.acts.stepping(own)
             self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
+            self.numbers.weights.append({self.name(p): sampled(p) for p in own})
+            self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         with self.aside():
             super().after_step(optimizer)
+            self.numbers.after.append({self.name(p): sampled(p) for p in parameters(optimizer)})
             self.look()
 
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
+            self.numbers.after.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
+            self.numbers.rates.append([])
             grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
+            self.numbers.weights.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
             self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
         super().stepped_by_hand()
+
+    def line(self, tensor: torch.Tensor) -> Location | None:
+        """The line that made a number."""
+        found = self.acts.line(tensor)
+        return None if found is NOWHERE else found
+
+    def numbers_of(self, target: torch.Tensor) -> torch.Tensor:
+        """The numbers of a tensor."""
+        return sampled(target)
 
     def end(self) -> None:
         """The function has returned."""
         with self.aside():
             self.compare()
             super().end()
+            self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -498,6 +536,8 @@ class Followed:
         self.engine, self.flow = engine, engine.flow
         self.error, self.raised = "", NOWHERE
         self.returned: list[Combination] = []
+        self.values: list[float] = []
+        self.lines: list[Location] = []
         self.plain: list[float] = []
         self.printed: list[tuple[float, float]] = []
         self.unread: list[str] = []
@@ -522,13 +562,21 @@ class Followed:
         read = {} if reading is None else reading.plain
         for one in inside(returned):
             if isinstance(one, Carries):
-                self.returned.append(one.value)
+                self._reported(one.value, float(cast("Any", one)), one.place)
             elif id(one) in read:
-                self.returned.append(read[id(one)][1])
+                self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
-                self.returned.append(self.engine.combination(one))
+                line = self.engine.acts.line(one) if isinstance(self.engine, Real) else NOWHERE
+                plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
+                self._reported(self.engine.combination(one), plain, line)
             else:
                 self.plain += numbers(one)
+
+    def _reported(self, made: Combination, plain: float, line: Location) -> None:
+        reads = [place for place, _ in self.flow.reads]
+        self.returned.append(made)
+        self.values.append(plain)
+        self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
 
 
 def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
@@ -552,7 +600,7 @@ def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run
     seed(run.seed)
     reading = Reading(engine)
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with eager, engine, reading, watched(engine), ways_out(engine.exported, engine.stored):
+    with eager, engine, reading, watched(engine), seen(engine.acts), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
     return found
 

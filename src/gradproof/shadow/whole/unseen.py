@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.buffers import BITS, checksum, same
-from gradproof.shadow.tape import frames, user_place
+from gradproof.shadow.tape import NOWHERE, Location, frames, user_place
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
 from gradproof.shadow.whole.values import Value, shared, weakly
 
@@ -80,12 +80,14 @@ class Unchanged:
             if not whole and tensor.untyped_storage()._cdata == storage._cdata and same(before, fingerprint(tensor)):
                 self._seen[name] = (tensor, value, True, checksum(tensor))
 
-    def changed(self, kind: str, read: Callable[[torch.Tensor], Value | None]) -> Iterator[str]:
+    def changed(
+        self, kind: str, read: Callable[[torch.Tensor], Value | None]
+    ) -> Iterator[tuple[str, torch.UntypedStorage]]:
         """The kept tensors of a kind that no operator wrote, and that hold something else; each is forgotten."""
         for name in [name for name in self._seen if name.startswith(kind)]:
             tensor, value, whole, before = self._seen.pop(name)
             if read(tensor) is value and not same(before, checksum(tensor) if whole else fingerprint(tensor)):
-                yield name
+                yield name, tensor.untyped_storage()
 
     def clear(self) -> None:
         """Forget everything."""
@@ -274,6 +276,7 @@ class Carries:
 
     engine: Engine
     value: Combination
+    place: Location
 
     def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
         """The number that Python makes, and what it is made of."""
@@ -340,7 +343,13 @@ class Carries:
             return self.kept(ZERO, number)
         first, second = (own, self.value) if self.engine.laws.constant(own) else (self.value, own)
         by, powers = self.engine.laws.scalar(first)
-        return self.kept(times(self.engine.terms.rescaled(second, powers), by), number)
+        return self._at(self.kept(times(self.engine.terms.rescaled(second, powers), by), number), other)
+
+    def _at(self, made: Any, other: Any) -> Any:
+        """A number times a plain one was made where the number was."""
+        if isinstance(made, Carries) and not isinstance(other, Carries):
+            made.place = self.place
+        return made
 
     def __truediv__(self, other: Any) -> Any:
         return self._quotient(self.value, self._other(other), lambda: _bare(self) / _bare(other), other)
@@ -354,7 +363,8 @@ class Carries:
         if over is None or not under:
             return self.refused(other, number)
         by, powers = self.engine.laws.scalar(under)
-        return self.kept(times(self.engine.terms.rescaled(over, multiplied({}, powers, -1)), 1 / by), number)
+        made = times(self.engine.terms.rescaled(over, multiplied({}, powers, -1)), 1 / by)
+        return self._at(self.kept(made, number), other)
 
 
 def _bare(number: Any) -> Any:
@@ -367,10 +377,10 @@ def _bare(number: Any) -> Any:
 class Unread(Carries):
     """A number that was taken from a tensor without numbers: it can be added, scaled and printed, and not compared."""
 
-    __slots__ = ("engine", "value")
+    __slots__ = ("engine", "place", "value")
 
     def __init__(self, engine: Engine, value: Combination) -> None:
-        self.engine, self.value = engine, value
+        self.engine, self.value, self.place = engine, value, NOWHERE
 
     def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
         """Another number that nobody knows."""
@@ -418,7 +428,7 @@ def known(engine: Engine, value: Combination, number: Any) -> Any:
     if isinstance(number, bool) or not isinstance(number, PLAIN):
         return number
     made: Any = Float(number) if isinstance(number, float) else Integer(number)
-    made.engine, made.value = engine, value
+    made.engine, made.value, made.place = engine, value, user_place()
     return made
 
 
@@ -497,7 +507,9 @@ class Reading(TorchFunctionMode):
             return number
         if func is torch.Tensor.item:
             self.engine.flow.counted = counted
-            return known(self.engine, value, number)
+            made = known(self.engine, value, number)
+            made.place = (self.engine.line(tensor) if made.place.via else None) or made.place
+            return made
         self.plain[id(number)] = (number, value)
         return number
 

@@ -442,7 +442,8 @@ class Memory:
         return found
 
     def write(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds another value now; what shares its memory is read anew."""
+        """A tensor holds another value now, if the same one again; what shares its memory is read anew."""
+        value = Value(value.parts, value.axis, value.rows)
         held, geometry = self.of(tensor), geometry_of(tensor)
         held.views.clear()
         held.data = False

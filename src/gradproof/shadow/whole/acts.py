@@ -1,0 +1,197 @@
+"""What the function did to gradients and parameters, and at which lines: the lines that a refutation names.
+
+An act is noted where the function itself acts: what autograd and an optimizer's step do is theirs. A tensor of one
+element remembers the line that made it, for the losses that a backward pass begins at and that the function returns.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, recomputing, user_place
+from gradproof.shadow.whole.unseen import replaced
+from gradproof.shadow.whole.values import Value, weakly
+
+if TYPE_CHECKING:
+    from gradproof.shadow.whole.engine import Engine
+
+BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE = (
+    "backward", "write", "made", "hook", "zero", "weights", "schedule",
+)  # fmt: skip
+HANDED_ON = frozenset({
+    "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze", "select",
+    "expand", "lift_fresh",
+})  # fmt: skip
+"""Operators that hand a number on: the line that made it is blamed, not theirs."""
+EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act: its line, and before which optimizer step it was, counted from 0.
+
+    `operator`: what wrote, or made, a tensor; `scaled`: by a number that is made of gradients. `root`: the line that made
+    the number at which a backward pass began.
+    """
+
+    kind: str
+    place: Location
+    window: int
+    operator: str = ""
+    root: Location = NOWHERE
+    storage: int = 0
+    scaled: bool = False
+
+
+class Acts:
+    """The acts of one run. `first`: the line where data first met a parameter."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.list: list[Act] = []
+        self.first = NOWHERE
+        self._lines: dict[int, tuple[Any, Location, Location]] = {}
+        self._gradients: dict[int, Any] = {}
+        self._weights: dict[int, Any] = {}
+        self._shapes: set[Any] = set()
+        self._applied: set[int] = set()
+
+    def of(self, window: int, *kinds: str) -> list[Act]:
+        """The acts before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
+        found = [act for act in self.list if act.window == window and act.kind != MADE or act.storage in self._applied]
+        own = [replace(act, kind=WRITE) if act.kind == MADE else act for act in found if act.window == window]
+        return [act for act in own if act.kind in kinds or not kinds]
+
+    def add(self, kind: str, place: Location | None = None, **more: Any) -> None:
+        """Note an act."""
+        engine = self.engine
+        self.list.append(Act(kind, place or engine.place(), engine.window, **more))
+
+    def began(self, root: torch.Tensor | None) -> None:
+        """A backward pass begins."""
+        self.add(BACKWARD, root=NOWHERE if root is None else self.line(root, root=True))
+
+    def held(self) -> None:
+        """The gradients and parameters of now are those that are looked for."""
+        for parameter in self.engine.kept:
+            weights = parameter.untyped_storage()
+            self._shapes.add(tuple(parameter.shape))
+            self._weights[weights._cdata] = weakly(weights)
+            if parameter.is_leaf and parameter.grad is not None:
+                grad = parameter.grad.untyped_storage()
+                self._gradients[grad._cdata] = weakly(grad)
+
+    def stepping(self, own: list[torch.Tensor]) -> None:
+        """An optimizer is about to apply gradients."""
+        self._applied |= {p.grad.untyped_storage()._cdata for p in own if p.grad is not None}
+
+    def operated(self, spec: Spec, args: Any, kwargs: Any, out: Any, values: Mapping[int, Value]) -> None:
+        """An operator of the function's own has run."""
+        base, given = spec.base.split(".", 1)[1], tensors_in((args, kwargs))
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        met = self.first is NOWHERE and any(value.shared and self._trained(value) for value in values.values())
+        if met and any(not value.shared for value in values.values()):
+            self.first = self.engine.place()
+        scaled = any(t.numel() == 1 and self._trained(values.get(id(t))) for t in given if not _in(t, written))
+        for tensor in written or tensors_in(out):
+            if tensor.numel() == 1 and tensor.is_floating_point():
+                self._made(base, tensor, given)
+            if tuple(tensor.shape) in self._shapes and not tensor.requires_grad and (written or base not in HANDED_ON) and base not in EMPTIED:
+                self.add(MADE, operator=base, storage=tensor.untyped_storage()._cdata, scaled=scaled)
+        for kind, known in ((WRITE, self._gradients), (WEIGHTS, self._weights)):
+            if any(_among(tensor, known) for tensor in written):
+                whole = base in EMPTIED and all(_emptied(tensor) for tensor in written)
+                if kind == WRITE or not initialising():
+                    self.add(ZERO if kind == WRITE and whole else kind, operator=base, scaled=scaled)
+
+    def _trained(self, value: Value | None) -> bool:
+        terms = self.engine.terms
+        return value is not None and any(terms.trained[term] for part in value.parts for term in part)
+
+    def hooked(self) -> None:
+        """An operator has run while autograd ran: the function's own where a hook of its own called it."""
+        place = user_place()
+        if place in (NOWHERE, self.engine.place()) or place.function == "backward" or recomputing():
+            return
+        if not self.list or self.list[-1].place != place:
+            self.add(HOOK, place)
+
+    def _made(self, base: str, tensor: torch.Tensor, given: list[torch.Tensor]) -> None:
+        place = self.engine.place()
+        before = [self._lines[t.untyped_storage()._cdata][1:] for t in given if _among(t, self._lines)]
+        root = before[0][1] if len(before) == 1 and base in ("mul", "mul_") and by_torch() else place
+        if before and base in HANDED_ON:
+            place, root = before[-1]
+        elif before and place.via:
+            place = next((shown for shown, _ in reversed(before) if not shown.via), place)
+        storage = tensor.untyped_storage()
+        self._lines[storage._cdata] = (weakly(storage), place, root)
+
+    def line(self, tensor: torch.Tensor, root: bool = False) -> Location:
+        """The line that made a tensor of one element.
+
+        What a library made is the line of the number that it was given, but for a `root` of a backward pass, where a loss
+        scale is looked through.
+        """
+        known = _among(tensor, self._lines)
+        return NOWHERE if not known else self._lines[tensor.untyped_storage()._cdata][2 if root else 1]
+
+
+def _in(tensor: torch.Tensor, among: list[torch.Tensor]) -> bool:
+    return any(tensor is one for one in among)
+
+
+def _among(tensor: torch.Tensor, known: dict[int, Any]) -> bool:
+    found = known.get(tensor.untyped_storage()._cdata)
+    weak = found[0] if isinstance(found, tuple) else found
+    return weak is not None and not weak.expired()
+
+
+def _emptied(tensor: torch.Tensor) -> bool:
+    whole = tensor.untyped_storage().nbytes() == tensor.numel() * tensor.element_size()
+    return whole and not bool(torch.count_nonzero(tensor.detach()))
+
+
+@contextmanager
+def seen(acts: Acts) -> Iterator[None]:
+    """`zero_grad` and the steps of schedules are acts while this runs."""
+    with ExitStack() as stack:
+        for owner in (torch.optim.Optimizer, torch.nn.Module):
+            stack.enter_context(_noted(owner, "zero_grad", acts, ZERO))
+        for schedule in _below(torch.optim.lr_scheduler.LRScheduler):
+            if "step" in vars(schedule):
+                stack.enter_context(_noted(schedule, "step", acts, SCHEDULE))
+        yield
+
+
+def _below(cls: type) -> list[type]:
+    found = [cls]
+    for one in found:
+        found += [below for below in type.__subclasses__(one) if below not in found]
+    return found
+
+
+@contextmanager
+def _noted(owner: Any, name: str, acts: Acts, kind: str) -> Iterator[None]:
+    original: Callable[..., Any] = vars(owner)[name]
+    busy = [0]
+
+    @functools.wraps(original)
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        busy[0] += 1
+        try:
+            if busy[0] == 1 and not initialising():
+                acts.add(kind)
+            return original(*args, **kwargs)
+        finally:
+            busy[0] -= 1
+
+    with replaced(owner, name, noted):
+        yield

@@ -1,0 +1,406 @@
+"""What two real runs refute: a difference in numbers, what it is made of, and the line that made it.
+
+Terms alone refute where both runs weigh the same terms otherwise (`judge`). Here a gradient, a parameter or a reported
+loss of the run by micro-batches differs from the full batch's by more than rounding, with the same data, the same draws
+and the same numbers before it; the acts of the window say which rule was broken, and at which line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.result import RECORDED, Result
+from gradproof.shadow.tape import NOWHERE, Location
+from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
+from gradproof.shadow.whole.numbers import Difference, difference, near
+from gradproof.shadow.whole.runs import Followed, Real
+from gradproof.shadow.whole.terms import Combination
+
+if TYPE_CHECKING:
+    from gradproof.shadow.whole.judge import Judge
+
+EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
+    "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
+)  # fmt: skip
+CAUSES = (STALE, STEPS, CLIP, DATA)
+"""Obligations whose refutation explains a gradient that differs, the first one first."""
+HELP = {
+    EQ: "the factors of the window's micro-batches have to sum to one, each its share of the window",
+    LOSS: "report the window's mean: the sum of the micro-batches' shares",
+    STALE: "zero the gradients once, between the step and the next window's first backward pass",
+    STEPS: "step the optimizer, and after it the schedule, once, when the window is complete",
+    WIDTH: "accumulate in float32",
+    CLIP: "clip once, after the last micro-batch and after unscaling",
+    DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
+}
+PAIRED = "paired otherwise"
+CLAMPS = ("clamp", "clip", "_foreach_clamp", "sign", "nan_to_num")
+UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
+
+
+def refuted(judge: Judge, results: list[Result]) -> list[Result]:
+    """The results, with what the numbers of both runs refute."""
+    ours, full = judge.ours.engine, judge.full.engine
+    if not isinstance(ours, Real) or not isinstance(full, Real):
+        return results
+    refuter = Refuter(judge, ours, full)
+    found: dict[str, Result] = {}
+    for result in results:
+        if result.outcome is Outcome.REFUTED:
+            found[result.obligation] = refuter.placed(result)
+    refuter.found = found
+    open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
+    open_ |= {STEPS} if judge.ours.unread else set()
+    for rule in refuter.rules():
+        result = rule()
+        if result is not None and result.obligation in open_:
+            found.setdefault(result.obligation, result)
+    at = None if judge.unequal is None else judge.unequal[0]
+    for result in results:
+        undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and at is not None
+        if undecided and at is not None and not result.details:
+            result.place = refuter.blamed(at)
+    return [found.get(r.obligation, r) for r in results]
+
+
+class Refuter:
+    """The refutations of one function, by its two real runs."""
+
+    def __init__(self, judge: Judge, ours: Real, full: Real) -> None:
+        self.judge, self.terms = judge, judge.terms
+        self.mine, self.other = ours.numbers, full.numbers
+        self.updates, self.full = judge.ours.flow.updates, judge.full.flow.updates
+        self.acts: Acts = ours.acts
+        self.theirs: Acts = full.acts
+        self.found: dict[str, Result] = {}
+        self.paired = len(self.updates) == len(self.full)
+        self.first = next(self._apart(), None)
+        self.closures = ours.closures
+
+    def _apart(self) -> Iterator[tuple[int, Difference]]:
+        """The steps whose gradients differ in numbers."""
+        for at in range(min(len(self.updates), len(self.full))):
+            found = difference(self.mine, self.other, at)
+            if found is not None:
+                yield at, found
+
+    def rules(self) -> list[Callable[[], Result | None]]:
+        """The rules, each with what it needs decided before it."""
+        return [
+            self.counted, self.early, self.zeroed, self.left, self.again, self.written, self.undone, self.scheduled, self.averaged, self.clamped,
+            self.clipped_late, self.narrowed, self.other_data, self.equality, self.loss, self.summed,
+        ]  # fmt: skip
+
+    def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
+        return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
+
+    def placed(self, result: Result) -> Result:
+        """What terms refuted, at the line that made it."""
+        if result.obligation == EQ and self.first is not None:
+            result.place = self.blamed(self.first[0])
+            result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
+        if result.obligation == STALE and self.closures:
+            passes = [act.place for act in self.acts.list if act.kind == BACKWARD]
+            result.place = passes[-1] if passes else result.place
+        return result
+
+    # Lines
+
+    def blamed(self, at: int) -> Location:
+        """The line that makes the gradient of a step wrong: a broken rule's, a write's, or that of the last root."""
+        cause = next((self.found[name] for name in CAUSES if name in self.found), None)
+        if cause is not None and cause.place not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
+            return cause.place
+        acts = self.acts.of(at)
+        writes = [act for act in acts if act.kind == WRITE and not self._clips(act) and act.operator != UNSCALED]
+        hooks, passes = ([act for act in acts if act.kind == kind] for kind in (HOOK, BACKWARD))
+        if writes or hooks:
+            return (writes or hooks)[-1].place
+        if not passes:
+            return self.updates[at].place
+        last = passes[-1]
+        return last.place if last.root is NOWHERE or self._one_pass() or cause is not None else last.root
+
+    def _one_pass(self) -> bool:
+        """Whether each window has one backward pass."""
+        return all(update.passes == 1 for update in self.updates)
+
+    def _clips(self, act: Act) -> bool:
+        return act.operator.startswith(CLAMPS) or act.scaled
+
+    def _partial(self, at: int) -> list[Act]:
+        """The writes of a window that clip or unscale its gradients before the last backward pass.
+
+        A clip of what is unscaled later is one as well.
+        """
+        acts = self.acts.of(at)
+        last = max((i for i, act in enumerate(acts) if act.kind == BACKWARD), default=0)
+        later = max((i for i, act in enumerate(acts) if act.operator == UNSCALED), default=0)
+        found = [act for act in acts[:last] if act.kind == WRITE and (self._clips(act) or act.operator == UNSCALED)]
+        return found or [act for act in acts[:later] if act.kind == WRITE and self._clips(act)]
+
+    # GA-INV-002
+
+    def zeroed(self) -> Result | None:
+        """Gradients are zeroed between two backward passes of a window, or before its step."""
+        for at, update in enumerate(self.updates):
+            begun = {s for window, root in self.judge.ours.flow.roots if window == at for s in self._samples(root)}
+            held = {s for gradient in update.gradients.values() for s in self._samples(gradient.value)}
+            lost, empty = begun - held, not held
+            if not lost or STEPS in self.found or (not empty and difference(self.mine, self.other, at) is None):
+                continue
+            acts = self.acts.of(at, BACKWARD, ZERO)
+            first = next((i for i, act in enumerate(acts) if act.kind == BACKWARD), len(acts))
+            zeros = [act.place for act in acts[first:] if act.kind == ZERO]
+            if zeros:
+                reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
+                return self._result(STALE, reason, zeros[-1])
+        return None
+
+    def left(self) -> Result | None:
+        """A gradient of the window before is there when a window begins, and is in the gradient of its step."""
+        for at, update in enumerate(self.updates[1:], 1):
+            held = {s for value in update.begun_with.values() for s in self.terms.samples(value)}
+            if self.judge.windows[at] and held & self.judge.samples[at - 1] & self.judge.samples[at]:
+                if self.paired and difference(self.mine, self.other, at) is not None:
+                    reason = f"window {at + 1} begins with a gradient of the window before it, and its step applies both"
+                    return self._result(STALE, reason, update.place)
+        return None
+
+    # GA-INV-003
+
+    def again(self) -> Result | None:
+        """A step without a backward pass since the step before."""
+        seen: set[int] = set()
+        for at, update in enumerate(self.updates):
+            if update.optimizer in seen and not update.passes and any(g.value for g in update.gradients.values()):
+                reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
+                return self._result(STEPS, reason, update.place)
+            seen.add(update.optimizer)
+        return None
+
+    def early(self) -> Result | None:
+        """A step after another number of backward passes than the window has micro-batches."""
+        if not self.paired or self.judge.optimizers > 1:
+            return None
+        for at, (update, other) in enumerate(zip(self.updates, self.full, strict=True)):
+            window = self.judge.windows[at] % len(self.judge.sizes)
+            asked = self.judge.sizes[window] // self.judge.run.micro_batch_size
+            whole = {asked * other.passes} | ({1} if self._one_pass() else set())
+            if update.passes not in whole and difference(self.mine, self.other, at) is not None:
+                reason = f"step {at + 1} comes after {update.passes} backward passes; its window has {asked}"
+                return self._result(STEPS, reason, update.place)
+        return None
+
+    def written(self) -> Result | None:
+        """The function writes parameters between two backward passes of a window."""
+        for at in range(len(self.updates)):
+            acts = self.acts.of(at, BACKWARD, WEIGHTS)
+            passes = [i for i, act in enumerate(acts) if act.kind == BACKWARD] or [0]
+            writes = [act.place for act in acts[passes[0] : passes[-1]] if act.kind == WEIGHTS]
+            if writes and self.paired and difference(self.mine, self.other, at, "weights") is not None:
+                reason = f"parameters are written between the backward passes of window {at + 1}"
+                return self._result(STEPS, reason, writes[-1])
+        return None
+
+    def undone(self) -> Result | None:
+        """What a step gave is put back before it is used."""
+        place = self.judge._unmoved()
+        if place is None:
+            return None
+        at = next(i for i, update in enumerate(self.updates) if update.place == place)
+        before, after = self.mine.weights[at], self.mine.after[at]
+        if all(torch.equal(before[name], after[name]) for name in before):
+            if not any(self.mine.rates[at]):
+                return None
+            return self._result(STEPS, f"step {at + 1} moves no parameter", place)
+        writes = [act.place for act in self.acts.of(at + 1, WEIGHTS)]
+        if not writes:
+            return None
+        return self._result(STEPS, f"the parameters of step {at + 1} are put back before they are used", writes[-1])
+
+    def counted(self) -> Result | None:
+        """Another number of steps than the full batch's run makes."""
+        if self.paired or self.judge.optimizers > 1 or not self.updates:
+            return None
+        reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
+        return self._result(STEPS, reason, self.updates[-1].place)
+
+    def scheduled(self) -> Result | None:
+        """Another learning rate than the full batch's, with the same gradient."""
+        for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
+            if not self.paired or (self.first is not None and self.first[0] <= at):
+                return None
+            if len(rates) != len(others) or all(near(a, b) for a, b in zip(rates, others, strict=True)):
+                continue
+            made, theirs = self.acts.of(at, SCHEDULE), self.theirs.of(at, SCHEDULE)
+            place = made[-1].place if len(made) > len(theirs) else self.updates[at].place
+            reason = f"step {at + 1} has the learning rate {rates[0]:g}, the full batch's {others[0]:g}"
+            return self._result(STEPS, reason, place)
+        return None
+
+    def averaged(self) -> Result | None:
+        """What a line keeps over windows, an average of the parameters, is not what the full batch's run keeps."""
+        if self.first is not None or not self.paired:
+            return None
+        theirs = self.judge.full.flow.kept
+        for key, (place, _, mine) in self.judge.ours.flow.kept.items():
+            other = theirs[key][2] if key in theirs else None
+            if mine is not None and other is not None and mine.shape == other.shape and self.mine.differ(mine, other):
+                reason = "what this line keeps over the windows is not what the full batch's run keeps"
+                return self._result(STEPS, reason, place)
+        return None
+
+    # GA-INV-005
+
+    def clamped(self) -> Result | None:
+        """A clip, or an unscaling, of a part of a window; a clip of gradients that are unscaled after it."""
+        if STALE in self.found or STEPS in self.found:
+            return None
+        for at in range(len(self.updates)):
+            writes = self._partial(at)
+            late = any(act.operator == UNSCALED for act in self.acts.of(at)) and self.judge._misscaled() is not None
+            if not writes or not (late or (self.first is not None and self.first[0] == at)):
+                continue
+            what = "unscaled" if writes[-1].operator == UNSCALED else "clipped"
+            when = "the last backward pass" if self.first is not None and self.first[0] == at else "it is unscaled"
+            return self._result(CLIP, f"window {at + 1}: a gradient is {what} before {when}", writes[-1].place)
+        return None
+
+    def clipped_late(self) -> Result | None:
+        """A clip of gradients that no step is handed."""
+        place = None if STALE in self.found else self.judge._clipped_nothing()
+        return None if place is None else self._result(CLIP, "no step is handed the gradients that are clipped", place)
+
+    def narrowed(self) -> Result | None:
+        """A gradient of several micro-batches is stored below fp32."""
+        writes = {act.place for act in self.acts.list if act.kind == WRITE}
+        for place, dtype, _ in self.judge.ours.flow.narrow:
+            if place in writes:
+                return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", place)
+        return None
+
+    # GA-DATA-001
+
+    def other_data(self) -> Result | None:
+        """Other samples than the full batch's, or samples paired otherwise."""
+        if not self.paired or any(name in self.found for name in (STALE, STEPS)):
+            return None
+        if self.first is None:
+            return self._restarted()
+        at, found = self.first
+        begun = [
+            [self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)
+        ]
+        mine, other = (set().union(*each) for each in begun)
+        reason = f"window {at + 1} is computed from other samples than the full batch's"
+        rooted = any(window == at for window, _ in self.judge.ours.flow.roots)
+        if mine - other or (not rooted and self._repeated(at)) or (rooted and other - mine and all(begun[0]) and not self._one_pass()):
+            return self._result(DATA, reason, self.acts.first, counterexample=found.shown())
+        if mine and mine == other and self._mixed(at):
+            reason = f"window {at + 1} takes inputs and targets of different samples together"
+            return self._result(DATA, reason, self.acts.first, counterexample=found.shown(), details={"code": PAIRED})
+        return None
+
+    def _restarted(self) -> Result | None:
+        """Every window is computed from the same samples, although there are others."""
+        samples, sources = self.judge.samples, self.judge.ours.flow.sources
+        if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1:
+            return None
+        if any(found != samples[0] for found in samples) or max(sources.values(), default=0) < 2 * len(samples[0]):
+            return None
+        reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
+        return self._result(DATA, reason, self.acts.first)
+
+    def _repeated(self, at: int) -> bool:
+        """Whether a sample is in a gradient several times as often as in the full batch's, and others are missing."""
+        mine, other = (run.flow.updates[at].gradients for run in (self.judge.ours, self.judge.full))
+        pairs = [(g.value, other[name].value) for name, g in mine.items() if name in other]
+        by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
+        return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
+
+    def _samples(self, value: Combination) -> set[int]:
+        """The samples of the summands, those of their scalars left out."""
+        return self.terms.samples(self.terms.bare(term)[0] for term in value)
+
+    def _began(self, run: Followed, at: int) -> list[Combination]:
+        """What the backward passes of a window began with; its gradients where they were taken otherwise."""
+        roots = [root for window, root in run.flow.roots if window == at]
+        return roots or [gradient.value for gradient in run.flow.updates[at].gradients.values()]
+
+    def _mixed(self, at: int) -> bool:
+        """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""
+        mine, other = (
+            any(self.terms.owners[self.terms.bare(term)[0]] < -1 for root in self._began(run, at) for term in root)
+            for run in (self.judge.ours, self.judge.full)
+        )
+        return mine and not other
+
+    # GA-EQ-001
+
+    def equality(self) -> Result | None:
+        """A gradient that differs in numbers, with the same data and draws."""
+        if self.first is None or not self.paired:
+            return None
+        at, found = self.first
+        cause = next((self.found[name] for name in CAUSES if name in self.found), None)
+        if cause is None and (not self._same_leaves(at) or self._same_step()):
+            return None
+        reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is not the full batch's"
+        factor = found.factor()
+        if factor is not None:
+            reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is {factor} times the full batch's"
+        details = {} if cause is None else {"follows_from": cause.obligation}
+        help = HELP[EQ] if cause is None else cause.help
+        return self._result(EQ, reason, self.blamed(at), help=help, details=details, counterexample=found.shown())
+
+    def _same_leaves(self, at: int) -> bool:
+        """Whether a gradient is made of no other data and draws than the full batch's."""
+        sides = []
+        for update in (self.updates[at], self.full[at]):
+            values = [term for gradient in update.gradients.values() for term in gradient.value]
+            sides.append(self.terms.found(values, ("data", "draw", "outside", "constant", "unknown")))
+        return set(sides[0]) <= set(sides[1])
+
+    def _same_step(self) -> bool:
+        """Whether other learning rates make up for it: every step leaves the full batch's parameters behind."""
+        if self.mine.rates == self.other.rates:
+            return False
+        for mine, other in zip((*self.mine.weights, self.mine.last), (*self.other.weights, self.other.last), strict=True):
+            if any(self.mine.differ(mine[name], other[name]) for name in mine.keys() & other.keys()):
+                return False
+        return True
+
+    # GA-INV-001
+
+    def loss(self) -> Result | None:
+        """A reported loss that differs in numbers before the gradients do."""
+        ours, full = self.judge.ours, self.judge.full
+        if len(ours.values) != len(full.values) or len(ours.values) != len(ours.returned):
+            return None
+        if not self.paired or not self.judge._of_a_loss(full.returned):
+            return None
+        last = len(ours.values) if self.first is None else self.first[0] + 1
+        if len(ours.values) != len(self.updates):
+            last = len(ours.values) if self.first is None else 0
+        for at, (mine, other) in enumerate(zip(ours.values[:last], full.values[:last], strict=True)):
+            if ours.returned[at] != full.returned[at] and abs(mine - other) > 1e-3 * max(abs(mine), abs(other)):
+                reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
+                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
+        return None
+
+    def summed(self) -> Result | None:
+        """Reported losses that begin with the loss of the first window, and are not those of the windows after it."""
+        full, ours = self.judge.full, self.judge.ours
+        losses, values = self.other.losses, full.values
+        if len(values) != len(losses) or len(ours.values) != len(values) or not values or not near(values[0], losses[0]):
+            return None
+        for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
+            if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
+                reason = f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
+                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": value, "window": loss})
+        return None
