@@ -26,6 +26,7 @@ from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
+from gradproof.shadow.request import Request
 from gradproof.shadow.result import (
     ALL_INPUTS,
     OBLIGATIONS,
@@ -40,7 +41,7 @@ from gradproof.shadow.result import (
     worst,
 )
 from gradproof.shadow.tape import NOWHERE, USER, Location, owner
-from gradproof.shadow.verify import verifier
+from gradproof.shadow.whole.check import check_whole
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run
@@ -181,17 +182,10 @@ class StepTrial:
     settings: list[StepSetting]
     tried: list[Tried] = field(default_factory=list)
 
-    def verify(self, name: str, subject: Any, setting: StepSetting, domains: Sequence[str] | None = None) -> Tried:
+    def verify(self, name: str, subject: Any, setting: StepSetting) -> Tried:
         """Record the subject in a configuration and judge the claim's obligations."""
-        made = verifier.check(
-            self.harness.step(subject, setting),
-            accum_steps=setting.n,
-            micro_batch=setting.micro_batch,
-            windows=setting.windows,
-            tail=setting.tail,
-            domains=tuple(domains or self.check.params["domains"]),
-            subject=name,
-        )
+        request = Request(setting.n, setting.micro_batch, setting.windows, setting.tail)
+        made = check_whole(self.harness.step(subject, setting), name, request)
         return Tried(name, setting, made, judged(self.check.obligations, setting, made))
 
     def shown(self, text: str) -> str:
@@ -211,7 +205,7 @@ def judged(obligations: Sequence[str], setting: StepSetting, made: Verification)
     found = {result.obligation: result for result in made.results}
     none = Result("", Outcome.NOT_RUN, "the verifier said nothing of it")
     rows = [found.get(name, none) for name in obligations]
-    acted = any(event.get("event") in ("arrive", "step") for event in made.events)
+    acted = any(event.get("event") in ("backward", "step") for event in made.events)
     if acted or any(row.outcome in (Outcome.ERROR, Outcome.OPAQUE) for row in rows):
         return rows
     words = f"no gradient arrived and no step was taken where {setting.due} steps are due"
@@ -424,12 +418,11 @@ def _control(trial: StepTrial, control: Control, subject: Any) -> Control:
     if subject is None:
         return control
     began = time.perf_counter()
-    domains = [d for d in trial.check.params["domains"] if d == "field"] or None
     clauses = [control.clause] if control.clause else list(trial.check.obligations)
     control.outcome, control.reason = Outcome.HOLDS, "the verifier finds nothing wrong with it"
     for setting in trial.settings:
         try:
-            tried = trial.verify(control.name, subject, setting, domains)
+            tried = trial.verify(control.name, subject, setting)
         except Exception as error:  # a crash of the mutant is an outcome: ERROR, and never a kill
             control.outcome, control.reason = Outcome.ERROR, f"crashed: {type(error).__name__}: {error}"
             break

@@ -8,7 +8,6 @@ prints goes where the parent sent stdout and stderr.
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import signal
@@ -18,8 +17,8 @@ import tempfile
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, redirect_stdout, suppress
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,9 @@ from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.request import USUAL, Request, blamed, complete, function_of, load, own_fault, stated, undecided
-from gradproof.shadow.result import DOUBT, Verification, from_json, plain, to_json
+from gradproof.shadow.result import Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
-WEIGHED = ("GA-EQ-001", "GA-INV-002", "GA-INV-004")
-"""Obligations that whole tensors refute by what they show: another weight, an older sample, a narrow sum."""
-EQUAL, SHARED = "GA-EQ-001", ("GA-INV-002", "GA-INV-005")
-"""Rules that the full batch may break in the same way: then equal gradients say nothing."""
 NUMBERS = "GP406"
 """A number or word that does not fit, found out only when the step had been recorded."""
 
@@ -248,7 +243,7 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-# -- One training function, verified: by whole-tensor values first, and element by element where these do not decide.
+# -- One training function, verified: by whole-tensor values; element by element over ranks, on a GPU and for rounding.
 
 
 def verified(function: Callable[[Any], Any], request: Request, subject: str = "") -> Verification:
@@ -259,48 +254,15 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
     from gradproof.shadow.whole.check import check_whole
 
     subject = subject or getattr(function, "__qualname__", "function")
-    if request.fake:
-        return check_whole(function, subject, request)
-    if request.ranks > 1 or request.device != "cpu" or set(request.domains) != set(USUAL) or request.accum_steps == 1:
+    if request.ranks > 1 or request.device != "cpu" or set(request.domains) != set(USUAL):
         return _by_elements(function, request, subject)
-    try:
-        whole = check_whole(function, subject, request)
-    except Exception as error:
-        whole = Verification(subject, request.options(), notes=[f"whole tensors: {type(error).__name__}: {error}"])
-    if whole.results and all(r.outcome is Outcome.HOLDS for r in whole.results if r.applies) and not whole.paths:
-        return whole
-    printed = redirect_stdout(io.StringIO()) if whole.results else nullcontext()
-    with printed:
-        found = _by_elements(function, request, subject)
-    return _joined(found, whole)
+    return check_whole(function, subject, request)
 
 
 def _by_elements(function: Callable[[Any], Any], request: Request, subject: str) -> Verification:
     from gradproof.shadow.verify.verifier import check as by_elements
 
     return by_elements(function, **request.options(), subject=subject)
-
-
-def _joined(found: Verification, whole: Verification) -> Verification:
-    """The results of both judges: what whole tensors decide stands in for what the other does not decide.
-
-    It does not where numbers were read: the element-wise judge tries other numbers, which lead elsewhere.
-    """
-    found.notes += whole.notes if not whole.results else []
-    doubts = {r.obligation: r for r in whole.results if r.details.get("code") == DOUBT}
-    found.results = [doubts.get(r.obligation, r) if r.outcome is Outcome.HOLDS else r for r in found.results]
-    if whole.paths or any(result.outcome in (Outcome.REFUTED, Outcome.ERROR) for result in found.results):
-        return found
-    decided = {r.obligation: r for r in whole.results if r.outcome is Outcome.HOLDS}
-    decided |= {r.obligation: r for r in whole.results if r.outcome is Outcome.REFUTED and r.obligation in WEIGHED}
-    before = {r.obligation: r for r in found.results}
-    after = {n: decided[n] if r.outcome is not Outcome.HOLDS and n in decided else r for n, r in before.items()}
-    if EQUAL in after and not all(name in after and after[name].outcome is Outcome.HOLDS for name in SHARED):
-        after[EQUAL] = min(before[EQUAL], after[EQUAL], key=lambda r: r.outcome is Outcome.HOLDS)
-    taken = [name for name in before if after[name] is not before[name]]
-    found.results = [replace(result) for result in after.values()]
-    found.assumptions += whole.assumptions if taken else []
-    return found
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.result import Result
 from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, recomputing, user_place
 from gradproof.shadow.whole.unseen import replaced
 from gradproof.shadow.whole.values import Value, weakly
@@ -22,12 +25,15 @@ from gradproof.shadow.whole.values import Value, weakly
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
 
-BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE = (
-    "backward", "write", "made", "hook", "zero", "weights", "schedule",
+BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE, STEP = (
+    "backward", "write", "made", "hook", "zero", "weights", "schedule", "step",
 )  # fmt: skip
+WORDS = {WRITE: "write .grad", WEIGHTS: "weights change", SCHEDULE: "lr changes"}
+NOTHING = "none"
+BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
 HANDED_ON = frozenset({
-    "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze", "select",
-    "expand", "lift_fresh",
+    "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
+    "select", "expand", "lift_fresh",
 })  # fmt: skip
 """Operators that hand a number on: the line that made it is blamed, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
@@ -37,8 +43,8 @@ EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
 class Act:
     """One act: its line, and before which optimizer step it was, counted from 0.
 
-    `operator`: what wrote, or made, a tensor; `scaled`: by a number that is made of gradients. `root`: the line that made
-    the number at which a backward pass began.
+    `operator`: what wrote, or made, a tensor; `scaled`: by a number that is made of gradients. `root`: the line that
+    made the number at which a backward pass began.
     """
 
     kind: str
@@ -48,6 +54,28 @@ class Act:
     root: Location = NOWHERE
     storage: int = 0
     scaled: bool = False
+
+
+@dataclass(slots=True)
+class HeldGradient:
+    """How many micro-batches are in a gradient, and how many of them an optimizer was handed before."""
+
+    old: int = 0
+    new: int = 0
+    clipped: bool = False
+
+    def after(self, act: Act) -> str:
+        """The state after an act, in words."""
+        if act.kind == BACKWARD:
+            self.new, self.clipped = self.new + 1, False
+        elif act.kind == WRITE:
+            self.clipped |= act.scaled
+        elif act.kind == STEP:
+            self.old, self.new, self.clipped = self.old + self.new, 0, False
+        elif act.kind == ZERO:
+            self.old, self.new, self.clipped = 0, 0, False
+        parts = [f"{self.old} applied"] * bool(self.old) + [str(self.new)] * bool(self.new)
+        return (" + ".join(parts) or NOTHING) + (" clipped" if self.clipped else "")
 
 
 class Acts:
@@ -65,7 +93,9 @@ class Acts:
 
     def of(self, window: int, *kinds: str) -> list[Act]:
         """The acts before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
-        found = [act for act in self.list if act.window == window and act.kind != MADE or act.storage in self._applied]
+        found = [
+            act for act in self.list if (act.window == window and act.kind != MADE) or act.storage in self._applied
+        ]
         own = [replace(act, kind=WRITE) if act.kind == MADE else act for act in found if act.window == window]
         return [act for act in own if act.kind in kinds or not kinds]
 
@@ -91,6 +121,37 @@ class Acts:
     def stepping(self, own: list[torch.Tensor]) -> None:
         """An optimizer is about to apply gradients."""
         self._applied |= {p.grad.untyped_storage()._cdata for p in own if p.grad is not None}
+        self.add(STEP)
+
+    def events(self) -> list[dict[str, Any]]:
+        """The acts as plain data."""
+        return [{"event": act.kind, "place": str(act.place), "window": act.window} for act in self._told()]
+
+    def _told(self) -> list[Act]:
+        """The acts but those that concern no gradient; what one line does at once is one act."""
+        found: list[Act] = []
+        for window in range(self.list[-1].window + 1 if self.list else 0):
+            for act in self.of(window):
+                if act.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=act.operator) != act:
+                    found.append(act)
+        return found
+
+    def timeline(self, result: Result, window: int) -> dict[str, Any] | None:
+        """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
+        told = [act for act in self._told() if act.window <= window]
+        held = HeldGradient()
+        ticks = [Tick(WORDS.get(act.kind, act.kind), held.after(act), shown(act.place)) for act in told]
+        if not ticks:
+            return None
+        here = [
+            at for at, act in enumerate(told)
+            if act.window == window and result.place not in (None, NOWHERE) and result.place in (act.place, act.root)
+        ]  # fmt: skip
+        if here:
+            words = BLAMED if len(here) == 1 else f"{BLAMED}, {EACH}"
+            ticks[here[0]] = replace(ticks[here[0]], refused=words)
+        ticks[-1] = replace(ticks[-1], harm=result.reason)
+        return as_json(Timeline(f"{result.obligation}, window {window + 1}", NOTHING, shortened(ticks)))
 
     def operated(self, spec: Spec, args: Any, kwargs: Any, out: Any, values: Mapping[int, Value]) -> None:
         """An operator of the function's own has run."""
@@ -103,7 +164,12 @@ class Acts:
         for tensor in written or tensors_in(out):
             if tensor.numel() == 1 and tensor.is_floating_point():
                 self._made(base, tensor, given)
-            if tuple(tensor.shape) in self._shapes and not tensor.requires_grad and (written or base not in HANDED_ON) and base not in EMPTIED:
+            if (
+                tuple(tensor.shape) in self._shapes
+                and not tensor.requires_grad
+                and (written or base not in HANDED_ON)
+                and base not in EMPTIED
+            ):
                 self.add(MADE, operator=base, storage=tensor.untyped_storage()._cdata, scaled=scaled)
         for kind, known in ((WRITE, self._gradients), (WEIGHTS, self._weights)):
             if any(_among(tensor, known) for tensor in written):
@@ -137,11 +203,16 @@ class Acts:
     def line(self, tensor: torch.Tensor, root: bool = False) -> Location:
         """The line that made a tensor of one element.
 
-        What a library made is the line of the number that it was given, but for a `root` of a backward pass, where a loss
-        scale is looked through.
+        What a library made is the line of the number that it was given, but for a `root` of a backward pass, where a
+        loss scale is looked through.
         """
         known = _among(tensor, self._lines)
         return NOWHERE if not known else self._lines[tensor.untyped_storage()._cdata][2 if root else 1]
+
+
+def shown(place: Location) -> str:
+    """A line, with the file's name alone."""
+    return "" if place == NOWHERE or not place.file else f"{Path(place.file).name}:{place.line}"
 
 
 def _in(tensor: torch.Tensor, among: list[torch.Tensor]) -> bool:
@@ -172,9 +243,10 @@ def seen(acts: Acts) -> Iterator[None]:
 
 
 def _below(cls: type) -> list[type]:
-    found = [cls]
+    found: list[type] = [cls]
     for one in found:
-        found += [below for below in type.__subclasses__(one) if below not in found]
+        below: list[type] = type.__subclasses__(one)
+        found += [each for each in below if each not in found]
     return found
 
 

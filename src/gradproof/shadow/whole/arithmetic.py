@@ -586,7 +586,9 @@ def _rows_put_back(value: Value, size: int, start: int, stop: int, step: int) ->
     if step != 1 or start % rows or size % rows:
         return None
     before, after = start // rows, size // rows - start // rows - len(value.parts)
-    return [Value((ZERO,) * before + value.parts + (ZERO,) * after, value.axis, rows)] if min(before, after) >= 0 else None
+    return (
+        [Value((ZERO,) * before + value.parts + (ZERO,) * after, value.axis, rows)] if min(before, after) >= 0 else None
+    )
 
 
 @rule("constant_pad_nd")

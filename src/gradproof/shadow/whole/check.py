@@ -22,14 +22,14 @@ from gradproof.shadow.record.run import Noted, Recording, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.tape import Tape
-from gradproof.shadow.whole.judge import Judge, report
-from gradproof.shadow.whole.numbers import Report, same_gradients, sampled
+from gradproof.shadow.whole.numbers import same_gradients, sampled
+from gradproof.shadow.whole.refute import judged
 from gradproof.shadow.whole.runs import Followed, Hints, Real, again, with_numbers, without_numbers
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import parameters, removed
 
 SEEDS = (1, 2)
-"""Further seeds at which returned numbers are compared that were not followed."""
+"""How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
 Step = Callable[[Any], Any]
 
 
@@ -76,7 +76,20 @@ def check_whole(step: Step, subject: str, request: Request) -> Verification:
         held = [result for result in best.results if result.outcome is Outcome.HOLDS]
         for result in held:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
+    if best.held and best.ours.flow.free and not request.fake:
+        elsewhere(step, request, best)
     return described(best, subject, request, time.perf_counter() - start)
+
+
+def elsewhere(step: Step, request: Request, best: Attempt) -> None:
+    """Other random numbers, which may lead Python another way: what does not hold there does not hold."""
+    for by in SEEDS:
+        other = attempted(step, replace(request, seed=request.seed + by), best.hints)
+        found = {result.obligation: result for result in other.results}
+        for at, result in enumerate(best.results):
+            there = found[result.obligation]
+            if result.outcome is Outcome.HOLDS and there.outcome is not Outcome.HOLDS and there.applies:
+                best.results[at] = replace(there, reason=f"with --seed {request.seed + by}: {there.reason}")
 
 
 def as_unrecorded(step: Step, run: Run, followed: Followed) -> bool:
@@ -114,8 +127,7 @@ def attempted(step: Step, request: Request, hints: Hints) -> Attempt:
         if found == hints:
             break
         hints = found
-    more = None if request.fake else partial(reports, step, run, hints)
-    return Attempt(hints, terms, ours, full, Judge(terms, run, ours, full, more).results())
+    return Attempt(hints, terms, ours, full, judged(terms, run, ours, full))
 
 
 def run_of(request: Request) -> Run:
@@ -126,25 +138,13 @@ def run_of(request: Request) -> Run:
     )  # fmt: skip
 
 
-def reports(step: Step, run: Run, hints: Hints) -> list[Report]:
-    """What both runs return as plain numbers, on other random numbers."""
-    found = []
-    for other in SEEDS:
-        drawn = dict[int, torch.Tensor]()
-        given = (Terms(), run.micro_batch_size)
-        ours, full = (
-            with_numbers(drawn, step, replace(one, seed=run.seed + other), *given, number, hints)
-            for number, one in enumerate((run, run.full_batch()))
-        )
-        found.append(report(ours, full))
-    return found
-
-
 def described(attempt: Attempt, subject: str, request: Request, seconds: float) -> Verification:
     """The results with everything that they rest on."""
     made = Verification(subject, request.options(), attempt.results)
     flow = attempt.ours.flow
     made.operators = dict(sorted((flow.laws + flow.opaque).items()))
+    if isinstance(attempt.ours.engine, Real):
+        made.events, made.weights = attempt.ours.engine.acts.events(), weights(attempt)
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"torch": torch.__version__}
     made.notes = [
@@ -161,6 +161,22 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     if attempt.hints.integers:
         made.assumptions.append("counts of tokens are those of this run")
     return made
+
+
+def weights(attempt: Attempt) -> list[dict[str, Any]]:
+    """The weight of each sample in the gradient of one parameter of each window, beside that in the full batch's."""
+    terms, rows = attempt.terms, list[dict[str, Any]]()
+    for at, (mine, other) in enumerate(zip(attempt.ours.flow.updates, attempt.full.flow.updates, strict=False)):
+        for name in sorted(mine.gradients.keys() & other.gradients.keys()):
+            ours, full = mine.gradients[name].value, other.gradients[name].value
+            found = {terms.owners[term]: (by, full.get(term, 0)) for term, by in ours.items()}
+            if ours and set(found) == terms.samples(ours) and len(found) == len(ours):
+                rows += [
+                    {"window": at, "sample": sample, "weight": str(by), "expected": str(right), "ok": by == right}
+                    for sample, (by, right) in sorted(found.items())
+                ]
+                break
+    return rows
 
 
 def assumptions(laws: Mapping[str, int], opaque: Mapping[str, int]) -> list[str]:

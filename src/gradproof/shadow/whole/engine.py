@@ -92,8 +92,9 @@ class Flow:
     """What one run showed.
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole numbers of
-    a tensor became plain numbers of Python. `lines`: those of the backward passes. `scaled`: the scalars by which the
-    function itself scaled gradients. `unscaled`: by what a loss scaler multiplied the gradients of a window.
+    a tensor became plain numbers of Python. `free`: Python read numbers that may lead elsewhere at other data. `lines`:
+    those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients. `unscaled`: by
+    what a loss scaler multiplied the gradients of a window.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -106,6 +107,7 @@ class Flow:
     sources: dict[str, int] = field(default_factory=dict)
     operators: int = 0
     counted: bool = False
+    free: bool = False
     lines: list[Location] = field(default_factory=list)
     scaled: dict[int, Location] = field(default_factory=dict)
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
@@ -573,7 +575,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
 
 def writes(spec: Spec, kwargs: Any) -> Sequence[int]:
-    """The arguments that an operator writes: a fused optimizer divides gradients only where it is given a loss scale."""
+    """The arguments that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
     fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
     return [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
 

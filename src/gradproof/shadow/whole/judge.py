@@ -15,9 +15,9 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import DOUBT, NO_LOSS, OBLIGATIONS, RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
+from gradproof.shadow.whole.acts import BACKWARD, Act
 from gradproof.shadow.whole.engine import Gradient, Update
-from gradproof.shadow.whole.numbers import Report, alike, alike_in_print, apart, same_losses
-from gradproof.shadow.whole.refute import refuted
+from gradproof.shadow.whole.numbers import alike, alike_in_print, apart, same_losses
 from gradproof.shadow.whole.runs import Followed, Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
@@ -33,10 +33,9 @@ SHOWN = 4
 class Judge:
     """The obligations of one function, by its two runs."""
 
-    def __init__(
-        self, terms: Terms, run: Run, ours: Followed, full: Followed, more: Callable[[], list[Report]] | None = None
-    ) -> None:
-        self.terms, self.run, self.ours, self.full, self.more = terms, run, ours, full, more
+    def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed) -> None:
+        self.terms, self.run, self.ours, self.full = terms, run, ours, full
+        self.real = isinstance(ours.engine, Real)
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
@@ -85,19 +84,18 @@ class Judge:
         ended = self._impossible()
         if ended is not None:
             outcome, reason, place = ended
-            every = [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
-            return refuted(self, every) if outcome is Outcome.VACUOUS or self.ours.unread else every
+            return [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
         rules: list[Callable[[], Result]] = [self.loss, self.stale, self.steps, self.width]
-        return refuted(self, [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)])
+        return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         """What keeps every obligation undecided."""
         for run, what in ((self.ours, "the run by micro-batches"), (self.full, "the run by the full batch")):
             flow = run.flow
-            if flow.reads and self.more is None:
+            if flow.reads and not self.real:
                 place, how = flow.reads[0]
                 return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
             if run.error:
@@ -278,7 +276,8 @@ class Judge:
             }  # fmt: skip
             reason = f"{window} weighs its samples otherwise than the full batch does"
             return self._result(name, Outcome.REFUTED, reason, place, counterexample=counterexample)
-        coupled = next(iter(self.ours.flow.coupled.items()), None)
+        meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
+        coupled = next(iter(self.ours.flow.coupled.items()), None) if meet else None
         if coupled is not None:
             what, where = coupled
             reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
@@ -408,9 +407,8 @@ class Judge:
                     reason = (
                         f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
                     )
-                    return self._result(
-                        name, Outcome.REFUTED, reason, now.place, help="call zero_grad() after each step"
-                    )
+                    place = next((act.place for act in self.acts(at) if act.kind == BACKWARD), now.place)
+                    return self._result(name, Outcome.REFUTED, reason, place, help="call zero_grad() after each step")
             every = [term for gradient in now.gradients.values() for term in gradient.value]
             if old & self.terms.reached(every):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
@@ -444,6 +442,10 @@ class Judge:
                 if states or any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
         return None
+
+    def acts(self, at: int) -> list[Act]:
+        """What a real run did before a step."""
+        return self.ours.engine.acts.of(at) if isinstance(self.ours.engine, Real) else []
 
     def width(self) -> Result:
         """No sum over micro-batches is narrower than fp32."""
@@ -518,8 +520,8 @@ class Judge:
                 )
             reason = "the function returns no loss"
             return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
-        if not ours and not full and self.more is not None:
-            return self._in_numbers(self.more)
+        if not ours and not full and self.real:
+            return self._in_numbers()
         if not alike(self.ours.plain, self.full.plain):
             reason = "the function returns numbers that were not followed, and that are not the full batch's"
             return self._result(name, Outcome.UNKNOWN, reason)
@@ -544,10 +546,11 @@ class Judge:
         reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
         return self._result(name, Outcome.UNKNOWN, reason)
 
-    def _in_numbers(self, more: Callable[[], list[Report]]) -> Result:
-        """Returned numbers that were not followed are compared in this run, and in runs on other random numbers."""
+    def _in_numbers(self) -> Result:
+        """Returned numbers that were not followed are compared as they are."""
+        assert isinstance(self.full.engine, Real)
         sizes = [size // self.run.micro_batch_size for size in self.sizes]
-        how = same_losses([report(self.ours, self.full)], sizes) and same_losses(more(), sizes)
+        how = same_losses(self.ours.plain, self.full.plain, self.full.engine.numbers.losses, sizes)
         if how:
             return Result(
                 "GA-INV-001", Outcome.HOLDS, f"{len(self.ours.plain)} numbers, {how}", domain="floats", reach=RECORDED
@@ -609,9 +612,3 @@ class Judge:
 
 def _read(how: str) -> str:
     return "a number of a tensor" if how == "_local_scalar_dense" else how if " " in how else f"numbers by {how}"
-
-
-def report(ours: Followed, full: Followed) -> Report:
-    """What both runs returned as plain numbers."""
-    assert isinstance(full.engine, Real)
-    return Report(ours.plain, full.plain, full.engine.numbers.losses)

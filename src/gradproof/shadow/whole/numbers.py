@@ -27,12 +27,15 @@ ROUNDED = 1e-4
 class Numbers:
     """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
 
-    `weights` are those before each step, `after` those behind it, `last` those at the end. `losses`: what the backward passes of a window began with.
+    `weights` are those before each step, `after` those behind it, `begun` the
+    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `losses`: what
+    the backward passes of a window began with.
     """
 
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
     weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
     after: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    begun: list[dict[str, torch.Tensor]] = field(default_factory=list)
     rates: list[list[float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
@@ -128,15 +131,6 @@ def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -
     return all(bool(((a - b).abs() <= CLOSE * largest).all()) for a, b in zip(one, other, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The plain numbers that both runs returned, and the loss of each window in the full batch's run."""
-
-    ours: Sequence[float]
-    full: Sequence[float]
-    losses: Sequence[float]
-
-
 def near(one: float, other: float) -> bool:
     """Equal within rounding."""
     return abs(one - other) <= ROUNDED * max(abs(one), abs(other)) + 1e-9
@@ -147,17 +141,17 @@ def alike(ours: Sequence[float], full: Sequence[float]) -> bool:
     return len(ours) == len(full) and all(near(a, b) for a, b in zip(ours, full, strict=True))
 
 
-def same_losses(reports: Sequence[Report], sizes: Sequence[int]) -> str:
-    """In which way the returned numbers are the full batch's losses, in every report; empty where they are not.
+def same_losses(ours: Sequence[float], full: Sequence[float], losses: Sequence[float], sizes: Sequence[int]) -> str:
+    """In which way the returned numbers are the full batch's losses; empty where they are not.
 
-    `sizes`: the micro-batches of each window.
+    `losses`: those of the windows, in the full batch's run. `sizes`: the micro-batches of each window.
     """
-    if not all(_of_a_loss(report) for report in reports):
+    if not _of_a_loss(full, losses):
         return ""
-    if all(alike(report.ours, report.full) for report in reports):
+    if alike(ours, full):
         return "equal to the full batch's within rounding"
     for words, by in (("add up to", False), ("have the mean of", True)):
-        if all(alike(_by_window(report.ours, sizes, by), report.full) for report in reports):
+        if alike(_by_window(ours, sizes, by), full):
             return f"those of a window {words} the full batch's within rounding"
     return ""
 
@@ -171,18 +165,18 @@ def _by_window(numbers: Sequence[float], sizes: Sequence[int], mean: bool) -> li
     return found if len(numbers) == start else []
 
 
-def _of_a_loss(report: Report) -> bool:
+def _of_a_loss(full: Sequence[float], losses: Sequence[float]) -> bool:
     """Whether some of the full batch's numbers go with its losses, from window to window."""
-    full, losses = report.full, report.losses
     if not full or not losses or not all(losses):
         return False
     if len(full) % len(losses):
         return len(full) == 1 and any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses)))
     each = len(full) // len(losses)
-    return any(_proportional(full[at::each], losses) for at in range(each))
+    return any(proportional(full[at::each], losses) for at in range(each))
 
 
-def _proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
+def proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
+    """Whether numbers are one multiple of the losses, from window to window."""
     ratios = [number / loss for number, loss in zip(numbers, losses, strict=True)]
     whole = all(float(number).is_integer() for number in numbers)
     allowed = [1e-3 * abs(ratios[0]) + whole / abs(loss) for loss in losses]

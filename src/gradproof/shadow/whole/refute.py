@@ -8,20 +8,19 @@ and the same numbers before it; the acts of the window say which rule was broken
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
-from gradproof.shadow.whole.numbers import Difference, difference, near
+from gradproof.shadow.whole.judge import Judge
+from gradproof.shadow.whole.numbers import Difference, alike, difference, near, proportional
 from gradproof.shadow.whole.runs import Followed, Real
-from gradproof.shadow.whole.terms import Combination
-
-if TYPE_CHECKING:
-    from gradproof.shadow.whole.judge import Judge
+from gradproof.shadow.whole.terms import Combination, Terms
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
@@ -42,23 +41,29 @@ CLAMPS = ("clamp", "clip", "_foreach_clamp", "sign", "nan_to_num")
 UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 
 
-def refuted(judge: Judge, results: list[Result]) -> list[Result]:
-    """The results, with what the numbers of both runs refute."""
-    ours, full = judge.ours.engine, judge.full.engine
-    if not isinstance(ours, Real) or not isinstance(full, Real):
+def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Result]:
+    """A result for each obligation but that of ranks: what terms decide, and what the numbers of both runs refute."""
+    judge = Judge(terms, run, ours, full)
+    results = judge.results()
+    if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
         return results
-    refuter = Refuter(judge, ours, full)
+    if ours.flow.lost or full.flow.lost:
+        return results
+    refuter = Refuter(judge, ours.engine, full.engine)
     found: dict[str, Result] = {}
     for result in results:
         if result.outcome is Outcome.REFUTED:
             found[result.obligation] = refuter.placed(result)
     refuter.found = found
     open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
-    open_ |= {STEPS} if judge.ours.unread else set()
+    open_ |= {STEPS} if judge.ours.unread or refuter.often() is not None else set()
     for rule in refuter.rules():
-        result = rule()
-        if result is not None and result.obligation in open_:
-            found.setdefault(result.obligation, result)
+        shown = rule()
+        if shown is not None and shown.obligation in open_:
+            found.setdefault(shown.obligation, shown)
+    for each in found.values():
+        line = refuter.acts.timeline(each, refuter.window_of(each))
+        each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
     at = None if judge.unequal is None else judge.unequal[0]
     for result in results:
         undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and at is not None
@@ -79,7 +84,6 @@ class Refuter:
         self.found: dict[str, Result] = {}
         self.paired = len(self.updates) == len(self.full)
         self.first = next(self._apart(), None)
-        self.closures = ours.closures
 
     def _apart(self) -> Iterator[tuple[int, Difference]]:
         """The steps whose gradients differ in numbers."""
@@ -91,8 +95,9 @@ class Refuter:
     def rules(self) -> list[Callable[[], Result | None]]:
         """The rules, each with what it needs decided before it."""
         return [
-            self.counted, self.early, self.zeroed, self.left, self.again, self.written, self.undone, self.scheduled, self.averaged, self.clamped,
-            self.clipped_late, self.narrowed, self.other_data, self.equality, self.loss, self.summed,
+            self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.undone,
+            self.scheduled, self.averaged, self.clamped, self.clipped_late, self.narrowed, self.other_data,
+            self.equality, self.loss, self.summed,
         ]  # fmt: skip
 
     def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
@@ -103,10 +108,15 @@ class Refuter:
         if result.obligation == EQ and self.first is not None:
             result.place = self.blamed(self.first[0])
             result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
-        if result.obligation == STALE and self.closures:
-            passes = [act.place for act in self.acts.list if act.kind == BACKWARD]
-            result.place = passes[-1] if passes else result.place
         return result
+
+    def window_of(self, result: Result) -> int:
+        """The step at which something is wrong: the first at its line, that of the first difference, or the last."""
+        here = [act.window for act in self.acts.list if act.place == result.place]
+        last = max(0, len(self.updates) - 1)
+        if self.first is not None and (not here or self.first[0] in here):
+            return self.first[0]
+        return min(here[0], last) if here else last
 
     # Lines
 
@@ -148,7 +158,7 @@ class Refuter:
     def zeroed(self) -> Result | None:
         """Gradients are zeroed between two backward passes of a window, or before its step."""
         for at, update in enumerate(self.updates):
-            begun = {s for window, root in self.judge.ours.flow.roots if window == at for s in self._samples(root)}
+            begun = self._read(at)
             held = {s for gradient in update.gradients.values() for s in self._samples(gradient.value)}
             lost, empty = begun - held, not held
             if not lost or STEPS in self.found or (not empty and difference(self.mine, self.other, at) is None):
@@ -162,16 +172,33 @@ class Refuter:
         return None
 
     def left(self) -> Result | None:
-        """A gradient of the window before is there when a window begins, and is in the gradient of its step."""
-        for at, update in enumerate(self.updates[1:], 1):
-            held = {s for value in update.begun_with.values() for s in self.terms.samples(value)}
-            if self.judge.windows[at] and held & self.judge.samples[at - 1] & self.judge.samples[at]:
-                if self.paired and difference(self.mine, self.other, at) is not None:
-                    reason = f"window {at + 1} begins with a gradient of the window before it, and its step applies both"
+        """A gradient is there when a window begins, and is in the gradient of its step as well."""
+        if self.judge.optimizers > 1:
+            return None
+        for at, update in enumerate(self.updates):
+            there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
+            for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
+                both = (update.begun_with[name], update.gradients[name].value)
+                (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
+                if old & new - self._read(at) or terms & kept:
+                    reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
                     return self._result(STALE, reason, update.place)
         return None
 
+    def _read(self, at: int) -> set[int]:
+        """The samples that the backward passes of a window begin with."""
+        return {s for window, root in self.judge.ours.flow.roots if window == at for s in self._samples(root)}
+
     # GA-INV-003
+
+    def leftover(self) -> Result | None:
+        """Backward passes after the last step, whose gradients no step applies."""
+        asked, made = self.judge.asked, len(self.updates)
+        passes = self.acts.of(made, BACKWARD)
+        if not self.judge.run.tail or made >= asked or not passes or self.judge.optimizers > 1:
+            return None
+        reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
+        return self._result(STEPS, reason, passes[-1].place)
 
     def again(self) -> Result | None:
         """A step without a backward pass since the step before."""
@@ -231,16 +258,27 @@ class Refuter:
         return self._result(STEPS, reason, self.updates[-1].place)
 
     def scheduled(self) -> Result | None:
-        """Another learning rate than the full batch's, with the same gradient."""
+        """More steps of a schedule than by the full batch, or another learning rate with the same gradient."""
+        at = self.often()
+        if at is not None:
+            made, theirs = self.acts.of(at, SCHEDULE), self.theirs.of(at, SCHEDULE)
+            reason = f"a schedule makes {len(made)} steps before step {at + 1}, and {len(theirs)} by the full batch"
+            return self._result(STEPS, reason, made[-1].place)
         for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
             if not self.paired or (self.first is not None and self.first[0] <= at):
                 return None
             if len(rates) != len(others) or all(near(a, b) for a, b in zip(rates, others, strict=True)):
                 continue
-            made, theirs = self.acts.of(at, SCHEDULE), self.theirs.of(at, SCHEDULE)
-            place = made[-1].place if len(made) > len(theirs) else self.updates[at].place
+            place = self.updates[at].place
             reason = f"step {at + 1} has the learning rate {rates[0]:g}, the full batch's {others[0]:g}"
             return self._result(STEPS, reason, place)
+        return None
+
+    def often(self) -> int | None:
+        """The first step before which a schedule makes more steps than by the full batch."""
+        for at in range(len(self.updates) if self.paired else 0):
+            if len(self.acts.of(at, SCHEDULE)) > len(self.theirs.of(at, SCHEDULE)):
+                return at
         return None
 
     def averaged(self) -> Result | None:
@@ -293,13 +331,12 @@ class Refuter:
         if self.first is None:
             return self._restarted()
         at, found = self.first
-        begun = [
-            [self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)
-        ]
+        begun = [[self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)]
         mine, other = (set().union(*each) for each in begun)
         reason = f"window {at + 1} is computed from other samples than the full batch's"
         rooted = any(window == at for window, _ in self.judge.ours.flow.roots)
-        if mine - other or (not rooted and self._repeated(at)) or (rooted and other - mine and all(begun[0]) and not self._one_pass()):
+        missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
+        if mine - other or missing or (not rooted and self._repeated(at)):
             return self._result(DATA, reason, self.acts.first, counterexample=found.shown())
         if mine and mine == other and self._mixed(at):
             reason = f"window {at + 1} takes inputs and targets of different samples together"
@@ -347,13 +384,14 @@ class Refuter:
         if self.first is None or not self.paired:
             return None
         at, found = self.first
+        if self.judge.unequal is None or self.judge.unequal[0] > at:
+            return None
         cause = next((self.found[name] for name in CAUSES if name in self.found), None)
         if cause is None and (not self._same_leaves(at) or self._same_step()):
             return None
         reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is not the full batch's"
-        factor = found.factor()
-        if factor is not None:
-            reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is {factor} times the full batch's"
+        if (factor := found.factor()) is not None:
+            reason = reason.replace("is not", f"is {factor} times")
         details = {} if cause is None else {"follows_from": cause.obligation}
         help = HELP[EQ] if cause is None else cause.help
         return self._result(EQ, reason, self.blamed(at), help=help, details=details, counterexample=found.shown())
@@ -370,7 +408,9 @@ class Refuter:
         """Whether other learning rates make up for it: every step leaves the full batch's parameters behind."""
         if self.mine.rates == self.other.rates:
             return False
-        for mine, other in zip((*self.mine.weights, self.mine.last), (*self.other.weights, self.other.last), strict=True):
+        for mine, other in zip(
+            (*self.mine.weights, self.mine.last), (*self.other.weights, self.other.last), strict=True
+        ):
             if any(self.mine.differ(mine[name], other[name]) for name in mine.keys() & other.keys()):
                 return False
         return True
@@ -380,7 +420,9 @@ class Refuter:
     def loss(self) -> Result | None:
         """A reported loss that differs in numbers before the gradients do."""
         ours, full = self.judge.ours, self.judge.full
-        if len(ours.values) != len(full.values) or len(ours.values) != len(ours.returned):
+        if not ours.values and not full.values:
+            return self._plain()
+        if len(ours.values) != len(full.values):
             return None
         if not self.paired or not self.judge._of_a_loss(full.returned):
             return None
@@ -393,14 +435,41 @@ class Refuter:
                 return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
         return None
 
+    def _plain(self) -> Result | None:
+        """Numbers that were not followed: one of each window goes with the full batch's loss, and differs."""
+        ours, full, losses = self.judge.ours.plain, self.judge.full.plain, self.other.losses
+        if self.first is not None or not losses or len(ours) != len(full) or len(full) % len(losses):
+            return None
+        each = len(full) // len(losses)
+        columns = [at for at in range(each) if proportional(full[at::each], losses)]
+        wrong = [at for at in columns if not alike(ours[at::each], full[at::each])]
+        if (
+            not columns
+            or len(wrong) < len(columns)
+            or not all(float(x).is_integer() is False for x in full[wrong[0] :: each])
+        ):
+            return None
+        mine, other = ours[wrong[0]], full[wrong[0]]
+        reads = self.judge.ours.flow.reads
+        reason = f"the function returns {mine:.6g} for the loss of window 1, the full batch {other:.6g}"
+        place = reads[-1][0] if reads else NOWHERE
+        return self._result(LOSS, reason, place, counterexample={"loss": mine, "full_batch": other})
+
     def summed(self) -> Result | None:
         """Reported losses that begin with the loss of the first window, and are not those of the windows after it."""
         full, ours = self.judge.full, self.judge.ours
         losses, values = self.other.losses, full.values
-        if len(values) != len(losses) or len(ours.values) != len(values) or not values or not near(values[0], losses[0]):
+        if (
+            len(values) != len(losses)
+            or len(ours.values) != len(values)
+            or not values
+            or not near(values[0], losses[0])
+        ):
             return None
         for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
             if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
-                reason = f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
+                reason = (
+                    f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
+                )
                 return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": value, "window": loss})
         return None

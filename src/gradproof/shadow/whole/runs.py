@@ -38,6 +38,7 @@ from gradproof.shadow.whole.unseen import (
     NoNumbers,
     Reading,
     Unchanged,
+    Unread,
     Unreading,
     call_site,
     digest,
@@ -272,6 +273,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.numbers = Numbers()
         self.acts = Acts(self)
         self.given: dict[int, Location] = {}
+        self.begun: dict[str, torch.Tensor] = {}
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -341,12 +343,14 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.laws.constant(value):
             return
         self.flow.reads.append((self.place(), how))
+        self.flow.free = True
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
         self.flow.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
 
     def _indices(self, tensor: torch.Tensor) -> list[int]:
         """The numbers of a list of indices that names samples."""
         self.flow.reads.append((self.place(), "indices"))
+        self.flow.free = True
         with _disable_current_modes():
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
 
@@ -446,6 +450,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A backward pass begins."""
         with self.aside():
             self.compare()
+            if not self.passes:
+                held = {self.name(p): p.grad for p in self.kept if p.is_leaf and p.grad is not None}
+                self.begun = {name: sampled(grad) for name, grad in held.items()}
             super().begin(roots, *rest)
             own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
             self.acts.began(own[0] if own else None)
@@ -470,6 +477,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             super().before_step(optimizer)
             own = list(parameters(optimizer))
             self.acts.stepping(own)
+            self.numbers.begun.append(self.begun)
             self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
             self.numbers.weights.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
@@ -486,6 +494,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.pending is not None:
             self.numbers.after.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
             self.numbers.rates.append([])
+            self.numbers.begun.append(self.begun)
             grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
             self.numbers.weights.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
             self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
@@ -562,7 +571,7 @@ class Followed:
         read = {} if reading is None else reading.plain
         for one in inside(returned):
             if isinstance(one, Carries):
-                self._reported(one.value, float(cast("Any", one)), one.place)
+                self._reported(one.value, _plain(one), one.place)
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
@@ -577,6 +586,10 @@ class Followed:
         self.returned.append(made)
         self.values.append(plain)
         self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
+
+
+def _plain(one: Any) -> float:
+    return math.nan if isinstance(one, Unread) else float(one)
 
 
 def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:

@@ -415,12 +415,38 @@ class Unread(Carries):
     __hash__ = None  # type: ignore[assignment]
 
 
+def _leads(kind: type, name: str) -> Callable[..., Any]:
+    """A method of a plain number, after which Python may go another way at other numbers."""
+    plain = getattr(kind, name)
+
+    def method(self: Any, *args: Any) -> Any:
+        self.engine.flow.free = True
+        self.engine.flow.counted |= kind is int and name in ("__int__", "__index__", "__float__")
+        return plain(self, *args)
+
+    return method
+
+
 class Float(Carries, float):
     """A float that was read of a tensor of a real run."""
+
+    place = NOWHERE
+    __hash__ = float.__hash__
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __round__ = (
+        _leads(float, f"__{name}__")
+        for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "round")
+    )  # fmt: skip
 
 
 class Integer(Carries, int):
     """An int that was read of a tensor of a real run."""
+
+    place = NOWHERE
+    __hash__ = int.__hash__
+    __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __index__ = (
+        _leads(int, f"__{name}__")
+        for name in ("lt", "le", "gt", "ge", "eq", "ne", "bool", "int", "float", "index")
+    )  # fmt: skip
 
 
 def known(engine: Engine, value: Combination, number: Any) -> Any:
@@ -498,7 +524,8 @@ class Reading(TorchFunctionMode):
         return made
 
     def _one(self, func: Any, tensor: torch.Tensor) -> Any:
-        counted = self.engine.flow.counted
+        flow = self.engine.flow
+        before = flow.counted, flow.free
         number = func(tensor)
         if isinstance(number, bool):
             return number
@@ -506,7 +533,7 @@ class Reading(TorchFunctionMode):
         if self.engine.laws.integers and not tensor.is_floating_point():
             return number
         if func is torch.Tensor.item:
-            self.engine.flow.counted = counted
+            flow.counted, flow.free = before
             made = known(self.engine, value, number)
             made.place = (self.engine.line(tensor) if made.place.via else None) or made.place
             return made
