@@ -356,7 +356,7 @@ step_proofs:
     bounds:
       - {name: micro_batches, value: $n, reason: "$why_n"}
       - {name: windows, value: 2, reason: "the second window begins with weights and state that the first has moved"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail, domains: [real, field]}
+    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
     mutants: [$equality]
 $note    assumptions:
       - "reals are not floats: what rounding adds is not bounded here"
@@ -370,7 +370,7 @@ $note    assumptions:
     bounds:
       - {name: micro_batches, value: $n, reason: "a loss that is lost or counted twice shows in a window of $n"}
       - {name: windows, value: 2, reason: "two, so that a running loss which is not reset shows in the second"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail, domains: [field]}
+    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
     mutants: [$loss]
     assumptions: ["losses that the function returns as numbers are compared within rounding, on the recorded run"]
     time_limit: $seconds
@@ -382,7 +382,7 @@ $note    assumptions:
     bounds:
       - {name: micro_batches, value: $n, reason: "a step, clip or zero at a wrong micro-batch shows in a window of $n"}
       - {name: windows, value: 2, reason: "two, so that a gradient that one window leaves behind meets the next"}
-    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail, domains: [field]}
+    params: {nets: [loop], n: [$n], optimizers: [own], micro_batch: $micro_batch, tail: $tail}
     mutants: [$protocol_mutants]
     assumptions: ["the events are those of the recorded run; a branch that it did not take is not covered"]
     time_limit: $seconds

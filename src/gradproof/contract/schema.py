@@ -253,7 +253,6 @@ AppliesTo = Literal["all", "scalar", "simd", "converter", "other"]
 Solver = Literal["z3", "crosshair"]
 FieldSolver = Literal["z3", "cadical", "kissat", "minisat", "cvc5", "bitwuzla"]
 FieldStrategy = Literal["exhaustive", "stub_float", "compositional", "bounded_int"]
-Domain = Literal["real", "field"]
 Mode = Literal["fp32", "fp16", "bf16", "fp16_params"]
 OptimizerName = Literal["sgd", "sgd foreach", "sgd fused", "adamw", "adamw foreach", "adamw fused", "own"]
 ObligationType = Literal[
@@ -453,7 +452,6 @@ class StepParams(ContractModel):
 
     nets: Annotated[list[Ident], BeforeValidator(some)]
     n: Annotated[list[Positive], BeforeValidator(some)]
-    domains: Annotated[list[Domain], BeforeValidator(some)]
     optimizers: Annotated[list[OptimizerName], BeforeValidator(some)] = ["sgd"]
     modes: Annotated[list[Mode], BeforeValidator(some)] = ["fp32"]
     micro_batch: Positive = 1

@@ -39,6 +39,7 @@ SEVERITY = (
 )  # fmt: skip
 
 ALL_INPUTS = "all real weights and float inputs, at this shape"
+ALL_DATA = "all real weights, data and draws, at these shapes"
 UP_TO_CONSTANTS = "equal up to constants"
 PROBABLE = "all residues but a stated probability of error"
 RECORDED = "the recorded run"
@@ -47,6 +48,7 @@ NO_LOSS = "no-reported-loss"
 DOUBT = "doubt"
 """The code of a result that is undecided because something speaks against the obligation."""
 ON_PATH = {
+    ALL_DATA: "all real weights, data and draws that take the recorded path, at these shapes",
     ALL_INPUTS: "all real weights and float inputs that take the recorded path, at this shape",
     UP_TO_CONSTANTS: f"{UP_TO_CONSTANTS}, on the recorded path",
     PROBABLE: "all residues that take the recorded path, but a stated probability of error",

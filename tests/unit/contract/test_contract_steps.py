@@ -26,7 +26,6 @@ step_proofs:
     params:
       nets: [linear]
       n: [2, 4]
-      domains: [real, field]
       optimizers: [sgd, adamw fused]
       tail: 1
       max_norm: 0.5
@@ -85,7 +84,6 @@ EDITS = {
     "no property": ("    property: the recorded step\n", ""),
     "no params": ("    params:\n", "    note:  # !GP104:5\n"),
     "no nets": ("nets: [linear]", "nets: []  # !GP103:13"),
-    "unknown domain": ("domains: [real, field]", "domains: [reals, field]  # !GP105:17"),
     "unknown optimizer": ("[sgd, adamw fused]", "[sgd, lion]  # !GP105:25"),
     "n of nothing": ("n: [2, 4]", "n: [0, 4]  # !GP107:11"),
     "n as text": ("n: [2, 4]", 'n: ["2", 4]  # !GP104:11'),

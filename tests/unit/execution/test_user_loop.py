@@ -73,7 +73,7 @@ def run(clear: Clear, *mutants: str, **replaced: LoopMutant) -> Finding:
         id="STEP-LOOP-T", kind=Kind.TRACE, layer=Layer.STEP, obligations=obligations, title="a test",
         harness="w:harness", subject="w:loop", mutants=mutants,
         bounds=(Bound("micro_batches", 2, "a test"), Bound("windows", 2, "a test")),
-        params={"nets": ["loop"], "n": [2], "optimizers": ["own"], "domains": ["field"], "subjects": SUBJECTS},
+        params={"nets": ["loop"], "n": [2], "optimizers": ["own"], "subjects": SUBJECTS},
     )  # fmt: skip
     names = {"w:harness": LoopHarness(), "w:loop": loop, "w:empty": lambda run: None, "w:MUTANTS": registry}
     return trace_run.run(check, Desk(names))

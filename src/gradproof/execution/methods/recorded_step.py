@@ -1,13 +1,12 @@
-"""Proofs about the real PyTorch step: recorded, compared with its own full batch, and judged by `gradproof.shadow`.
+"""Proofs about the real PyTorch step: followed, compared with its own full batch, and judged over whole tensors.
 
 Each configuration of the claim is verified with the subject, then those of the first net with the further correct
 steps that the claim names (`also`); all of them must hold. Then the empty body and every named mutant run through the
 same verifier, net by net. A mutant is killed only when the obligation that it is named for is REFUTED, and when the
 line that the verifier blames lies inside the mutant's class (or in the function that the harness names for it).
 
-How far a HOLDS goes: BOUNDED, all weights and inputs at these shapes, where terms over the reals were proved equal, or
-where the obligation is about the operators themselves and no operator depends on a branch on data. What only the
-field domain decides, modulo a prime, and what is read off the recorded numbers, is SAMPLED.
+How far a HOLDS goes: BOUNDED, all weights, data and draws at these shapes that take the recorded path, where terms over
+the reals were proved equal. What is read off the recorded numbers is SAMPLED.
 """
 
 from __future__ import annotations
@@ -27,21 +26,10 @@ from gradproof.core.outcome import Outcome, Reach
 from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import (
-    ALL_INPUTS,
-    OBLIGATIONS,
-    ON_PATH,
-    RECORDED,
-    SEVERITY,
-    UNMET,
-    UNREAD,
-    UP_TO_CONSTANTS,
-    Result,
-    Verification,
-    worst,
-)
+from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, ON_PATH, RECORDED, SEVERITY, Result, Verification, worst
 from gradproof.shadow.tape import NOWHERE, USER, Location, owner
 from gradproof.shadow.whole.check import check_whole
+from gradproof.shadow.whole.reported import DOMAIN
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run
@@ -272,9 +260,7 @@ def _judged(trial: StepTrial) -> Finding:
         finding.reason = _stated(trial, bad)
         finding.clauses = {bad.result.obligation or check.obligations[0]: str(bad.outcome)}
         return finding
-    finding.reach = min(
-        (reach_of(t.made, r) for t in tried for r in t.results), key=[Reach.SAMPLED, Reach.BOUNDED].index
-    )
+    finding.reach = min((reach_of(r) for t in tried for r in t.results), key=[Reach.SAMPLED, Reach.BOUNDED].index)
     finding.clauses = {name: f"HOLDS: {_established(name, tried)}" for name in check.obligations}
     finding.reason = f"{finding.domain}, {len(check.obligations)} obligations each: every one holds"
     if idle := idle_bounds(check):
@@ -301,14 +287,10 @@ def shown(place: Location) -> str:
     return f"{'/'.join(parts[start:])}:{place.line}"
 
 
-def reach_of(made: Verification, result: Result) -> Reach:
+def reach_of(result: Result) -> Reach:
     """How far one result that holds goes."""
-    known = (ALL_INPUTS, UP_TO_CONSTANTS, ON_PATH[ALL_INPUTS])
-    if result.domain == "real" and result.reach.startswith(known):
-        return Reach.BOUNDED
-    missed = [text for text in made.uncovered if not text.endswith(UNREAD) and not text.startswith(UNMET)]
-    branched = missed or any(path.startswith("path ") for path in made.paths)
-    return Reach.BOUNDED if result.domain == "events" and not branched else Reach.SAMPLED
+    known = (ALL_DATA, ON_PATH[ALL_DATA])
+    return Reach.BOUNDED if result.domain == DOMAIN and result.reach.startswith(known) else Reach.SAMPLED
 
 
 def _established(name: str, tried: Sequence[Tried]) -> str:
@@ -321,11 +303,7 @@ def _established(name: str, tried: Sequence[Tried]) -> str:
 def _assumed(tried: Tried) -> Iterator[str]:
     """What a verification took for granted."""
     yield from tried.made.assumptions
-    yield from (f"{name} is an unknown function of its arguments" for name in tried.made.havocked)
-    yield from (f"path: {text}" for text in tried.made.paths if not text.startswith("path "))
-    for result in tried.results:
-        if result.reach.startswith(UP_TO_CONSTANTS):
-            yield str(result.details.get("bound", result.reason))
+    yield from (f"path: {text}" for text in tried.made.paths)
 
 
 def _stats(trial: StepTrial) -> dict[str, Any]:

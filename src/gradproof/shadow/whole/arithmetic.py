@@ -583,12 +583,11 @@ def put_back(x: Interpreter, call: Call) -> list[Value] | None:
 def _rows_put_back(value: Value, size: int, start: int, stop: int, step: int) -> list[Value] | None:
     """Whole samples with samples of zeros around them."""
     rows = value.rows
-    if step != 1 or start % rows or size % rows:
+    if step != 1 or start % rows or size % rows or start < 0:
         return None
     before, after = start // rows, size // rows - start // rows - len(value.parts)
-    return (
-        [Value((ZERO,) * before + value.parts + (ZERO,) * after, value.axis, rows)] if min(before, after) >= 0 else None
-    )
+    parts = (ZERO,) * before + value.parts + (ZERO,) * after
+    return [Value(parts, value.axis, rows)]
 
 
 @rule("constant_pad_nd")

@@ -20,11 +20,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Recording, Run, seed
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import Result, Verification
+from gradproof.shadow.result import Result, Verification, on_path
 from gradproof.shadow.tape import Tape
+from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.whole.numbers import same_gradients, sampled
 from gradproof.shadow.whole.refute import judged
-from gradproof.shadow.whole.runs import Followed, Hints, Real, again, with_numbers, without_numbers
+from gradproof.shadow.whole.runs import Hints, Real
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import parameters, removed
 
@@ -155,6 +156,8 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {place} reads a number" for place, how in flow.reads))
+    for result in attempt.results:
+        result.reach = on_path(result.reach, list(dict.fromkeys(str(place) for place, _ in flow.reads)))
     if attempt.snapped():
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")

@@ -11,8 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from fractions import Fraction
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,8 +21,9 @@ from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
 from gradproof.shadow.whole import losses as losses
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
+from gradproof.shadow.whole.flow import Flow, Gradient, Kept, Update
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
-from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Powers, Shape, Terms, frozen
+from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters
 from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
 
@@ -45,75 +45,6 @@ MOVED = frozenset({
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})
-
-
-@dataclass(frozen=True, slots=True)
-class Gradient:
-    """What an optimizer was handed for one parameter."""
-
-    name: str
-    value: Combination
-
-
-@dataclass(slots=True)
-class Update:
-    """One optimizer step: its line, the gradients, and what the parameters held afterwards (the term of each).
-
-    `leaves`: the parameters that the gradients were computed at, and that the step replaced. `passes`: the backward
-    passes since the step before of this optimizer, which has the number `optimizer`. `order`: its parameters.
-    `begun_with`: the gradients that were there when the first of them began.
-    """
-
-    place: Location
-    gradients: dict[str, Gradient]
-    after: dict[str, int] = field(default_factory=dict)
-    leaves: set[int] = field(default_factory=set)
-    passes: int = 0
-    begun_with: Mapping[str, Combination] = field(default_factory=dict)
-    order: tuple[str, ...] = ()
-    optimizer: int = 0
-
-
-@dataclass(slots=True)
-class Kept:
-    """A tensor that the user's code wrote outside of autograd and optimizers, and the windows of its writes."""
-
-    weak: Any
-    place: Location
-    first: int
-    last: int = 0
-    shape: Shape = ()
-    value: int = 0
-    numbers: Any = None
-
-
-@dataclass(slots=True)
-class Flow:
-    """What one run showed.
-
-    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole numbers of
-    a tensor became plain numbers of Python. `free`: Python read numbers that may lead elsewhere at other data. `lines`:
-    those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients. `unscaled`: by
-    what a loss scaler multiplied the gradients of a window.
-    """
-
-    updates: list[Update] = field(default_factory=list)
-    reads: list[tuple[Location, str]] = field(default_factory=list)
-    lost: list[tuple[Location, str]] = field(default_factory=list)
-    coupled: dict[str, Location] = field(default_factory=dict)
-    narrow: list[tuple[Location, str, bool]] = field(default_factory=list)
-    opaque: Counter[str] = field(default_factory=Counter)
-    laws: Counter[str] = field(default_factory=Counter)
-    sources: dict[str, int] = field(default_factory=dict)
-    operators: int = 0
-    counted: bool = False
-    free: bool = False
-    lines: list[Location] = field(default_factory=list)
-    scaled: dict[int, Location] = field(default_factory=dict)
-    unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)
-    roots: list[tuple[int, Combination]] = field(default_factory=list)
-    kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
-    parameters: int = 0
 
 
 class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
@@ -326,7 +257,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """The numbers of a tensor, where there are any."""
 
     def end(self) -> None:
-        """Note what the tensors held last that the user's code wrote in more than one window."""
+        """Note what the parameters held last, and the tensors that the user's code wrote in more than one window."""
+        shapes = {self.name(p): (p, tuple(p.shape)) for p in self.declared.values()}
+        self.flow.final = {name: self.terms.named(self.combination(p), shape) for name, (p, shape) in shapes.items()}
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:

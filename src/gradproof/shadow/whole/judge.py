@@ -7,22 +7,22 @@ obligation is not decided, and the line that couples the samples is named where 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.result import DOUBT, NO_LOSS, OBLIGATIONS, RECORDED, Result
+from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, Act
-from gradproof.shadow.whole.engine import Gradient, Update
-from gradproof.shadow.whole.numbers import alike, alike_in_print, apart, same_losses
-from gradproof.shadow.whole.runs import Followed, Real
+from gradproof.shadow.whole.flow import Gradient, Update
+from gradproof.shadow.whole.followed import Followed
+from gradproof.shadow.whole.numbers import apart
+from gradproof.shadow.whole.reported import DOMAIN, Reported
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
-REACH = "all real weights, data and draws, at these shapes; no number of a tensor was read"
-DOMAIN = "whole tensors"
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
 NORMS = ("linalg_vector_norm", "norm")
@@ -40,6 +40,7 @@ class Judge:
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
+        self.reported = Reported(terms, run, self.sizes, ours, full)
         self.optimizers = len({update.optimizer for update in ours.flow.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()
@@ -88,21 +89,15 @@ class Judge:
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
-        rules: list[Callable[[], Result]] = [self.loss, self.stale, self.steps, self.width]
+        rules: list[Callable[[], Result]] = [self.reported.loss, self.stale, self.steps, self.width]
         return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         """What keeps every obligation undecided."""
         for run, what in ((self.ours, "the run by micro-batches"), (self.full, "the run by the full batch")):
-            flow = run.flow
-            if flow.reads and not self.real:
-                place, how = flow.reads[0]
-                return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
-            if run.error:
-                outcome = Outcome.OPAQUE if run.unsupported else Outcome.ERROR
-                return outcome, f"{what} ended with {run.error}", run.raised
-            if flow.lost:
-                return Outcome.OPAQUE, f"a value was lost: {flow.lost[0][1]}", flow.lost[0][0]
+            ended = self._ended(run, what)
+            if ended is not None:
+                return ended
         if self.ours.unread:
             words = ", ".join(self.ours.unread)
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
@@ -122,8 +117,23 @@ class Judge:
             return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
         return None
 
+    def _ended(self, run: Followed, what: str) -> tuple[Outcome, str, Location] | None:
+        """What keeps a run from being followed to its end."""
+        flow = run.flow
+        if flow.reads and not self.real:
+            place, how = flow.reads[0]
+            return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
+        if run.alone:
+            reason = f"the function runs without the recorder, and with it ends with {run.error}"
+            return Outcome.OPAQUE, reason, run.raised
+        if run.error:
+            return Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
+        if flow.lost:
+            return Outcome.OPAQUE, f"a value was lost: {flow.lost[0][1]}", flow.lost[0][0]
+        return None
+
     def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None = None, **more: Any) -> Result:
-        reach = REACH if outcome is Outcome.HOLDS else ""
+        reach = ALL_DATA if outcome is Outcome.HOLDS else ""
         return Result(name, outcome, reason, place, more.pop("help", ""), DOMAIN, reach, **more)
 
     def _apart(self) -> Result | None:
@@ -351,6 +361,9 @@ class Judge:
         asked = self.asked
         if len(ours) != len(full) and self.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
+            if self.idle():
+                reason = f"{reason}; some move no parameter, and the optimizer may accumulate by itself"
+                return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
         bad = self._counts()
         if len(ours) != asked or bad is not None:
@@ -368,7 +381,15 @@ class Judge:
             if self.full.flow.kept.get(key, (place, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, place)
+        if self.ours.flow.final != self.full.flow.final:
+            reason = "the parameters at the end were not shown to be those of the full batch's run"
+            return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
+
+    def idle(self) -> bool:
+        """Whether a step leaves each parameter as it was."""
+        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.ours.flow.updates)
+        return any(set(made) <= {"parameter", "state", "outside"} for made in steps)
 
     def _unmoved(self) -> Location | None:
         """A step after which the next window's gradients are made of the same versions of all parameters."""
@@ -506,108 +527,6 @@ class Judge:
                 if scalar not in applied and self.terms.found([scalar], NORMS):
                     return place
         return None
-
-    # GA-INV-001
-
-    def loss(self) -> Result:
-        """The reported losses are the full batch's."""
-        name = "GA-INV-001"
-        ours, full = self.ours.returned, self.full.returned
-        if not (ours or full or self.ours.plain or self.full.plain):
-            if not alike_in_print(self.ours.printed, self.full.printed):
-                return self._result(
-                    name, Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's"
-                )
-            reason = "the function returns no loss"
-            return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
-        if not ours and not full and self.real:
-            return self._in_numbers()
-        if not alike(self.ours.plain, self.full.plain):
-            reason = "the function returns numbers that were not followed, and that are not the full batch's"
-            return self._result(name, Outcome.UNKNOWN, reason)
-        if not self._of_a_loss(full):
-            return self._doubt(
-                name, "the returned numbers are not the losses of the windows, each made of its own window"
-            )
-        if len(ours) == len(full):
-            for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
-                if mine != other:
-                    return self._loss_differs(at, mine, other)
-            return self._result(name, Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
-        if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
-            each = self._by_window(ours)
-            counts = [size // self.run.micro_batch_size for size in self.sizes]
-            means = [times(total, Fraction(1, count)) for total, count in zip(each, counts, strict=True)]
-            for words, totals in (("add up to", each), ("have the mean of", means)):
-                if totals == list(full):
-                    return self._result(
-                        name, Outcome.HOLDS, f"the returned losses of a window {words} the full batch's"
-                    )
-        reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
-        return self._result(name, Outcome.UNKNOWN, reason)
-
-    def _in_numbers(self) -> Result:
-        """Returned numbers that were not followed are compared as they are."""
-        assert isinstance(self.full.engine, Real)
-        sizes = [size // self.run.micro_batch_size for size in self.sizes]
-        how = same_losses(self.ours.plain, self.full.plain, self.full.engine.numbers.losses, sizes)
-        if how:
-            return Result(
-                "GA-INV-001", Outcome.HOLDS, f"{len(self.ours.plain)} numbers, {how}", domain="floats", reach=RECORDED
-            )
-        reason = (
-            "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
-        )
-        return self._result("GA-INV-001", Outcome.UNKNOWN, reason)
-
-    def _of_a_loss(self, returned: list[Combination]) -> bool:
-        """Whether a returned number of the full batch is a loss: made of what the passes of its own window began with.
-
-        One number for each window is made of that window; another may be made of all windows.
-        """
-        windows: dict[int, set[int]] = {}
-        for window, root in self.full.flow.roots:
-            for term in root:
-                windows.setdefault(self.terms.bare(term)[0], set()).add(window)
-        if not windows:
-            return True
-        count, made = len({w for of in windows.values() for w in of}), list[set[int]]()
-        for one in returned:
-            reached = self.terms.reached(one)
-            made.append({w for term, of in windows.items() if term in reached for w in of})
-        if len(made) == count:
-            whole = all(self._whole_loss(at, one) for at, one in enumerate(returned))
-            return whole and all(of == {at} for at, of in enumerate(made))
-        return any(made) and all(len(of) in (0, 1, count) for of in made)
-
-    def _whole_loss(self, at: int, returned: Combination) -> bool:
-        """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
-        total: Combination = {}
-        for window, root in self.full.flow.roots:
-            total = plus(total, root) if window == at else total
-        bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
-        if bare.keys() & total.keys():
-            first = next(iter(bare))
-            return bare.keys() == total.keys() and bare == times(total, bare[first] / total[first])
-        reached = self.terms.reached(returned)
-        return all(self.terms.bare(term)[0] in reached for term in total)
-
-    def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
-        by = ratio(mine, other)
-        if by is None:
-            return self._result(
-                "GA-INV-001", Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's"
-            )
-        reason = f"returned loss {at + 1} is {by} times the full batch's"
-        return self._result("GA-INV-001", Outcome.REFUTED, reason, self.ours.lines[at])
-
-    def _by_window(self, losses: Iterable[Combination]) -> list[Combination]:
-        each: list[Combination] = [{} for _ in self.sizes]
-        for at, one in enumerate(losses):
-            each[min(at // self.run.accum_steps, len(each) - 1)] = plus(
-                each[min(at // self.run.accum_steps, len(each) - 1)], one
-            )
-        return each
 
 
 def _read(how: str) -> str:

@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
-from gradproof.shadow.whole.engine import MOVED, NARROW, Engine, Gradient, Update
+from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
+from gradproof.shadow.whole.flow import Gradient, Update
 from gradproof.shadow.whole.laws import within
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters

@@ -17,9 +17,10 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
+from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.judge import Judge
 from gradproof.shadow.whole.numbers import Difference, alike, difference, near, proportional
-from gradproof.shadow.whole.runs import Followed, Real
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
@@ -95,8 +96,8 @@ class Refuter:
     def rules(self) -> list[Callable[[], Result | None]]:
         """The rules, each with what it needs decided before it."""
         return [
-            self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.undone,
-            self.scheduled, self.averaged, self.clamped, self.clipped_late, self.narrowed, self.other_data,
+            self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.ended,
+            self.undone, self.scheduled, self.averaged, self.clamped, self.clipped_late, self.narrowed, self.other_data,
             self.equality, self.loss, self.summed,
         ]  # fmt: skip
 
@@ -234,6 +235,17 @@ class Refuter:
                 return self._result(STEPS, reason, writes[-1])
         return None
 
+    def ended(self) -> Result | None:
+        """Parameters that the function writes after the last step are not the full batch's at the end."""
+        writes = [act.place for act in self.acts.of(len(self.updates), WEIGHTS)]
+        if not self.paired or self.first is not None or not writes:
+            return None
+        last, other = self.mine.last, self.other.last
+        names = [name for name in last.keys() & other.keys() if last[name].shape == other[name].shape]
+        if not any(self.mine.differ(last[name], other[name]) for name in names):
+            return None
+        return self._result(STEPS, "the parameters at the end are not those of the full batch's run", writes[-1])
+
     def undone(self) -> Result | None:
         """What a step gave is put back before it is used."""
         place = self.judge._unmoved()
@@ -242,7 +254,7 @@ class Refuter:
         at = next(i for i, update in enumerate(self.updates) if update.place == place)
         before, after = self.mine.weights[at], self.mine.after[at]
         if all(torch.equal(before[name], after[name]) for name in before):
-            if not any(self.mine.rates[at]):
+            if not any(self.mine.rates[at]) or not self._paralysed():
                 return None
             return self._result(STEPS, f"step {at + 1} moves no parameter", place)
         writes = [act.place for act in self.acts.of(at + 1, WEIGHTS)]
@@ -252,10 +264,15 @@ class Refuter:
 
     def counted(self) -> Result | None:
         """Another number of steps than the full batch's run makes."""
-        if self.paired or self.judge.optimizers > 1 or not self.updates:
+        if self.paired or self.judge.optimizers > 1 or not self.updates or self.judge.idle():
             return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
         return self._result(STEPS, reason, self.updates[-1].place)
+
+    def _paralysed(self) -> bool:
+        """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""
+        steps = zip(self.mine.weights, self.mine.after, strict=False)
+        return all(torch.equal(one[name], two[name]) for one, two in steps for name in one)
 
     def scheduled(self) -> Result | None:
         """More steps of a schedule than by the full batch, or another learning rate with the same gradient."""
@@ -424,7 +441,7 @@ class Refuter:
             return self._plain()
         if len(ours.values) != len(full.values):
             return None
-        if not self.paired or not self.judge._of_a_loss(full.returned):
+        if not self.paired or not self.judge.reported.of_a_loss(full.returned):
             return None
         last = len(ours.values) if self.first is None else self.first[0] + 1
         if len(ours.values) != len(self.updates):

@@ -10,13 +10,11 @@ first one drew for the same leaf, so that the numbers of both runs can be compar
 
 from __future__ import annotations
 
-import io
 import math
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass, replace
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -24,29 +22,23 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
+from gradproof.shadow.record.run import Run
 from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
-from gradproof.shadow.whole.acts import Acts, seen
+from gradproof.shadow.whole.acts import Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
-from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine, Gradient, Update
+from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
+from gradproof.shadow.whole.flow import Gradient, Update
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.numbers import Numbers, sampled
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, plus
 from gradproof.shadow.whole.unseen import (
-    Carries,
     Escapes,
     NoNumbers,
-    Reading,
     Unchanged,
-    Unread,
-    Unreading,
     call_site,
     digest,
     inside as within_func,
     parameters,
-    replaced,
-    watched,
-    ways_out,
 )
 from gradproof.shadow.whole.values import Value, known, shared
 
@@ -127,11 +119,12 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             return True
         return False
 
-    def value(self, tensor: torch.Tensor) -> Value:
-        """The value of a tensor. A parameter that a forward pass reads has been stepped."""
-        if self.pending is not None and tensor.requires_grad and tensor.is_leaf and torch.is_grad_enabled():
+    def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
+        """The values of the arguments. A parameter that a forward pass reads has been stepped."""
+        forward = self.pending is not None and torch.is_grad_enabled() and spec.base != "aten.detach"
+        if forward and any(t.requires_grad and t.is_leaf for t in tensors_in((args, kwargs))):
             self.stepped_by_hand()
-        return super().value(tensor)
+        return super().before(spec, args, kwargs)
 
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
@@ -515,112 +508,3 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.compare()
             super().end()
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
-
-
-def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
-    """Exchange the storages of two tensors. torch exchanges fake tensors whole, which a weak reference forbids."""
-    kept = first.data
-    first.data, second.data = second.data, kept
-
-
-@contextmanager
-def unfused() -> Iterator[None]:
-    """Recurrent layers run as operators that have laws."""
-    fused = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(fused)
-
-
-class Followed:
-    """One run: what was seen, what the function returned, and its error in words with the line.
-
-    `plain`: the numbers that it returned and that were not followed. `printed`: the decimal fractions that it printed,
-    each with the size of its last place.
-    """
-
-    def __init__(self, engine: Called) -> None:
-        self.engine, self.flow = engine, engine.flow
-        self.error, self.raised = "", NOWHERE
-        self.returned: list[Combination] = []
-        self.values: list[float] = []
-        self.lines: list[Location] = []
-        self.plain: list[float] = []
-        self.printed: list[tuple[float, float]] = []
-        self.unread: list[str] = []
-        self.unsupported = False
-
-    def call(self, step: Callable[[Any], Any], run: Run, reading: Reading | None = None) -> None:
-        """Call the function."""
-        printed = Printed(sys.stdout or io.StringIO(), self.engine.run == 0)
-        try:
-            with redirect_stdout(cast("Any", printed)):
-                returned = step(run)
-            with self.engine.aside():
-                self._returned(returned, reading)
-        except Exception as caught:
-            self.error, self.raised = stated(caught), blamed(caught)
-            self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
-        self.engine.end()
-        self.printed = decimals("".join(printed.texts))
-        self.flow.parameters = sum(t.numel() for t in self.engine.declared.values())
-
-    def _returned(self, returned: Any, reading: Reading | None) -> None:
-        read = {} if reading is None else reading.plain
-        for one in inside(returned):
-            if isinstance(one, Carries):
-                self._reported(one.value, _plain(one), one.place)
-            elif id(one) in read:
-                self._reported(read[id(one)][1], float(one), NOWHERE)
-            elif isinstance(one, torch.Tensor) and one.is_floating_point():
-                line = self.engine.acts.line(one) if isinstance(self.engine, Real) else NOWHERE
-                plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
-                self._reported(self.engine.combination(one), plain, line)
-            else:
-                self.plain += numbers(one)
-
-    def _reported(self, made: Combination, plain: float, line: Location) -> None:
-        reads = [place for place, _ in self.flow.reads]
-        self.returned.append(made)
-        self.values.append(plain)
-        self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
-
-
-def _plain(one: Any) -> float:
-    return math.nan if isinstance(one, Unread) else float(one)
-
-
-def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
-    """Call the function on tensors without numbers. `given`: as an engine takes it."""
-    fake = FakeTensorMode(allow_non_fake_inputs=True)
-    terms, *rest = given
-    engine = Fake(fake, terms, run, *rest)
-    found = Followed(engine)
-    seed(run.seed)
-    swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with unfused(), fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
-        found.call(step, run)
-    return found
-
-
-def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
-    """Call the function on real tensors."""
-    terms, *rest = given
-    engine = Real(drawn, terms, run, *rest)
-    found = Followed(engine)
-    seed(run.seed)
-    reading = Reading(engine)
-    eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with eager, engine, reading, watched(engine), seen(engine.acts), ways_out(engine.exported, engine.stored):
-        found.call(step, run, reading)
-    return found
-
-
-def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
-    """What two runs show that have to be made again; the same hints where nothing has to."""
-    by_hand = hints.by_hand or not (ours.flow.updates or full.flow.updates)
-    mine, other = ours.engine.axes, full.engine.axes
-    apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
-    return replace(hints, by_hand=by_hand, common=hints.common | apart)

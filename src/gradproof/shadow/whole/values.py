@@ -225,7 +225,8 @@ class Algebra:
         if terms.operators[term] == "permute":
             inner = terms.attributes[term]
             return self.permuted(terms.kids[term][0], [inner[axis] for axis in order])
-        return terms.make("permute", tuple(order), (term,), tuple(shape[axis] for axis in order))
+        made, long = tuple(shape[axis] for axis in order), [axis for axis in order if shape[axis] != 1]
+        return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
 
 def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:

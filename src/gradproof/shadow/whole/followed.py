@@ -1,0 +1,144 @@
+"""One call of a function under an engine: what it returned, and how it ended."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import replace
+from typing import Any, cast
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+
+from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
+from gradproof.shadow.tape import NOWHERE, Location
+from gradproof.shadow.whole.acts import seen
+from gradproof.shadow.whole.runs import Called, Fake, Hints, Real
+from gradproof.shadow.whole.terms import Combination
+from gradproof.shadow.whole.unseen import Carries, Reading, Unread, Unreading, replaced, watched, ways_out
+
+
+def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
+    """Exchange the storages of two tensors. torch exchanges fake tensors whole, which a weak reference forbids."""
+    kept = first.data
+    first.data, second.data = second.data, kept
+
+
+@contextmanager
+def unfused() -> Iterator[None]:
+    """Recurrent layers run as operators that have laws."""
+    fused = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(False)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(fused)
+
+
+class Followed:
+    """One run: what was seen, what the function returned, and its error in words with the line.
+
+    `unsupported`: the error is the engine's; `alone`: the function ends well when nobody follows it.
+    `plain`: the numbers that it returned and that were not followed. `printed`: the decimal fractions that it printed,
+    each with the size of its last place.
+    """
+
+    def __init__(self, engine: Called) -> None:
+        self.engine, self.flow = engine, engine.flow
+        self.error, self.raised = "", NOWHERE
+        self.returned: list[Combination] = []
+        self.values: list[float] = []
+        self.lines: list[Location] = []
+        self.plain: list[float] = []
+        self.printed: list[tuple[float, float]] = []
+        self.unread: list[str] = []
+        self.unsupported = False
+        self.alone = False
+
+    def call(self, step: Callable[[Any], Any], run: Run, reading: Reading | None = None) -> None:
+        """Call the function."""
+        printed = Printed(sys.stdout or io.StringIO(), self.engine.run == 0)
+        try:
+            with redirect_stdout(cast("Any", printed)):
+                returned = step(run)
+            with self.engine.aside():
+                self._returned(returned, reading)
+        except Exception as caught:
+            self.error, self.raised = stated(caught), blamed(caught)
+            self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
+        self.engine.end()
+        self.printed = decimals("".join(printed.texts))
+        self.flow.parameters = sum(t.numel() for t in self.engine.declared.values())
+
+    def _returned(self, returned: Any, reading: Reading | None) -> None:
+        read = {} if reading is None else reading.plain
+        for one in inside(returned):
+            if isinstance(one, Carries):
+                self._reported(one.value, _plain(one), one.place)
+            elif id(one) in read:
+                self._reported(read[id(one)][1], float(one), NOWHERE)
+            elif isinstance(one, torch.Tensor) and one.is_floating_point():
+                line = self.engine.acts.line(one) if isinstance(self.engine, Real) else NOWHERE
+                plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
+                self._reported(self.engine.combination(one), plain, line)
+            else:
+                self.plain += numbers(one)
+
+    def _reported(self, made: Combination, plain: float, line: Location) -> None:
+        reads = [place for place, _ in self.flow.reads]
+        self.returned.append(made)
+        self.values.append(plain)
+        self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
+
+
+def _plain(one: Any) -> float:
+    return math.nan if isinstance(one, Unread) else float(one)
+
+
+def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
+    """Call the function on tensors without numbers. `given`: as an engine takes it."""
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    terms, *rest = given
+    engine = Fake(fake, terms, run, *rest)
+    found = Followed(engine)
+    seed(run.seed)
+    swap = replaced(torch.utils, "swap_tensors", taken_over)
+    with unfused(), fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+        found.call(step, run)
+    return found
+
+
+def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
+    """Call the function on real tensors."""
+    terms, *rest = given
+    engine = Real(drawn, terms, run, *rest)
+    found = Followed(engine)
+    seed(run.seed)
+    reading = Reading(engine)
+    eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
+    with eager, engine, reading, watched(engine), seen(engine.acts), ways_out(engine.exported, engine.stored):
+        found.call(step, run, reading)
+    if found.error and not found.unsupported:
+        found.alone = _ends_well(step, run)
+    return found
+
+
+def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
+    seed(run.seed)
+    try:
+        with redirect_stdout(io.StringIO()):
+            step(run)
+    except Exception:
+        return False
+    return True
+
+
+def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
+    """What two runs show that have to be made again; the same hints where nothing has to."""
+    by_hand = hints.by_hand or not (ours.flow.updates or full.flow.updates)
+    mine, other = ours.engine.axes, full.engine.axes
+    apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
+    return replace(hints, by_hand=by_hand, common=hints.common | apart)

@@ -1,0 +1,120 @@
+"""GA-INV-001: the losses that a function returns, or prints, are those of the full batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fractions import Fraction
+from typing import Any
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
+from gradproof.shadow.tape import Location
+from gradproof.shadow.whole.followed import Followed
+from gradproof.shadow.whole.numbers import alike, alike_in_print, same_losses
+from gradproof.shadow.whole.runs import Real
+from gradproof.shadow.whole.terms import Combination, Terms, plus, ratio, times
+
+LOSS = "GA-INV-001"
+DOMAIN = "whole tensors"
+
+
+class Reported:
+    """The reported losses of two runs. `sizes`: the samples of each window."""
+
+    def __init__(self, terms: Terms, run: Run, sizes: Sequence[int], ours: Followed, full: Followed) -> None:
+        self.terms, self.run, self.sizes, self.ours, self.full = terms, run, sizes, ours, full
+        self.laws, self.real = ours.engine.laws, isinstance(full.engine, Real)
+
+    def _result(self, outcome: Outcome, reason: str, place: Location | None = None, **more: Any) -> Result:
+        return Result(LOSS, outcome, reason, place, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
+
+    def loss(self) -> Result:
+        """The reported losses are the full batch's."""
+        ours, full = self.ours.returned, self.full.returned
+        if not (ours or full or self.ours.plain or self.full.plain):
+            if not alike_in_print(self.ours.printed, self.full.printed):
+                return self._result(Outcome.UNKNOWN, "the numbers that the function prints are not the full batch's")
+            reason = "the function returns no loss"
+            return self._result(Outcome.UNKNOWN, reason, details={"code": NO_LOSS})
+        if not ours and not full and self.real:
+            return self._in_numbers()
+        if not alike(self.ours.plain, self.full.plain):
+            reason = "the function returns numbers that were not followed, and that are not the full batch's"
+            return self._result(Outcome.UNKNOWN, reason)
+        if not self.of_a_loss(full):
+            reason = "the returned numbers are not the losses of the windows, each made of its own window"
+            return self._result(Outcome.UNKNOWN, reason, details={"code": DOUBT})
+        if len(ours) == len(full):
+            for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
+                if mine != other:
+                    return self._loss_differs(at, mine, other)
+            return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
+        if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
+            each = self._by_window(ours)
+            counts = [size // self.run.micro_batch_size for size in self.sizes]
+            means = [times(total, Fraction(1, count)) for total, count in zip(each, counts, strict=True)]
+            for words, totals in (("add up to", each), ("have the mean of", means)):
+                if totals == list(full):
+                    return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
+        reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
+        return self._result(Outcome.UNKNOWN, reason)
+
+    def _in_numbers(self) -> Result:
+        """Returned numbers that were not followed are compared as they are."""
+        assert isinstance(self.full.engine, Real)
+        sizes = [size // self.run.micro_batch_size for size in self.sizes]
+        how = same_losses(self.ours.plain, self.full.plain, self.full.engine.numbers.losses, sizes)
+        if how:
+            reason = f"{len(self.ours.plain)} numbers, {how}"
+            return Result(LOSS, Outcome.HOLDS, reason, domain="floats", reach=RECORDED)
+        reason = (
+            "the function returns numbers that were not followed; they were not shown to be the full batch's losses"
+        )
+        return self._result(Outcome.UNKNOWN, reason)
+
+    def of_a_loss(self, returned: list[Combination]) -> bool:
+        """Whether a returned number of the full batch is a loss: made of what the passes of its own window began with.
+
+        One number for each window is made of that window; another may be made of all windows.
+        """
+        windows: dict[int, set[int]] = {}
+        for window, root in self.full.flow.roots:
+            for term in root:
+                windows.setdefault(self.terms.bare(term)[0], set()).add(window)
+        if not windows:
+            return True
+        count, made = len({w for of in windows.values() for w in of}), list[set[int]]()
+        for one in returned:
+            reached = self.terms.reached(one)
+            made.append({w for term, of in windows.items() if term in reached for w in of})
+        if len(made) == count:
+            whole = all(self._whole_loss(at, one) for at, one in enumerate(returned))
+            return whole and all(of == {at} for at, of in enumerate(made))
+        return any(made) and all(len(of) in (0, 1, count) for of in made)
+
+    def _whole_loss(self, at: int, returned: Combination) -> bool:
+        """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
+        total: Combination = {}
+        for window, root in self.full.flow.roots:
+            total = plus(total, root) if window == at else total
+        bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
+        if bare.keys() & total.keys():
+            first = next(iter(bare))
+            return bare.keys() == total.keys() and bare == times(total, bare[first] / total[first])
+        reached = self.terms.reached(returned)
+        return all(self.terms.bare(term)[0] in reached for term in total)
+
+    def _loss_differs(self, at: int, mine: Combination, other: Combination) -> Result:
+        by = ratio(mine, other)
+        if by is None:
+            return self._result(Outcome.UNKNOWN, f"returned loss {at + 1} was not shown to be the full batch's")
+        reason = f"returned loss {at + 1} is {by} times the full batch's"
+        return self._result(Outcome.REFUTED, reason, self.ours.lines[at])
+
+    def _by_window(self, losses: Iterable[Combination]) -> list[Combination]:
+        each: list[Combination] = [{} for _ in self.sizes]
+        for at, one in enumerate(losses):
+            window = min(at // self.run.accum_steps, len(each) - 1)
+            each[window] = plus(each[window], one)
+        return each
