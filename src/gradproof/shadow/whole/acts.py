@@ -19,21 +19,22 @@ from gradproof.core.timeline import Tick, Timeline, as_json, shortened
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.result import Result
 from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, recomputing, user_place
+from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.unseen import replaced
 from gradproof.shadow.whole.values import Value, weakly
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
 
-BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE, STEP = (
-    "backward", "write", "made", "hook", "zero", "weights", "schedule", "step",
+BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE, STEP, READ = (
+    "backward", "write", "made", "hook", "zero", "weights", "schedule", "step", "read",
 )  # fmt: skip
 WORDS = {WRITE: "write .grad", WEIGHTS: "weights change", SCHEDULE: "lr changes"}
 NOTHING = "none"
 BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
 HANDED_ON = frozenset({
     "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
-    "select", "expand", "lift_fresh",
+    "select", "expand", "lift_fresh", "t", "transpose", "permute", "numpy_T", "contiguous", "slice", "unbind",
 })  # fmt: skip
 """Operators that hand a number on: the line that made it is blamed, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
@@ -110,7 +111,7 @@ class Acts:
 
     def held(self) -> None:
         """The gradients and parameters of now are those that are looked for."""
-        for parameter in self.engine.kept:
+        for parameter in (one for one in self.engine.kept if one.requires_grad):
             weights = parameter.untyped_storage()
             self._shapes.add(tuple(parameter.shape))
             self._weights[weights._cdata] = weakly(weights)
@@ -125,9 +126,21 @@ class Acts:
 
     def events(self) -> list[dict[str, Any]]:
         """The acts as plain data."""
-        return [{"event": act.kind, "place": str(act.place), "window": act.window} for act in self._told()]
+        return [{"event": act.kind, "place": str(act.place), "window": act.window} for act in self._notable()]
 
-    def _told(self) -> list[Act]:
+    def inside(self, window: int, *kinds: str) -> list[Act]:
+        """The acts of some kinds between the first and the last backward pass of a window."""
+        acts = self.of(window)
+        passes = [at for at, act in enumerate(acts) if act.kind == BACKWARD] or [0]
+        return [act for act in acts[passes[0] : passes[-1]] if act.kind in kinds]
+
+    def early(self, window: int) -> list[Act]:
+        """The writes of gradients before the first backward pass of a window, those that only empty them left out."""
+        acts = self.of(window)
+        first = next((at for at, act in enumerate(acts) if act.kind == BACKWARD), len(acts))
+        return [act for act in acts[:first] if act.kind == WRITE and act.operator not in EMPTIED]
+
+    def _notable(self) -> list[Act]:
         """The acts but those that concern no gradient; what one line does at once is one act."""
         found: list[Act] = []
         for window in range(self.list[-1].window + 1 if self.list else 0):
@@ -138,13 +151,13 @@ class Acts:
 
     def timeline(self, result: Result, window: int) -> dict[str, Any] | None:
         """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
-        told = [act for act in self._told() if act.window <= window]
+        acts = [act for act in self._notable() if act.window <= window]
         held = HeldGradient()
-        ticks = [Tick(WORDS.get(act.kind, act.kind), held.after(act), shown(act.place)) for act in told]
+        ticks = [Tick(WORDS.get(act.kind, act.kind), held.after(act), shown(act.place)) for act in acts]
         if not ticks:
             return None
         here = [
-            at for at, act in enumerate(told)
+            at for at, act in enumerate(acts)
             if act.window == window and result.place not in (None, NOWHERE) and result.place in (act.place, act.root)
         ]  # fmt: skip
         if here:
@@ -171,6 +184,7 @@ class Acts:
                 and base not in EMPTIED
             ):
                 self.add(MADE, operator=base, storage=tensor.untyped_storage()._cdata, scaled=scaled)
+        self._keeps(base, given, written or tensors_in(out))
         for kind, known in ((WRITE, self._gradients), (WEIGHTS, self._weights)):
             if any(_among(tensor, known) for tensor in written):
                 whole = base in EMPTIED and all(_emptied(tensor) for tensor in written)
@@ -180,6 +194,17 @@ class Acts:
     def _trained(self, value: Value | None) -> bool:
         terms = self.engine.terms
         return value is not None and any(terms.trained[term] for part in value.parts for term in part)
+
+    def _keeps(self, base: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
+        """Parameters are computed with, outside of autograd and without data: what comes of it may be kept."""
+        graded = self.engine.grads and any(tensor.requires_grad for tensor in given)
+        if graded or base in HANDED_ON or not any(_among(tensor, self._weights) for tensor in given) or initialising():
+            return
+        memory, owners = self.engine.memory, self.engine.terms.owners
+        for tensor in made:
+            value = None if tensor.numel() == 1 else memory.read(tensor)
+            if value is not None and all(owners[term] == NOBODY for part in value.parts for term in part):
+                self.add(READ)
 
     def hooked(self) -> None:
         """An operator has run while autograd ran: the function's own where a hook of its own called it."""

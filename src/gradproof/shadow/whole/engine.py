@@ -27,7 +27,11 @@ from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Sha
 from gradproof.shadow.whole.unseen import inside, parameters
 from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
 
-NARROW = (torch.float16, torch.bfloat16)
+NARROW = frozenset(
+    kind for kind in vars(torch).values()
+    if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex) and torch.finfo(kind).bits < 32
+)  # fmt: skip
+CASTS = frozenset({"_to_copy", "copy_", "copy", "to", "clone", "detach", "view", "alias"})
 DEPTH = 100
 GENERATORS = frozenset({
     "rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like", "uniform", "bernoulli",
@@ -67,6 +71,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.calls: list[Location] = []
         self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
+        self.running, self.grads = "", True
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
         self.all_passes, self.scales = 0, 0
@@ -108,7 +113,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
-        base = spec.base.split(".", 1)[1]
+        base = self.running = spec.base.split(".", 1)[1]
         if spec.base == UNSCALE:
             self._unscaled(args, values)
             return
@@ -438,7 +443,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if SEVERAL in owners:
                 found |= self.terms.samples(part)
             if len({sample // self.every for sample in found}) > 1:
-                sums = len({owner // self.every for owner in owners if owner >= 0}) > 1
+                own = len({owner // self.every for owner in owners if owner >= 0}) > 1
+                sums = own and not (self.running in CASTS and torch._C._current_graph_task_id() == -1)
                 self.flow.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 

@@ -56,10 +56,12 @@ class Kept:
 class Flow:
     """What one run showed.
 
-    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole numbers of
-    a tensor became plain numbers of Python. `free`: Python read numbers that may lead elsewhere at other data. `lines`:
-    those of the backward passes. `scaled`: the scalars by which the function itself scaled gradients. `unscaled`: by
-    what a loss scaler multiplied the gradients of a window.
+    `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole
+    numbers of a tensor became plain numbers of Python. `free`: Python read numbers that may lead elsewhere at other
+    data. `lines`: those of the backward passes. `scaled`: the scalars by which the function itself scaled
+    gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a generator drew
+    before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss
+    scaler multiplied the gradients of a window.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -80,3 +82,6 @@ class Flow:
     kept: dict[str, tuple[Location, int, Any]] = field(default_factory=dict)
     parameters: int = 0
     final: dict[str, int] = field(default_factory=dict)
+    repeated: Location | None = None
+    escaped: Location | None = None
+    again: set[int] = field(default_factory=set)

@@ -15,7 +15,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
 from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.acts import BACKWARD, Act
+from gradproof.shadow.whole.acts import BACKWARD, READ, Act
 from gradproof.shadow.whole.flow import Gradient, Update
 from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.numbers import apart
@@ -25,9 +25,12 @@ from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, mu
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
+INFINITE = "('float', 'inf')"
 NORMS = ("linalg_vector_norm", "norm")
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
 SHOWN = 4
+FAR = Fraction(1, 1000)
+"""How far two weights have to be apart, relative to the right one, to be no rounding of a Python number."""
 
 
 class Judge:
@@ -89,8 +92,8 @@ class Judge:
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
-        rules: list[Callable[[], Result]] = [self.reported.loss, self.stale, self.steps, self.width]
-        return [self.data(equal), equal, *(rule() for rule in rules), self.clipping(equal)]
+        rules: list[Callable[[], Result]] = [self.reported.loss, self.stale, self.steps]
+        return [self.data(equal), equal, *(rule() for rule in rules), self.width(equal), self.clipping(equal)]
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         """What keeps every obligation undecided."""
@@ -280,7 +283,8 @@ class Judge:
                 name, Outcome.REFUTED, reason, place, counterexample=counterexample,
                 help="divide each loss by the number of micro-batches of its own window",
             )  # fmt: skip
-        if left != right and set(left) == set(right) and self._single(left):
+        far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
+        if far and self._single(left):
             counterexample = {
                 "quantity": window, "weights": self._weights(left), "full_batch": self._weights(right),
             }  # fmt: skip
@@ -326,6 +330,12 @@ class Judge:
         bad = self._counts()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
+        values = [term for u in self.ours.flow.updates for g in u.gradients.values() for term in g.value]
+        if (self.ours.flow.again | self.full.flow.again) & self.terms.reached(values):
+            reason = "a generator draws samples again that it drew before: two windows have the same ones"
+            return self._doubt(name, reason, self.ours.flow.updates[-1].place)
+        if self.ours.flow.repeated is not None and self.cycles == 1:
+            return self._doubt(name, "data from outside hold what earlier data held", self.ours.flow.repeated)
         return self._result(name, Outcome.HOLDS, f"{sum(self.sizes)} samples, each in the gradients of one window")
 
     def _counts(self) -> tuple[str, Location] | None:
@@ -381,10 +391,18 @@ class Judge:
             if self.full.flow.kept.get(key, (place, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, place)
+        kept = next((act for at in range(len(ours)) for act in self.kept_inside(at)), None)
+        if kept is not None:
+            reason = "this line computes with parameters inside a window; what it keeps was not compared"
+            return self._doubt(name, reason, kept.place)
         if self.ours.flow.final != self.full.flow.final:
             reason = "the parameters at the end were not shown to be those of the full batch's run"
             return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
+
+    def kept_inside(self, at: int) -> list[Act]:
+        """The lines that compute with parameters alone, inside of a window."""
+        return self.ours.engine.acts.inside(at, READ) if isinstance(self.ours.engine, Real) else []
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
@@ -409,27 +427,32 @@ class Judge:
             return self._result(
                 name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place
             )
-        for now, at in zip(updates, self.windows, strict=True):
+        for index, (now, at) in enumerate(zip(updates, self.windows, strict=True)):
             before = [u for u, number in zip(updates, self.windows, strict=True) if number < at]
             old = {leaf for update in before for leaf in update.leaves}
+            read = self._read(index)
             for one, gradient in now.gradients.items():
                 earlier = next((u.gradients[one] for u in reversed(before) if one in u.gradients), None)
                 mine, older = (
-                    {self.terms.bare(term)[0] for term in value}
+                    {self.terms.bare(term)[0]: by for term, by in value.items()}
                     for value in (gradient.value, {} if earlier is None else earlier.value)
                 )
-                again = mine & older
+                carried = {t for t in mine.keys() & older.keys() if not self.terms.samples([t]) & read}
+                again = {t for t in carried if mine[t] == older[t]}
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
                 if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
                     reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
                     return self._result(name, Outcome.UNKNOWN, reason, now.place)
-                if kept:
+                if kept and not self.idle():
                     sample = min(self.terms.samples(kept))
                     reason = (
                         f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
                     )
                     place = next((act.place for act in self.acts(at) if act.kind == BACKWARD), now.place)
                     return self._result(name, Outcome.REFUTED, reason, place, help="call zero_grad() after each step")
+                if any(self.terms.owners[term] != NOBODY for term in carried):
+                    reason = f"the gradient of {one} in window {at + 1} has a part of that of an earlier window"
+                    return self._result(name, Outcome.UNKNOWN, reason, now.place)
             every = [term for gradient in now.gradients.values() for term in gradient.value]
             if old & self.terms.reached(every):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
@@ -441,6 +464,13 @@ class Judge:
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
         return self._result(name, Outcome.HOLDS, "no gradient is made of the parameters of an earlier window")
+
+    def _read(self, index: int) -> set[int]:
+        """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
+        updates = self.ours.flow.updates
+        mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
+        roots = [root for at, root in self.ours.flow.roots if max(mine, default=-1) < at <= index]
+        return self.terms.samples(self.terms.bare(term)[0] for root in roots for term in root)
 
     def _begun(self) -> tuple[str, Location] | None:
         """A gradient that was there when the first backward pass of a window began, and still is at its step."""
@@ -468,9 +498,12 @@ class Judge:
         """What a real run did before a step."""
         return self.ours.engine.acts.of(at) if isinstance(self.ours.engine, Real) else []
 
-    def width(self) -> Result:
+    def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""
         name, narrow = "GA-INV-004", self.ours.flow.narrow
+        if not narrow and self.ours.flow.escaped is not None and equal.outcome is not Outcome.HOLDS:
+            reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
+            return self._result(name, Outcome.UNKNOWN, reason, self.ours.flow.escaped)
         if not narrow:
             return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
         place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
@@ -491,13 +524,18 @@ class Judge:
         for at, update in enumerate(self.ours.flow.updates):
             whole = self.samples[at]
             values = [term for g in update.gradients.values() for term in g.value]
-            for norm in sorted({s for term in values for s in self.terms.bare(term)[1] if self.clips(s)}):
+            scalars = {s for term in values for s in self.terms.bare(term)[1]} & self.ours.flow.scaled.keys()
+            for norm in sorted(s for s in scalars if self.clips(s) and not self._endless(s)):
                 part = self.terms.samples([norm])
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
                     place = self._line_of(norm) or update.place
                     return self._result(name, Outcome.REFUTED, reason, place, help="clip once, before the step")
         return self._result(name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place)
+
+    def _endless(self, scalar: int) -> bool:
+        """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
+        return any(INFINITE in str(self.terms.attributes[term]) for term in self.terms.reached([scalar]))
 
     def _line_of(self, norm: int) -> Location | None:
         """The line that scaled a gradient by a norm."""

@@ -7,6 +7,7 @@ and the same numbers before it; the acts of the window say which rule was broken
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -67,6 +68,9 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Resul
         each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
     at = None if judge.unequal is None else judge.unequal[0]
     for result in results:
+        if result.outcome is Outcome.REFUTED and result.obligation == EQ and refuter.rounded(result):
+            result.outcome, result.counterexample = Outcome.UNKNOWN, None
+            found.pop(EQ, None)
         undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and at is not None
         if undecided and at is not None and not result.details:
             result.place = refuter.blamed(at)
@@ -103,6 +107,10 @@ class Refuter:
 
     def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
         return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
+
+    def rounded(self, result: Result) -> bool:
+        """Whether weights that differ make no difference in numbers, though no bounded factor hides it."""
+        return self.first is None and "before it is scaled" not in result.reason
 
     def placed(self, result: Result) -> Result:
         """What terms refuted, at the line that made it."""
@@ -178,6 +186,8 @@ class Refuter:
             return None
         for at, update in enumerate(self.updates):
             there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
+            if self.acts.early(at) or self.judge.idle():
+                continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
                 (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
@@ -205,7 +215,8 @@ class Refuter:
         """A step without a backward pass since the step before."""
         seen: set[int] = set()
         for at, update in enumerate(self.updates):
-            if update.optimizer in seen and not update.passes and any(g.value for g in update.gradients.values()):
+            held = any(g.value for g in update.gradients.values()) and not self.acts.of(at, WRITE)
+            if update.optimizer in seen and not update.passes and held:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 return self._result(STEPS, reason, update.place)
             seen.add(update.optimizer)
@@ -227,9 +238,7 @@ class Refuter:
     def written(self) -> Result | None:
         """The function writes parameters between two backward passes of a window."""
         for at in range(len(self.updates)):
-            acts = self.acts.of(at, BACKWARD, WEIGHTS)
-            passes = [i for i, act in enumerate(acts) if act.kind == BACKWARD] or [0]
-            writes = [act.place for act in acts[passes[0] : passes[-1]] if act.kind == WEIGHTS]
+            writes = [act.place for act in self.acts.inside(at, WEIGHTS)]
             if writes and self.paired and difference(self.mine, self.other, at, "weights") is not None:
                 reason = f"parameters are written between the backward passes of window {at + 1}"
                 return self._result(STEPS, reason, writes[-1])
@@ -278,8 +287,8 @@ class Refuter:
         """More steps of a schedule than by the full batch, or another learning rate with the same gradient."""
         at = self.often()
         if at is not None:
-            made, theirs = self.acts.of(at, SCHEDULE), self.theirs.of(at, SCHEDULE)
-            reason = f"a schedule makes {len(made)} steps before step {at + 1}, and {len(theirs)} by the full batch"
+            made = self.acts.inside(at, SCHEDULE)
+            reason = f"a schedule makes {len(made)} steps between the backward passes of window {at + 1}"
             return self._result(STEPS, reason, made[-1].place)
         for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
             if not self.paired or (self.first is not None and self.first[0] <= at):
@@ -292,11 +301,8 @@ class Refuter:
         return None
 
     def often(self) -> int | None:
-        """The first step before which a schedule makes more steps than by the full batch."""
-        for at in range(len(self.updates) if self.paired else 0):
-            if len(self.acts.of(at, SCHEDULE)) > len(self.theirs.of(at, SCHEDULE)):
-                return at
-        return None
+        """The first window between whose backward passes a schedule steps."""
+        return next((at for at in range(len(self.updates)) if self.acts.inside(at, SCHEDULE)), None)
 
     def averaged(self) -> Result | None:
         """What a line keeps over windows, an average of the parameters, is not what the full batch's run keeps."""
@@ -332,8 +338,8 @@ class Refuter:
         return None if place is None else self._result(CLIP, "no step is handed the gradients that are clipped", place)
 
     def narrowed(self) -> Result | None:
-        """A gradient of several micro-batches is stored below fp32."""
-        writes = {act.place for act in self.acts.list if act.kind == WRITE}
+        """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
+        writes = {act.place for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE)}
         for place, dtype, _ in self.judge.ours.flow.narrow:
             if place in writes:
                 return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", place)
@@ -363,6 +369,8 @@ class Refuter:
     def _restarted(self) -> Result | None:
         """Every window is computed from the same samples, although there are others."""
         samples, sources = self.judge.samples, self.judge.ours.flow.sources
+        if self._others_read(samples[0]):
+            return None
         if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1:
             return None
         if any(found != samples[0] for found in samples) or max(sources.values(), default=0) < 2 * len(samples[0]):
@@ -380,6 +388,12 @@ class Refuter:
     def _samples(self, value: Combination) -> set[int]:
         """The samples of the summands, those of their scalars left out."""
         return self.terms.samples(self.terms.bare(term)[0] for term in value)
+
+    def _others_read(self, samples: set[int]) -> bool:
+        """Whether data of other samples enter a calculation: of a validation pass."""
+        used = {kid for kids in self.terms.kids for kid in kids}
+        data = [t for t in used if self.terms.operators[t] == "data" and self.terms.owners[t] >= 0]
+        return any(self.terms.owners[term] not in samples for term in data)
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
@@ -473,7 +487,7 @@ class Refuter:
         return self._result(LOSS, reason, place, counterexample={"loss": mine, "full_batch": other})
 
     def summed(self) -> Result | None:
-        """Reported losses that begin with the loss of the first window, and are not those of the windows after it."""
+        """Reported losses that go on adding up from window to window."""
         full, ours = self.judge.full, self.judge.ours
         losses, values = self.other.losses, full.values
         if (
@@ -482,6 +496,9 @@ class Refuter:
             or not values
             or not near(values[0], losses[0])
         ):
+            return None
+        sums = list(itertools.accumulate(losses))
+        if not alike(values, sums):
             return None
         for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
             if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):

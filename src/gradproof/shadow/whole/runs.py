@@ -24,7 +24,7 @@ from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
-from gradproof.shadow.whole.acts import Acts
+from gradproof.shadow.whole.acts import READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.flow import Gradient, Update
@@ -55,6 +55,10 @@ class Hints:
     common: frozenset[str] = frozenset()
     snap: bool = False
     integers: bool = False
+
+
+MANY = 6
+"""So many different whole numbers, drawn again in the same places, are no chance."""
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -187,6 +191,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
             name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
             found.append((name, self.made[name, 0]))
+            if self.made[name, 0] and real.is_floating_point() and len(torch.unique(piece)) > 2:
+                self.flow.repeated = self.flow.repeated or self.place()
             self.made[name, 0] += 1
         return found
 
@@ -280,7 +286,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        grad = torch.is_grad_enabled()
+        grad = self.grads = torch.is_grad_enabled()
         with self.aside(), torch.set_grad_enabled(grad):
             return super().before(spec, args, kwargs)
 
@@ -372,6 +378,10 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """The same leaf has the same numbers in both runs."""
         with torch.no_grad(), _disable_current_modes():
             whole = made.detach()
+            leaves = {leaf for part in value.parts for leaf in part}
+            data = all(self.terms.operators[leaf] == "data" for leaf in leaves) and not leaves & self.drawn.keys()
+            if data and (len(torch.unique(whole)) > MANY or (whole.dim() == 1 and whole.is_floating_point())):
+                self._new(leaves, whole)
             for at, part in enumerate(value.parts):
                 ((leaf, _),) = part.items()
                 piece = whole if value.shared else whole.narrow(value.axis, at * value.rows, value.rows)
@@ -384,10 +394,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def _drawn_before(self, leaf: int, piece: torch.Tensor) -> None:
         """Samples that a generator drew before are the same samples, whatever their names."""
         if self.terms.operators[leaf] == "data" and piece.is_floating_point() and piece.numel() > 1:
-            content = digest(piece)
-            if content in self.contents:
-                self.lose("a generator draws the same samples again")
-            self.contents.add(content)
+            self._new({leaf}, piece)
+
+    def _new(self, leaves: set[int], drawn: torch.Tensor) -> None:
+        content = digest(drawn)
+        if content in self.contents:
+            self.flow.again |= leaves
+        self.contents.add(content)
 
     def _dropped(self, call: Call) -> list[Value]:
         found = super()._dropped(call)
@@ -412,6 +425,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         self.given[tensor.untyped_storage()._cdata] = self.place()
+        if any(self.terms.trained[term] for part in self.value(tensor).parts for term in part):
+            self.flow.escaped = self.flow.escaped or self.place()
+            self.acts.add(READ)
         self.escapes.left(tensor.untyped_storage(), found, foreign)
         self.seen.left(tensor.untyped_storage())
         self.note("numpy", tensor)
