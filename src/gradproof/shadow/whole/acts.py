@@ -284,7 +284,8 @@ def _noted(owner: Any, name: str, acts: Acts, kind: str) -> Iterator[None]:
     def noted(*args: Any, **kwargs: Any) -> Any:
         busy[0] += 1
         try:
-            if busy[0] == 1 and not initialising():
+            moved = kind == SCHEDULE and (len(args) > 1 or kwargs)  # a schedule that is given its place counts no steps
+            if busy[0] == 1 and not moved and not initialising():
                 acts.add(kind)
             return original(*args, **kwargs)
         finally:

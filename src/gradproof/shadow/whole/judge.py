@@ -169,6 +169,12 @@ class Judge:
         if found is None and (self.ours.flow.counted or self.laws.integers) and not self._counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
+        drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
+        if found is None and any(
+            self.terms.operators[leaf] == "draw" for leaf in self.ours.flow.again & self.terms.reached(drawn)
+        ):
+            reason = "a generator draws the same random numbers again: micro-batches share them"
+            return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
         if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
@@ -457,7 +463,7 @@ class Judge:
             if old & self.terms.reached(every):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
                 return self._result(name, Outcome.UNKNOWN, reason, now.place)
-        bad = self._begun() or self._rootless()
+        bad = self._begun() or self._rootless() or self._lacking()
         if bad is not None:
             return self._doubt(name, *bad)
         bad = self._counts()
@@ -471,6 +477,19 @@ class Judge:
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
         roots = [root for at, root in self.ours.flow.roots if max(mine, default=-1) < at <= index]
         return self.terms.samples(self.terms.bare(term)[0] for root in roots for term in root)
+
+    def _lacking(self) -> tuple[str, Location] | None:
+        """A gradient that is made of other samples than the full batch's."""
+        for at, (mine, other) in enumerate(zip(self.ours.flow.updates, self.full.flow.updates, strict=False)):
+            for name, gradient in mine.gradients.items():
+                values = (gradient.value, other.gradients[name].value) if name in other.gradients else ()
+                made = [self.terms.samples(self.terms.bare(term)[0] for term in value) for value in values]
+                if made and made[0] != made[1]:
+                    return (
+                        f"the gradient of {name} in window {at + 1} is not made of the full batch's samples",
+                        mine.place,
+                    )
+        return None
 
     def _begun(self) -> tuple[str, Location] | None:
         """A gradient that was there when the first backward pass of a window began, and still is at its step."""

@@ -29,7 +29,7 @@ class Numbers:
 
     `weights` are those before each step, `after` those behind it, `begun` the
     gradients that were there at the first backward pass of its window, `last` the parameters at the end. `losses`: what
-    the backward passes of a window began with.
+    the backward passes of a window began with. `peaks`: the largest number of a gradient while its window was summed.
     """
 
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
@@ -39,6 +39,7 @@ class Numbers:
     rates: list[list[float]] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
+    peaks: dict[int, float] = field(default_factory=dict)
     narrow: bool = False
 
     def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
@@ -46,6 +47,12 @@ class Numbers:
         largest = float(other.abs().max()) if other.numel() else 0.0
         allowed = NARROW if self.narrow else CLOSE
         return bool(((mine - other).abs() > allowed * largest).any())
+
+    def shaped(self, mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
+        """Whether two tensors are the same but for a relative difference; tensors of two shapes are not compared."""
+        if mine.shape != other.shape or not mine.numel():
+            return True
+        return bool((mine - other).abs().max() <= allowed * max(float(other.abs().max()), float(mine.abs().max())))
 
     def root(self, window: int, value: float) -> None:
         """A backward pass of a window begins at a loss."""
@@ -103,7 +110,9 @@ def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -
     mine, other = (side[at] for side in sides)
     narrow = what == "gradients" and (ours.narrow or full.narrow)
     allowed = NARROW if narrow else CLOSE if at == 0 else LATER
-    largest = max((float(one.abs().max()) for one in (*mine.values(), *other.values()) if one.numel()), default=0.0)
+    peaks = [numbers.peaks.get(at, 0.0) for numbers in (ours, full)] if what == "gradients" else []
+    sizes = [float(one.abs().max()) for one in (*mine.values(), *other.values()) if one.numel()]
+    largest = max([*sizes, *peaks], default=0.0)
     found: Difference | None = None
     for name in mine.keys() & other.keys():
         if mine[name].shape != other[name].shape or not largest or not mine[name].numel():
@@ -178,7 +187,7 @@ def _of_a_loss(full: Sequence[float], losses: Sequence[float]) -> bool:
 def proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
     """Whether numbers are one multiple of the losses, from window to window."""
     ratios = [number / loss for number, loss in zip(numbers, losses, strict=True)]
-    whole = all(float(number).is_integer() for number in numbers)
+    whole = all(float(number).is_integer() for number in numbers) and max(map(abs, numbers)) >= 10
     allowed = [1e-3 * abs(ratios[0]) + whole / abs(loss) for loss in losses]
     return any(ratios) and all(abs(r - ratios[0]) <= a for r, a in zip(ratios, allowed, strict=True))
 

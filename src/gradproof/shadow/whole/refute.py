@@ -20,7 +20,7 @@ from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
 from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.judge import Judge
-from gradproof.shadow.whole.numbers import Difference, alike, difference, near, proportional
+from gradproof.shadow.whole.numbers import LATER, Difference, alike, difference, near, proportional
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms
 
@@ -58,6 +58,8 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Resul
             found[result.obligation] = refuter.placed(result)
     refuter.found = found
     open_ = {r.obligation for r in results if r.outcome not in (Outcome.HOLDS, Outcome.REFUTED, Outcome.OUTSIDE)}
+    if any(result.outcome is Outcome.VACUOUS for result in results):
+        open_ = {STALE}
     open_ |= {STEPS} if judge.ours.unread or refuter.often() is not None else set()
     for rule in refuter.rules():
         shown = rule()
@@ -67,10 +69,8 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Resul
         line = refuter.acts.timeline(each, refuter.window_of(each))
         each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
     at = None if judge.unequal is None else judge.unequal[0]
+    refuter.weigh(results)
     for result in results:
-        if result.outcome is Outcome.REFUTED and result.obligation == EQ and refuter.rounded(result):
-            result.outcome, result.counterexample = Outcome.UNKNOWN, None
-            found.pop(EQ, None)
         undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and at is not None
         if undecided and at is not None and not result.details:
             result.place = refuter.blamed(at)
@@ -108,9 +108,25 @@ class Refuter:
     def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
         return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
 
-    def rounded(self, result: Result) -> bool:
-        """Whether weights that differ make no difference in numbers, though no bounded factor hides it."""
-        return self.first is None and "before it is scaled" not in result.reason
+    def weigh(self, results: list[Result]) -> None:
+        """What terms prove is undecided where numbers speak against it."""
+        ours, full = self.judge.ours, self.judge.full
+        names = self.mine.last.keys() & self.other.last.keys()
+        same = all(self.mine.shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
+        pairs = zip(ours.values, full.values, strict=False)
+        losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
+        rates = self.first is None and self.mine.rates != self.other.rates
+        for result in results:
+            if result.obligation == LOSS and losses:
+                self._doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
+            if result.obligation == STEPS and self.paired and not same:
+                self._doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
+            if result.obligation == STEPS and self.paired and rates:
+                self._doubted(result, "the learning rates are not the full batch's")
+
+    def _doubted(self, result: Result, reason: str) -> None:
+        if result.outcome is Outcome.HOLDS:
+            result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
 
     def placed(self, result: Result) -> Result:
         """What terms refuted, at the line that made it."""
@@ -169,7 +185,7 @@ class Refuter:
         for at, update in enumerate(self.updates):
             begun = self._read(at)
             held = {s for gradient in update.gradients.values() for s in self._samples(gradient.value)}
-            lost, empty = begun - held, not held
+            lost, empty = self._lost(at) & begun, not held
             if not lost or STEPS in self.found or (not empty and difference(self.mine, self.other, at) is None):
                 continue
             acts = self.acts.of(at, BACKWARD, ZERO)
@@ -179,6 +195,15 @@ class Refuter:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
                 return self._result(STALE, reason, zeros[-1])
         return None
+
+    def _lost(self, at: int) -> set[int]:
+        """The samples that the gradient of some parameter lacks, and has by the full batch."""
+        if not self.paired:
+            return self._read(at) - self.judge.samples[at]
+        mine, other = self.updates[at].gradients, self.full[at].gradients
+        pairs = [(g.value, mine[name].value if name in mine else {}) for name, g in other.items()]
+        lost = {sample for full, own in pairs for sample in self._samples(full) - self._samples(own)}
+        return lost or self._read(at) - self.judge.samples[at]
 
     def left(self) -> Result | None:
         """A gradient is there when a window begins, and is in the gradient of its step as well."""
@@ -216,6 +241,7 @@ class Refuter:
         seen: set[int] = set()
         for at, update in enumerate(self.updates):
             held = any(g.value for g in update.gradients.values()) and not self.acts.of(at, WRITE)
+            held = held and at > 0 and update.gradients == self.updates[at - 1].gradients
             if update.optimizer in seen and not update.passes and held:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 return self._result(STEPS, reason, update.place)
@@ -267,7 +293,9 @@ class Refuter:
                 return None
             return self._result(STEPS, f"step {at + 1} moves no parameter", place)
         writes = [act.place for act in self.acts.of(at + 1, WEIGHTS)]
-        if not writes:
+        following = self.mine.weights[at + 1] if at + 1 < len(self.mine.weights) else {}
+        back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
+        if not writes or not back:
             return None
         return self._result(STEPS, f"the parameters of step {at + 1} are put back before they are used", writes[-1])
 
@@ -369,9 +397,7 @@ class Refuter:
     def _restarted(self) -> Result | None:
         """Every window is computed from the same samples, although there are others."""
         samples, sources = self.judge.samples, self.judge.ours.flow.sources
-        if self._others_read(samples[0]):
-            return None
-        if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1:
+        if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1 or self._others_read(samples[0]):
             return None
         if any(found != samples[0] for found in samples) or max(sources.values(), default=0) < 2 * len(samples[0]):
             return None
@@ -461,10 +487,15 @@ class Refuter:
         if len(ours.values) != len(self.updates):
             last = len(ours.values) if self.first is None else 0
         for at, (mine, other) in enumerate(zip(ours.values[:last], full.values[:last], strict=True)):
-            if ours.returned[at] != full.returned[at] and abs(mine - other) > 1e-3 * max(abs(mine), abs(other)):
+            if ours.returned[at] != full.returned[at] and self._far(mine, other):
                 reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
                 return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
         return None
+
+    def _far(self, mine: float, other: float) -> bool:
+        """Whether two losses differ by more than rounding."""
+        allowed = 1e-1 if self.mine.narrow or self.other.narrow else 1e-3
+        return abs(mine - other) > allowed * max(abs(mine), abs(other))
 
     def _plain(self) -> Result | None:
         """Numbers that were not followed: one of each window goes with the full batch's loss, and differs."""
@@ -473,16 +504,16 @@ class Refuter:
             return None
         each = len(full) // len(losses)
         columns = [at for at in range(each) if proportional(full[at::each], losses)]
-        wrong = [at for at in columns if not alike(ours[at::each], full[at::each])]
-        if (
-            not columns
-            or len(wrong) < len(columns)
-            or not all(float(x).is_integer() is False for x in full[wrong[0] :: each])
-        ):
+        for at in columns:
+            pairs = list(zip(ours[at::each], full[at::each], strict=True))
+            if any(float(other).is_integer() for _, other in pairs) or not any(self._far(*pair) for pair in pairs):
+                return None
+        if not columns:
             return None
-        mine, other = ours[wrong[0]], full[wrong[0]]
+        pairs = list(zip(ours[columns[0] :: each], full[columns[0] :: each], strict=True))
+        window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
         reads = self.judge.ours.flow.reads
-        reason = f"the function returns {mine:.6g} for the loss of window 1, the full batch {other:.6g}"
+        reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
         place = reads[-1][0] if reads else NOWHERE
         return self._result(LOSS, reason, place, counterexample={"loss": mine, "full_batch": other})
 

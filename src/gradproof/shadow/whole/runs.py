@@ -57,8 +57,8 @@ class Hints:
     integers: bool = False
 
 
-MANY = 6
-"""So many different whole numbers, drawn again in the same places, are no chance."""
+MANY, BITS = 6, 48
+"""So many different whole numbers, and so many bits of a mask, drawn again in the same places, are no chance."""
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -310,6 +310,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         base = spec.base.split(".", 1)[1]
         tensors = tensors_in((args, kwargs))
+        if any(tensor.layout is not torch.strided for tensor in tensors):
+            self.lose("a sparse tensor is computed with")
+            return func(*args, **kwargs)
         if base in NO_NUMBERS:
             with self.aside():
                 self.note(base, tensors[0])
@@ -379,8 +382,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with torch.no_grad(), _disable_current_modes():
             whole = made.detach()
             leaves = {leaf for part in value.parts for leaf in part}
-            data = all(self.terms.operators[leaf] == "data" for leaf in leaves) and not leaves & self.drawn.keys()
-            if data and (len(torch.unique(whole)) > MANY or (whole.dim() == 1 and whole.is_floating_point())):
+            if not leaves & self.drawn.keys() and self._telling(leaves, whole):
                 self._new(leaves, whole)
             for at, part in enumerate(value.parts):
                 ((leaf, _),) = part.items()
@@ -395,6 +397,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """Samples that a generator drew before are the same samples, whatever their names."""
         if self.terms.operators[leaf] == "data" and piece.is_floating_point() and piece.numel() > 1:
             self._new({leaf}, piece)
+
+    def _telling(self, leaves: set[int], drawn: torch.Tensor) -> bool:
+        """Whether the same numbers in the same places would be no chance."""
+        if any(self.terms.operators[leaf] != "data" for leaf in leaves):
+            return drawn.numel() >= BITS and len(torch.unique(drawn)) > 1
+        return len(torch.unique(drawn)) > MANY or (drawn.dim() == 1 and drawn.is_floating_point())
 
     def _new(self, leaves: set[int], drawn: torch.Tensor) -> None:
         content = digest(drawn)
@@ -472,6 +480,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A backward pass has ended."""
         with self.aside():
             super().ended(found)
+            held = [sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None]
+            peak = max((float(grad.abs().max()) for grad in held if grad.numel()), default=0.0)
+            self.numbers.peaks[self.window] = max(peak, self.numbers.peaks.get(self.window, 0.0))
             if self.stepping:
                 own = self.optimizers_of(self.flow.updates[-1])
                 self.acts.stepping(own)
