@@ -284,7 +284,10 @@ def _noted(owner: Any, name: str, acts: Acts, kind: str) -> Iterator[None]:
     def noted(*args: Any, **kwargs: Any) -> Any:
         busy[0] += 1
         try:
-            moved = kind == SCHEDULE and (len(args) > 1 or kwargs)  # a schedule that is given its place counts no steps
+            named = len(args) > 1 or bool(kwargs)
+            moved = (
+                kind == SCHEDULE and named and owner is not torch.optim.lr_scheduler.ReduceLROnPlateau
+            )  # a schedule that is given its place counts no steps
             if busy[0] == 1 and not moved and not initialising():
                 acts.add(kind)
             return original(*args, **kwargs)

@@ -265,6 +265,12 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """Note what the parameters held last, and the tensors that the user's code wrote in more than one window."""
         shapes = {self.name(p): (p, tuple(p.shape)) for p in self.declared.values()}
         self.flow.final = {name: self.terms.named(self.combination(p), shape) for name, (p, shape) in shapes.items()}
+        for number, optimizer in self.optimizers.values():
+            for at, held in enumerate(optimizer.state.values()):
+                for key, one in held.items() if isinstance(held, dict) else ():
+                    if isinstance(one, torch.Tensor):
+                        made = self.terms.named(self.combination(one), tuple(one.shape))
+                        self.flow.final[f"state {key} {at} of optimizer {number}"] = made
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:
@@ -444,7 +450,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 found |= self.terms.samples(part)
             if len({sample // self.every for sample in found}) > 1:
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
-                sums = own and not (self.running in CASTS and torch._C._current_graph_task_id() == -1)
+                alone = torch._C._current_graph_task_id() == -1
+                sums = own and not (alone and (self.stepping or self.running in CASTS))
                 self.flow.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 

@@ -170,10 +170,8 @@ class Judge:
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
         drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
-        if found is None and any(
-            self.terms.operators[leaf] == "draw" for leaf in self.ours.flow.again & self.terms.reached(drawn)
-        ):
-            reason = "a generator draws the same random numbers again: micro-batches share them"
+        if found is None and (self.ours.flow.again | self.full.flow.again) & self.terms.reached(drawn):
+            reason = "a generator draws the same numbers again, and the full batch draws others"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
         if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
@@ -581,7 +579,7 @@ class Judge:
         applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
         for side in (self.ours, self.full):
             for scalar, place in side.flow.scaled.items():
-                if scalar not in applied and self.terms.found([scalar], NORMS):
+                if scalar not in applied and self.terms.found([scalar], NORMS) and not self._endless(scalar):
                     return place
         return None
 

@@ -22,7 +22,7 @@ from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.judge import Judge
 from gradproof.shadow.whole.numbers import LATER, Difference, alike, difference, near, proportional
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import Combination, Terms
+from gradproof.shadow.whole.terms import NOBODY, Combination, Terms
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
@@ -216,7 +216,7 @@ class Refuter:
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
                 (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
-                if old & new - self._read(at) or terms & kept:
+                if old & new - self._read(at) or self.terms.samples(terms & kept):
                     reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
                     return self._result(STALE, reason, update.place)
         return None
@@ -337,8 +337,10 @@ class Refuter:
         if self.first is not None or not self.paired:
             return None
         theirs = self.judge.full.flow.kept
-        for key, (place, _, mine) in self.judge.ours.flow.kept.items():
+        for key, (place, made, mine) in self.judge.ours.flow.kept.items():
             other = theirs[key][2] if key in theirs else None
+            if self.terms.owners[made] != NOBODY or not self.terms.trained[made]:
+                continue
             if mine is not None and other is not None and mine.shape == other.shape and self.mine.differ(mine, other):
                 reason = "what this line keeps over the windows is not what the full batch's run keeps"
                 return self._result(STEPS, reason, place)

@@ -57,10 +57,6 @@ class Hints:
     integers: bool = False
 
 
-MANY, BITS = 6, 48
-"""So many different whole numbers, and so many bits of a mask, drawn again in the same places, are no chance."""
-
-
 class Called(Engine):  # type: ignore[no-untyped-call]
     """An engine for a function that is called for each of two runs.
 
@@ -264,7 +260,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         super().__init__(*given)
         self.drawn = drawn
         self.laws.looked = self._indices
-        self.contents: set[str] = set()
+        self.states: set[tuple[Any, ...]] = set()
+        self.repeats = False
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
         self.exports = 0
@@ -321,7 +318,17 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if spec.written and self.given and any(t.untyped_storage()._cdata in self.given for t in tensors):
             with self.aside():
                 self.compare()
+        if spec.random:
+            self._before_draw(spec, args, kwargs)
         return super().operate(func, spec, args, kwargs)
+
+    def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
+        """Whether a generator stands where it stood before: it draws the same numbers again."""
+        generator = kwargs.get("generator") or torch.default_generator
+        with self.aside(), _disable_current_modes():
+            key = (spec.base, str(generator.device), digest(generator.get_state()))
+        self.repeats = key in self.states
+        self.states.add(key)
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
@@ -381,9 +388,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """The same leaf has the same numbers in both runs."""
         with torch.no_grad(), _disable_current_modes():
             whole = made.detach()
-            leaves = {leaf for part in value.parts for leaf in part}
-            if not leaves & self.drawn.keys() and self._telling(leaves, whole):
-                self._new(leaves, whole)
+            if self.repeats:
+                self.flow.again |= {leaf for part in value.parts for leaf in part}
             for at, part in enumerate(value.parts):
                 ((leaf, _),) = part.items()
                 piece = whole if value.shared else whole.narrow(value.axis, at * value.rows, value.rows)
@@ -391,24 +397,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
                     piece.copy_(self.drawn[leaf])
                 else:
                     self.drawn[leaf] = piece.clone()
-                    self._drawn_before(leaf, piece)
-
-    def _drawn_before(self, leaf: int, piece: torch.Tensor) -> None:
-        """Samples that a generator drew before are the same samples, whatever their names."""
-        if self.terms.operators[leaf] == "data" and piece.is_floating_point() and piece.numel() > 1:
-            self._new({leaf}, piece)
-
-    def _telling(self, leaves: set[int], drawn: torch.Tensor) -> bool:
-        """Whether the same numbers in the same places would be no chance."""
-        if any(self.terms.operators[leaf] != "data" for leaf in leaves):
-            return drawn.numel() >= BITS and len(torch.unique(drawn)) > 1
-        return len(torch.unique(drawn)) > MANY or (drawn.dim() == 1 and drawn.is_floating_point())
-
-    def _new(self, leaves: set[int], drawn: torch.Tensor) -> None:
-        content = digest(drawn)
-        if content in self.contents:
-            self.flow.again |= leaves
-        self.contents.add(content)
 
     def _dropped(self, call: Call) -> list[Value]:
         found = super()._dropped(call)
@@ -534,4 +522,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.compare()
             super().end()
+            every = [group for _, one in self.optimizers.values() for group in one.param_groups]
+            self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}

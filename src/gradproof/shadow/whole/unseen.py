@@ -141,6 +141,8 @@ def ways_out(
             stack.enter_context(replaced(torch.UntypedStorage, name, writing(getattr(torch.UntypedStorage, name))))
         for name in WAYS_OUT:
             stack.enter_context(replaced(torch.Tensor, name, leaving(getattr(torch.Tensor, name))))
+        dlpack: Any = torch.utils.dlpack
+        stack.enter_context(replaced(dlpack, "to_dlpack", leaving(dlpack.to_dlpack)))
         yield
 
 
