@@ -127,6 +127,6 @@ def test_two_ranks_of_a_real_loop(name: str) -> None:
     from tests.loops.sweep import jobs_of, sweep
     from tests.loops.verdicts import PROVED, WANTED
 
-    job = next(iter(jobs_of(LOOPS["ddp_loop"], [name], ("field", "weight"))))
+    job = next(iter(jobs_of(LOOPS["ddp_loop"], [name], ("field",))))
     [row] = sweep([job])
     assert row.verdict in ([PROVED] if name == "correct" else WANTED), row
