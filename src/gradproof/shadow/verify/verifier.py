@@ -69,6 +69,7 @@ from gradproof.shadow.verify.results import (
     with_trace,
 )
 from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions, ranges_of, report
+from gradproof.shadow.verify.shares import judged
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 KNOWN = (*DOMAINS, "rounding")
@@ -369,6 +370,8 @@ class Judge:
                 self.made.paths.append(f"path {number}: other operators ran at other values; verified like the first")
             for result in self._path(session, broken):
                 self.add(result)
+        if self.session.ranks > 1:
+            self._shares()
         if "rounding" in self.domains:
             self._rounding()
         conditions = [text for text in self.made.paths if not text.startswith("path ")]
@@ -421,6 +424,15 @@ class Judge:
             self.wrongs += settled.wrongs if session is self.session else []
             self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
         return self._answered(found)
+
+    def _shares(self) -> None:
+        """What a token of each rank weighs, which the comparison with the full batch does not show."""
+        began = time.monotonic()
+        wrong, unseen = judged(self.session)
+        if wrong is not None:
+            self.add(wrong)
+        self.made.uncovered += [unseen] if unseen else []
+        self.session.seconds["shares"] = time.monotonic() - began
 
     def _rounding(self) -> None:
         began = time.monotonic()
