@@ -16,10 +16,10 @@ from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, OperatorRow, T
 HEAD = """# Operators that shadow execution knows
 
 Written by `python -m tests.operators`. On its examples, `tests/unit/shadow/test_shadow_rows.py` compares
-every row with the real kernel in the domains `value`, `real` and, where a bound is claimed, `rounding`; `field` and
-`weight` are compared with the real terms modulo their primes where these are rational, and elsewhere run twice. Forms
-in place (`add_`) and with `out=` follow from the row and are not counted. An operator that is not here is decomposed as
-torch decomposes it; where torch does not, it is an error that names it. To add a row: `gradproof.shadow.register`.
+every row with the real kernel in the domains `value`, `real` and, where a bound is claimed, `rounding`; `field` is
+compared with the real terms modulo its prime where these are rational, and elsewhere run twice. Forms in place
+(`add_`) and with `out=` follow from the row and are not counted. An operator that is not here is decomposed as torch
+decomposes it; where torch does not, it is an error that names it. To add a row: `gradproof.shadow.register`.
 """
 
 
@@ -80,7 +80,7 @@ def lines() -> list[str]:
             "|---|---|---|---|",
         ]
         for row in sorted((r for r in rows if r.module == module), key=lambda r: r.op):
-            domains = "value, real, field, weight" + (", rounding" if row.op in bounded else "")
+            domains = "value, real, field" + (", rounding" if row.op in bounded else "")
             out.append(f"| `{row.op}` | {', '.join(found[row.op])} | {len(row.examples)} | {domains} |")
         out.append("")
     others = sorted(f"`{op}`" for op in TABLE if elsewhere(op))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
 
-DOMAINS = ("real", "field", "weight")
+DOMAINS = ("real", "field")
 
 
 def check(

@@ -64,14 +64,5 @@ _ROWS = (
 
 LOOPS: Mapping[str, Loop] = {loop.name: loop for loop in _ROWS}
 
-FUNCTIONAL = (
-    "torch.func makes new weights of old gradients: the recorder cannot tell them from stale gradients (GA-INV-002)"
-)
-ENDLESS = "token weights are not known: the Trainer clips at infinity, a product that the weight domain cannot follow"
-UNPROVED: Mapping[tuple[str, str], str] = {
-    ("plain_func", "N=4"): FUNCTIONAL,
-    ("plain_func", "N=4, tail=2"): FUNCTIONAL,
-    ("trainer_llama", "N=4"): ENDLESS,
-    ("trainer_llama", "N=4, tail=2"): ENDLESS,
-}
+UNPROVED: Mapping[tuple[str, str], str] = {}
 """Right loops that are not proved: the loop, its configuration as docs/mutants.md names it, and the reason."""

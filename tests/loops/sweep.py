@@ -51,7 +51,7 @@ RANKS_SECONDS = 600.0
 """The same for several ranks: every recording starts its processes anew."""
 START_SECONDS = 120.0
 TAIL = 2
-DOMAINS = ("real", "field", "weight")
+DOMAINS = ("real", "field")
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
+from torch import nn
 
 
 def right(run: Any) -> None:
@@ -73,16 +72,8 @@ def _loop(
                 model.weight.mul_(0.9)
 
 
-def mean_of_means(run: Any) -> None:
-    """Labels 2, 3 and 1 in the micro-batches of a window of three: only the first weighs what it should."""
-    model = nn.Linear(3, 5)
-    target = torch.arange(run.samples) % 5
-    target[[2, 7, 8]] = -100
-    _means(run, model, torch.randn(run.samples, 3), target)
-
-
 def one_weight(run: Any) -> None:
-    """The same for a model of one weight, whose gradient is a multiple of the full batch's whatever is wrong."""
+    """A model of one weight, whose gradient is a multiple of the full batch's whatever is wrong."""
     model = nn.Linear(1, 1, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data, n = torch.randn(run.samples, 1), run.accum_steps
@@ -90,16 +81,5 @@ def one_weight(run: Any) -> None:
         share = model(x).square().mean() * (i if n > 1 else 1) / n
         share.backward()
         if i % n == 0:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def _means(run: Any, model: nn.Module, data: Tensor, target: Tensor) -> None:
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    pairs = zip(data.split(run.micro_batch_size), target.split(run.micro_batch_size), strict=True)
-    for i, (x, y) in enumerate(pairs, 1):
-        share = cross_entropy(model(x), y) / run.accum_steps
-        share.backward()
-        if i % run.accum_steps == 0:
             optimizer.step()
             optimizer.zero_grad()

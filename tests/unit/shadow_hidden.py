@@ -130,7 +130,7 @@ def net(deep: bool = False) -> nn.Module:
     return nn.Sequential(nn.Embedding(TOKENS, WIDTH), *inner, nn.Linear(WIDTH, TOKENS))
 
 
-def language(run: Any, model: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor], after: Any = None) -> None:
+def language(run: Any, model: nn.Module, x: Tensor, y: Tensor, loss: Callable[..., Tensor]) -> None:
     """Train; `loss` is given logits, labels, and the labels of the window."""
     optimizer, pairs = torch.optim.SGD(model.parameters(), lr=0.1), list(batches(run, x, y))
     for first in range(0, len(pairs), run.accum_steps):
@@ -138,8 +138,6 @@ def language(run: Any, model: nn.Module, x: Tensor, y: Tensor, loss: Callable[..
         labels = [b for _, b, _ in window]
         for a, b, _ in window:
             loss(model(a).flatten(0, 1), b.flatten(), labels).backward()
-        if after is not None:
-            after(labels)
         optimizer.step()
         optimizer.zero_grad()
 
@@ -211,18 +209,6 @@ def hook_by_own_count(run: Any) -> None:
     language(run, model, *masked(run), loss)
 
 
-def one_weight_by_all_tokens(run: Any) -> None:
-    """The embedding's gradient is divided by all tokens of the window, the others by the valid ones."""
-    model = net(deep=True)
-
-    def after(labels: Sequence[Tensor]) -> None:
-        for i, p in enumerate(model.parameters()):
-            assert p.grad is not None
-            p.grad.div_(counted(labels) if i else sum(y.numel() for y in labels))
-
-    language(run, model, *masked(run), lambda out, y, ys: F.cross_entropy(out, y, reduction="sum"), after)
-
-
 def second_loss_by_own_count(run: Any) -> None:
     """A regulariser of the logits is averaged over the valid tokens of its micro-batch."""
 
@@ -230,17 +216,6 @@ def second_loss_by_own_count(run: Any) -> None:
         valid = y != -100
         more = (out.logsumexp(-1).square() * valid).sum() / valid.sum()
         return by_window(out, y, labels) + 0.01 * more / len(labels)
-
-    language(run, net(), *masked(run), loss)
-
-
-def gathered(run: Any) -> None:
-    """Means of means of a loss that is written by hand: no order of the samples is known to matter."""
-
-    def loss(out: Tensor, y: Tensor, labels: Sequence[Tensor]) -> Tensor:
-        valid = y != -100
-        each = -out.log_softmax(-1).gather(1, y.clamp(min=0)[:, None])[:, 0]
-        return (each * valid).sum() / valid.sum() / len(labels)
 
     language(run, net(), *masked(run), loss)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
 
 
-DOMAINS = ("real", "field", "weight", "rounding")
-USUAL = ("real", "field", "weight")
+DOMAINS = ("real", "field", "rounding")
+USUAL = ("real", "field")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md")
 
@@ -36,7 +36,7 @@ FORMATS = ("text", "json", "md")
     "domains",
     multiple=True,
     metavar="NAME",
-    help="real, field, weight or rounding (repeatable).  [default: the first three]",
+    help="real, field or rounding (repeatable).  [default: the first two]",
 )
 @click.option(
     "--range",
@@ -49,7 +49,7 @@ FORMATS = ("text", "json", "md")
 @click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
 @click.option(
     "--operations", type=int, default=150_000, show_default=True,
-    help="Scalar operations of a run up to which terms and token weights are made.",
+    help="Scalar operations of a run up to which terms are made.",
 )  # fmt: skip
 @click.option("--fake", is_flag=True, help="Without numbers, over whole tensors: a model of any size.")
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")

@@ -71,7 +71,7 @@ GLOSSARY: Mapping[str, str] = {
     "cover": "A case that a harness must be able to reach. An unreachable cover makes the check vacuous.",
     "cpu, cuda, gpu": "Layers: falsification tests on real PyTorch kernels of that device.",
     "crosshair": "A layer: CrossHair runs plain Python models on symbolic inputs.",
-    "domain": "The numbers in which a step is compared: real, field, weight, rounding, or the loop's own floats.",
+    "domain": "The numbers in which a step is compared: real, field, rounding, or the loop's own floats.",
     "effect": "What an outcome does to the gate: DISCHARGED, BROKEN or OPEN.",
     "effective batch": "Samples of one optimizer step: micro-batch x N x ranks.",
     "equivalent mutant": (
@@ -127,7 +127,6 @@ GLOSSARY: Mapping[str, str] = {
     "verdict": "What the evidence says of a contract: the gate is met, broken or open.",
     "waived": "Excepted by a waiver that is in force.",
     "waiver": "A named, dated exception of one obligation. It is printed everywhere.",
-    "weight, token weights": "A domain: what factor each micro-batch or token has in the applied gradient.",
     "witness": "Inputs that attain an error, which shows that a bound is not too large.",
     "workspace": "A folder with proofs/, models/ and symbolic/.",
 }

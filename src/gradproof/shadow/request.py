@@ -23,8 +23,8 @@ from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Location
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-DOMAINS = ("real", "field", "weight", "rounding")
-USUAL = ("real", "field", "weight")
+DOMAINS = ("real", "field", "rounding")
+USUAL = ("real", "field")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NUMBER})%|max:(?P<box>{NUMBER}))", re.I)
@@ -42,9 +42,9 @@ class Request:
 
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
     `run.optimizer`. `ranges` are the numbers for which rounding is bounded, by kind (data, param, buffer) or name of a
-    parameter, as in `RANGE`. `operations` are the scalar operations of a tape up to which terms and token weights are
-    made. `fake`: tensors have no numbers, and whole tensors are followed, so that a model of any size fits. Raises
-    GradproofError GP406 for a value out of range.
+    parameter, as in `RANGE`. `operations` are the scalar operations of a tape up to which terms are made. `fake`:
+    tensors have no numbers, and whole tensors are followed, so that a model of any size fits. Raises GradproofError
+    GP406 for a value out of range.
     """
 
     accum_steps: int = 4

@@ -86,12 +86,12 @@ class Ref:
 class Const:
     """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool.
 
-    `marks`: how its elements depend on integer data (`counts.Marks`), None where they do not.
+    `origin`: the numbers of its elements among the integer data of the run, where they are known (see `Tape.origins`).
     """
 
     value: NDArray[Any]
     dtype: str
-    marks: Any = None
+    origin: NDArray[np.int64] | None = None
 
 
 Arg = Any
@@ -216,9 +216,9 @@ class Mark:
 
 @dataclass(slots=True)
 class Tape:
-    """A whole run. `integers` are the integer data by site, for the comparison of two runs; `orders` those that
-    were put in the place of the function's own, `drawn` the site of each array of integers in the order of the run,
-    `chance` those that a random operator filled.
+    """A whole run. `integers` are the integer data by site, for the comparison of two runs; `drawn` the site of
+    each array of integers in the order of the run, `chance` those that a random operator filled. `origins`: of each
+    storage of integer data, the number of its first element, its site and that element's place in the site's stream.
 
     `reads`: where numbers left for Python otherwise than one by one (those are the event `item`), or chose a shape.
     `constants`: where floats were made that no random operator drew and nobody gave.
@@ -228,9 +228,9 @@ class Tape:
     items: list[Item] = field(default_factory=list)
     params: list[str] = field(default_factory=list)
     integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
-    orders: dict[str, NDArray[Any]] = field(default_factory=dict)
     drawn: list[str] = field(default_factory=list)
     chance: set[str] = field(default_factory=set)
+    origins: list[tuple[int, str, int]] = field(default_factory=list)
     shared: bool = False
     blind: list[Blind] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -366,23 +366,18 @@ Shape = tuple[int, ...]
 
 
 class Streams(dict[Key, Array]):
-    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them.
+    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them."""
 
-    `integers`: streams of integer data by site, where they are to be others than the function makes.
-    """
-
-    def __init__(
-        self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape], integers: Mapping[str, Array] | None = None
-    ) -> None:
+    def __init__(self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape]) -> None:
         super().__init__(values)
-        self.blocks, self.integers = dict(blocks), dict(integers or {})
+        self.blocks = dict(blocks)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Streams, (dict(self), self.blocks, self.integers)
+        return Streams, (dict(self), self.blocks)
 
     def with_values(self, values: Mapping[Key, Array]) -> Streams:
         """Other values of the same sources."""
-        return Streams(values, self.blocks, self.integers)
+        return Streams(values, self.blocks)
 
 
 class Injection:
@@ -391,7 +386,6 @@ class Injection:
     def __init__(self, values: Mapping[Key, Array]) -> None:
         self.values = values
         self.blocks: Mapping[Key, Shape] = getattr(values, "blocks", {})
-        self.others: Mapping[str, Array] = getattr(values, "integers", {})
 
     def __call__(self, source: Any, shape: Shape, dtype: str, natural: Array) -> Array | None:
         """The numbers for a leaf; None where the stream does not reach."""
@@ -418,11 +412,6 @@ class Injection:
             if name.startswith(begin) and name.endswith(dtype) and sample_axis(block, shape)
         ]
         return like[0] if len(set(like)) == 1 else site
-
-    def integers(self, site: str, first: int, shape: Shape) -> Array | None:
-        """Other integers for a tensor of a site; None where the function's own stay."""
-        stream, count = self.others.get(site), int(np.prod(shape, dtype=np.int64))
-        return None if stream is None or first + count > stream.size else stream[first : first + count].reshape(shape)
 
     def laid(self, source: Any, shape: Shape) -> Shape:
         """The shape of the micro-batches of which a leaf is made where they lie side by side along a later axis."""
@@ -463,7 +452,7 @@ def streams(tape: Tape) -> Streams:
     for site, arrays in tape.integers.items():
         shapes[("integers", site)] = {np.shape(a) for a in arrays}
     joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
-    return Streams(joined, blocks_of(shapes), tape.orders)
+    return Streams(joined, blocks_of(shapes))
 
 
 def renamings(tapes: Sequence[Tape]) -> list[Callable[[Source], Source]]:

@@ -12,11 +12,7 @@ import shadow_hidden as hidden
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify import (
-    normaliser as all_counts,
-    recordings as session,
-)
-from gradproof.shadow.verify.verifier import RECORDED_COUNTS, check as by_elements
+from gradproof.shadow.verify import recordings as session
 from tests import checked as verify
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -40,9 +36,7 @@ def test_an_average_that_advances_at_every_step(make: Callable[..., Any]) -> Non
 
 @pytest.mark.parametrize("make", [hidden.masked, hidden.attended, hidden.beside_a_table])
 def test_other_counts_however_the_labels_are_made(make: Callable[..., Any]) -> None:
-    found = verify.check(hidden.mean_of_means(make))
-    assert found.result("GA-EQ-001").outcome is REFUTED
-    assert any(path.startswith("order 1") for path in found.paths)
+    assert verify.check(hidden.mean_of_means(make)).result("GA-EQ-001").outcome is REFUTED
 
 
 WRONG = [
@@ -58,29 +52,9 @@ def test_what_hid_is_refuted(name: str, obligation: str, words: str) -> None:
     assert (result.outcome, words in result.reason) == (REFUTED, True), result.reason
 
 
-@pytest.mark.parametrize("name", ["one_line_draws", "one_line_makes", "epochs_with_a_rest"])
+@pytest.mark.parametrize("name", ["one_line_draws", "one_line_makes", "epochs_with_a_rest", "counted_in_python"])
 def test_what_was_refused_is_proved(name: str) -> None:
     assert bad(verify.check(getattr(hidden, name))) == []
-
-
-def test_counts_that_python_keeps_do_not_move_with_the_labels() -> None:
-    found = verify.check(hidden.counted_in_python)
-    assert bad(found) == []
-    assert any("Python numbers did not follow" in path for path in found.paths)
-    assert RECORDED_COUNTS in found.uncovered
-
-
-def test_nothing_is_said_of_every_mask_where_one_weight_is_divided_otherwise() -> None:
-    found = by_elements(hidden.one_weight_by_all_tokens)
-    assert not any("every mask" in note or "token weights 1/" in note for note in found.notes), found.notes
-    assert any("different factors" in note for note in found.notes)
-
-
-def test_nothing_is_said_of_every_mask_beside_a_second_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    guarded = verify.check(hidden.second_loss_by_own_count).notes
-    monkeypatch.setattr(all_counts, "_nothing_beside", lambda *_: None)
-    unguarded = verify.check(hidden.second_loss_by_own_count).notes
-    assert [any("every mask" in note for note in notes) for notes in (guarded, unguarded)] == [False, True]
 
 
 @pytest.mark.parametrize("name", ["sorted_inside", "ids_sorted_inside"])

@@ -14,11 +14,14 @@ import pytest
 import torch
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import Outcome
 from gradproof.shadow.record import ranks
 from gradproof.shadow.record.ranks import RankPool
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import load
-from gradproof.shadow.verify import recordings
+from gradproof.shadow.tape import NOWHERE
+from gradproof.shadow.verify import recordings, shares
+from gradproof.shadow.verify.shares import Shares
 
 STEP = """
 import os, sys, time
@@ -120,13 +123,35 @@ def test_the_ranks_end_with_the_parent(tmp_path: Path) -> None:
     assert gone(int(stated.read_text()))
 
 
-@pytest.mark.parametrize("name", ["correct", "per_rank_token_means", "world_forgotten", "ranks_read_the_same"])
+LOOP = ["correct", "per_rank_token_means", "world_forgotten", "samples_for_tokens", "ranks_read_the_same"]
+
+
+@pytest.mark.parametrize("name", LOOP)
 def test_two_ranks_of_a_real_loop(name: str) -> None:
     """Weights of tokens over both ranks, and which rank reads what."""
     from tests.loops.catalogue import LOOPS
     from tests.loops.sweep import jobs_of, sweep
     from tests.loops.verdicts import PROVED, WANTED
 
-    job = next(iter(jobs_of(LOOPS["ddp_loop"], [name], ("field", "weight"))))
+    job = next(iter(jobs_of(LOOPS["ddp_loop"], [name], ("field",))))
     [row] = sweep([job])
     assert row.verdict in ([PROVED] if name == "correct" else WANTED), row
+
+
+WEIGHTS: list[tuple[list[tuple[list[float], int, int]], Outcome | None, str]] = [
+    ([([1 / 6] * 2, 6, 9), ([1 / 4] * 2, 4, 9)], None, ""),
+    ([([1 / 6, 1 / 5], 6, 9)], Outcome.REFUTED, "0.166667 on rank 0, 0.2 on rank 1"),
+    ([([1 / 12] * 2, 6, 9), ([1 / 8] * 2, 4, 9)], Outcome.REFUTED, "0.5 of its share"),
+    ([([2 / 6] * 2, 6, 9), ([2 / 4] * 2, 4, 9)], Outcome.REFUTED, "2 of its share"),
+    ([([1 / 9] * 2, 6, 9), ([1 / 9] * 2, 4, 9)], Outcome.UNKNOWN, "right with a fixed normaliser"),
+    ([([1 / 5] * 2, 6, 9), ([1 / 7] * 2, 4, 9)], Outcome.REFUTED, "does not follow the valid tokens"),
+    ([([1.0] * 2, 6, 9), ([1.0] * 2, 4, 9)], None, ""),
+]
+"""Windows (weight on each rank, valid tokens, tokens), and what they show."""
+
+
+@pytest.mark.parametrize(("windows", "outcome", "words"), WEIGHTS)
+def test_weights_of_ranks(windows: list[tuple[list[float], int, int]], outcome: Outcome | None, words: str) -> None:
+    found = shares._verdict([Shares(*window, NOWHERE) for window in windows], 2)
+    assert (None if found is None else found.outcome) == outcome
+    assert found is None or words in found.reason

@@ -377,3 +377,31 @@ def test_a_mapped_file_is_never_written(tmp_path: Any) -> None:
         torch.nn.Linear(3, 1)(torch.from_numpy(data))
     assert np.array_equal(np.fromfile(tmp_path / "data", dtype=np.float32), np.arange(6))
     assert "mapped file" in rec.tape.notes[0]
+
+
+MOVED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[int] | None]] = {
+    "views": (lambda t: t[1:, ::2], [3, 5]),
+    "one element": (lambda t: t[1, 1], [4]),
+    "copies": (lambda t: t[:1].clone().to(torch.int32), [0, 1, 2]),
+    "stacked": (lambda t: torch.stack([t[1, :2], t[0, :2]]), [3, 4, 0, 1]),
+    "beside another": (lambda t: torch.cat([t[0, :1], torch.zeros(1, dtype=torch.int64)]), [0, -1]),
+    "computed": (lambda t: t[0] + 1, None),
+    "written": (lambda t: t.clone().fill_(3), None),
+}
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_integers_are_known_by_their_place_in_the_data(name: str) -> None:
+    move, expected = MOVED[name]
+    with Recorder() as rec:
+        made = move(torch.randint(0, 9, (2, 3)))
+        found = rec.leaves.origins.const(made).origin
+    assert (None if found is None else found.ravel().tolist()) == expected
+    assert [(begin, first) for begin, _, first in rec.tape.origins] == [(0, 0)]
+
+
+def test_integers_that_numpy_wrote_are_known_no_more() -> None:
+    with Recorder() as rec:
+        made = torch.randint(0, 9, (2, 3))
+        made.numpy()[:] = 7
+        assert rec.leaves.origins.of(made) is None

@@ -17,14 +17,10 @@ from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.verify import verifier as verify
 from gradproof.shadow.verify.diagnosis import BLAMED, EACH
 
-FIELD = {"domains": ("field",), "windows": 2}
-RAGGED = {"domains": ("field", "weight"), "windows": 1, "accum_steps": 3, "micro_batch": 3}
-
 
 @cache
 def said(name: str) -> Verification:
-    options: dict[str, Any] = RAGGED if name == "mean_of_means" else FIELD
-    return verify.check(getattr(loops, name), **options)
+    return verify.check(getattr(loops, name), domains=("field",))
 
 
 def drawn(result: Result) -> Timeline:
@@ -48,7 +44,6 @@ KNOWN = [
     ("divided_again", "GA-EQ-001", "torch._foreach_div_(", 5, BLAMED),
     ("moved", "GA-INV-003", "model.weight.mul_(0.9)", 7, "the weights were changed after the step of window 1"),
     ("moved", "GA-EQ-001", "model.weight.mul_(0.9)", 7, "the weights were changed after the step of window 1"),
-    ("mean_of_means", "GA-EQ-001", "share = cross_entropy(model(x), y) / run.accum_steps", 3, "weigh 1/9, and 1/6"),
 ]
 
 

@@ -290,30 +290,3 @@ def test_an_error_probability_above_the_bound_decides_nothing(monkeypatch: pytes
     assert found.result("GA-EQ-001").outcome is UNKNOWN
     assert "error probability" in found.result("GA-EQ-001").reason
     assert found.code == 4
-
-
-def test_token_weights_over_the_bound_are_undecided_and_the_bound_is_an_option() -> None:
-    found = verify.check(loops.right, operations=10)
-    assert found.config["operations"] == 10
-    assert found.result("GA-EQ-001").outcome is UNKNOWN
-    assert "--operations" in found.result("GA-EQ-001").reason
-    assert found.code == 4
-    assert verify.check(loops.right, operations=10, domains=("field",)).code == 0
-
-
-def test_token_weights_that_a_domain_cannot_give_are_undecided() -> None:
-    def clipped(run: Run) -> None:
-        p = loops.parts(run)
-        step = p.optimizer.step
-
-        def clip_and_step() -> None:
-            torch.nn.utils.clip_grad_norm_(p.model.parameters(), float("inf"))
-            step()
-
-        p.optimizer.step = clip_and_step  # type: ignore[method-assign,assignment]
-        loops.trained(run, p)
-
-    found = verify.check(clipped)
-    assert found.result("GA-EQ-001").outcome is UNKNOWN
-    assert "token weights are not known" in found.result("GA-EQ-001").reason
-    assert found.code == 4

@@ -41,7 +41,7 @@ QUICK_FIRST = (
     "plain", "plain_third", "plain_closure", "plain_div_once", "plain_token_sum", "plain_mlp", "plain_func",
     "plain_master", "plain_ema", "plain_checkpoint", "plain_amp", "plain_attention",
 )  # fmt: skip
-FIELD = ("field", "weight")
+FIELD = ("field",)
 SPINS = 2.0
 """Long enough for nothing: the job that gets this limit never ends."""
 

@@ -300,7 +300,6 @@ def read_ranks(
     wanted: Callable[[Event], bool],
     havoc: Havoc | None = None,
     follow: Sequence[Sequence[Event]] = (),
-    rows: Mapping[str, OperatorRow] | None = None,
 ) -> list[Reading]:
     """Interpret the tapes of all ranks together. A domain with a `rank` knows whose turn it is.
 
@@ -308,7 +307,7 @@ def read_ranks(
     """
     names = renamings(tapes)
     followed = list(follow) or [()] * len(names)
-    runs = [Interpreter(domain, rows, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
+    runs = [Interpreter(domain, None, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
     turns = [run.turns(tape, wanted) for run, tape in zip(runs, tapes, strict=True)]
     answers: list[Any] = [None] * len(turns)
     while True:

@@ -22,6 +22,7 @@ from gradproof.shadow.record.storages import (
     State,
     Storages,
     array,
+    const,
     covers,
     dtype_name,
     fingerprint,
@@ -34,7 +35,7 @@ from gradproof.shadow.record.storages import (
 from gradproof.shadow.tape import Blind, Init, Leaf, Location, Source, Tape, initialising, recomputing, user_place
 
 if TYPE_CHECKING:
-    from gradproof.shadow.record.counts import CountTable
+    from gradproof.shadow.record.origins import Origins
 from collections.abc import Sequence
 
 from gradproof.shadow.ops.schema import tensors_in
@@ -68,11 +69,10 @@ BYTES = "storage.py:"
 class Leaves:
     """Declares leaves on a tape."""
 
-    def __init__(self, tape: Tape, storages: Storages, counts: CountTable, inject: Inject | None) -> None:
+    def __init__(self, tape: Tape, storages: Storages, origins: Origins, inject: Inject | None) -> None:
         self.kept: list[torch.Tensor] = []
         self.tape, self.storages, self.inject = tape, storages, inject
-        self.counts = counts
-        tape.orders.update(getattr(inject, "others", {}))
+        self.origins = origins
         self.sites = Sites()
         self.names: dict[int, tuple[weakref.ref[torch.Tensor], str]] = {}
         self.taken: set[str] = set()
@@ -157,7 +157,6 @@ class Leaves:
         """A storage was filled by a random operator, or by something that is no operator."""
         if tensor.dim() == 0 or tensor.is_complex():
             held.scalar = unseen and tensor.is_floating_point()
-            self.counts.number(tensor, unseen)
             return
         source = None if unseen else self._drawn_again(tensor)
         if source is None:
@@ -166,13 +165,12 @@ class Leaves:
             if not unseen:
                 self.draws[mark_of(tensor)] = source
             if not tensor.is_floating_point() and not site.startswith(BYTES) and OBJECTS not in site:
-                self._reordered(tensor, source, unseen)
                 self.tape.integers.setdefault(site, []).append(array(tensor))
                 self.tape.drawn.append(site)
                 self.tape.chance.update([] if unseen else [site])
         if not tensor.is_floating_point():
             if not unseen or tensor.untyped_storage()._cdata not in self.buffers:
-                self.counts.born(tensor, source.name, source.first)
+                self.origins.born(tensor, source.name, source.first)
             return
         buffer = self.buffers.get(tensor.untyped_storage()._cdata) if unseen else None
         source = source if buffer is None else Source("buffer", buffer)
@@ -181,17 +179,6 @@ class Leaves:
             size = tensor.untyped_storage().nbytes() // tensor.element_size()
             shape, stride, offset = (size,), (1,), 0
         held.state, held.pending = State.PENDING, Pending(source, user_place(), shape, stride, offset, unseen)
-
-    def _reordered(self, tensor: torch.Tensor, source: Source, unseen: bool) -> None:
-        """Integers take the numbers of another order of the samples, where one is asked for."""
-        asked: Callable[..., NDArray[Any] | None] = getattr(self.inject, "integers", lambda *_: None)
-        chosen = asked(source.name, source.first, tuple(tensor.shape))
-        if chosen is None or (unseen and not writable(tensor.untyped_storage())):
-            return
-        before = tensor.clone()
-        tensor.copy_(torch.from_numpy(np.ascontiguousarray(chosen)))
-        if unseen:
-            self.restore.append((tensor, before, fingerprint(tensor.untyped_storage())))
 
     def _drawn_again(self, tensor: torch.Tensor) -> Source | None:
         """The source of random numbers that checkpointing draws a second time, with the generator put back."""
@@ -296,7 +283,7 @@ class Leaves:
         held = self.storages.track(tensor)
         if not blank:
             whole = flat(tensor)
-            self.tape.items.append(Init(held.number, self.counts.const(whole), whole.numel()))
+            self.tape.items.append(Init(held.number, const(whole), whole.numel()))
 
     def _inject(self, tensor: torch.Tensor, source: Source, unseen: bool, natural: NDArray[Any]) -> NDArray[Any]:
         if self.inject is None:

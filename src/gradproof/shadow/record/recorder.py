@@ -26,8 +26,9 @@ from gradproof.shadow.ops.schema import (
     spec_of,
     tensors_in,
 )
-from gradproof.shadow.record.counts import CountTable, Leaving
+from gradproof.shadow.record.hook_points import Exports
 from gradproof.shadow.record.leaves import Averages, Inject, Leaves
+from gradproof.shadow.record.origins import Origins
 from gradproof.shadow.record.storages import (
     Held,
     State,
@@ -147,11 +148,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.tape = Tape(versions={"torch": torch.__version__})
         self.storages = Storages()
-        self.leaves = Leaves(self.tape, self.storages, CountTable(self.storages, self.tape.items), inject)
+        self.leaves = Leaves(self.tape, self.storages, Origins(self.tape, self.storages), inject)
         self.micro = 0
         self.quiet = 0
         self.calls: list[Location] = []
-        self.exports = Leaving(self)
+        self.exports = Exports(self)
         self.averages = Averages(self.storages)
         self.entered = 0
         self.threads, self.fused = 1, True
@@ -382,7 +383,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _untracked(self, func: Any, spec: Spec, written: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         dropping = spec.random and torch.is_grad_enabled() and drops(spec, args, kwargs)
-        given = self.leaves.counts.before(tensors_in((args, kwargs)))
         out = func(*args, **kwargs)
         if dropping:
             self._dropped(spec)
@@ -410,7 +410,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             elif spec.base in OVERWRITES and held.state is State.PENDING and covers(tensor):
                 held.state, held.pending = State.KNOWN, None
         if not random:
-            self.leaves.counts.after(spec, func, args, kwargs, out, written, given)
+            self.leaves.origins.after(spec, func, args, kwargs, out, written)
         return out
 
     def _born(self, spec: Spec, tensor: torch.Tensor, args: Any) -> Mark | None:
@@ -421,12 +421,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Mark(user_place(), spec.base)
         known = (self.storages.get(t) for t in tensors_in(args))
         return next((h.born for h in known if h is not None and h.born is not None), None)
-
-    def _constant(self, born: Mark, tensor: torch.Tensor, written: list[torch.Tensor]) -> None:
-        """A tracked operator reads a constant. One that depends on integer data has marks of its own."""
-        if any(t is tensor for t in written) or self.leaves.counts.known(tensor) or born in self.tape.constants:
-            return
-        self.tape.constants.append(born)
 
     def _dropped(self, spec: Spec) -> None:
         what = f"{spec.name} draws random numbers in the forward pass, other ones with the full batch, as dropout does"
@@ -445,10 +439,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         named = {k: self.arg(a) for k, a in kwargs.items() if k not in spec.results}
         untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
-        saved = {id(t): self.leaves.counts.const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
+        saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
         for t in tensors:
-            if (born := held[id(t)].born) is not None and held[id(t)].state is State.KNOWN and t.numel() > 1:
-                self._constant(born, t, written)
+            born = held[id(t)].born if held[id(t)].state is State.KNOWN and t.numel() > 1 else None
+            if born is not None and born not in self.tape.constants and all(w is not t for w in written):
+                self.tape.constants.append(born)
         if any(self._is_tracked(t) for t in choosing(func, args)):
             self.has_read(place, spec.base)
         out = func(*args, **kwargs)
@@ -483,7 +478,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(value, torch.Tensor):
             held = self.storages.get(value)
             tracked = held is not None and held.state is State.TRACKED
-            return self.storages.ref(value, held) if tracked and held is not None else self.leaves.counts.const(value)
+            return self.storages.ref(value, held) if tracked and held is not None else self.leaves.origins.const(value)
         if isinstance(value, list | tuple):
             return [self.arg(v) for v in value]
         if value is None or isinstance(value, bool | int | float | str):

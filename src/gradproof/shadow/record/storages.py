@@ -39,7 +39,7 @@ class State(Enum):
 class Held:
     """One storage. `owners` are the parameters that live in it; `trained`: it depends on a parameter.
     `scalar`: a single number of the user's, data where it is stacked with others. `made`: see `averages`.
-    `born`: the line that computed a constant."""
+    `born`: the line that computed a constant. `origin`: see `origins`."""
 
     weak: StorageWeakRef
     state: State = State.KNOWN
@@ -52,6 +52,7 @@ class Held:
     pending: Any = None
     made: Any = None
     born: Mark | None = None
+    origin: Any = None
     owners: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     label: str = ""
 

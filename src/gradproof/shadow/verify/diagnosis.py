@@ -6,7 +6,7 @@ the backward passes and the step. The second is blamed where there is one, else 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -335,10 +335,10 @@ class Wrong:
         return _shown(self.place) if self.place is not None and self.cause is None else ""
 
 
-def of_wrong(tape: Tape, wrong: Wrong, weights: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any] | None:
+def of_wrong(tape: Tape, wrong: Wrong) -> dict[str, Any] | None:
     """The run up to the step at which a number differs, as JSON of a Timeline; None where it has no event.
 
-    `weights` are the rows of `Verification.weights`. Without a number it is the whole run.
+    Without a number it is the whole run.
     """
     quantity = wrong.quantity
     named = quantity is not None and quantity.group == "grad" and not (wrong.cause and wrong.cause.event == "weights")
@@ -352,25 +352,13 @@ def of_wrong(tape: Tape, wrong: Wrong, weights: Sequence[Mapping[str, Any]] = ()
     else:
         inside = _window(tape, quantity.window)
         if wrong.line:
-            stated = _blamed(tape, stated, inside, wrong, _apart(weights, quantity))
+            stated = _blamed(tape, stated, inside, wrong)
         steps = (i for i, row in enumerate(stated) if row.index in inside and row.tick.event == "step")
         felt = len(stated) - 1 if quantity.event == "end" else next(steps, len(stated) - 1)
     doubt = bool(quantity and wrong.line) and not any(row.tick.refused for row in stated)
     harm = f"{wrong.why}; {wrong.line} is blamed, and no one event of it" if doubt else wrong.why
     stated[felt] = replace(stated[felt], tick=replace(stated[felt].tick, harm=harm))
     return _line(f"{wrong.obligation}, {quantity or 'the whole run'}", stated)
-
-
-def _apart(weights: Sequence[Mapping[str, Any]], quantity: Quantity) -> list[str]:
-    """What is wrong with each micro-batch of a window, in words: empty where nothing; no list where it is not known."""
-    rows = [w for w in weights if (w["window"], w["rank"]) == (quantity.window, quantity.rank)]
-    if quantity.group not in ("grad", "loss") or any(w["weight"] == "unknown" for w in rows):
-        return []
-    found: dict[int, str] = {}
-    for w in rows:
-        words = "" if w["ok"] else f"its tokens weigh {w['weight']}, and {w['expected']} is right"
-        found[w["micro"]] = found.get(w["micro"]) or words
-    return [found[k] for k in sorted(found)] if sorted(found) == list(range(len(found))) else []
 
 
 def _ticks(tape: Tape, name: str) -> Iterator[TraceRow]:
@@ -397,7 +385,7 @@ def _window(tape: Tape, number: int) -> range:
     return range(first, first + len(cut[at]))
 
 
-def _blamed(tape: Tape, stated: list[TraceRow], inside: range, wrong: Wrong, apart: Sequence[str]) -> list[TraceRow]:
+def _blamed(tape: Tape, stated: list[TraceRow], inside: range, wrong: Wrong) -> list[TraceRow]:
     """The ticks with the blamed event among them, where it can be known which one it is."""
     assert wrong.place is not None
     here = [i for i, row in enumerate(stated) if row.index in inside and str(row.place) == str(wrong.place)]
@@ -405,11 +393,8 @@ def _blamed(tape: Tape, stated: list[TraceRow], inside: range, wrong: Wrong, apa
         found = list(_written_at(tape, inside, wrong.place))
         stated = _merged(stated, found, wrong.line)
         here = [i for i, row in enumerate(stated) if any(row.index == index for index, _ in found)]
-    first = next((i for i, words in enumerate(apart) if words), None)
     if len(here) == 1:
         stated[here[0]] = _refuse(stated[here[0]], BLAMED)
-    elif len(here) == len(apart) and first is not None:
-        stated[here[first]] = _refuse(stated[here[first]], f"{BLAMED}: {apart[first]}")
     elif here and wrong.everywhere:
         stated[here[0]] = _refuse(stated[here[0]], f"{BLAMED}, {EACH}")
     return stated

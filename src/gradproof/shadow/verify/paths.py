@@ -23,8 +23,10 @@ not found out.
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -32,8 +34,8 @@ from numpy.typing import NDArray
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.domains.marks import Marks, Unknown
 from gradproof.shadow.record.hook_points import params_of
+from gradproof.shadow.record.origins import ELSEWHERE
 from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, stated, tensors
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Location, Tape, blocks_of, sample_axis
@@ -189,19 +191,24 @@ def reads_of(tape: Tape) -> dict[Site, Reads]:
             window += any(window in r.windows for r in found.values())
         elif isinstance(item, Entry) and not item.backward:
             for number, arg in enumerate(item.args):
-                if isinstance(arg, Const) and isinstance(arg.marks, Marks) and arg.value.dtype.kind == "i":
+                if isinstance(arg, Const) and arg.value.dtype.kind == "i":
                     reads = found.setdefault((str(item.place), item.op, number), Reads())
-                    elements = [_element(m, tape) for m in arg.marks.marks.ravel().tolist()]
+                    elements = _elements(arg, tape)
                     reads.followed = reads.followed and None not in elements
                     reads.windows.setdefault(window, set()).update(e for e in elements if e is not None)
     return found
 
 
-def _element(mark: object, tape: Tape) -> Element | None:
-    if not isinstance(mark, Unknown) or len(mark.key) != 3 or mark.key[0] not in tape.integers:
-        return None
-    site, first, index = mark.key
-    return str(site), int(first) + int(index)
+def _elements(arg: Const, tape: Tape) -> list[Element | None]:
+    """The site and place of every element; None for one that is no integer data."""
+
+    def element(number: int) -> Element | None:
+        if number == ELSEWHERE:
+            return None
+        begin, site, first = tape.origins[bisect_right(tape.origins, number, key=itemgetter(0)) - 1]
+        return (site, first + number - begin) if site in tape.integers else None
+
+    return [None] if arg.origin is None else [element(number) for number in arg.origin.ravel().tolist()]
 
 
 def integers_differ(session: StepRecordings) -> str:

@@ -31,15 +31,6 @@ from gradproof.shadow.verify import obligations
 from gradproof.shadow.verify.compare import DRAWN, FRESH, MOST_OPERATIONS, OTHERS, REPEATED, RESHAPED, SHUFFLED
 from gradproof.shadow.verify.decide import DOMAINS
 from gradproof.shadow.verify.diagnosis import Wrong, of_wrong, place_of_data
-from gradproof.shadow.verify.normaliser import (
-    MASKS,
-    everywhere,
-    normaliser,
-    rows,
-    untested,
-    verdicts,
-    weighed,
-)
 from gradproof.shadow.verify.numbers import (
     ALIKE,
     CONSTANTS,
@@ -78,13 +69,12 @@ from gradproof.shadow.verify.results import (
     with_trace,
 )
 from gradproof.shadow.verify.rounding import assumptions as rounding_assumptions, ranges_of, report
-from gradproof.shadow.verify.token_weights import left_behind, reordered, untold
+from gradproof.shadow.verify.shares import judged
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
-KNOWN = (*DOMAINS, "weight", "rounding")
+KNOWN = (*DOMAINS, "rounding")
 CHOSEN = "choose the samples of all windows before the loop, or with a generator that nothing else draws from"
 DATA_HELP = "every micro-batch takes the next samples of the stream that the full batch takes at once"
-RECORDED_COUNTS = "other counts of valid tokens than the recorded ones: no other order of the samples was verified"
 DOUBTS = {
     "GA-INV-002": "zero whole gradients and own buffers once a window, where the recorder sees it",
     "GA-INV-004": "keep every sum of gradients in fp32 until the step",
@@ -105,7 +95,7 @@ def check(
     device: str = "cpu",
     dtype: str = "float32",
     seed: int = 0,
-    domains: Sequence[str] = ("real", "field", "weight"),
+    domains: Sequence[str] = ("real", "field"),
     optimizer: str | None = None,
     ranks: int = 1,
     ranges: Sequence[str] = (),
@@ -181,7 +171,6 @@ class Judge:
         self.found: dict[str, list[Result]] = {name: [] for name in OBLIGATIONS}
         self.broken: list[Broken] = []
         self.wrongs: list[tuple[Result, Wrong]] = []
-        self.ragged = False
 
     def results(self) -> list[Result]:
         """The worst result of every obligation, in the order of OBLIGATIONS."""
@@ -219,7 +208,7 @@ class Judge:
         wrong = Wrong(result.obligation, result.reason, result.place, cause)
         wrong = next((found for one, found in self.wrongs if one is result), wrong)
         rank = wrong.quantity.rank if wrong.quantity else 0
-        stated = of_wrong(self.session.ours[rank].tape, wrong, self.made.weights)
+        stated = of_wrong(self.session.ours[rank].tape, wrong)
         result.counterexample = with_trace(result.counterexample, stated)
 
     def _errors(self) -> bool:
@@ -381,12 +370,11 @@ class Judge:
                 self.made.paths.append(f"path {number}: other operators ran at other values; verified like the first")
             for result in self._path(session, broken):
                 self.add(result)
-        if "weight" in self.domains:
-            self._weights()
-            self._orders(broken)
+        if self.session.ranks > 1:
+            self._shares()
         if "rounding" in self.domains:
             self._rounding()
-        conditions = [text for text in self.made.paths if not text.startswith(("path ", "order "))]
+        conditions = [text for text in self.made.paths if not text.startswith("path ")]
         self.made.uncovered += narrow(itertools.chain(*self.found.values()), covered, conditions)
         self.made.assumptions += [*obligations.integers_of(self.session.ours[0].tape), *constants(covered)]
         self.made.assumptions += [f"what Python does with the number read at {p}" for p in numbers_read(covered)]
@@ -417,11 +405,11 @@ class Judge:
         if unlooked:
             self.made.uncovered.append(f"which samples each window reads was not looked at: {unlooked}")
 
-    def _path(self, session: StepRecordings, broken: list[Broken], same_data: bool = True) -> list[Result]:
+    def _path(self, session: StepRecordings, broken: list[Broken]) -> list[Result]:
         """Results of one path. A domain that stays silent is left out where another answers, on this path."""
         if session is not self.session:
             preconditions = [*errors(session), *blindness(session), *past_the_recorder(session), *self._sight(session)]
-            if same_data and same_path(self.session.ours, session.ours):
+            if same_path(self.session.ours, session.ours):
                 preconditions += [flowed(d) for d in apart(self.session.ours, session.ours)]
             if preconditions:
                 return [as_result(name, preconditions[0]) for name in NUMBERS]
@@ -437,41 +425,14 @@ class Judge:
             self.session.seconds[name] = self.session.seconds.get(name, 0.0) + time.monotonic() - began
         return self._answered(found)
 
-    def _orders(self, broken: list[Broken]) -> None:
-        """Ragged labels again, with the samples in other orders: other counts of valid tokens."""
-        began, made = time.monotonic(), []
-        for number, session in enumerate(reordered(self.session), 1):
-            self.made.paths.append(f"order {number}: the samples in another order, for other counts of valid tokens")
-            found = self._path(session, broken, same_data=False)
-            wrong = normaliser(weighed(session)[1], session.ranks)
-            found += [] if wrong is None else [wrong]
-            doubted = wrong is not None or any(r.outcome is Outcome.REFUTED for r in found)
-            if doubted and left_behind(self.session, session):
-                self.made.paths[-1] += ", which Python numbers did not follow: nothing is shown at them"
-                continue
-            made.append(session)
-            for result in found:
-                self.add(result)
-        self.made.uncovered += untold(self.session, made)
-        if self.ragged and not made:
-            self.made.uncovered.append(RECORDED_COUNTS)
-        self.session.seconds["orders"] = time.monotonic() - began
-
-    def _weights(self) -> None:
+    def _shares(self) -> None:
+        """What a token of each rank weighs, which the comparison with the full batch does not show."""
         began = time.monotonic()
-        ours, full, notes = weighed(self.session)
-        if not full and notes:
-            help = "ask for more with --operations, or leave token weights out: --domain real --domain field"
-            self.add(Result("GA-EQ-001", Outcome.UNKNOWN, notes[0], None, help, "weight"))
-        self.made.weights = rows(ours)
-        more = everywhere(self.session, ours)
-        self.ragged = not all(more) and any(t["expected"] == 0 for w in ours for t in w.tokens)
-        self.made.notes += notes + verdicts(ours, more)
-        self.made.assumptions += [MASKS] if any(more) else []
-        self.made.uncovered += untested(full, self.session.full[0].tape)
-        if (wrong := normaliser(full, self.session.ranks)) is not None:
+        wrong, unseen = judged(self.session)
+        if wrong is not None:
             self.add(wrong)
-        self.session.seconds["weight"] = time.monotonic() - began
+        self.made.uncovered += [unseen] if unseen else []
+        self.session.seconds["shares"] = time.monotonic() - began
 
     def _rounding(self) -> None:
         began = time.monotonic()
