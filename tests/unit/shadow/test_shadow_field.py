@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from gradproof.shadow.algebra import Beyond, Value, function, lift, number, where
+from gradproof.shadow.algebra import Beyond, Snap, Value, function, lift, number, where
 from gradproof.shadow.domains import modular as r
 from gradproof.shadow.domains.modular import NAN, Field
-from gradproof.shadow.domains.real import Snap
 from gradproof.shadow.tape import Source
 
 P = r.P

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from gradproof.arith import smt
-from gradproof.shadow.algebra import Beyond, Value, function, lift, where
+from gradproof.shadow.algebra import Beyond, Snap, Value, function, lift, simplest, snapped, where
 from gradproof.shadow.domains.programs import Compiler, Near, Raw, exact, near
-from gradproof.shadow.domains.real import NAN, NINF, Reals, Snap, simplest, snapped
+from gradproof.shadow.domains.real import NAN, NINF, Reals
 from gradproof.shadow.domains.terms import TermPool
 from gradproof.shadow.tape import Source
 

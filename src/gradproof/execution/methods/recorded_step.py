@@ -29,7 +29,7 @@ from gradproof.shadow.request import Request
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, ON_PATH, RECORDED, SEVERITY, Result, Verification, worst
 from gradproof.shadow.tape import NOWHERE, USER, Location, owner
 from gradproof.shadow.whole.check import check_whole
-from gradproof.shadow.whole.reported import DOMAIN
+from gradproof.shadow.whole.flow import DOMAIN
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run

@@ -29,8 +29,8 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from gradproof.shadow.algebra import Array, Beyond, Parts
-from gradproof.shadow.domains.real import Snap, reader
+from gradproof.shadow.algebra import Array, Beyond, Parts, Snap
+from gradproof.shadow.domains.real import reader
 from gradproof.shadow.domains.terms import AT_ZERO, POWER_LIMIT
 from gradproof.shadow.tape import Source
 

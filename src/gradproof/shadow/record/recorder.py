@@ -27,8 +27,7 @@ from gradproof.shadow.ops.schema import (
     tensors_in,
 )
 from gradproof.shadow.record.hook_points import Exports
-from gradproof.shadow.record.leaves import Averages, Inject, Leaves
-from gradproof.shadow.record.origins import Origins
+from gradproof.shadow.record.leaves import Averages, Inject, Leaves, Origins
 from gradproof.shadow.record.storages import (
     Held,
     State,

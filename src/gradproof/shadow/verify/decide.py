@@ -24,12 +24,12 @@ from typing import Any
 import numpy as np
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.algebra import Beyond, Domain, Value
+from gradproof.shadow.algebra import Beyond, Domain, Snap, Value
 from gradproof.shadow.domains import modular
 from gradproof.shadow.domains.interpreter import NoRow, Reading
 from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.domains.programs import Compiler, Doubtful, Near, Program, near
-from gradproof.shadow.domains.real import Reals, Snap, Special
+from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.terms import Poly
 from gradproof.shadow.result import ALL_INPUTS, PROBABLE, Verification
 from gradproof.shadow.verify.compare import Decision, Pairs, Quantity, pairs, size_of, wanted

@@ -35,7 +35,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.hook_points import params_of
-from gradproof.shadow.record.origins import ELSEWHERE
+from gradproof.shadow.record.leaves import ELSEWHERE
 from gradproof.shadow.record.run import Recording, Run, Step, numbers, seed, stated, tensors
 from gradproof.shadow.result import UNMET, UNREAD, Result, Verification, on_path
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Event, Location, Tape, blocks_of, sample_axis

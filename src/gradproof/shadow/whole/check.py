@@ -22,8 +22,8 @@ from gradproof.shadow.record.run import Noted, Recording, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, on_path
 from gradproof.shadow.tape import Tape
+from gradproof.shadow.whole.flow import same_gradients, sampled
 from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
-from gradproof.shadow.whole.numbers import same_gradients, sampled
 from gradproof.shadow.whole.refute import judged
 from gradproof.shadow.whole.runs import Hints, Real
 from gradproof.shadow.whole.terms import Terms

@@ -1,15 +1,33 @@
-"""What one run showed: its optimizer steps, what they were handed, and everything else that a judge reads of it."""
+"""What one run showed: its optimizer steps, what they were handed, and the numbers beside the terms.
+
+Nothing is proved by numbers. Gradients that terms prove equal have to be equal in numbers as well; where they are not,
+nothing holds. Numbers that a function returns and that were not followed (`float(loss)` made plain numbers of them) are
+compared as they are.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
 from gradproof.shadow.tape import Location
 from gradproof.shadow.whole.terms import Combination, Powers, Shape
+
+DOMAIN = "whole tensors"
+"""How results are called that whole tensors decide."""
+SAMPLED = 4096
+"""Elements of a tensor that are compared, at the most."""
+CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
+"""Relative differences that rounding may make: in the first window, in later ones, and where a tensor is below fp32."""
+SHOWN = 8
+ROUNDED = 1e-4
+"""The relative difference that rounding may make of a loss."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,3 +103,181 @@ class Flow:
     repeated: Location | None = None
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
+
+
+# -- Numbers.
+
+
+@dataclass(slots=True)
+class Numbers:
+    """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
+
+    `weights` are those before each step, `after` those behind it, `begun` the
+    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `losses`: what
+    the backward passes of a window began with. `peaks`: the largest number of a gradient while its window was summed.
+    """
+
+    gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    weights: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    after: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    begun: list[dict[str, torch.Tensor]] = field(default_factory=list)
+    rates: list[list[float]] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+    last: dict[str, torch.Tensor] = field(default_factory=dict)
+    peaks: dict[int, float] = field(default_factory=dict)
+    narrow: bool = False
+
+    def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether two tensors differ by more than rounding."""
+        largest = float(other.abs().max()) if other.numel() else 0.0
+        allowed = NARROW if self.narrow else CLOSE
+        return bool(((mine - other).abs() > allowed * largest).any())
+
+    def shaped(self, mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
+        """Whether two tensors are the same but for a relative difference; tensors of two shapes are not compared."""
+        if mine.shape != other.shape or not mine.numel():
+            return True
+        return bool((mine - other).abs().max() <= allowed * max(float(other.abs().max()), float(mine.abs().max())))
+
+    def root(self, window: int, value: float) -> None:
+        """A backward pass of a window begins at a loss."""
+        self.losses += [0.0] * (window + 1 - len(self.losses))
+        self.losses[window] += value
+
+
+def sampled(tensor: torch.Tensor) -> torch.Tensor:
+    """At most SAMPLED elements of a tensor, in float64."""
+    with torch.no_grad(), _disable_current_modes():
+        flat = tensor.detach().reshape(-1)
+        return flat[:: max(1, flat.numel() // SAMPLED)].to("cpu", torch.float64, copy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A gradient that differs by more than rounding. `size`: the largest difference, relative to the full batch's."""
+
+    name: str
+    size: float
+    ours: torch.Tensor
+    full: torch.Tensor
+
+    def factor(self) -> Fraction | None:
+        """The one number by which the gradient is the full batch's, where there is one."""
+        square = float(self.full @ self.full)
+        if not square:
+            return None
+        by = float(self.ours @ self.full) / square
+        rest = float((self.ours - by * self.full).norm()) / square**0.5
+        near = Fraction(by).limit_denominator(64)
+        return near if rest <= ROUNDED * max(1.0, abs(by)) and abs(float(near) - by) <= ROUNDED else None
+
+    def shown(self) -> dict[str, Any]:
+        """The elements that differ most, as plain data."""
+        order = (self.ours - self.full).abs().argsort(descending=True, stable=True)[:SHOWN].sort().values
+        return {
+            "quantity": f"the gradient of {self.name}",
+            "elements": order.tolist(),
+            "accumulated": self.ours[order].tolist(),
+            "full_batch": self.full[order].tolist(),
+            "relative_difference": self.size,
+            "replayed": "both runs, on the same data and draws",
+        }
+
+
+def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -> Difference | None:
+    """The gradient, or weight, of an optimizer step that differs most, where one does by more than rounding.
+
+    A difference is relative to the largest number of the step.
+    """
+    sides = [getattr(numbers, what) for numbers in (ours, full)]
+    if any(at >= len(side) for side in sides):
+        return None
+    mine, other = (side[at] for side in sides)
+    narrow = what == "gradients" and (ours.narrow or full.narrow)
+    allowed = NARROW if narrow else CLOSE if at == 0 else LATER
+    peaks = [numbers.peaks.get(at, 0.0) for numbers in (ours, full)] if what == "gradients" else []
+    sizes = [float(one.abs().max()) for one in (*mine.values(), *other.values()) if one.numel()]
+    largest = max([*sizes, *peaks], default=0.0)
+    found: Difference | None = None
+    for name in mine.keys() & other.keys():
+        if mine[name].shape != other[name].shape or not largest or not mine[name].numel():
+            continue
+        size = float((mine[name] - other[name]).abs().max()) / largest
+        if size > max(allowed, 0.0 if found is None else found.size):
+            found = Difference(name, size, mine[name], other[name])
+    return found
+
+
+def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
+    """The first optimizer step with a gradient that differs by more than rounding, its name and the difference."""
+    for at in range(min(len(ours.gradients), len(full.gradients))):
+        found = difference(ours, full, at)
+        if found is not None:
+            return at, found.name, found.size
+    return None
+
+
+def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
+    """Whether the gradients of one step are the same in two recordings of one run."""
+    if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
+        return False
+    largest = max((float(a.abs().max()) for a in (*one, *other) if a.numel()), default=0.0)
+    return all(bool(((a - b).abs() <= CLOSE * largest).all()) for a, b in zip(one, other, strict=True))
+
+
+def near(one: float, other: float) -> bool:
+    """Equal within rounding."""
+    return abs(one - other) <= ROUNDED * max(abs(one), abs(other)) + 1e-9
+
+
+def alike(ours: Sequence[float], full: Sequence[float]) -> bool:
+    """Whether two lists of numbers are equal within rounding."""
+    return len(ours) == len(full) and all(near(a, b) for a, b in zip(ours, full, strict=True))
+
+
+def same_losses(ours: Sequence[float], full: Sequence[float], losses: Sequence[float], sizes: Sequence[int]) -> str:
+    """In which way the returned numbers are the full batch's losses; empty where they are not.
+
+    `losses`: those of the windows, in the full batch's run. `sizes`: the micro-batches of each window.
+    """
+    if not _of_a_loss(full, losses):
+        return ""
+    if alike(ours, full):
+        return "equal to the full batch's within rounding"
+    for words, by in (("add up to", False), ("have the mean of", True)):
+        if alike(_by_window(ours, sizes, by), full):
+            return f"those of a window {words} the full batch's within rounding"
+    return ""
+
+
+def _by_window(numbers: Sequence[float], sizes: Sequence[int], mean: bool) -> list[float]:
+    found, start = [], 0
+    for size in sizes:
+        part = numbers[start : start + size]
+        found.append(sum(part) / (size if mean else 1))
+        start += size
+    return found if len(numbers) == start else []
+
+
+def _of_a_loss(full: Sequence[float], losses: Sequence[float]) -> bool:
+    """Whether some of the full batch's numbers go with its losses, from window to window."""
+    if not full or not losses or not all(losses):
+        return False
+    if len(full) % len(losses):
+        return len(full) == 1 and any(near(full[0], x) for x in (sum(losses), sum(losses) / len(losses)))
+    each = len(full) // len(losses)
+    return any(proportional(full[at::each], losses) for at in range(each))
+
+
+def proportional(numbers: Sequence[float], losses: Sequence[float]) -> bool:
+    """Whether numbers are one multiple of the losses, from window to window."""
+    ratios = [number / loss for number, loss in zip(numbers, losses, strict=True)]
+    whole = all(float(number).is_integer() for number in numbers) and max(map(abs, numbers)) >= 10
+    allowed = [1e-3 * abs(ratios[0]) + whole / abs(loss) for loss in losses]
+    return any(ratios) and all(abs(r - ratios[0]) <= a for r, a in zip(ratios, allowed, strict=True))
+
+
+def alike_in_print(ours: Sequence[tuple[float, float]], full: Sequence[tuple[float, float]]) -> bool:
+    """Whether two runs print the same decimal fractions, but for their last places."""
+    pairs = zip(ours, full, strict=False)
+    return len(ours) == len(full) and all(abs(a - b) <= 1.01 * max(u, v) + 1e-5 * abs(b) for (a, u), (b, v) in pairs)

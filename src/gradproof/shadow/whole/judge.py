@@ -16,10 +16,8 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, READ, Act
-from gradproof.shadow.whole.flow import Gradient, Update
+from gradproof.shadow.whole.flow import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.followed import Followed
-from gradproof.shadow.whole.numbers import apart
-from gradproof.shadow.whole.reported import DOMAIN, Reported
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
@@ -43,7 +41,6 @@ class Judge:
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
-        self.reported = Reported(terms, run, self.sizes, ours, full)
         self.optimizers = len({update.optimizer for update in ours.flow.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()
@@ -83,8 +80,8 @@ class Judge:
                     return at, name
         return None
 
-    def results(self) -> list[Result]:
-        """A result for each obligation but that of ranks."""
+    def results(self, loss: Callable[[], Result]) -> list[Result]:
+        """A result for each obligation but that of ranks. `loss` judges the reported losses."""
         ended = self._impossible()
         if ended is not None:
             outcome, reason, place = ended
@@ -92,7 +89,7 @@ class Judge:
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
-        rules: list[Callable[[], Result]] = [self.reported.loss, self.stale, self.steps]
+        rules: list[Callable[[], Result]] = [loss, self.stale, self.steps]
         return [self.data(equal), equal, *(rule() for rule in rules), self.width(equal), self.clipping(equal)]
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:

@@ -18,9 +18,10 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
+from gradproof.shadow.whole.flow import LATER, Difference, alike, difference, near, proportional
 from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.judge import Judge
-from gradproof.shadow.whole.numbers import LATER, Difference, alike, difference, near, proportional
+from gradproof.shadow.whole.reported import Reported
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, Combination, Terms
 
@@ -46,12 +47,13 @@ UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Result]:
     """A result for each obligation but that of ranks: what terms decide, and what the numbers of both runs refute."""
     judge = Judge(terms, run, ours, full)
-    results = judge.results()
+    reported = Reported(terms, run, judge.sizes, ours, full)
+    results = judge.results(reported.loss)
     if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
         return results
     if ours.flow.lost or full.flow.lost:
         return results
-    refuter = Refuter(judge, ours.engine, full.engine)
+    refuter = Refuter(judge, reported, ours.engine, full.engine)
     found: dict[str, Result] = {}
     for result in results:
         if result.outcome is Outcome.REFUTED:
@@ -80,8 +82,8 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Resul
 class Refuter:
     """The refutations of one function, by its two real runs."""
 
-    def __init__(self, judge: Judge, ours: Real, full: Real) -> None:
-        self.judge, self.terms = judge, judge.terms
+    def __init__(self, judge: Judge, reported: Reported, ours: Real, full: Real) -> None:
+        self.judge, self.reported, self.terms = judge, reported, judge.terms
         self.mine, self.other = ours.numbers, full.numbers
         self.updates, self.full = judge.ours.flow.updates, judge.full.flow.updates
         self.acts: Acts = ours.acts
@@ -483,7 +485,7 @@ class Refuter:
             return self._plain()
         if len(ours.values) != len(full.values):
             return None
-        if not self.paired or not self.judge.reported.of_a_loss(full.returned):
+        if not self.paired or not self.reported.of_a_loss(full.returned):
             return None
         last = len(ours.values) if self.first is None else self.first[0] + 1
         if len(ours.values) != len(self.updates):

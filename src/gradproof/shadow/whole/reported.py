@@ -10,13 +10,12 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
 from gradproof.shadow.tape import Location
+from gradproof.shadow.whole.flow import DOMAIN, alike, alike_in_print, same_losses
 from gradproof.shadow.whole.followed import Followed
-from gradproof.shadow.whole.numbers import alike, alike_in_print, same_losses
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms, plus, ratio, times
 
 LOSS = "GA-INV-001"
-DOMAIN = "whole tensors"
 
 
 class Reported:
