@@ -15,7 +15,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Recording, Run, seed
@@ -27,7 +26,7 @@ from gradproof.shadow.whole.followed import Followed, again, with_numbers, witho
 from gradproof.shadow.whole.refute import judged
 from gradproof.shadow.whole.runs import Hints, Real
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import parameters, removed
+from gradproof.shadow.whole.unseen import parameters, steps
 
 SEEDS = (1, 2)
 """How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
@@ -98,11 +97,11 @@ def as_unrecorded(step: Step, run: Run, followed: Followed) -> bool:
     assert isinstance(followed.engine, Real)
     seen: list[list[torch.Tensor]] = []
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def before(optimizer: Any) -> None:
         seen.append([sampled(p.grad) for p in parameters(optimizer) if p.grad is not None])
 
     seed(run.seed)
-    with redirect_stdout(io.StringIO()), removed(register_optimizer_step_pre_hook(before)):
+    with redirect_stdout(io.StringIO()), steps(before, lambda _: None):
         try:
             step(run)
         except Exception:

@@ -150,27 +150,34 @@ def ways_out(
 
 
 @contextmanager
-def watched(engine: Engine) -> Iterator[None]:
-    """Optimizer steps, modules and backward calls are seen while this runs."""
-    from torch.nn.modules import module
+def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterator[None]:
+    """Each optimizer step while this runs; a step that calls that of its base class is one step."""
     from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
     running: list[int] = []
 
-    def before(optimizer: Any, *_: Any) -> None:
+    def begins(optimizer: Any, *_: Any) -> None:
         running.append(id(optimizer))
-        if running.count(id(optimizer)) == 1:  # a step that calls that of its base class is one step
-            engine.before_step(optimizer)
-
-    def after(optimizer: Any, *_: Any) -> None:
         if running.count(id(optimizer)) == 1:
-            engine.after_step(optimizer)
+            before(optimizer)
+
+    def ends(optimizer: Any, *_: Any) -> None:
+        if running.count(id(optimizer)) == 1:
+            after(optimizer)
         if id(optimizer) in running:
             running.remove(id(optimizer))
 
+    with removed(register_optimizer_step_pre_hook(begins)), removed(register_optimizer_step_post_hook(ends)):
+        yield
+
+
+@contextmanager
+def watched(engine: Engine) -> Iterator[None]:
+    """Optimizer steps, modules and backward calls are seen while this runs."""
+    from torch.nn.modules import module
+
     with ExitStack() as stack:
-        stack.enter_context(removed(register_optimizer_step_pre_hook(before)))
-        stack.enter_context(removed(register_optimizer_step_post_hook(after)))
+        stack.enter_context(steps(engine.before_step, engine.after_step))
         stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
         stack.enter_context(calls(engine))
