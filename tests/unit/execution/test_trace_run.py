@@ -242,7 +242,7 @@ def test_a_gradient_that_is_changed_through_numpy_is_opaque() -> None:
 def test_batch_statistics_are_outside() -> None:
     found = run(claim(nets=["conv_batchnorm"], micro_batch=2))
     assert found.outcome is Outcome.OUTSIDE
-    assert "normalisation over the batch" in found.reason
+    assert "samples meet in native_batch_norm" in found.reason
 
 
 def test_a_crash_is_an_error_with_its_line() -> None:

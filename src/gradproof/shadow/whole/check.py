@@ -7,6 +7,7 @@ rationals that they stand for, and counts as the numbers of this run, where Pyth
 from __future__ import annotations
 
 import io
+import platform
 import time
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Recording, Run, seed
 from gradproof.shadow.request import Request
@@ -146,7 +148,7 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     if isinstance(attempt.ours.engine, Real):
         made.events, made.weights = attempt.ours.engine.acts.events(), weights(attempt)
     made.seconds = {"all": round(seconds, 3)}
-    made.versions = {"torch": torch.__version__}
+    made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
     made.notes = [
         f"{flow.parameters} parameters, {flow.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(flow.sources.items())),

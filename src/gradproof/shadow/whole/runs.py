@@ -322,10 +322,10 @@ class Real(Called):  # type: ignore[no-untyped-call]
         return super().operate(func, spec, args, kwargs)
 
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
-        """Whether a generator stands where it stood before: it draws the same numbers again."""
+        """Whether a generator stands where it stood at this line before: it draws the same numbers again."""
         generator = kwargs.get("generator") or torch.default_generator
         with self.aside(), _disable_current_modes():
-            key = (spec.base, str(generator.device), digest(generator.get_state()))
+            key = (spec.base, str(self.place()), str(generator.device), digest(generator.get_state()))
         self.repeats = key in self.states
         self.states.add(key)
 
