@@ -110,7 +110,7 @@ def reads_its_bytes(run: Any) -> None:
 
 
 UNDECIDED: dict[str, tuple[Callable[[Any], None], str, str]] = {
-    "bytes": (reads_its_bytes, "the memory of a tracked tensor is read as another dtype", "read the tensor"),
+    "bytes": (reads_its_bytes, "the storage of a tensor", "operators of torch"),
     "orthogonal": (
         lambda run: loop(run, parametrizations.orthogonal(nn.Linear(3, 2))), "puts other memory under a tracked tensor",
         "verify the step without them",

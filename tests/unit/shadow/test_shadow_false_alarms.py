@@ -80,9 +80,9 @@ def test_its_wrong_twin_is_never_green(name: str) -> None:
     ("name", "obligation", "words"),
     [
         ("index_list", "GA-DATA-001", "a constant that is made inside the step"),
-        ("drawn_in_turn", "GA-DATA-001", "made at random in other portions"),
+        ("drawn_in_turn", "GA-DATA-001", "was not"),
         ("class_weights", "GA-DATA-001", "the same are made again"),
-        ("share_of_a_number", "GA-EQ-001", "right with a fixed normaliser"),
+        ("share_of_a_number", "GA-EQ-001", "was not shown"),
     ],
 )
 def test_the_reason_names_what_looks_the_same(name: str, obligation: str, words: str) -> None:

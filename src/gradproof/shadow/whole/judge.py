@@ -23,6 +23,7 @@ from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, mu
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
+LOOK = "look at this line: keep what it does in operators of torch, each sample apart from the others"
 INFINITE = "('float', 'inf')"
 NORMS = ("linalg_vector_norm", "norm")
 BOUNDED = ("clamp", "clamp_max", "clamp_min", "minimum", "where")
@@ -37,6 +38,7 @@ class Judge:
     def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed) -> None:
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
+        self.help = LOOK if self.real else HELP
         self.sizes = [run.effective_batch_size] * run.windows
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
@@ -85,7 +87,7 @@ class Judge:
         ended = self._impossible()
         if ended is not None:
             outcome, reason, place = ended
-            return [Result(name, outcome, reason, place, HELP, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            return [Result(name, outcome, reason, place, self.help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
@@ -296,8 +298,10 @@ class Judge:
         if coupled is not None:
             what, where = coupled
             reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
-            return self._result(name, Outcome.OUTSIDE, reason, where, help=HELP)
-        return self._result(name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", place, help=HELP)
+            return self._result(name, Outcome.OUTSIDE, reason, where, help=self.help)
+        return self._result(
+            name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", place, help=self.help
+        )
 
     def unscaled(self, value: Combination) -> Combination:
         """A gradient without the scalars by which all of its terms were multiplied, where a norm is among them."""

@@ -503,6 +503,14 @@ def above(law: Law, *names: str) -> dict[str, Law]:
     return dict.fromkeys(names, law)
 
 
+def turned(call: Call) -> Letters:
+    """The axes that are turned round stay whole."""
+    rank = len(call.shapes[0])
+    axes = {axis % rank for axis in call.args[1]}
+    own = "".join(x.upper() if i in axes else x for i, x in enumerate(LETTERS[:rank]))
+    return [own], [own]
+
+
 LAWS: dict[str, Law] = {
     **above(
         Law(pointwise, uniform=True),
@@ -533,6 +541,7 @@ LAWS: dict[str, Law] = {
     **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data"),
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen),
+    "flip": Law(turned, linear=(0,)),
     **above(
         Law(reduced),
         "amax", "amin", "argmax", "argmin", "all", "any", "var", "std", "var_mean", "std_mean", "logsumexp", "prod",

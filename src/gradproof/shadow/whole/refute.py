@@ -30,6 +30,8 @@ EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
 )  # fmt: skip
 CAUSES = (STALE, STEPS, CLIP, DATA)
 """Obligations whose refutation explains a gradient that differs, the first one first."""
+SHARED = (STALE, CLIP)
+"""Rules that the full batch may break in the same way: then equal gradients say little."""
 HELP = {
     EQ: "the factors of the window's micro-batches have to sum to one, each its share of the window",
     LOSS: "report the window's mean: the sum of the micro-batches' shares",
@@ -67,16 +69,9 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Resul
         shown = rule()
         if shown is not None and shown.obligation in open_:
             found.setdefault(shown.obligation, shown)
-    for each in found.values():
-        line = refuter.acts.timeline(each, refuter.window_of(each))
-        each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
-    at = None if judge.unequal is None else judge.unequal[0]
     refuter.weigh(results)
-    for result in results:
-        undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and at is not None
-        if undecided and at is not None and not result.details:
-            result.place = refuter.blamed(at)
-    return [found.get(r.obligation, r) for r in results]
+    refuter.blame(results)
+    return refuter.shared([found.get(r.obligation, r) for r in results])
 
 
 class Refuter:
@@ -109,6 +104,25 @@ class Refuter:
 
     def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
         return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
+
+    def blame(self, results: list[Result]) -> None:
+        """Lines and timelines: of what is refuted, and the line of a gradient that is undecided."""
+        for each in self.found.values():
+            line = self.acts.timeline(each, self.window_of(each))
+            each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
+        for result in results:
+            undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and not result.details
+            if undecided and self.judge.unequal is not None:
+                result.place = self.blamed(self.judge.unequal[0])
+
+    def shared(self, results: list[Result]) -> list[Result]:
+        """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
+        broken = [r for r in results if r.obligation in SHARED and r.outcome in (Outcome.REFUTED, Outcome.UNKNOWN)]
+        for result in results if broken and max(self.judge.windows, default=0) >= 1 else ():
+            if result.obligation == EQ and result.outcome is Outcome.HOLDS:
+                reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
+                result.outcome, result.reason, result.reach, result.place = Outcome.UNKNOWN, reason, "", broken[0].place
+        return results
 
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""
@@ -487,6 +501,8 @@ class Refuter:
             return None
         if not self.paired or not self.reported.of_a_loss(full.returned):
             return None
+        if self._right_beside(ours.values, full.values):
+            return None
         last = len(ours.values) if self.first is None else self.first[0] + 1
         if len(ours.values) != len(self.updates):
             last = len(ours.values) if self.first is None else 0
@@ -495,6 +511,13 @@ class Refuter:
                 reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
                 return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
         return None
+
+    def _right_beside(self, ours: list[float], full: list[float]) -> bool:
+        """Whether several numbers a window are returned, of which one is right in each window."""
+        count = len(self.other.losses)
+        each = len(full) // count if count and len(full) % count == 0 else 1
+        columns = [zip(ours[at::each], full[at::each], strict=True) for at in range(each)]
+        return each > 1 and any(not any(self._far(*pair) for pair in column) for column in columns)
 
     def _far(self, mine: float, other: float) -> bool:
         """Whether two losses differ by more than rounding."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 SAMPLED = 1024
 WAYS_OUT = ("numpy", "__array__", "data_ptr", "__dlpack__")
 """Methods that give away the memory of a tensor."""
-OF_STORAGES = ("__setitem__", "fill_", "copy_", "data_ptr")
+OF_STORAGES = ("__getitem__", "tolist", "__setitem__", "fill_", "copy_", "data_ptr")
 """Methods of a storage that write, or give its memory away."""
 
 
