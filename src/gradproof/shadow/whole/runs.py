@@ -430,6 +430,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
+        if self.busy:
+            return
         self.escapes.left(storage, None)
         held = self.memory.held.get(storage._cdata)
         if held is not None and known(held):
