@@ -82,7 +82,7 @@ class Chooses(nn.Module):
 
 DECIDED: dict[str, Make] = {
     "no_grad": looked_at_before, "inference": looked_at_in_inference, "kept": a_view_is_kept,
-    "meta": empty_then_set, "assigned": assigned, "cond": Chooses,
+    "meta": empty_then_set, "assigned": assigned,
     "weight_norm": lambda: parametrizations.weight_norm(nn.Linear(3, 2)),
     "dropout": lambda: nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)),
 }  # fmt: skip
@@ -111,10 +111,6 @@ def reads_its_bytes(run: Any) -> None:
 
 UNDECIDED: dict[str, tuple[Callable[[Any], None], str, str]] = {
     "bytes": (reads_its_bytes, "the storage of a tensor", "operators of torch"),
-    "orthogonal": (
-        lambda run: loop(run, parametrizations.orthogonal(nn.Linear(3, 2))), "puts other memory under a tracked tensor",
-        "verify the step without them",
-    ),
 }  # fmt: skip
 
 

@@ -75,11 +75,11 @@ class Flow:
     """What one run showed.
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole
-    numbers of a tensor became plain numbers of Python. `free`: Python read numbers that may lead elsewhere at other
-    data. `lines`: those of the backward passes. `scaled`: the scalars by which the function itself scaled
-    gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a generator drew
-    before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by what a loss
-    scaler multiplied the gradients of a window.
+    numbers of a tensor became plain numbers of Python. `gated`: numbers of gradients became plain. `free`: Python
+    read numbers that may lead elsewhere at other data. `lines`: those of the backward passes. `scaled`: the scalars
+    by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data held.
+    `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
+    parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -93,6 +93,7 @@ class Flow:
     operators: int = 0
     counted: bool = False
     free: bool = False
+    gated: bool = False
     lines: list[Location] = field(default_factory=list)
     scaled: dict[int, Location] = field(default_factory=dict)
     unscaled: dict[int, tuple[Fraction, Powers]] = field(default_factory=dict)

@@ -116,6 +116,8 @@ class Judge:
         if not all(self.samples):
             at = next(i for i, found in enumerate(self.samples) if not found)
             where = self.ours.flow.updates[at].place
+            if self.idle():
+                return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
             return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
         return None
 
@@ -251,7 +253,11 @@ class Judge:
     def _same_update(self, at: int) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
         ours, full = self.ours.flow.updates, self.full.flow.updates
-        if len(ours) != len(full) or any(a.after != b.after or not a.after for a, b in zip(ours, full, strict=True)):
+        if (
+            self.idle()
+            or len(ours) != len(full)
+            or any(a.after != b.after or not a.after for a, b in zip(ours, full, strict=True))
+        ):
             return None
         for mine, other in zip(ours, full, strict=True):
             if mine.gradients.keys() != other.gradients.keys():

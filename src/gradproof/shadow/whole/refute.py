@@ -131,10 +131,13 @@ class Refuter:
         same = all(self.mine.shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
         pairs = zip(ours.values, full.values, strict=False)
         losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
+        written = any(self.acts.inside(at, WRITE) for at in range(len(self.updates)))
         rates = self.first is None and self.mine.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
                 self._doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
+            if result.obligation in (EQ, CLIP) and written and ours.flow.gated:
+                self._doubted(result, "gradients are written inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
                 self._doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
             if result.obligation == STEPS and self.paired and rates:
@@ -400,6 +403,8 @@ class Refuter:
         if self.first is None:
             return self._restarted()
         at, found = self.first
+        if self.judge.ours.flow.sources != self.judge.full.flow.sources:
+            return None
         begun = [[self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)]
         mine, other = (set().union(*each) for each in begun)
         reason = f"window {at + 1} is computed from other samples than the full batch's"
@@ -462,7 +467,7 @@ class Refuter:
         if self.judge.unequal is None or self.judge.unequal[0] > at:
             return None
         cause = next((self.found[name] for name in CAUSES if name in self.found), None)
-        if cause is None and (not self._same_leaves(at) or self._same_step()):
+        if cause is None and (not self._same_leaves(at) or not self._same_pairs(at) or self._same_step()):
             return None
         reason = f"the gradient of {found.name} in window {self.judge.windows[at] + 1} is not the full batch's"
         if (factor := found.factor()) is not None:
@@ -478,6 +483,18 @@ class Refuter:
             values = [term for gradient in update.gradients.values() for term in gradient.value]
             sides.append(self.terms.found(values, ("data", "draw", "outside", "constant", "unknown")))
         return set(sides[0]) <= set(sides[1])
+
+    def _same_pairs(self, at: int) -> bool:
+        """Whether the data that one loss is made of belong together by the full batch as well."""
+        mine, other = (
+            {
+                frozenset(self.terms.found([self.terms.bare(term)[0]], ("data",)))
+                for root in self._began(run, at)
+                for term in root
+            }
+            for run in (self.judge.ours, self.judge.full)
+        )
+        return all(any(own <= whole for whole in other) for own in mine)
 
     def _same_step(self) -> bool:
         """Whether other learning rates make up for it: every step leaves the full batch's parameters behind."""

@@ -352,8 +352,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return
         self.flow.reads.append((self.place(), how))
         self.flow.free = True
+        self.flow.gated |= self._is_gradient(tensor) or any(self._squares(term) for term in value)
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
         self.flow.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
+
+    def _squares(self, term: int) -> bool:
+        """Whether a number is made of gradients: it has parameters and data in it, and no loss is made of it."""
+        return self.terms.trained[term] and self.acts.of(self.window, "backward") != []
 
     def _indices(self, tensor: torch.Tensor) -> list[int]:
         """The numbers of a list of indices that names samples."""
