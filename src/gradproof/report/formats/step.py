@@ -30,7 +30,7 @@ from gradproof.shadow.tape import Location
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."
-EQUAL, WEIGHED = "GA-EQ-001", "whole tensors"
+EQUAL = "GA-EQ-001"
 ROWS, COLUMNS, ITEMS, WORDS = 12, 8, 12, 120
 
 
@@ -122,7 +122,7 @@ def _meaning(v: Verification) -> str:
         return "the run breaks an obligation, at the line that is shown with it"
     if v.outcome is Outcome.REFUTED and v.config.get("fake"):
         return "the weights of the samples are wrong; no numbers were computed, so none were replayed"
-    if refuted and all(r.domain == WEIGHED for r in refuted if numbers(r)):
+    if refuted and not any("replayed" in (r.counterexample or {}) for r in refuted if numbers(r)):
         return "the weights of the samples are wrong in this run; no counterexample was replayed"
     return OF_STEPS.get(v.outcome, MEANING[v.outcome])
 

@@ -452,6 +452,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
+                self.flow.narrowed.add((self.place(), self.window, self.all_passes))
                 self.flow.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 

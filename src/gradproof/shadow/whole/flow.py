@@ -76,10 +76,11 @@ class Flow:
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole
     numbers of a tensor became plain numbers of Python. `gated`: numbers of gradients became plain. `free`: Python
-    read numbers that may lead elsewhere at other data. `lines`: those of the backward passes. `scaled`: the scalars
-    by which the function itself scaled gradients. `repeated`: where data from outside hold what earlier data held.
-    `again`: data that a generator drew before. `escaped`: where Python got at the numbers of a gradient or a
-    parameter. `unscaled`: by what a loss scaler multiplied the gradients of a window.
+    read numbers that may lead elsewhere at other data. `narrowed`: the lines of `narrow`, with the step and the
+    backward passes before. `lines`: those of the backward passes. `scaled`: the scalars by which the function
+    itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a
+    generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by
+    what a loss scaler multiplied the gradients of a window.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -87,6 +88,7 @@ class Flow:
     lost: list[tuple[Location, str]] = field(default_factory=list)
     coupled: dict[str, Location] = field(default_factory=dict)
     narrow: list[tuple[Location, str, bool]] = field(default_factory=list)
+    narrowed: set[tuple[Location, int, int]] = field(default_factory=set)
     opaque: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
     sources: dict[str, int] = field(default_factory=dict)

@@ -8,6 +8,7 @@ and the same numbers before it; the acts of the window say which rule was broken
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -43,6 +44,7 @@ HELP = {
 }
 PAIRED = "paired otherwise"
 CLAMPS = ("clamp", "clip", "_foreach_clamp", "sign", "nan_to_num")
+SCALES = ("mul", "div", "_foreach_mul", "_foreach_div")
 UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 
 
@@ -131,13 +133,14 @@ class Refuter:
         same = all(self.mine.shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
         pairs = zip(ours.values, full.values, strict=False)
         losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
-        written = any(self.acts.inside(at, WRITE) for at in range(len(self.updates)))
+        inside = (act for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE))
+        written = any(act.operator.startswith(SCALES) for act in inside)
         rates = self.first is None and self.mine.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
                 self._doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
             if result.obligation in (EQ, CLIP) and written and ours.flow.gated:
-                self._doubted(result, "gradients are written inside a window, and Python read numbers of them")
+                self._doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
                 self._doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
             if result.obligation == STEPS and self.paired and rates:
@@ -389,6 +392,8 @@ class Refuter:
     def narrowed(self) -> Result | None:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
         writes = {act.place for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE)}
+        turns = Counter((place, window) for place, window, _ in self.judge.ours.flow.narrowed)
+        writes |= {place for (place, _), count in turns.items() if count > 1}
         for place, dtype, _ in self.judge.ours.flow.narrow:
             if place in writes:
                 return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", place)

@@ -352,13 +352,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return
         self.flow.reads.append((self.place(), how))
         self.flow.free = True
-        self.flow.gated |= self._is_gradient(tensor) or any(self._squares(term) for term in value)
+        self.flow.gated |= self._of_gradients(value)
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
         self.flow.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
 
-    def _squares(self, term: int) -> bool:
-        """Whether a number is made of gradients: it has parameters and data in it, and no loss is made of it."""
-        return self.terms.trained[term] and self.acts.of(self.window, "backward") != []
+    def _of_gradients(self, value: Combination) -> bool:
+        """Whether a number is made of parameters after a backward pass of the window, and is no loss."""
+        roots = {self.terms.bare(term)[0] for _, root in self.flow.roots for term in root}
+        other = any(self.terms.trained[term] and self.terms.bare(term)[0] not in roots for term in value)
+        return bool(self.passes) and other
 
     def _indices(self, tensor: torch.Tensor) -> list[int]:
         """The numbers of a list of indices that names samples."""
