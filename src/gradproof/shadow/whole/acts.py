@@ -35,6 +35,7 @@ BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
 HANDED_ON = frozenset({
     "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
     "select", "expand", "lift_fresh", "t", "transpose", "permute", "numpy_T", "contiguous", "slice", "unbind",
+    "allreduce_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
 })  # fmt: skip
 """Operators that hand a number on: the line that made it is blamed, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})

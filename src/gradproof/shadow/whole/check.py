@@ -25,6 +25,8 @@ from gradproof.shadow.result import Result, Verification, on_path
 from gradproof.shadow.tape import Tape
 from gradproof.shadow.whole.flow import same_gradients, sampled
 from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
+from gradproof.shadow.whole.group import Exchange, Group
+from gradproof.shadow.whole.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.whole.refute import judged
 from gradproof.shadow.whole.runs import Hints, Real
 from gradproof.shadow.whole.terms import Terms
@@ -61,32 +63,35 @@ class Attempt:
         return {number: held for snap in snaps if snap is not None for number, held in snap.changed.items()}
 
 
-def check_whole(step: Step, subject: str, request: Request) -> Verification:
+def check_whole(step: Step, subject: str, request: Request, group: Group | None = None) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
+
+    `group`: the ranks that call it, of which this process is one; all of them verify it together.
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
-    start = time.perf_counter()
-    best = attempted(step, request, Hints())
+    start, group = time.perf_counter(), group or Group()
+    best = attempted(step, request, Hints(), group)
     for integers in (False, True):
-        if best.whole or best.ours.error or (integers and (request.fake or not best.ours.flow.reads)):
+        reads = group.some(bool(best.ours.flow.reads))
+        if group.every(best.whole) or best.ours.error or (integers and (request.fake or not reads)):
             continue
-        other = attempted(step, request, replace(best.hints, snap=True, integers=integers))
-        best = other if other.held > best.held else best
-    if best.held and not request.fake and not as_unrecorded(step, run_of(request), best.ours):
+        other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group)
+        best = other if group.total(other.held) > group.total(best.held) else best
+    if group.some(bool(best.held)) and not request.fake and not as_unrecorded(step, run_of(request), best.ours, group):
         reason = "the step hands other gradients to its optimizer when nobody follows it"
         held = [result for result in best.results if result.outcome is Outcome.HOLDS]
         for result in held:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
-    if best.held and best.ours.flow.free and not request.fake:
-        elsewhere(step, request, best)
+    if group.some(bool(best.held) and best.ours.flow.free) and not request.fake:
+        elsewhere(step, request, best, group)
     return described(best, subject, request, time.perf_counter() - start)
 
 
-def elsewhere(step: Step, request: Request, best: Attempt) -> None:
+def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None:
     """Other random numbers, which may lead Python another way: what does not hold there does not hold."""
     for by in SEEDS:
-        other = attempted(step, replace(request, seed=request.seed + by), best.hints)
+        other = attempted(step, replace(request, seed=request.seed + by), best.hints, group)
         found = {result.obligation: result for result in other.results}
         for at, result in enumerate(best.results):
             there = found[result.obligation]
@@ -94,7 +99,7 @@ def elsewhere(step: Step, request: Request, best: Attempt) -> None:
                 best.results[at] = replace(there, reason=f"with --seed {request.seed + by}: {there.reason}")
 
 
-def as_unrecorded(step: Step, run: Run, followed: Followed) -> bool:
+def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> bool:
     """Whether the function, called with nothing around it but a hook of torch's, gives its optimizers the same."""
     assert isinstance(followed.engine, Real)
     seen: list[list[torch.Tensor]] = []
@@ -102,34 +107,42 @@ def as_unrecorded(step: Step, run: Run, followed: Followed) -> bool:
     def before(optimizer: Any) -> None:
         seen.append([sampled(p.grad) for p in parameters(optimizer) if p.grad is not None])
 
+    group.begin()
     seed(run.seed)
+    error = ""
     with redirect_stdout(io.StringIO()), steps(before, lambda _: None):
         try:
             step(run)
-        except Exception:
-            return False
+        except Exception as caught:
+            error = str(caught) or "an error"
+    if group.end(error):
+        return False
     mine = [list(each.values()) for each in followed.engine.numbers.gradients]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
     return len(seen) == len(mine) and all(map(same_gradients, seen, mine))
 
 
-def attempted(step: Step, request: Request, hints: Hints) -> Attempt:
+def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attempt:
     """Make both runs until they show nothing that has to be read otherwise, and judge them."""
     run = run_of(request)
     while True:
-        terms, drawn = Terms(), dict[int, torch.Tensor]()
-        followed = without_numbers if request.fake else partial(with_numbers, drawn)
+        terms, drawn = Terms(group.size > 1), dict[int, torch.Tensor]()
+        exchange = Exchange(group, terms)
+        followed = without_numbers if request.fake else partial(with_numbers, drawn, exchange)
         noted = Noted(**{name: getattr(run, name) for name in Run.__dataclass_fields__})
         noted.read.clear()
         ours = followed(step, noted, terms, run.micro_batch_size, 0, hints)
         ours.unread = Recording(Tape(), read=frozenset(noted.read)).never_read()
         full = followed(step, run.full_batch(), terms, run.micro_batch_size, 1, hints)
-        found = again(ours, full, hints)
+        found = agreed(group, again(ours, full, hints), ours, full)
         if found == hints:
             break
         hints = found
-    return Attempt(hints, terms, ours, full, judged(terms, run, ours, full))
+    results = judged(terms, run, ours, full, group.size)
+    if group.size > 1:
+        results = over_ranks(step, run, Pair(ours, full, exchange, drawn), hints, results)
+    return Attempt(hints, terms, ours, full, results)
 
 
 def run_of(request: Request) -> Run:

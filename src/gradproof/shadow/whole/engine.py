@@ -60,6 +60,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.terms, self.every, self.run = terms, every, run
+        self.mark: Any = run
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
         self.flow = Flow()
@@ -189,7 +190,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if result is None:
                 continue
             if spec.view:
-                self.memory.alias(result, value)
+                held = self.memory.read(result) if name == "as_strided" else None
+                self.memory.alias(result, value if held is None else held)
             else:
                 self.put(result, value)
         for at, target in enumerate(written):
@@ -227,7 +229,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _fresh(self, kind: str, shape: Shape) -> int:
         """A leaf of which nothing is known: it equals no other, of this run or another."""
         self.made[kind, 0] += 1
-        return self.terms.make("unknown", (kind, self.run, self.made[kind, 0]), (), shape)
+        return self.terms.make("unknown", (kind, self.mark, self.made[kind, 0]), (), shape)
 
     def _shared_draw(self, call: Call, shape: Shape) -> Value:
         """Random numbers of no sample: the n-th such draw of an operator is one leaf in both runs."""
@@ -407,7 +409,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 return found
         self.declared[id(tensor)] = tensor
         shape = tuple(tensor.shape)
-        first = None if found is None else self.terms.named(self.laws.whole(found, shape), shape)
+        first = None if found is None else self.terms.order(self.terms.named(self.laws.whole(found, shape), shape))
         made = shared(self.terms.of(self.terms.make("parameter", (self.name(tensor), first), (), shape)))
         self.memory.write(tensor, made)
         return made

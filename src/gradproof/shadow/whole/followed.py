@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import seen
+from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.runs import Called, Fake, Hints, Real
 from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import Carries, Reading, Unread, Unreading, replaced, watched, ways_out
@@ -111,17 +112,21 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     return found
 
 
-def with_numbers(drawn: dict[int, torch.Tensor], step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
-    """Call the function on real tensors."""
+def with_numbers(
+    drawn: dict[int, torch.Tensor], exchange: Exchange, step: Callable[[Any], Any], run: Run, *given: Any, alone: bool = False
+) -> Followed:
+    """Call the function on real tensors: on every rank, or on this one `alone`."""
     terms, *rest = given
-    engine = Real(drawn, terms, run, *rest)
+    exchange.group.begin(alone)
+    engine = Real(drawn, exchange, terms, run, *rest)
     found = Followed(engine)
     seed(run.seed)
     reading = Reading(engine)
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
     with eager, engine, reading, watched(engine), seen(engine.acts), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
-    if found.error and not found.unsupported:
+    found.error = exchange.group.end(found.error)
+    if found.error and not found.unsupported and exchange.group.size == 1:
         found.alone = _ends_well(step, run)
     return found
 

@@ -33,9 +33,10 @@ FAR = Fraction(1, 1000)
 
 
 class Judge:
-    """The obligations of one function, by its two runs."""
+    """The obligations of one function, by its two runs, on one of several ranks."""
 
-    def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed) -> None:
+    def __init__(self, terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> None:
+        self.ranks = ranks
         self.terms, self.run, self.ours, self.full = terms, run, ours, full
         self.real = isinstance(ours.engine, Real)
         self.help = LOOK if self.real else HELP
@@ -164,7 +165,7 @@ class Judge:
         if found is None and strange is not None:
             reason = "a gradient is scaled by a number that is made of other samples than those of its window"
             return self._result(name, Outcome.UNKNOWN, reason, strange)
-        if found is None and not self._totals_stand():
+        if found is None and self.ranks == 1 and not self.totals_stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.flow.lines), ours[0].place))
         if found is None and (self.ours.flow.counted or self.laws.integers) and not self._counts_stand():
@@ -208,7 +209,7 @@ class Judge:
         found = list(totals.values())
         return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
 
-    def _totals_stand(self) -> bool:
+    def totals_stand(self) -> bool:
         """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
         laws = self.full.engine.laws
         totals: dict[int, Combination] = {}
@@ -347,7 +348,7 @@ class Judge:
             return self._doubt(name, reason, self.ours.flow.updates[-1].place)
         if self.ours.flow.repeated is not None and self.cycles == 1:
             return self._doubt(name, "data from outside hold what earlier data held", self.ours.flow.repeated)
-        return self._result(name, Outcome.HOLDS, f"{sum(self.sizes)} samples, each in the gradients of one window")
+        return self._result(name, Outcome.HOLDS, f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window")
 
     def _counts(self) -> tuple[str, Location] | None:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
@@ -356,8 +357,9 @@ class Judge:
             size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
             if at % len(self.sizes) == 0:
                 earlier.clear()
-            if len(found) != size:
-                reason = f"{len(found)} samples are in the gradients of window {at + 1}; {size} were asked for"
+            if len(found) != size * self.ranks:
+                asked = size * self.ranks
+                reason = f"{len(found)} samples are in the gradients of window {at + 1}; {asked} were asked for"
                 return reason, update.place
             if found & earlier:
                 return f"samples of an earlier window are in the gradients of window {at + 1}", update.place

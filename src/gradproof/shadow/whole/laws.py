@@ -238,7 +238,7 @@ class Interpreter(Moves):
             else:
                 terms.append(self.terms.named(part, size))
         if law.commutes:
-            terms.sort()
+            terms.sort(key=self.terms.order)
         formless = [self.terms.shapes[term] is None for term in terms]
         if law.uniform and all(formless):
             made = self.terms.make(call.name, (at, attributes), tuple(terms), None)

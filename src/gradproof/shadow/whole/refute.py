@@ -48,10 +48,10 @@ SCALES = ("mul", "div", "_foreach_mul", "_foreach_div")
 UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
 
 
-def judged(terms: Terms, run: Run, ours: Followed, full: Followed) -> list[Result]:
+def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 1) -> list[Result]:
     """A result for each obligation but that of ranks: what terms decide, and what the numbers of both runs refute."""
-    judge = Judge(terms, run, ours, full)
-    reported = Reported(terms, run, judge.sizes, ours, full)
+    judge = Judge(terms, run, ours, full, ranks)
+    reported = Reported(terms, run, judge.sizes, ours, full, ranks)
     results = judge.results(reported.loss)
     if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
         return results

@@ -21,7 +21,10 @@ LOSS = "GA-INV-001"
 class Reported:
     """The reported losses of two runs. `sizes`: the samples of each window."""
 
-    def __init__(self, terms: Terms, run: Run, sizes: Sequence[int], ours: Followed, full: Followed) -> None:
+    def __init__(
+        self, terms: Terms, run: Run, sizes: Sequence[int], ours: Followed, full: Followed, ranks: int = 1
+    ) -> None:
+        self.ranks = ranks
         self.terms, self.run, self.sizes, self.ours, self.full = terms, run, sizes, ours, full
         self.laws, self.real = ours.engine.laws, isinstance(full.engine, Real)
 
@@ -99,8 +102,9 @@ class Reported:
             total = plus(total, root) if window == at else total
         bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
         if bare.keys() & total.keys():
-            first = next(iter(bare))
-            return bare.keys() == total.keys() and bare == times(total, bare[first] / total[first])
+            first = next(iter(bare.keys() & total.keys()))
+            own = {term: by for term, by in bare.items() if term in total} if self.ranks > 1 else bare
+            return own.keys() == total.keys() and own == times(total, bare[first] / total[first])
         reached = self.terms.reached(returned)
         return all(self.terms.bare(term)[0] in reached for term in total)
 

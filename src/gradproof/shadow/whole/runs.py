@@ -28,8 +28,9 @@ from gradproof.shadow.whole.acts import READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.flow import Gradient, Numbers, Update, sampled
+from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.laws import Call, within
-from gradproof.shadow.whole.terms import UNIT, Combination, Terms, plus
+from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
     NoNumbers,
@@ -48,12 +49,14 @@ class Hints:
 
     `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
     float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
+    `apart`: the draws that are other ones on other ranks.
     """
 
     by_hand: bool = False
     common: frozenset[str] = frozenset()
     snap: bool = False
     integers: bool = False
+    apart: frozenset[str] = frozenset()
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -70,6 +73,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def __init__(self, terms: Terms, run: Run, every: int, number: int, hints: Hints) -> None:
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
+        self.world = 1
         self.axes: dict[str, set[int | None]] = {}
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -159,7 +163,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
         """
         shape, site = tuple(tensor.shape), call_site()
-        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (self.samples, self.rows))
+        whole = (self.samples, self.samples * self.world)
+        fitting = (i for i in range(min(2, len(shape))) if shape[i] in (*whole, self.rows, self.rows * self.world))
         axis = next(fitting, None)
         if real is None:
             if site in self.hints.common:
@@ -168,15 +173,24 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         rows = 1 if axis is None else shape[axis]
         size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
         own = f"{site} {size} {tensor.dtype}"
-        turn, first = self.made[own, 0], 0 if axis is not None and rows == self.samples else self.made[own, 0]
+        turn, first = self.made[own, 0], 0 if axis is not None and rows in whole else self.made[own, 0]
         self.made[own, 0] += rows
+        own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
         self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
         if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
         names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
-        parts = [self.terms.of(self.terms.make("data", (*names[i], within), (), size, first + i)) for i in range(rows)]
+        owners = range(before + first, before + first + rows)
+        parts = [
+            self.terms.of(self.terms.make("data", (*name, within), (), size, owner))
+            for name, owner in zip(names, owners, strict=True)
+        ]
         return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+
+    def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
+        """What data of a line are called, and from which number on their samples are counted."""
+        return site, 0
 
     def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
         """The digest of each row of a real tensor, and how many rows of that content were met before."""
@@ -184,7 +198,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         for i in range(rows):
             with _disable_current_modes():
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
-            name = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
+            name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
             if self.made[name, 0] and real.is_floating_point() and len(torch.unique(piece)) > 2:
                 self.flow.repeated = self.flow.repeated or self.place()
@@ -255,9 +269,14 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     constants = True
 
-    def __init__(self, drawn: dict[int, torch.Tensor], *given: Any) -> None:
+    def __init__(self, drawn: dict[int, torch.Tensor], exchange: Exchange, *given: Any) -> None:
         super().__init__(*given)
-        self.drawn = drawn
+        self.drawn, self.group = drawn, exchange.group
+        self.world = len(self.group.everyone)
+        self.mark = (self.run, self.group.rank) if self.group.size > 1 else self.run
+        self.collectives = Collectives(exchange, self.laws, self.memory, self.value, self.put, self.lose)
+        self.state = ""
+        self.draws: dict[tuple[str, int], str] = {}
         self.laws.looked = self._indices
         self.states: set[tuple[Any, ...]] = set()
         self.repeats = False
@@ -304,8 +323,10 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
         if self.busy:
             return func(*args, **kwargs)
-        base = spec.base.split(".", 1)[1]
+        space, base = spec.base.split(".", 1)
         tensors = tensors_in((args, kwargs))
+        if space == "c10d":
+            return self._collective(func, spec, base, args, kwargs)
         if any(tensor.layout is not torch.strided for tensor in tensors):
             self.lose("a sparse tensor is computed with")
             return func(*args, **kwargs)
@@ -321,11 +342,23 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self._before_draw(spec, args, kwargs)
         return super().operate(func, spec, args, kwargs)
 
+    def _collective(self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any) -> Any:
+        """Run a collective of torch.distributed, with what the other ranks have."""
+        with self.aside():
+            settle = self.collectives.settle(base, (*args, *kwargs.values()))
+        out = func(*args, **kwargs)
+        with self.aside():
+            settle()
+            if torch._C._current_graph_task_id() == -1:
+                self.acts.operated(spec, args, kwargs, out, {})
+        return out
+
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """Whether a generator stands where it stood at this line before: it draws the same numbers again."""
         generator = kwargs.get("generator") or torch.default_generator
         with self.aside(), _disable_current_modes():
-            key = (spec.base, str(self.place()), str(generator.device), digest(generator.get_state()))
+            self.state = digest(generator.get_state())
+            key = (spec.base, str(self.place()), str(generator.device), self.state)
         self.repeats = key in self.states
         self.states.add(key)
 
@@ -370,6 +403,18 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
 
     # Random numbers
+
+    def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
+        """What data of a line are called: a rank's own are called by it, and counted apart."""
+        if self.group.size == 1:
+            return site, 0
+        if not outside:
+            self.draws[site, turn] = self.state
+        own = outside or site in self.hints.apart
+        return (f"rank {self.group.rank}: {site}", (self.group.rank + 1) * APART) if own else (site, 0)
+
+    def _shared(self, kind: str, shape: Shape) -> Value:
+        return super()._shared(self.named(kind, self.made[kind, 0], False)[0], shape)
 
     def _unknown(self, tensor: torch.Tensor) -> Value:
         if self.memory.of(tensor).regions or initialising():

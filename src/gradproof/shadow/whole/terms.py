@@ -14,6 +14,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -33,9 +34,13 @@ ZERO: Combination = {}
 
 
 class Terms:
-    """The store of terms that two runs share: `make` gives a term that is there already its number again."""
+    """The store of terms that two runs share: `make` gives a term that is there already its number again.
 
-    def __init__(self) -> None:
+    `named_alike`: several processes have a store each, in which the kids of a term have to stand in one order.
+    """
+
+    def __init__(self, named_alike: bool = False) -> None:
+        self.keys: list[tuple[str, str]] | None = [] if named_alike else None
         self.known: dict[tuple[Any, ...], int] = {}
         self.operators: list[str] = []
         self.attributes: list[tuple[Any, ...]] = []
@@ -70,7 +75,22 @@ class Terms:
         self.owners.append(self._owner(kids) if kids and operator != "state" else owner)
         self.marked.append(operator == "rows" or (operator != "state" and any(self.marked[kid] for kid in kids)))
         self.trained.append(operator in TRAINED or any(self.trained[kid] for kid in kids))
+        if self.keys is not None:
+            self.keys.append(self._key(operator, attributes, kids, shape))
         return number
+
+    def _key(self, operator: str, attributes: tuple[Any, ...], kids: Sequence[int], shape: Shape | None) -> Any:
+        """What a term is called in every store: first without the names of its leaves, then with them."""
+        assert self.keys is not None
+        rest = () if operator in ("data", "draw") else attributes
+        below = [self.keys[kid] for kid in kids]
+        form = (operator, rest, shape, [form for form, _ in below])
+        whole = (operator, attributes, shape, [name for _, name in below])
+        return tuple(hashlib.blake2b(repr(one).encode(), digest_size=12).hexdigest() for one in (form, whole))
+
+    def order(self, term: int) -> Any:
+        """By what terms are sorted: their age, or what they are called in every store."""
+        return term if self.keys is None else self.keys[term]
 
     def _owner(self, kids: Sequence[int]) -> int:
         found = {self.owners[kid] for kid in kids} - {NOBODY}
@@ -93,7 +113,7 @@ class Terms:
             return term
         term, own = self.bare(term)
         powers = multiplied(own, powers)
-        order = sorted(powers)
+        order = sorted(powers, key=self.order)
         kids = (term, *order)
         return self.make("scaled", tuple(powers[s] for s in order), kids, self.shapes[term]) if order else term
 
@@ -123,7 +143,7 @@ class Terms:
             ((term, by),) = combination.items()
             if by == 1:
                 return term
-        order = sorted(combination)
+        order = sorted(combination, key=self.order)
         by_order = tuple(_exact(combination[term]) for term in order)
         uniform = order == [self.one] or not order
         return self.make("combination", by_order, tuple(order), None if uniform else shape)
@@ -140,7 +160,7 @@ class Terms:
 
     def leading(self, combination: Combination) -> int:
         """The oldest term of a sample, else the oldest: samples that took one way have the same one."""
-        return min(combination, key=lambda term: (self.owners[term] < 0, term))
+        return min(combination, key=lambda term: (self.owners[term] < 0, self.order(term)))
 
     def opened(self, combination: Combination) -> Combination:
         """The same, with the summands of each named sum in which samples meet."""

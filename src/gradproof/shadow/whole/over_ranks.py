@@ -1,0 +1,338 @@
+"""What several ranks decide together: every rank steps by one gradient, and it is that of one process with all samples.
+
+Each rank has judged its own two runs. The full batch of all ranks may divide by the wrong number just as the run by
+micro-batches does. So the first rank calls the function once more, as the only rank, with the samples of all of them in
+one batch: its gradients are the ones that the ranks have to step by.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.result import ALL_DATA, RECORDED, Result
+from gradproof.shadow.tape import NOWHERE, Location
+from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Update, difference
+from gradproof.shadow.whole.followed import Followed, with_numbers
+from gradproof.shadow.whole.group import Exchange, Group
+from gradproof.shadow.whole.judge import Judge
+from gradproof.shadow.whole.refute import DATA, EQ, WIDTH
+from gradproof.shadow.whole.runs import Hints, Real
+from gradproof.shadow.whole.terms import Combination, Terms, ratio
+from gradproof.shadow.whole.values import shared
+
+SYNC = "GA-SYNC-001"
+HELP = {
+    SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
+    EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",
+    DATA: "give every rank its own part of the samples",
+}
+UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The two runs of this rank, what it exchanges with the others, and what it drew."""
+
+    ours: Followed
+    full: Followed
+    exchange: Exchange
+    drawn: dict[int, torch.Tensor]
+
+    @property
+    def terms(self) -> Terms:
+        """The store of both runs."""
+        return self.exchange.terms
+
+
+def agreed(group: Group, hints: Hints, ours: Followed, full: Followed) -> Hints:
+    """The hints of all ranks, joined. What one line draws is apart where the generators of two ranks are."""
+    if group.size == 1:
+        return hints
+    draws = [side.engine.draws for side in (ours, full) if isinstance(side.engine, Real)]
+    every = group.gather((hints, draws))
+    seen: dict[tuple[int, str, int], str] = {}
+    apart: set[str] = set()
+    for _, sides in every:
+        for run, side in enumerate(sides):
+            for (site, turn), state in side.items():
+                if seen.setdefault((run, site, turn), state) != state:
+                    apart.add(site)
+    return replace(
+        hints,
+        by_hand=any(one.by_hand for one, _ in every),
+        common=frozenset[str]().union(*(one.common for one, _ in every)),
+        apart=frozenset(apart).union(*(one.apart for one, _ in every)),
+    )
+
+
+def over_ranks(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints, results: list[Result]) -> list[Result]:
+    """The results of this rank with what the ranks show together: those of the worst rank, and GA-SYNC-001."""
+    group = pair.exchange.group
+    judge = RankJudge(pair, {result.obligation: result for result in results})
+    found = judge.found
+    if not group.some(bool(pair.ours.error or pair.full.error)):
+        whole = replace(
+            run.full_batch(), micro_batch_size=run.effective_batch_size * group.size,
+            tail_samples=run.tail * run.micro_batch_size * group.size,
+        )  # fmt: skip
+        every = judge.exchanged()
+        if group.rank == 0:
+            one = one_rank(step, whole, pair, hints)
+            found[EQ], found[DATA] = judge.weighed(one, every)
+            judge.counted(run, one)
+        found[SYNC] = judge.synchronised(every)
+        judge.narrow()
+    return list(found.values())
+
+
+def one_rank(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints) -> Followed:
+    """The function called on this rank alone, by all samples in one batch."""
+    found: Followed = with_numbers(
+        pair.drawn, pair.exchange, step, run, pair.terms, pair.ours.engine.every, 2, hints, alone=True
+    )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The optimizer steps of a rank: gradients and parameters after, by name, and the numbers of both.
+
+    `read`: the samples that the backward passes of each window began with.
+    """
+
+    gradients: list[dict[str, Combination]]
+    after: list[dict[str, Combination]]
+    numbers: list[dict[str, torch.Tensor]]
+    weights: list[dict[str, torch.Tensor]]
+    read: list[set[int]]
+
+
+class RankJudge:
+    """The obligations of this rank that need the others. `found`: what its own runs decided."""
+
+    def __init__(self, pair: Pair, found: dict[str, Result]) -> None:
+        self.pair, self.terms, self.found = pair, pair.terms, found
+        self.group = pair.exchange.group
+        self.updates = pair.ours.flow.updates
+
+    def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None, **more: Any) -> Result:
+        reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
+        return Result(name, outcome, reason, place, HELP[name], DOMAIN, reach, **more)
+
+    def exchanged(self) -> list[Steps]:
+        """The optimizer steps of the run by micro-batches, of every rank."""
+        names = [(sorted(u.gradients), sorted(u.after)) for u in self.updates]
+        own = [
+            value
+            for u, (grads, after) in zip(self.updates, names, strict=True)
+            for value in (*(u.gradients[n].value for n in grads), *(self.terms.of(u.after[n]) for n in after))
+        ]
+        all_names = self.group.gather(names)
+        every = self.pair.exchange.values("steps", [shared(value) for value in own])
+        engine = self.pair.ours.engine
+        assert isinstance(engine, Real)
+        read = [self._read(at) for at in range(len(self.updates))]
+        rest = self.group.gather((engine.numbers.gradients, engine.numbers.after, read))
+        found = []
+        for of_rank, values, (numbers, weights, read) in zip(all_names, every, rest, strict=True):
+            made = Steps([], [], numbers, weights, read)
+            parts = iter(value.parts[0] for value in values)
+            for grads, after in of_rank:
+                made.gradients.append({name: next(parts) for name in grads})
+                made.after.append({name: next(parts) for name in after})
+            found.append(made)
+        return found
+
+    def _read(self, at: int) -> set[int]:
+        roots = [root for window, root in self.pair.ours.flow.roots if window == at]
+        return self.terms.samples(self.terms.bare(term)[0] for root in roots for term in root)
+
+    # GA-SYNC-001
+
+    def synchronised(self, every: list[Steps]) -> Result:
+        """Every rank steps by the gradients that the first one steps by, made of the samples of all ranks."""
+        first, mine = every[0], every[self.group.rank]
+        place = self.updates[-1].place if self.updates else NOWHERE
+        if len({len(one.gradients) for one in every}) > 1 or not self.updates:
+            return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", place)
+        for at, update in enumerate(self.updates):
+            apart = self._apart(at, first, mine) if self.group.rank else self._lacking(at, every)
+            if apart is not None:
+                return apart
+            if first.after[at] != mine.after[at]:
+                shown = [name for name in mine.weights[at] if self._differ(mine.weights[at], first.weights[at], name)]
+                how = "not" if shown else "not shown to be"
+                reason = f"after window {at + 1} the parameters of rank {self.group.rank} are {how} those of rank 0"
+                return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.place)
+        reason = f"{len(self.updates)} steps, each by one gradient of all {self.group.size} ranks"
+        return self._result(SYNC, Outcome.HOLDS, reason, None)
+
+    def _differ(self, mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor], name: str) -> bool:
+        """Whether two tensors of one name and shape differ by more than rounding."""
+        one, two = mine.get(name), other.get(name)
+        if one is None or two is None or one.shape != two.shape or not one.numel():
+            return False
+        return bool(((one - two).abs() > CLOSE * float(torch.maximum(one.abs(), two.abs()).max())).any())
+
+    def _apart(self, at: int, first: Steps, mine: Steps) -> Result | None:
+        """A gradient of this rank that is not that of the first."""
+        place = self.updates[at].place
+        for name, value in mine.gradients[at].items():
+            other = first.gradients[at].get(name)
+            if other == value:
+                continue
+            reason = f"the gradient of {name} in window {at + 1} was not shown to be that of rank 0"
+            if self._differ(mine.numbers[at], first.numbers[at], name):
+                reason = f"rank {self.group.rank} steps by another gradient of {name} than rank 0 in window {at + 1}"
+                return self._result(SYNC, Outcome.REFUTED, reason, place)
+            return self._result(SYNC, Outcome.UNKNOWN, reason, place)
+        return None
+
+    def _lacking(self, at: int, every: list[Steps]) -> Result | None:
+        """Samples of another rank that no gradient of a step is made of."""
+        made = self.terms.samples(self.terms.bare(t)[0] for value in every[0].gradients[at].values() for t in value)
+        for rank, one in enumerate(every):
+            if one.read[at] - made:
+                reason = f"window {at + 1}: the gradients are not made of the samples of rank {rank}"
+                return self._result(SYNC, Outcome.UNKNOWN, reason, self.updates[at].place)
+        return None
+
+    # GA-EQ-001 and GA-DATA-001
+
+    def weighed(self, one: Followed, every: list[Steps]) -> tuple[Result, Result]:
+        """What one rank with all samples shows of the gradients, and of the samples that each rank reads."""
+        equal, data = self.found[EQ], self.found[DATA]
+        apart = self._unequal(one)
+        twice = self._read_twice(every)
+        if twice is not None and apart is not None:
+            at, ranks = twice
+            engine = self.pair.ours.engine
+            place = engine.acts.first if isinstance(engine, Real) else self._line(at)
+            reason = f"window {at + 1}: ranks {ranks[0]} and {ranks[1]} read the same samples"
+            data = self._result(DATA, Outcome.REFUTED, reason, place)
+            follows = {"follows_from": DATA}
+            if equal.outcome is not Outcome.REFUTED:
+                reason = "the samples of one rank stand for those of another"
+                equal = self._result(EQ, Outcome.UNKNOWN, reason, place, details=follows)
+            return equal, data
+        if apart is None or apart[2] is None:
+            if apart is not None and equal.outcome is Outcome.HOLDS:
+                equal = self._by_form(equal, one)
+            return equal, data
+        at, name, factor = apart
+        if equal.outcome is Outcome.REFUTED:
+            return equal, data
+        if factor:
+            reason = f"the gradient of {name} in window {at + 1} is {factor} that of one process with all samples"
+            equal = self._result(EQ, Outcome.REFUTED, reason, self._line(at))
+        elif equal.outcome is Outcome.HOLDS:
+            reason = f"the gradient of {name} in window {at + 1} was not shown to be that of one process"
+            equal = self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
+        return equal, data
+
+    def counted(self, run: Run, one: Followed) -> None:
+        """The process with all samples divides by the counts of what it sums, or by one number for all windows."""
+        equal = self.found[EQ]
+        stands = Judge(self.terms, run, self.pair.ours, one).totals_stand()
+        if equal.outcome is Outcome.HOLDS and not stands:
+            reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
+            self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, reason, self._line(0))
+
+    def _unequal(self, one: Followed) -> tuple[int, str, str | None] | None:
+        """The first gradient that is not that of one rank with all samples.
+
+        With it: how many times that it is, in words; nothing where no number shows it, None where the samples differ.
+        """
+        theirs = one.flow.updates
+        if one.error or one.flow.lost or len(theirs) != len(self.updates):
+            return 0, "", None
+        for at, (mine, other) in enumerate(zip(self.updates, theirs, strict=True)):
+            for name, gradient in mine.gradients.items():
+                value = other.gradients[name].value if name in other.gradients else {}
+                if gradient.value == value:
+                    continue
+                if self._samples(mine) != self._samples(other):
+                    return at, name, None
+                by = ratio(gradient.value, value)
+                return at, name, f"{by} times" if by is not None else self._by_numbers(one, at)
+        return None
+
+    def _by_numbers(self, one: Followed, at: int) -> str:
+        ours, theirs = self.pair.ours.engine, one.engine
+        assert isinstance(ours, Real)
+        assert isinstance(theirs, Real)
+        found = difference(ours.numbers, theirs.numbers, at)
+        if found is None:
+            return ""
+        factor = found.factor()
+        return "another than" if factor is None else f"{factor} times"
+
+    def _samples(self, update: Update) -> set[int]:
+        return self.terms.samples(self.terms.bare(t)[0] for g in update.gradients.values() for t in g.value)
+
+    def _line(self, at: int) -> Location:
+        """The line that made what the last backward pass of a window began at."""
+        engine = self.pair.ours.engine
+        assert isinstance(engine, Real)
+        passes = engine.acts.of(at, "backward")
+        if not passes:
+            return self.updates[at].place
+        return passes[-1].place if passes[-1].root is NOWHERE else passes[-1].root
+
+    def _read_twice(self, every: list[Steps]) -> tuple[int, list[int]] | None:
+        """A window in which two ranks read one sample, and the ranks."""
+        for at in range(len(self.updates)):
+            for sample in set().union(*(one.read[at] for one in every if at < len(one.read))):
+                ranks = [rank for rank, one in enumerate(every) if at < len(one.read) and sample in one.read[at]]
+                if len(ranks) > 1:
+                    return at, ranks
+        return None
+
+    def _by_form(self, equal: Result, one: Followed) -> Result:
+        """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
+
+        Two gradients of one form are the same function of as many samples. One with other coefficients weighs them
+        otherwise.
+        """
+        theirs = one.flow.updates
+        if one.error or one.flow.lost or len(theirs) != len(self.updates):
+            return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
+        for at, (update, other) in enumerate(zip(self.updates, theirs, strict=True)):
+            for name, gradient in update.gradients.items():
+                value = other.gradients[name].value if name in other.gradients else {}
+                mine, full = self._forms(gradient.value), self._forms(value)
+                if mine == full:
+                    continue
+                window = f"the gradient of {name} in window {at + 1}"
+                if Counter(form for form, _ in mine.elements()) != Counter(form for form, _ in full.elements()):
+                    reason = f"{window} was not shown to be that of one process with as many samples"
+                    return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
+                weights = [sorted({by for _, by in side}) for side in (mine, full)]
+                said = f"weighs its samples by {_listed(weights[0])}, one process with as many by {_listed(weights[1])}"
+                return self._result(EQ, Outcome.REFUTED, f"{window} {said}", self._line(at))
+        return equal
+
+    def _forms(self, value: Combination) -> Counter[tuple[str, Fraction]]:
+        return Counter((self.terms.order(term)[0], by) for term, by in value.items())
+
+    # GA-INV-004
+
+    def narrow(self) -> None:
+        """Which samples of other ranks are of one micro-batch is not known: below fp32 nothing is decided."""
+        held = self.found.get(WIDTH)
+        engine = self.pair.ours.engine
+        if isinstance(engine, Real) and engine.numbers.narrow and held is not None and held.outcome is Outcome.HOLDS:
+            held.outcome, held.reach = Outcome.UNKNOWN, ""
+            held.reason = "tensors are below fp32, and over ranks their sums are not told apart by micro-batch"
+
+
+def _listed(weights: list[Fraction]) -> str:
+    return ", ".join(str(by) for by in weights[:4])
