@@ -105,6 +105,7 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
     seen: list[list[torch.Tensor]] = []
 
     def before(optimizer: Any) -> None:
+        group.keep()
         seen.append([sampled(p.grad) for p in parameters(optimizer) if p.grad is not None])
 
     group.begin()

@@ -8,6 +8,7 @@ of it, so that nobody waits for it.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import time
@@ -24,13 +25,16 @@ from gradproof.shadow.record.ranks import free_port
 from gradproof.shadow.whole.terms import Combination, Shape, Terms, plus, times
 from gradproof.shadow.whole.values import Memory, Moves, Region, Value, shared
 
-POLL = 0.0005
+POLL, SETTLES = 0.0005, 0.05
+"""Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
 SUM, MEAN = 0, 1
 """Numbers of reductions (`torch.distributed.ReduceOp.RedOpType`)."""
 APART = 1 << 40
 """Samples that a rank drew for itself are numbered from `APART` times one more than its number on."""
 
 
+PATIENCE = 20.0
+"""Seconds after an error on one rank until the others, which may wait for it, are ended."""
 UNHEARD = "gradproof itself: Ended: "
 """How an error of a rank begins that is another rank's."""
 
@@ -46,6 +50,15 @@ class Group:
         self.rank, self.size, self.folder = rank, size, folder
         self.run, self.turns = 0, Counter[tuple[int, ...]]()
         self.alone = False
+        self.kept: list[Any] = []
+
+    def keep(self) -> None:
+        """Let the process groups live until the call has ended.
+
+        A process group whose thread still holds a tensor must not be freed: both wait for each other for ever.
+        """
+        if self.size > 1 and torch.distributed.is_initialized():
+            self.kept += torch.distributed.distributed_c10d._world.pg_map
 
     @property
     def everyone(self) -> tuple[int, ...]:
@@ -67,9 +80,11 @@ class Group:
         part.write_bytes(pickle.dumps(data))
         part.rename(self.folder / name)
 
-    def _await(self, name: str, rank: int) -> Any:
-        path, ended = self.folder / name, self.folder / f"{self.run}-end@{rank}"
+    def _await(self, name: str, rank: int, seconds: float = math.inf) -> Any:
+        path, ended, late = self.folder / name, self.folder / f"{self.run}-end@{rank}", time.monotonic() + seconds
         while not path.exists():
+            if time.monotonic() > late:
+                raise Ended(f"rank {rank} does not end, and rank {self.rank} has")
             if ended.exists() and not path.exists():
                 raise Ended(f"rank {rank} has ended, and rank {self.rank} waits for it in a collective")
             time.sleep(POLL)
@@ -89,12 +104,16 @@ class Group:
         if self.size == 1:
             return error
         if torch.distributed.is_initialized():
+            self.keep()
             torch.distributed.destroy_process_group()
+        time.sleep(SETTLES)
+        self.kept.clear()
         if self.alone:
             self.alone = False
             return error
         self._leave(f"{self.run}-end@{self.rank}", error)
-        errors = [self._await(f"{self.run}-end@{rank}", rank) for rank in range(self.size)]
+        patience = PATIENCE if error else math.inf
+        errors = [self._await(f"{self.run}-end@{rank}", rank, patience) for rank in range(self.size)]
         self.run += 1
         self.turns.clear()
         own = [f"{one} (on rank {rank})" for rank, one in enumerate(errors) if one and UNHEARD not in one]
@@ -196,23 +215,37 @@ class Collectives:
         self.exchange, self.algebra, self.terms, self.memory = exchange, algebra, algebra.terms, memory
         self.read, self.write, self.lose = read, write, lose
 
-    def settle(self, name: str, args: Any) -> Callable[[], None]:
+    def settle(self, name: str, args: Any) -> Callable[[Any], None]:
         """Exchange what a collective is given; the function that writes its results, when it has run."""
         if name in ("barrier", "monitored_barrier_"):
-            return lambda: None
+            return lambda _: None
+        if name in ("wait_tensor", "_wrap_tensor_autograd", "all_reduce"):
+            return self._functional(name, args)
         rule = RULES.get(name)
-        group = args[next(i for i, arg in enumerate(args) if isinstance(arg, torch.ScriptObject))]
-        members = torch.distributed.get_process_group_ranks(torch.distributed.ProcessGroup.unbox(group))
-        if rule is None or (len(members) > 1 and set(members) - set(self.exchange.group.everyone)):
+        group = next((arg for arg in args if isinstance(arg, torch.ScriptObject)), None)
+        if rule is None or group is None:
             self.lose(f"torch.distributed: {name.strip('_')} is not followed")
-            return lambda: None
+            return lambda _: None
+        members = torch.distributed.get_process_group_ranks(torch.distributed.ProcessGroup.unbox(group))
         sends, makes = rule
         given = sends(args)
         if name in APIECE and all(self._pieces(t) for t in given):
             return self._apiece(name, args, members, [piece for t in given for piece in self._pieces(t)])
         what = (name, [(tuple(t.shape), str(t.dtype)) for t in given])
         found = self.exchange.values(what, [self.read(t) for t in given], members)
-        return lambda: makes(self, args, members, found)
+        return lambda _: makes(self, args, members, found)
+
+    def _functional(self, name: str, args: Any) -> Callable[[Any], None]:
+        """A collective that writes nothing, and gives its result."""
+        given = args[0]
+        value = self.read(given)
+        if name == "all_reduce":
+            group = torch.distributed.distributed_c10d._resolve_process_group(args[2])  # type: ignore[attr-defined]
+            members = torch.distributed.get_process_group_ranks(group)
+            what = (name, [(tuple(given.shape), str(given.dtype))])
+            found = self.exchange.values(what, [value], members)
+            value = self.reduced([values[0] for values in found], tuple(given.shape), args[1])
+        return lambda out: self.write(out, value)
 
     def _pieces(self, tensor: torch.Tensor) -> list[Region]:
         """The regions of a flat buffer that is as large as its storage and was filled piece by piece; else nothing."""
@@ -221,12 +254,12 @@ class Collectives:
         whole = tensor.dim() == 1 and tensor.numel() * held.width == tensor.untyped_storage().nbytes()
         return held.regions if whole and len(sizes) > 1 and sum(sizes) == tensor.numel() else []
 
-    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[], None]:
+    def _apiece(self, name: str, args: Any, members: list[int], pieces: list[Region]) -> Callable[[Any], None]:
         """A collective on each piece of flat buffers, which are then filled with the results."""
         what = (name, [(piece.start, piece.shape, piece.stride) for piece in pieces])
         found = self.exchange.values(what, [piece.value for piece in pieces], members)
 
-        def fill() -> None:
+        def fill(_: Any) -> None:
             for at, piece in enumerate(pieces):
                 values = [each[at] for each in found]
                 summed = name.startswith("allreduce")
@@ -242,7 +275,7 @@ class Collectives:
 
     def reduced(self, values: Sequence[Value], shape: Shape, op: Any) -> Value:
         """What a reduction makes of the values of all members. Only sums and means are more than a function of them."""
-        kind = int(op.op())
+        kind = {"sum": SUM, "avg": MEAN}.get(op, op) if isinstance(op, str) else int(op.op())
         if kind not in (SUM, MEAN):
             kids = tuple(self.terms.named(self.whole(value, shape), shape) for value in values)
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))

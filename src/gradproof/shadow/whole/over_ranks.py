@@ -34,6 +34,7 @@ HELP = {
     EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",
     DATA: "give every rank its own part of the samples",
 }
+LEAVES = ("data", "draw", "outside", "constant", "unknown")
 UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
 
 
@@ -105,14 +106,15 @@ def one_rank(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints) -> 
 class Steps:
     """The optimizer steps of a rank: gradients and parameters after, by name, and the numbers of both.
 
-    `read`: the samples that the backward passes of each window began with.
+    `read`: the samples that the backward passes of each window began with, each apart from the others, and what
+    the rows of those from outside hold.
     """
 
     gradients: list[dict[str, Combination]]
     after: list[dict[str, Combination]]
     numbers: list[dict[str, torch.Tensor]]
     weights: list[dict[str, torch.Tensor]]
-    read: list[set[int]]
+    read: list[set[int | str]]
 
 
 class RankJudge:
@@ -151,9 +153,12 @@ class RankJudge:
             found.append(made)
         return found
 
-    def _read(self, at: int) -> set[int]:
-        roots = [root for window, root in self.pair.ours.flow.roots if window == at]
-        return self.terms.samples(self.terms.bare(term)[0] for root in roots for term in root)
+    def _read(self, at: int) -> set[int | str]:
+        engine = self.pair.ours.engine
+        roots = (term for window, root in self.pair.ours.flow.roots if window == at for term in root)
+        samples = {self.terms.owners[self.terms.bare(term)[0]] for term in roots}
+        contents = {content for sample in samples for content in engine.contents.get(sample, ())}
+        return {sample for sample in samples if sample >= 0} | contents
 
     # GA-SYNC-001
 
@@ -200,7 +205,7 @@ class RankJudge:
         """Samples of another rank that no gradient of a step is made of."""
         made = self.terms.samples(self.terms.bare(t)[0] for value in every[0].gradients[at].values() for t in value)
         for rank, one in enumerate(every):
-            if one.read[at] - made:
+            if {sample for sample in one.read[at] if isinstance(sample, int)} - made:
                 reason = f"window {at + 1}: the gradients are not made of the samples of rank {rank}"
                 return self._result(SYNC, Outcome.UNKNOWN, reason, self.updates[at].place)
         return None
@@ -228,7 +233,7 @@ class RankJudge:
                 equal = self._by_form(equal, one)
             return equal, data
         at, name, factor = apart
-        if equal.outcome is Outcome.REFUTED:
+        if equal.outcome in (Outcome.REFUTED, Outcome.OUTSIDE):
             return equal, data
         if factor:
             reason = f"the gradient of {name} in window {at + 1} is {factor} that of one process with all samples"
@@ -270,10 +275,14 @@ class RankJudge:
         assert isinstance(ours, Real)
         assert isinstance(theirs, Real)
         found = difference(ours.numbers, theirs.numbers, at)
-        if found is None:
+        if found is None or not self._leaves(self.updates[at]) <= self._leaves(one.flow.updates[at]):
             return ""
         factor = found.factor()
         return "another than" if factor is None else f"{factor} times"
+
+    def _leaves(self, update: Update) -> set[int]:
+        values = [term for gradient in update.gradients.values() for term in gradient.value]
+        return set(self.terms.found(values, LEAVES))
 
     def _samples(self, update: Update) -> set[int]:
         return self.terms.samples(self.terms.bare(t)[0] for g in update.gradients.values() for t in g.value)
@@ -290,7 +299,7 @@ class RankJudge:
     def _read_twice(self, every: list[Steps]) -> tuple[int, list[int]] | None:
         """A window in which two ranks read one sample, and the ranks."""
         for at in range(len(self.updates)):
-            for sample in set().union(*(one.read[at] for one in every if at < len(one.read))):
+            for sample in set[int | str]().union(*(one.read[at] for one in every if at < len(one.read))):
                 ranks = [rank for rank, one in enumerate(every) if at < len(one.read) and sample in one.read[at]]
                 if len(ranks) > 1:
                     return at, ranks
@@ -331,7 +340,7 @@ class RankJudge:
         engine = self.pair.ours.engine
         if isinstance(engine, Real) and engine.numbers.narrow and held is not None and held.outcome is Outcome.HOLDS:
             held.outcome, held.reach = Outcome.UNKNOWN, ""
-            held.reason = "tensors are below fp32, and over ranks their sums are not told apart by micro-batch"
+            held.reason = "tensors are below fp32, and over ranks it is not known which micro-batch a sample is of"
 
 
 def _listed(weights: list[Fraction]) -> str:

@@ -38,6 +38,7 @@ from gradproof.shadow.whole.unseen import (
     call_site,
     digest,
     inside as within_func,
+    of_an_object,
     parameters,
 )
 from gradproof.shadow.whole.values import Value, known, shared
@@ -74,6 +75,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
         self.world = 1
+        self.contents: dict[int, set[str]] = {}
+        """What the float rows of a sample from outside hold."""
         self.axes: dict[str, set[int | None]] = {}
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -180,8 +183,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
         if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
-        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
         owners = range(before + first, before + first + rows)
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, owners)
         parts = [
             self.terms.of(self.terms.make("data", (*name, within), (), size, owner))
             for name, owner in zip(names, owners, strict=True)
@@ -192,16 +195,19 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """What data of a line are called, and from which number on their samples are counted."""
         return site, 0
 
-    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
+    def _contents(self, real: torch.Tensor, axis: int | None, owners: range) -> list[tuple[str, int]]:
         """The digest of each row of a real tensor, and how many rows of that content were met before."""
         found = []
-        for i in range(rows):
+        for i, owner in enumerate(owners):
             with _disable_current_modes():
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
-            name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
+            content = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
+            name, _ = self.named(content, 0, True)
             found.append((name, self.made[name, 0]))
-            if self.made[name, 0] and real.is_floating_point() and len(torch.unique(piece)) > 2:
-                self.flow.repeated = self.flow.repeated or self.place()
+            if real.is_floating_point() and len(torch.unique(piece)) > 2:
+                self.contents.setdefault(owner, set()).add(content)
+                if self.made[name, 0]:
+                    self.flow.repeated = self.flow.repeated or self.place()
             self.made[name, 0] += 1
         return found
 
@@ -325,7 +331,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             return func(*args, **kwargs)
         space, base = spec.base.split(".", 1)
         tensors = tensors_in((args, kwargs))
-        if space == "c10d":
+        if space in ("c10d", "_c10d_functional"):
             return self._collective(func, spec, base, args, kwargs)
         if any(tensor.layout is not torch.strided for tensor in tensors):
             self.lose("a sparse tensor is computed with")
@@ -348,14 +354,14 @@ class Real(Called):  # type: ignore[no-untyped-call]
             settle = self.collectives.settle(base, (*args, *kwargs.values()))
         out = func(*args, **kwargs)
         with self.aside():
-            settle()
+            settle(out)
             if torch._C._current_graph_task_id() == -1:
                 self.acts.operated(spec, args, kwargs, out, {})
         return out
 
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """Whether a generator stands where it stood at this line before: it draws the same numbers again."""
-        generator = kwargs.get("generator") or torch.default_generator
+        generator = kwargs.get("generator") or _generator(kwargs.get("device"), tensors_in(args))
         with self.aside(), _disable_current_modes():
             self.state = digest(generator.get_state())
             key = (spec.base, str(self.place()), str(generator.device), self.state)
@@ -380,6 +386,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def note(self, how: str, tensor: torch.Tensor) -> None:
         """A number of a tensor became a plain number of Python."""
+        if of_an_object():
+            return
         value = self.laws.whole(self.value(tensor), tuple(tensor.shape))
         if self.laws.constant(value):
             return
@@ -534,6 +542,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step."""
         with self.aside():
+            self.group.keep()
             self.compare()
             super().before_step(optimizer)
             own = list(parameters(optimizer))
@@ -578,3 +587,11 @@ class Real(Called):  # type: ignore[no-untyped-call]
             every = [group for _, one in self.optimizers.values() for group in one.param_groups]
             self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
+
+
+def _generator(device: Any, given: list[torch.Tensor]) -> torch.Generator:
+    """The generator that an operator draws from where it is given none: that of the device of its result."""
+    where = torch.device(device) if device is not None else given[0].device if given else torch.get_default_device()
+    if where.type != "cuda":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if where.index is None else where.index]
