@@ -178,6 +178,11 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         made.assumptions.append(f"float constants stand for rationals: {shown}")
     if attempt.hints.integers:
         made.assumptions.append("counts of tokens are those of this run")
+    if request.ranks > 1:
+        made.assumptions += [
+            f"{request.ranks} ranks; a collective of torch.distributed is complete when it is called",
+            "the function trains alike as the only rank, with the samples of all of them in one batch",
+        ]
     return made
 
 

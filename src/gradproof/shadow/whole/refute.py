@@ -155,6 +155,8 @@ class Refuter:
         if result.obligation == EQ and self.first is not None:
             result.place = self.blamed(self.first[0])
             result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
+        elif result.obligation == EQ and self.judge.unequal is not None:
+            result.place = self.blamed(self.judge.unequal[0])
         return result
 
     def window_of(self, result: Result) -> int:
@@ -444,10 +446,9 @@ class Refuter:
         return self.terms.samples(self.terms.bare(term)[0] for term in value)
 
     def _others_read(self, samples: set[int]) -> bool:
-        """Whether data of other samples enter a calculation: of a validation pass."""
-        used = {kid for kids in self.terms.kids for kid in kids}
-        data = [t for t in used if self.terms.operators[t] == "data" and self.terms.owners[t] >= 0]
-        return any(self.terms.owners[term] not in samples for term in data)
+        """Whether a parameter meets data of other samples: in a validation pass."""
+        met = (owner for owner, trained in zip(self.terms.owners, self.terms.trained, strict=True) if trained)
+        return any(owner >= 0 and owner not in samples for owner in met)
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
