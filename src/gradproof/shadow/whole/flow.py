@@ -117,7 +117,8 @@ class Numbers:
 
     `weights` are those before each step, `after` those behind it, `begun` the
     gradients that were there at the first backward pass of its window, `last` the parameters at the end. `losses`: what
-    the backward passes of a window began with. `peaks`: the largest number of a gradient while its window was summed.
+    the backward passes of a window began with. `peaks`: the largest number of a gradient while its window was summed;
+    what scaled the gradients after the last backward pass scales it as well. `ends`: the largest after that pass.
     """
 
     gradients: list[dict[str, torch.Tensor]] = field(default_factory=list)
@@ -128,13 +129,13 @@ class Numbers:
     losses: list[float] = field(default_factory=list)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     peaks: dict[int, float] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
     narrow: bool = False
 
     def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
         """Whether two tensors differ by more than rounding."""
-        largest = float(other.abs().max()) if other.numel() else 0.0
         allowed = NARROW if self.narrow else CLOSE
-        return bool(((mine - other).abs() > allowed * largest).any())
+        return bool(((mine - other).abs() > allowed * largest([other])).any())
 
     def shaped(self, mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
         """Whether two tensors are the same but for a relative difference; tensors of two shapes are not compared."""
@@ -142,10 +143,25 @@ class Numbers:
             return True
         return bool((mine - other).abs().max() <= allowed * max(float(other.abs().max()), float(mine.abs().max())))
 
+    def ended(self, window: int, held: Sequence[torch.Tensor]) -> None:
+        """A backward pass of a window has ended."""
+        self.ends[window] = largest(held)
+        self.peaks[window] = max(self.ends[window], self.peaks.get(window, 0.0))
+
+    def stepping(self, window: int) -> None:
+        """An optimizer applies the gradients of a window."""
+        if self.ends.get(window):
+            self.peaks[window] *= largest(list(self.gradients[-1].values())) / self.ends[window]
+
     def root(self, window: int, value: float) -> None:
         """A backward pass of a window begins at a loss."""
         self.losses += [0.0] * (window + 1 - len(self.losses))
         self.losses[window] += value
+
+
+def largest(tensors: Sequence[torch.Tensor]) -> float:
+    """The largest number of some tensors."""
+    return max((float(one.abs().max()) for one in tensors if one.numel()), default=0.0)
 
 
 def sampled(tensor: torch.Tensor) -> torch.Tensor:
@@ -199,13 +215,12 @@ def difference(ours: Numbers, full: Numbers, at: int, what: str = "gradients") -
     narrow = what == "gradients" and (ours.narrow or full.narrow)
     allowed = NARROW if narrow else CLOSE if at == 0 else LATER
     peaks = [numbers.peaks.get(at, 0.0) for numbers in (ours, full)] if what == "gradients" else []
-    sizes = [float(one.abs().max()) for one in (*mine.values(), *other.values()) if one.numel()]
-    largest = max([*sizes, *peaks], default=0.0)
+    top = max([largest([*mine.values(), *other.values()]), *peaks])
     found: Difference | None = None
     for name in mine.keys() & other.keys():
-        if mine[name].shape != other[name].shape or not largest or not mine[name].numel():
+        if mine[name].shape != other[name].shape or not top or not mine[name].numel():
             continue
-        size = float((mine[name] - other[name]).abs().max()) / largest
+        size = float((mine[name] - other[name]).abs().max()) / top
         if size > max(allowed, 0.0 if found is None else found.size):
             found = Difference(name, size, mine[name], other[name])
     return found
@@ -224,8 +239,8 @@ def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -
     """Whether the gradients of one step are the same in two recordings of one run."""
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
         return False
-    largest = max((float(a.abs().max()) for a in (*one, *other) if a.numel()), default=0.0)
-    return all(bool(((a - b).abs() <= CLOSE * largest).all()) for a, b in zip(one, other, strict=True))
+    allowed = CLOSE * largest([*one, *other])
+    return all(bool(((a - b).abs() <= allowed).all()) for a, b in zip(one, other, strict=True))
 
 
 def near(one: float, other: float) -> bool:

@@ -530,8 +530,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             super().ended(found)
             held = [sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None]
-            peak = max((float(grad.abs().max()) for grad in held if grad.numel()), default=0.0)
-            self.numbers.peaks[self.window] = max(peak, self.numbers.peaks.get(self.window, 0.0))
+            self.numbers.ended(self.window, held)
             if self.stepping:
                 own = self.optimizers_of(self.flow.updates[-1])
                 self.acts.stepping(own)
@@ -549,6 +548,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.acts.stepping(own)
             self.numbers.begun.append(self.begun)
             self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
+            self.numbers.stepping(self.window)
             self.numbers.weights.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([float(group["lr"]) for group in optimizer.param_groups if "lr" in group])
 
