@@ -113,7 +113,12 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
 
 
 def with_numbers(
-    drawn: dict[int, torch.Tensor], exchange: Exchange, step: Callable[[Any], Any], run: Run, *given: Any, alone: bool = False
+    drawn: dict[int, torch.Tensor],
+    exchange: Exchange,
+    step: Callable[[Any], Any],
+    run: Run,
+    *given: Any,
+    alone: bool = False,
 ) -> Followed:
     """Call the function on real tensors: on every rank, or on this one `alone`."""
     terms, *rest = given

@@ -348,7 +348,9 @@ class Judge:
             return self._doubt(name, reason, self.ours.flow.updates[-1].place)
         if self.ours.flow.repeated is not None and self.cycles == 1:
             return self._doubt(name, "data from outside hold what earlier data held", self.ours.flow.repeated)
-        return self._result(name, Outcome.HOLDS, f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window")
+        return self._result(
+            name, Outcome.HOLDS, f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window"
+        )
 
     def _counts(self) -> tuple[str, Location] | None:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
