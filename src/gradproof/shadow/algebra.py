@@ -1,8 +1,8 @@
 """Arrays over a domain: what the operator table is written in.
 
 A row of the table is written once, in the operators and methods of `Value` and the functions of `Ops`; a `Domain` gives
-them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of terms, one of
-residues, three of bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for
+them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of floats,
+four of bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for
 all domains, and only arithmetic is a domain's own business.
 
 Two sorts: numbers and truth values (`truth`). Integers never depend on a leaf without a recorded path condition, so
@@ -286,9 +286,6 @@ than that, or are equal.
 RECIPROCAL = 2**18
 """Greatest denominator of a snapped 1/k in float32: 1/k and 1/(k+1) are 2^-18 apart, far more than three roundings."""
 
-SNAP_AT_MOST = 64
-"""Distinct constants in one array above which it is data, and left as it is."""
-
 
 def simplest(low: Fraction, high: Fraction) -> Fraction:
     """The rational of least denominator in [low, high], 0 < low <= high (Stern-Brocot, by continued fractions)."""
@@ -335,7 +332,3 @@ class Snap:
         if found != Fraction(x):
             self.changed[x] = found
         return found
-
-    def bound(self) -> Fraction:
-        """Greatest relative distance between a changed constant and its rational."""
-        return max((abs(Fraction(x) / r - 1) for x, r in self.changed.items()), default=Fraction(0))

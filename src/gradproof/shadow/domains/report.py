@@ -114,7 +114,7 @@ def only(tape: Tape, kind: str, prefix: str) -> Tape:
         elif item.kind == kind:
             refs = {name: ref for name, ref in item.refs.items() if name.startswith(prefix)}
             items.append(replace(item, refs=refs))
-    return Tape(items=items, params=tape.params)
+    return Tape(items=items)
 
 
 def _read(tape: Tape, domain: RoundingDomain, rows: Mapping[str, OperatorRow]) -> list[Observation]:

@@ -272,8 +272,9 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
 
     began = time.perf_counter()
     recording = record(function, run_of(request))
-    if recording.error:
-        made.notes.append(f"no rounding bound: recorded, the function raised {recording.error.splitlines()[0]}")
+    if recording.error or recording.tape.blind:
+        why = f"recorded, the function raised {recording.error}" if recording.error else recording.tape.blind[0].what
+        made.notes.append(f"no rounding bound: {why}")
         return
     made.rounding = report(recording.tape, ranges_of(request.ranges, recording.tape))
     made.assumptions += assumptions()
