@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from gradproof.shadow.protocol.event_ops import simple
 from shadow_protocol_bench import judged
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.protocol.event_ops import simple
 from gradproof.shadow.protocol.window import check_protocol, table
 from gradproof.shadow.tape import Event, Location, Tape
 

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradproof.shadow.verify.rounding import lines, report
 
 from gradproof.shadow.algebra import Beyond, Value, lift, where
 from gradproof.shadow.domains.interpreter import Interpreter
@@ -15,7 +16,6 @@ from gradproof.shadow.domains.rounding_kernels import COVERED, SPECIAL, table, u
 from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, Ops, PathConditions, T, names
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
-from gradproof.shadow.verify.rounding import lines, report
 
 SEEDS = 2
 APART = ("aten._amp_foreach_non_finite_check_and_unscale_", "aten.new_zeros")

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.domains.programs import Compiler, Doubtful, Floats, Program, near
+from gradproof.shadow.domains.real import Reals, Special
 from shadow_rows_bench import TOLERANCE, Case, difference, read, run
 
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Beyond, Value
 from gradproof.shadow.domains import modular as residues
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
-from gradproof.shadow.domains.modular import Field
-from gradproof.shadow.domains.programs import Compiler, Doubtful, Floats, Program, near
-from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.rounding import RoundingDomain
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.ops.rows import load

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.domains.programs import Floats
+from gradproof.shadow.domains.real import Reals
 from shadow_rows_bench import FLOATING, difference, numbers, run
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.algebra import Beyond, Value, lift
-from gradproof.shadow.domains.modular import Field
-from gradproof.shadow.domains.programs import Floats
-from gradproof.shadow.domains.real import Reals
 from gradproof.shadow.ops.rows import (
     activation as softmax,
     attention,

@@ -18,7 +18,6 @@ import torch
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, decimals, numbers
 from gradproof.shadow.result import Verification
-from gradproof.shadow.verify import decide, numbers as numeric, obligations, verifier as verify
 from gradproof.testing import assert_accumulates
 
 HOLDS, REFUTED, UNKNOWN, OUTSIDE, NOT_RUN = (
@@ -50,7 +49,7 @@ def outcome_of_named(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     module = module_from_spec(spec)
     monkeypatch.setitem(sys.modules, name, module)
     spec.loader.exec_module(module)
-    return outcomes(verify.check(module.train, domains=("field",)))["GA-EQ-001"]
+    return outcomes(verify.check(module.train))["GA-EQ-001"]
 
 
 def test_a_saturated_softmax_is_rounding_in_float64(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,9 +283,9 @@ def test_numbers_are_found_in_whatever_is_returned() -> None:
 
 
 def test_an_error_probability_above_the_bound_decides_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert verify.check(loops.right, domains=("field",)).code == 0
+    assert verify.check(loops.right).code == 0
     monkeypatch.setattr(decide, "MOST_ERROR", 0.0)
-    found = verify.check(loops.right, domains=("field",))
+    found = verify.check(loops.right)
     assert found.result("GA-EQ-001").outcome is UNKNOWN
     assert "error probability" in found.result("GA-EQ-001").reason
     assert found.code == 4

@@ -49,7 +49,7 @@ def says(word: str) -> Callable[[Any], str]:
 
 
 def test_what_holds_is_returned() -> None:
-    found = assert_accumulates(says("fine"), accum_steps=3, micro_batch=5, windows=1, domains=["field"])
+    found = assert_accumulates(says("fine"), accum_steps=3, micro_batch=5, windows=1)
     assert (found.config["accum_steps"], found.config["domains"]) == (3, ("field",))
 
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import OBLIGATIONS, Verification
-from gradproof.shadow.verify import paths as unrecorded, verifier as verify
+from tests import checked as verify
 from tests.loops import plain_attention
 
 Asked = Callable[[], bool]
@@ -67,7 +67,7 @@ WAYS = [by_modes, by_patches, by_the_setter, by_the_caller]
 
 
 def said(step: Callable[[Any], Any], **more: Any) -> Verification:
-    return verify.check(step, windows=1, domains=("field",), **more)
+    return verify.check(step, windows=1, **more)
 
 
 def found_out(made: Verification, words: str) -> None:
@@ -158,7 +158,7 @@ def test_dropout_draws_the_same_numbers_unrecorded() -> None:
 
 def test_a_step_that_rounding_decides_is_no_false_alarm() -> None:
     """AdamW moves the key's bias, whose gradient is 0 but for rounding, by a whole learning rate."""
-    made = verify.check(plain_attention.train, domains=("field",))
+    made = verify.check(plain_attention.train)
     unsure = [r for r in made.results if r.outcome is not Outcome.HOLDS]
     assert {r.outcome for r in unsure} <= {Outcome.UNKNOWN}
     assert all(r.reason.startswith("the error probability of the residues") for r in unsure), "residues alone"
@@ -178,7 +178,7 @@ def test_a_step_that_rounding_decides_is_no_hiding_place(monkeypatch: pytest.Mon
         plain_attention.train(run)
 
     monkeypatch.setattr(torch.optim.AdamW, "step", halved)
-    made = verify.check(silent, domains=("field",))
+    made = verify.check(silent)
     assert "other parameters" in made.result("GA-EQ-001").reason
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import shadow_steps as steps
 import torch
+from gradproof.shadow.domains.modular import Field
+from gradproof.shadow.verify import compare, numbers as numeric, recordings as session, verifier as verify
+from gradproof.shadow.verify.compare import TapeDifference, differences
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.domains.modular import Field
 from gradproof.shadow.record.run import Run, record
 from gradproof.shadow.result import ALL_INPUTS, PROBABLE, UP_TO_CONSTANTS, Verification, on_path
 from gradproof.shadow.tape import Entry
-from gradproof.shadow.verify import compare, numbers as numeric, recordings as session, verifier as verify
-from gradproof.shadow.verify.compare import TapeDifference, differences
 
 NUMBERS = ("GA-EQ-001", "GA-INV-001")
 HOLDS, REFUTED, OPAQUE, OUTSIDE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE, Outcome.OUTSIDE
@@ -122,14 +122,14 @@ def test_what_a_result_rests_on_is_said() -> None:
 
 
 def test_the_field_alone_says_its_error() -> None:
-    result = said("plain", domains=("field",)).result("GA-EQ-001")
+    result = said("plain").result("GA-EQ-001")
     assert result.outcome is HOLDS
     assert result.reach == PROBABLE
     assert "error probability" in result.details["established_by"]
 
 
 def test_a_tape_too_large_for_terms_is_no_proof_over_the_reals() -> None:
-    alone = said("plain", domains=("real",), operations=10)
+    alone = said("plain", operations=10)
     assert alone.result("GA-EQ-001").outcome is Outcome.BOUND_HIT
     assert alone.code == 4
     both = said("plain", domains=("real", "field"), operations=10)
@@ -144,7 +144,7 @@ def test_a_difference_that_the_real_step_does_not_show_is_spurious(monkeypatch: 
         return self.mul(a, self.add(b, self.const(np.asarray(1.0))))
 
     monkeypatch.setattr(Field, "div", wrong)
-    found = said("plain", domains=("field",))
+    found = said("plain")
     assert found.result("GA-EQ-001").outcome is Outcome.SPURIOUS
     assert found.code == 4
 
