@@ -205,7 +205,7 @@ def finished(maker: Maker, func: Any, real: Any, given: Any, found: Any, start: 
     refs = [(out(maker, t, new), numbers(t).copy()) for t in tensors(real_outs)]
     held = [(r, v) for r, v in refs if isinstance(r, Ref)]
     bases = [(maker.ref(whole(t)), numbers(whole(t)).copy()) for t in tensors(written) if not maker.plain(t)]
-    entry = Entry(str(func), given[0], given[1], outs, tuple(r for r, _ in held), NOWHERE, False, 0, seen)
+    entry = Entry(str(func), given[0], given[1], outs, tuple(r for r, _ in held), NOWHERE, seen)
     return Case(entry, start[0], start[1], held, bases)
 
 

@@ -204,18 +204,3 @@ def _silenced(tape: Tape, options: RoundingOptions, key: Key) -> dict[tuple[int,
         return _bounds(_read(tape, options.domain(silent=frozenset({key})), options.rows))
     except Beyond:
         return {}
-
-
-def lines(found: list[dict[str, Any]]) -> list[str]:
-    """The report as text: one line a tensor, and the operators that contribute most."""
-    made = []
-    for one in found:
-        head = f"window {one['window']}: {one['quantity']} of {one['param']} ({one['dtype']})"
-        if one["bound"] is None:
-            made.append(f"{head}: no bound: {one['reason']}")
-            continue
-        measured = "" if one["measured"] is None else f", measured {one['measured']:.2e}"
-        broken = "" if one["within"] is not False else "  OUTSIDE THE BOUND"
-        made.append(f"{head}: within {one['bound']:.2e} of exact{measured}{broken}")
-        made += [f"    {part['share']:>4.0%}  {part['op']}  {part['place']}" for part in one["top"]]
-    return made
