@@ -27,7 +27,7 @@ REASON = "the gradient is 4 times that of the full batch"
 def held(subject: str = "train.py:step", **config: Any) -> Verification:
     """Every obligation HOLDS."""
     results = [
-        Result(name, Outcome.HOLDS, "equal in every element", domain="real", reach=verdict.ALL_INPUTS)
+        Result(name, Outcome.HOLDS, "equal in every element", domain="whole tensors", reach=verdict.ALL_DATA)
         for name in verdict.OBLIGATIONS
     ]
     made = Verification(subject, {"accum_steps": 4, "micro_batch": 2, "windows": 2, **config}, results)
@@ -42,7 +42,9 @@ def refuted(place: Location | None = None) -> Verification:
     made = held()
     example = {"weight[0, 0]": {"full": "1/3", "accumulated": "4/3"}, "inputs": [1.0, 2.0]}
     at = place or Location(__file__, 1, "step")
-    made.results[1] = Result("GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "real", "", {}, example)
+    made.results[1] = Result(
+        "GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "whole tensors", "", {}, example
+    )
     return made
 
 

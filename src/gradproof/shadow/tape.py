@@ -68,19 +68,6 @@ class Ref:
         """Whether the elements are floating-point numbers."""
         return self.dtype in FLOATS
 
-    def covers(self) -> bool:
-        """Whether every element of the storage is an element of this tensor, each once."""
-        return self.count == self.size and sorted(self.indices()) == list(range(self.size))
-
-    def indices(self) -> list[int]:
-        """Place in the storage of each element, in row-major order of the tensor."""
-        grid = np.full(self.shape, self.offset, dtype=np.int64)
-        for axis, (n, step) in enumerate(zip(self.shape, self.stride, strict=True)):
-            along = [1] * len(self.shape)
-            along[axis] = n
-            grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
-        return [int(i) for i in grid.ravel()]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const:
@@ -209,8 +196,6 @@ class Tape:
 
 
 USER, LIBRARY, TORCH, OWN = "user", "library", "torch", "own"
-FETCH = os.path.join("utils", "data", "_utils", "fetch.py")
-COLLATE = os.path.join("utils", "data", "_utils", "collate.py")
 INITIALISERS = os.path.join("torch", "nn", "init.py")
 CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
 PARALLEL = os.path.join("torch", "nn", "parallel", "distributed.py")

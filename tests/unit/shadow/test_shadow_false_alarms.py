@@ -22,7 +22,7 @@ DECIDED = {
 """Right loops that hold today. Others are undecided, with the reason."""
 BLIND = {
     "pos_weight", "class_weights", "image_mean", "image_mean_numpy", "validated_by_rows", "picked", "picked_globally",
-    "drawn_in_turn",
+    "drawn_in_turn", "python_list", "index_list",
 }  # fmt: skip
 """Loops in which the recorder loses sight, or whose samples cannot be matched: their twins are not refuted either."""
 

@@ -54,11 +54,11 @@ def record(seed: int, seconds: float = 600.0) -> None:
 
 
 def alive(pid: int) -> bool:
+    """Whether a process runs; one that ended and was not waited for does not."""
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
         return False
-    return True
 
 
 def gone(pid: int) -> bool:

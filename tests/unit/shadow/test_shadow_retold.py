@@ -34,11 +34,11 @@ def source(note: str) -> str:
     return linecache.getline(str(loops.__file__), int(line[1])).strip()
 
 
-SHARE, BACKWARD = "share = loss / n if scale else loss.clone()", "share.backward()"
+LOSS, BACKWARD = "loss = model(x).square().mean()", "share.backward()"
 CLIP, STEP = "nn.utils.clip_grad_norm_(model.parameters(), 0.1)", "optimizer.step()"
 KNOWN = [
     ("stale", "GA-INV-002", BACKWARD, 1, BACKWARD, "still has that of sample 0, of window 1"),
-    ("unscaled", "GA-EQ-001", SHARE, 1, BACKWARD, "4 times the full batch's"),
+    ("unscaled", "GA-EQ-001", LOSS, 1, BACKWARD, "4 times the full batch's"),
     ("clips_each", "GA-INV-005", CLIP, 2, CLIP, "is scaled by a norm of 2 of 8 samples"),
     ("clips_each", "GA-EQ-001", CLIP, 2, CLIP, "is not the full batch's"),
     ("early", "GA-INV-003", STEP, 3, STEP, "3 optimizer steps in 2 windows"),

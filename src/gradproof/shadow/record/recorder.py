@@ -452,7 +452,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
     """`torch.utils.swap_tensors` refuses tensors that have weak references, which the recorder's have."""
+    grads = one.grad, other.grad
+    one.grad = other.grad = None
     one.data, other.data = other.data, one.data
+    one.grad, other.grad = grads[1], grads[0]
 
 
 def running() -> bool:
