@@ -1,9 +1,9 @@
 """Arrays over a domain: what the operator table is written in.
 
 A row of the table is written once, in the operators and methods of `Value` and the functions of `Ops`; a `Domain` gives
-them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of floats,
-four of bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for
-all domains, and only arithmetic is a domain's own business.
+them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of floats, four of
+bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for all domains, and
+only arithmetic is a domain's own business.
 
 Two sorts: numbers and truth values (`truth`). Integers never depend on a leaf without a recorded path condition, so
 that they are plain NumPy arrays.
@@ -30,7 +30,7 @@ FUNCTIONS = (
     "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "log1p", "expm1", "erfinv", "atan", "pow", "floor",
     "round", "softplus",
 )  # fmt: skip
-"""Functions that no domain but `value` computes: terms of their own, equal where their arguments are equal."""
+"""Functions that a domain computes by name."""
 
 
 class Domain(Protocol):

@@ -62,8 +62,8 @@ def on_path(reach: str, lines: Sequence[str]) -> str:
 class Result:
     """One obligation: the outcome, why, where in the user's file, and how to fix it.
 
-    `domain`: whole tensors, events, floats or rounding. `reach`: on what it was established. `details` and `counterexample` are
-    plain data (numbers as text where they are exact).
+    `domain`: whole tensors, events, floats or rounding. `reach`: on what it was established. `details` and
+    `counterexample` are plain data (numbers as text where they are exact).
     """
 
     obligation: str

@@ -1,4 +1,4 @@
-"""Every row of the operator table against the real kernel, on the row's own examples, in floats and with a rounding bound."""
+"""Every row of the operator table against the real kernel, on the row's own examples, in floats and by bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Right loops with saturated numbers, loops that ignore `run`, lost sight, reported losses, and what one window or one N cannot show."""
+"""Right loops, loops that ignore `run`, lost sight, reported losses, and what one window or one N cannot show."""
 
 from __future__ import annotations
 

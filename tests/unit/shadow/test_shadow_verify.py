@@ -121,7 +121,7 @@ def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         {"rounding": True, "ranks": 2},
         {"rounding": True, "fake": True},
         {"ranges": ("data=1",)},
-    ],  # fmt: skip
+    ],
 )
 def test_bad_numbers_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(GradproofError, match="GP406"):
