@@ -16,10 +16,9 @@ from gradproof.shadow.ops.table import TABLE, Bool, Example, Int, OperatorRow, T
 HEAD = """# Operators that shadow execution knows
 
 Written by `python -m tests.operators`. On its examples, `tests/unit/shadow/test_shadow_rows.py` compares
-every row with the real kernel in the domains `value`, `real` and, where a bound is claimed, `rounding`; `field` is
-compared with the real terms modulo its prime where these are rational, and elsewhere run twice. Forms in place
-(`add_`) and with `out=` follow from the row and are not counted. An operator that is not here is decomposed as torch
-decomposes it; where torch does not, it is an error that names it. To add a row: `gradproof.shadow.register`.
+every row with the real kernel, in float64 and, where a bound is claimed, inside the rounding bound. Forms in place
+(`add_`) and with `out=` follow from the row and are not counted. `gradproof check --rounding` gives no bound for a step
+with another operator, and names it. To add a row: `gradproof.shadow.register`.
 """
 
 
@@ -76,12 +75,12 @@ def lines() -> list[str]:
         out += [
             f"## {module.rsplit('.', 1)[-1]}",
             "",
-            "| operator | overloads run | examples | domains |",
+            "| operator | overloads run | examples | rounding bound |",
             "|---|---|---|---|",
         ]
         for row in sorted((r for r in rows if r.module == module), key=lambda r: r.op):
-            domains = "value, real, field" + (", rounding" if row.op in bounded else "")
-            out.append(f"| `{row.op}` | {', '.join(found[row.op])} | {len(row.examples)} | {domains} |")
+            bound = "yes" if row.op in bounded else "no"
+            out.append(f"| `{row.op}` | {', '.join(found[row.op])} | {len(row.examples)} | {bound} |")
         out.append("")
     others = sorted(f"`{op}`" for op in TABLE if elsewhere(op))
     return [

@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
 
-DOMAINS = ("real", "field")
-
 
 def check(
     function: Callable[[Any], Any],
@@ -30,11 +28,10 @@ def check(
     device: str = "cpu",
     dtype: str = "float32",
     seed: int = 0,
-    domains: Iterable[str] = DOMAINS,
     ranks: int = 1,
     optimizer: str | None = None,
+    rounding: bool = False,
     ranges: Iterable[str] = (),
-    operations: int = 150_000,
     allow_undecided: Iterable[str] = (),
 ) -> Verification:
     """The verification of a training function, whatever its outcome. An obligation of which nothing is said is NOT_RUN.
@@ -47,8 +44,7 @@ def check(
 
     names = allowed(allow_undecided)
     request = Request(
-        accum_steps, micro_batch, windows, tail, device, dtype, seed, tuple(domains), ranks, optimizer, tuple(ranges),
-        operations,
+        accum_steps, micro_batch, windows, tail, device, dtype, seed, ranks, optimizer, rounding, tuple(ranges),
     )  # fmt: skip
     found = complete(verified(takes_run(function), request), request.ranks)
     found.allow_undecided = names

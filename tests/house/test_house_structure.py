@@ -19,7 +19,7 @@ BROKEN = {
     "inside a function too": ("arith/linear.py", "def f():\n    import gradproof.session", "layers"),
     "a part of shadow imports one above it": (
         "shadow/record/run.py",
-        "import gradproof.shadow.verify.compare",
+        "import gradproof.shadow.whole.check",
         "shadow",
     ),
     "an optional part imports another": ("extras/claims/load.py", "import gradproof.extras.attest.write", "optional"),

@@ -18,7 +18,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "dispatched.md"
 HEAD = """# Operators that the example loops dispatch
 
 Written by `python -m tests.loops.dispatched`: the operators on the tapes of the loops in `tests/loops/`, as torch
-dispatches them, distinct by overload. Each has a row in the [operator table](operators.md), in every domain.
+dispatches them, distinct by overload. Each has a row in the [operator table](operators.md).
 
 """
 

@@ -51,7 +51,6 @@ RANKS_SECONDS = 600.0
 """The same for several ranks: every recording starts its processes anew."""
 START_SECONDS = 120.0
 TAIL = 2
-DOMAINS = ("real", "field")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Job:
     accum_steps: int
     tail: int
     ranks: int
-    domains: tuple[str, ...]
     mutant: LoopMutant | None = None
 
     @property
@@ -79,22 +77,22 @@ class Job:
         return row_of_correct(self.loop, self.config, answer)
 
 
-def jobs_of(loop: Loop, names: Sequence[str] = (), domains: tuple[str, ...] = DOMAINS) -> Iterator[Job]:
+def jobs_of(loop: Loop, names: Sequence[str] = ()) -> Iterator[Job]:
     """The jobs of a loop: its correct version, with and without a tail, and its mutants."""
     if not names or "correct" in names:
         text = loop.path.read_text(encoding="utf-8")
         for n, tail in [(loop.accum_steps, 0), *([(loop.accum_steps, TAIL)] if loop.tail else [])]:
-            yield Job(loop.name, text, n, tail, loop.ranks, domains)
+            yield Job(loop.name, text, n, tail, loop.ranks)
     for mutant in MUTANTS:
         if mutant.loop == loop.name and (not names or mutant.name in names):
             tail = TAIL if mutant.tail else 0
-            yield Job(loop.name, apply(mutant), loop.accum_steps, tail, loop.ranks, domains, mutant)
+            yield Job(loop.name, apply(mutant), loop.accum_steps, tail, loop.ranks, mutant)
 
 
 # In the worker
 
 
-def verify(file: Path, accum_steps: int, tail: int, ranks: int, domains: tuple[str, ...]) -> dict[str, Any]:
+def verify(file: Path, accum_steps: int, tail: int, ranks: int) -> dict[str, Any]:
     """Verify the `train` of a file; the answer as plain data. An exception of the verifier is an answer CRASH."""
     from tests.checked import check
 
@@ -104,7 +102,7 @@ def verify(file: Path, accum_steps: int, tail: int, ranks: int, domains: tuple[s
         raise ImportError(f"cannot load {file}")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    made = check(module.train, accum_steps=accum_steps, tail=tail, ranks=ranks, domains=domains)
+    made = check(module.train, accum_steps=accum_steps, tail=tail, ranks=ranks)
     lines = file.read_text(encoding="utf-8").splitlines()
     results = []
     for result in made.results:
@@ -127,7 +125,6 @@ def work(pipe: Connection) -> None:
     for stream in (1, 2):
         os.dup2(nowhere, stream)
     import gradproof.shadow.process.check
-    import gradproof.shadow.verify.verifier
 
     pipe.send(gradproof.shadow.process.check.__name__)
     while True:
@@ -160,7 +157,7 @@ class Worker:
         file = Path(tempfile.mkdtemp(dir=self.folder), f"{job.loop}.py")
         file.write_text(job.text, encoding="utf-8")
         try:
-            return self._ask((file, job.accum_steps, job.tail, job.ranks, job.domains))
+            return self._ask((file, job.accum_steps, job.tail, job.ranks))
         except (EOFError, BrokenPipeError, ConnectionResetError):
             code = self.close()
             return crashed(f"the worker died with {code}")
@@ -253,7 +250,6 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.loops.sweep", description=__doc__)
     parser.add_argument("--loop", nargs="+", choices=sorted(LOOPS), default=sorted(LOOPS), metavar="NAME")
     parser.add_argument("--mutant", nargs="+", default=(), metavar="NAME", help="`correct` is the loop itself")
-    parser.add_argument("--domains", nargs="+", default=DOMAINS, metavar="NAME")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--out", type=Path, help="write the table here")
     parser.add_argument("--json", type=Path, help="keep the rows here, between runs")
@@ -262,7 +258,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for loop in loops:
         if not loop.available:
             print(f"{loop.name}: {loop.package} is not installed")
-    jobs = [job for loop in loops if loop.available for job in jobs_of(loop, given.mutant, tuple(given.domains))]
+    jobs = [job for loop in loops if loop.available for job in jobs_of(loop, given.mutant)]
     rows = kept(given.json, jobs)
     bad = 0
     for row in sweep(jobs, given.jobs):

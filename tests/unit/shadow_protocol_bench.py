@@ -1,4 +1,4 @@
-"""A training loop with a place for every mutation, and what the protocol says of it."""
+"""A training loop with a place for every mutation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,6 @@ from types import CodeType
 from typing import Any
 
 import torch
-
-from gradproof.shadow.protocol.window import Judgement, check_protocol
-from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.record.recorder import Recorder
 
 LOOP = """
 torch.manual_seed(0)
@@ -72,14 +68,3 @@ def run(code: CodeType, given: dict[str, Any]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         exec(code, given)
-
-
-def judged(edits: dict[str, str], n: int = 4, windows: int = 2, scaled: bool = False) -> tuple[Judgement, str]:
-    """What the protocol says of the recorded loop, and its text."""
-    text = source(edits)
-    code = program(text)
-    recorder = Recorder()
-    with recorder, Hooks(recorder) as hooks:
-        run(code, names(n, windows, scaled))
-        hooks.end()
-    return check_protocol(recorder.tape, n, windows), text

@@ -12,7 +12,7 @@ import torch
 from gradproof.shadow.algebra import Domain, Value, lift
 from gradproof.shadow.domains.interpreter import Interpreter
 from gradproof.shadow.ops.table import Bool, Example, Int, OperatorRow, T
-from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source
+from gradproof.shadow.tape import NOWHERE, Const, Entry, Leaf, Ref, Source, places
 
 FLOATING = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 4e-3, "bfloat16": 3e-2}
@@ -180,7 +180,7 @@ def strayed(case: Case, base: Ref, after: np.ndarray) -> bool:
     free = np.ones(base.size, dtype=bool)
     for ref, _ in case.outs:
         if ref.storage == base.storage:
-            free[ref.indices()] = False
+            free[places(ref.offset, ref.shape, ref.stride).ravel().tolist()] = False
     before = next((leaf.value for leaf in case.leaves if leaf.ref.storage == base.storage), after)
     return not np.array_equal(before.ravel()[free], after.ravel()[free], equal_nan=True)
 
@@ -205,7 +205,7 @@ def finished(maker: Maker, func: Any, real: Any, given: Any, found: Any, start: 
     refs = [(out(maker, t, new), numbers(t).copy()) for t in tensors(real_outs)]
     held = [(r, v) for r, v in refs if isinstance(r, Ref)]
     bases = [(maker.ref(whole(t)), numbers(whole(t)).copy()) for t in tensors(written) if not maker.plain(t)]
-    entry = Entry(str(func), given[0], given[1], outs, tuple(r for r, _ in held), NOWHERE, False, 0, seen)
+    entry = Entry(str(func), given[0], given[1], outs, tuple(r for r, _ in held), NOWHERE, seen)
     return Case(entry, start[0], start[1], held, bases)
 
 

@@ -1,6 +1,6 @@
 """An engine that answers what a test asks for, for tests of what stands around it; and samples of its answers.
 
-`fake` in place of `gradproof.shadow.verify.verifier`: the training function's own return value names the answer.
+`fake` in place of `gradproof.shadow.whole.check`: the training function's own return value names the answer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from gradproof.shadow.process.watch_script import Script
 from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.tape import Location
 
-VERIFY, WATCH = "gradproof.shadow.verify.verifier", "gradproof.shadow.process.watch"
-WHOLE = "gradproof.shadow.whole.check"
+WHOLE, WATCH = "gradproof.shadow.whole.check", "gradproof.shadow.process.watch"
 SAID = ["fine"]
 REASON = "the gradient is 4 times that of the full batch"
 
@@ -28,7 +27,7 @@ REASON = "the gradient is 4 times that of the full batch"
 def held(subject: str = "train.py:step", **config: Any) -> Verification:
     """Every obligation HOLDS."""
     results = [
-        Result(name, Outcome.HOLDS, "equal in every element", domain="real", reach=verdict.ALL_INPUTS)
+        Result(name, Outcome.HOLDS, "equal in every element", domain="whole tensors", reach=verdict.ALL_DATA)
         for name in verdict.OBLIGATIONS
     ]
     made = Verification(subject, {"accum_steps": 4, "micro_batch": 2, "windows": 2, **config}, results)
@@ -43,7 +42,9 @@ def refuted(place: Location | None = None) -> Verification:
     made = held()
     example = {"weight[0, 0]": {"full": "1/3", "accumulated": "4/3"}, "inputs": [1.0, 2.0]}
     at = place or Location(__file__, 1, "step")
-    made.results[1] = Result("GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "real", "", {}, example)
+    made.results[1] = Result(
+        "GA-EQ-001", Outcome.REFUTED, REASON, at, "divide the loss", "whole tensors", "", {}, example
+    )
     return made
 
 
@@ -102,7 +103,7 @@ def check_whole(function: Callable[[Any], Any], subject: str, request: Any) -> V
 
 def fake() -> None:
     """Put the engines and the watcher in the place of the real ones in this process."""
-    for name, what in ((VERIFY, check), (WHOLE, check_whole), (WATCH, Watch)):
+    for name, what in ((WHOLE, check_whole), (WATCH, Watch)):
         module = ModuleType(name)
         vars(module)[what.__name__] = what
         sys.modules[name] = module

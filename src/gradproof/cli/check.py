@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from gradproof.shadow.result import Verification
 
 
-DOMAINS = ("real", "field", "rounding")
-USUAL = ("real", "field")
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 FORMATS = ("text", "json", "md")
 
@@ -31,13 +29,7 @@ FORMATS = ("text", "json", "md")
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:N; read as run.device.")
 @click.option("--dtype", default="float32", show_default=True, help=f"{', '.join(DTYPES)}; read as run.dtype.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of every random stream.")
-@click.option(
-    "--domain",
-    "domains",
-    multiple=True,
-    metavar="NAME",
-    help="real, field or rounding (repeatable).  [default: the first two]",
-)
+@click.option("--rounding", is_flag=True, help="Also bound the rounding error of each gradient.")
 @click.option(
     "--range",
     "ranges",
@@ -47,10 +39,6 @@ FORMATS = ("text", "json", "md")
     " [default: the recorded ones]",
 )
 @click.option("--ranks", type=int, default=1, show_default=True, help="Data-parallel ranks.")
-@click.option(
-    "--operations", type=int, default=150_000, show_default=True,
-    help="Scalar operations of a run up to which terms are made.",
-)  # fmt: skip
 @click.option("--fake", is_flag=True, help="Without numbers, over whole tensors: a model of any size.")
 @click.option("--optimizer", metavar="NAME", help="Read as run.optimizer; your function gives it a meaning.")
 @click.option(
@@ -77,7 +65,6 @@ def command(
     from gradproof.shadow.request import Request, allowed
 
     names = allowed(allow)
-    given["domains"] = given["domains"] or USUAL
     request = Request(**given)
     writable(out)
     if out is not None:

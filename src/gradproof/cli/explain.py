@@ -71,7 +71,7 @@ GLOSSARY: Mapping[str, str] = {
     "cover": "A case that a harness must be able to reach. An unreachable cover makes the check vacuous.",
     "cpu, cuda, gpu": "Layers: falsification tests on real PyTorch kernels of that device.",
     "crosshair": "A layer: CrossHair runs plain Python models on symbolic inputs.",
-    "domain": "The numbers in which a step is compared: real, field, rounding, or the loop's own floats.",
+    "domain": "What a result is about: whole tensors, events, the loop's own floats, or the inputs of a claim.",
     "effect": "What an outcome does to the gate: DISCHARGED, BROKEN or OPEN.",
     "effective batch": "Samples of one optimizer step: micro-batch x N x ranks.",
     "equivalent mutant": (
@@ -80,10 +80,6 @@ GLOSSARY: Mapping[str, str] = {
     "events": "The order of backward passes, clips, steps and zeroes of a run.",
     "evidence": "The record of a run: outcome, inputs by content, environment, controls.",
     "falsification test": "A property that Hypothesis tries on real PyTorch. It can refute; it never proves.",
-    "field, residue": (
-        "A domain: residues modulo a 61-bit prime at random points. Equal residues mean equal functions but "
-        "for a stated probability."
-    ),
     "fresh, stale, absent, rejected": (
         "Whether evidence or a document still speaks of the files as they are now, is there, and can be read."
     ),
@@ -106,8 +102,7 @@ GLOSSARY: Mapping[str, str] = {
     "path condition": "A decision of the program that depended on data. A proof speaks of runs that decide alike.",
     "profile": "What a gate requires: ci or release.",
     "reach": "How far a result goes: all inputs, up to stated bounds, or the inputs that were sampled.",
-    "real": "A domain: exact terms over the real numbers. No rounding.",
-    "rounding": "A domain: what the float operations of a step may lose, as a proven bound.",
+    "rounding": "What the float operations of a step may lose, as a proven bound.",
     "shape": "The sizes at which a step was recorded. A proof about a step speaks of one shape.",
     "shard": "A part of the checks that one machine runs. `gradproof merge` puts the evidence together.",
     "smt": "A layer: proofs by Z3 over executable Python models.",

@@ -1,9 +1,9 @@
 """Arrays over a domain: what the operator table is written in.
 
 A row of the table is written once, in the operators and methods of `Value` and the functions of `Ops`; a `Domain` gives
-them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of terms, one of
-residues, three of bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for
-all domains, and only arithmetic is a domain's own business.
+them a meaning. A `Value` is a tuple of NumPy arrays of one shape, the domain's components (one array of floats, four of
+bounds), so that every movement of data (reshape, transpose, index, concatenate) is written once for all domains, and
+only arithmetic is a domain's own business.
 
 Two sorts: numbers and truth values (`truth`). Integers never depend on a leaf without a recorded path condition, so
 that they are plain NumPy arrays.
@@ -11,9 +11,7 @@ that they are plain NumPy arrays.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Protocol, cast
 
@@ -30,7 +28,7 @@ FUNCTIONS = (
     "exp", "log", "sqrt", "sin", "cos", "tanh", "erf", "sigmoid", "log1p", "expm1", "erfinv", "atan", "pow", "floor",
     "round", "softplus",
 )  # fmt: skip
-"""Functions that no domain but `value` computes: terms of their own, equal where their arguments are equal."""
+"""Functions that a domain computes by name."""
 
 
 class Domain(Protocol):
@@ -268,74 +266,3 @@ def stack(values: Sequence[Value], axis: int) -> Value:
     first = values[0]
     columns = zip(*(v.parts for v in values), strict=True)
     return Value(first.domain, tuple(np.stack(column, axis=axis) for column in columns), first.truth)
-
-
-# -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
-
-NEAR = {
-    "float64": ((Fraction(1, 2**52), 2**16),),
-    "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024)),
-}
-"""Greatest relative distance, and greatest denominator, of a snapped constant, nearest first.
-
-float64: 2^-52, two roundings (`1 / N / T` has two). float32: 2^-24, one rounding, else three (autograd divides by the
-window's tokens and multiplies by the micro-batch's). Two rationals of these denominators below 1 lie farther apart
-than that, or are equal.
-"""
-
-RECIPROCAL = 2**18
-"""Greatest denominator of a snapped 1/k in float32: 1/k and 1/(k+1) are 2^-18 apart, far more than three roundings."""
-
-SNAP_AT_MOST = 64
-"""Distinct constants in one array above which it is data, and left as it is."""
-
-
-def simplest(low: Fraction, high: Fraction) -> Fraction:
-    """The rational of least denominator in [low, high], 0 < low <= high (Stern-Brocot, by continued fractions)."""
-    whole = math.ceil(low)
-    if whole <= high:
-        return Fraction(whole)
-    floor = whole - 1
-    return floor + 1 / simplest(1 / (high - floor), 1 / (low - floor))
-
-
-def snapped(x: float) -> Fraction:
-    """The rational that a finite float stands for: itself when nothing simpler is near enough."""
-    exact = Fraction(x)
-    if exact.denominator <= NEAR["float32"][0][1]:
-        return exact
-    kinds = ["float32", "float64"] if _single(x) else ["float64"]
-    for kind in kinds:
-        for reach, limit in NEAR[kind]:
-            size = abs(exact)
-            found = simplest(size * (1 - reach), size * (1 + reach))
-            if found.denominator <= limit or (kind == "float32" and _reciprocal(found)):
-                return found if exact > 0 else -found
-    return exact
-
-
-def _reciprocal(x: Fraction) -> bool:
-    return x.numerator == 1 and x.denominator <= RECIPROCAL
-
-
-def _single(x: float) -> bool:
-    with np.errstate(over="ignore"):
-        return float(np.float32(x)) == x
-
-
-@dataclass(slots=True)
-class Snap:
-    """Snapping, and what it changed: the float and the rational it was read as."""
-
-    changed: dict[float, Fraction] = field(default_factory=dict)
-
-    def read(self, x: float) -> Fraction:
-        """The rational for a finite constant."""
-        found = snapped(x)
-        if found != Fraction(x):
-            self.changed[x] = found
-        return found
-
-    def bound(self) -> Fraction:
-        """Greatest relative distance between a changed constant and its rational."""
-        return max((abs(Fraction(x) / r - 1) for x, r in self.changed.items()), default=Fraction(0))

@@ -23,28 +23,24 @@ from gradproof.shadow.result import OBLIGATIONS, Result, Verification
 from gradproof.shadow.tape import Location
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
-DOMAINS = ("real", "field", "rounding")
-USUAL = ("real", "field")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 NUMBER = r"\d+(?:\.\d*)?(?:e[+-]?\d+)?"
 RANGE = re.compile(rf"(?P<name>[^=]+)=(?:(?P<absolute>{NUMBER})|(?P<relative>{NUMBER})%|max:(?P<box>{NUMBER}))", re.I)
 """`data=0.1`: within 0.1 of what was recorded; `param=5%`: within 5 % of it; `data=max:2`: anywhere in [-2, 2]."""
 LEAST: Mapping[str, int] = {
     "accum_steps": 1, "micro_batch": 1, "windows": 1, "tail": 0, "ranks": 1, "seed": 0,
-    "operations": 1,
 }  # fmt: skip
 SYNC = "GA-SYNC-001"
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """How a step is verified; the fields are the keyword arguments of `verify.check`.
+    """How a step is verified; the fields are keyword arguments of `testing.check`.
 
     `tail` micro-batches form a short last window. `optimizer`, when given, is what the user's function reads as
-    `run.optimizer`. `ranges` are the numbers for which rounding is bounded, by kind (data, param, buffer) or name of a
-    parameter, as in `RANGE`. `operations` are the scalar operations of a tape up to which terms are made. `fake`:
-    tensors have no numbers, and whole tensors are followed, so that a model of any size fits. Raises GradproofError
-    GP406 for a value out of range.
+    `run.optimizer`. `rounding`: bound the rounding error of each gradient too. `ranges` are the numbers for which it is
+    bounded, by kind (data, param, buffer) or name of a parameter, as in `RANGE`. `fake`: tensors have no numbers, so
+    that a model of any size fits. Raises GradproofError GP406 for a value out of range.
     """
 
     accum_steps: int = 4
@@ -54,11 +50,10 @@ class Request:
     device: str = "cpu"
     dtype: str = "float32"
     seed: int = 0
-    domains: tuple[str, ...] = USUAL
     ranks: int = 1
     optimizer: str | None = None
+    rounding: bool = False
     ranges: tuple[str, ...] = ()
-    operations: int = 150_000
     fake: bool = False
 
     def __post_init__(self) -> None:
@@ -72,39 +67,34 @@ class Request:
             raise _refused("dtype", self.dtype, f"one of {', '.join(DTYPES)}")
         if not isinstance(self.device, str) or not DEVICE.fullmatch(self.device):
             raise _refused("device", self.device, "cpu, cuda or cuda:N")
-        object.__setattr__(self, "domains", tuple(dict.fromkeys(self.domains)))
-        if not self.domains or set(self.domains) - set(DOMAINS):
-            raise _refused(
-                "domain", ", ".join(map(str, self.domains)) or "none", f"of {', '.join(DOMAINS)}, at least one"
-            )
-
         object.__setattr__(self, "ranges", tuple(self.ranges))
         for text in self.ranges:
             if not isinstance(text, str) or not RANGE.fullmatch(text):
                 raise _refused("range", text, "NAME=0.1, NAME=5% or NAME=max:2, of data, param, buffer or a parameter")
         if self.fake:
             self._numberless()
-        if self.ranges and "rounding" not in self.domains:
-            raise _refused("range", ", ".join(self.ranges), "--domain rounding beside it, which alone reads ranges")
+        if self.ranges and not self.rounding:
+            raise _refused("range", ", ".join(self.ranges), "--rounding beside it, which alone reads ranges")
+        if self.rounding and self.ranks > 1:
+            raise _refused("ranks", self.ranks, "1 beside --rounding, which bounds the step of one process")
 
     def _numberless(self) -> None:
         """Raises GradproofError GP406 where a run without numbers was asked for what needs them."""
-        asked = {"ranks": self.ranks != 1, "device": self.device != "cpu", "domain": self.domains != USUAL}
-        for name, given in {**asked, "range": bool(self.ranges)}.items():
+        asked = {"ranks": self.ranks != 1, "device": self.device != "cpu", "rounding": self.rounding}
+        for name, given in {"range": bool(self.ranges), **asked}.items():
             if given:
                 raise _refused(name, getattr(self, name, self.ranges), "no such option beside --fake")
 
     def options(self) -> dict[str, Any]:
-        """Keyword arguments of `verify.check`; `optimizer` and `ranks` are among them only where they say something."""
+        """Keyword arguments of a `Request`; `optimizer` and `ranks` are among them only where they say something."""
         given = asdict(self)
         if self.optimizer is None:
             del given["optimizer"]
         if not self.ranges:
             del given["ranges"]
-        if self.fake:
-            del given["domains"], given["operations"]
-        else:
-            del given["fake"]
+        for name in ("fake", "rounding"):
+            if not given[name]:
+                del given[name]
         if self.ranks == LEAST["ranks"]:
             del given["ranks"]
         return given

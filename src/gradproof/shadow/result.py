@@ -38,26 +38,14 @@ SEVERITY = (
     Outcome.BOUND_HIT, Outcome.TIMEOUT, Outcome.UNKNOWN, Outcome.NOT_RUN, Outcome.HOLDS,
 )  # fmt: skip
 
-ALL_INPUTS = "all real weights and float inputs, at this shape"
 ALL_DATA = "all real weights, data and draws, at these shapes"
-UP_TO_CONSTANTS = "equal up to constants"
-PROBABLE = "all residues but a stated probability of error"
 RECORDED = "the recorded run"
 NO_LOSS = "no-reported-loss"
 """The code of a GA-INV-001 of a run in which no reported loss was seen: there is nothing that could hold or not."""
 DOUBT = "doubt"
 """The code of a result that is undecided because something speaks against the obligation."""
-ON_PATH = {
-    ALL_DATA: "all real weights, data and draws that take the recorded path, at these shapes",
-    ALL_INPUTS: "all real weights and float inputs that take the recorded path, at this shape",
-    UP_TO_CONSTANTS: f"{UP_TO_CONSTANTS}, on the recorded path",
-    PROBABLE: "all residues that take the recorded path, but a stated probability of error",
-}
+ON_PATH = {ALL_DATA: "all real weights, data and draws that take the recorded path, at these shapes"}
 """What is left of a reach where the step's path depends on numbers."""
-UNREAD = "what other numbers lead to was not recorded"
-"""How a line ends at which numbers were read."""
-UNMET = "inputs at which this is not so: "
-"""How a condition on the recorded path begins."""
 SHOWN = 3
 """Lines that a reach names."""
 
@@ -74,8 +62,8 @@ def on_path(reach: str, lines: Sequence[str]) -> str:
 class Result:
     """One obligation: the outcome, why, where in the user's file, and how to fix it.
 
-    `domain`: real, field, events or floats. `reach`: on what it was established. `details` and `counterexample` are
-    plain data (numbers as text where they are exact).
+    `domain`: whole tensors, events, floats or rounding. `reach`: on what it was established. `details` and
+    `counterexample` are plain data (numbers as text where they are exact).
     """
 
     obligation: str

@@ -15,8 +15,8 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from types import FrameType
@@ -68,30 +68,13 @@ class Ref:
         """Whether the elements are floating-point numbers."""
         return self.dtype in FLOATS
 
-    def covers(self) -> bool:
-        """Whether every element of the storage is an element of this tensor, each once."""
-        return self.count == self.size and sorted(self.indices()) == list(range(self.size))
-
-    def indices(self) -> list[int]:
-        """Place in the storage of each element, in row-major order of the tensor."""
-        grid = np.full(self.shape, self.offset, dtype=np.int64)
-        for axis, (n, step) in enumerate(zip(self.shape, self.stride, strict=True)):
-            along = [1] * len(self.shape)
-            along[axis] = n
-            grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
-        return [int(i) for i in grid.ravel()]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Const:
-    """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool.
-
-    `origin`: the numbers of its elements among the integer data of the run, where they are known (see `Tape.origins`).
-    """
+    """An untracked tensor by value: float64 (exact for every float dtype of torch up to 64 bits), int64 or bool."""
 
     value: NDArray[Any]
     dtype: str
-    origin: NDArray[np.int64] | None = None
 
 
 Arg = Any
@@ -129,42 +112,29 @@ class Entry:
     outs: tuple[Any, ...]
     writes: tuple[Ref, ...]
     place: Location
-    backward: bool
-    micro: int
     seen: Mapping[int, NDArray[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where a leaf comes from; two runs are matched by this, never by value.
+    """Where a leaf comes from.
 
-    `kind`: `param`, `data`, `buffer` (a state of the model or optimizer that the run began with) or `havoc` (the value
-    of an operator without a row). `name` is the parameter's name, or the site of the user's code that made the data.
-    `first` is the place of the leaf's first element in the stream of all elements that came from that site in this
-    run: micro-batches of a window and the full batch yield the same stream, cut differently.
+    `kind`: `param`, `data` or `buffer` (a state of the model or optimizer that the run began with). `name` is the
+    parameter's or buffer's name, or the line of the user's code that made the data.
     """
 
     kind: str
     name: str
-    first: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class Leaf:
-    """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64).
-
-    `natural` is what was there before other numbers were injected: a leaf whose natural numbers depend on what was
-    injected elsewhere was computed from tracked values where nobody saw it. `laid`: the shape of the micro-batches of
-    which the leaf is made, where they lie side by side along an axis that is not the first (time before samples).
-    """
+    """From here on the elements of `ref` are arbitrary numbers. `value` is what they were in this run (float64)."""
 
     ref: Ref
     source: Source
     value: NDArray[Any]
     place: Location
-    natural: NDArray[Any] | None = None
-    unseen: bool = False
-    laid: tuple[int, ...] = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -178,16 +148,15 @@ class Init:
 
 @dataclass(slots=True, eq=False)
 class Event:
-    """Something that the window protocol or a check speaks about.
+    """Something that the window protocol or the rounding report speaks about.
 
-    `kind`: zero, accumulate, unscale, clip, step, schedule, sync, backward, item, loss, end. `refs` name the tensors
-    whose values belong to the event (`grad/NAME`, `param/NAME`, `root`, ...), `values` their concrete contents at that
-    moment (float64), `detail` whatever else is known (parameter names, learning rate, dtype, limit).
+    `kind`: zero, accumulate, unscale, clip, step, stepped, schedule, sync, end. `refs` name the tensors whose values
+    belong to the event (`grad/NAME`, `param/NAME`), `values` their concrete contents at that moment (float64), `detail`
+    whatever else is known (parameter names, learning rate, dtype, limit).
     """
 
     kind: str
     place: Location
-    micro: int
     detail: dict[str, Any] = field(default_factory=dict)
     refs: dict[str, Ref | Const] = field(default_factory=dict)
     values: dict[str, NDArray[Any]] = field(default_factory=dict)
@@ -206,40 +175,12 @@ class Blind:
     help: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A line of the user's, and what ran there."""
-
-    place: Location
-    how: str
-
-
 @dataclass(slots=True)
 class Tape:
-    """A whole run. `integers` are the integer data by site, for the comparison of two runs; `drawn` the site of
-    each array of integers in the order of the run, `chance` those that a random operator filled. `origins`: of each
-    storage of integer data, the number of its first element, its site and that element's place in the site's stream.
-
-    `reads`: where numbers left for Python otherwise than one by one (those are the event `item`), or chose a shape.
-    `constants`: where floats were made that no random operator drew and nobody gave.
-    `buffers`: what the buffers of modules held after the last step (float64).
-    """
+    """A whole run."""
 
     items: list[Item] = field(default_factory=list)
-    params: list[str] = field(default_factory=list)
-    integers: dict[str, list[NDArray[Any]]] = field(default_factory=dict)
-    drawn: list[str] = field(default_factory=list)
-    chance: set[str] = field(default_factory=set)
-    origins: list[tuple[int, str, int]] = field(default_factory=list)
-    shared: bool = False
     blind: list[Blind] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
-    reads: list[Mark] = field(default_factory=list)
-    constants: list[Mark] = field(default_factory=list)
-    returned: Any = None
-    printed: list[tuple[float, float]] = field(default_factory=list)  # decimal fractions, each with its last place
-    buffers: dict[str, NDArray[Any]] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
 
     def entries(self) -> Iterator[Entry]:
         """The operators."""
@@ -255,8 +196,6 @@ class Tape:
 
 
 USER, LIBRARY, TORCH, OWN = "user", "library", "torch", "own"
-FETCH = os.path.join("utils", "data", "_utils", "fetch.py")
-COLLATE = os.path.join("utils", "data", "_utils", "collate.py")
 INITIALISERS = os.path.join("torch", "nn", "init.py")
 CHECKPOINT = os.path.join("torch", "utils", "checkpoint.py")
 PARALLEL = os.path.join("torch", "nn", "parallel", "distributed.py")
@@ -353,126 +292,3 @@ def places(offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> NDAr
         along[axis] = n
         grid = grid + (np.arange(n, dtype=np.int64) * step).reshape(along)
     return grid
-
-
-# -- Streams of data: the same samples cut into micro-batches, and as one full batch.
-#
-# A leaf is a piece of its source's stream. Where a leaf of the full batch has its samples along a later axis (time
-# before samples), the micro-batches lie side by side along it, and the order of its elements is not that of the stream.
-
-Array = NDArray[Any]
-Key = tuple[str, str]
-Shape = tuple[int, ...]
-
-
-class Streams(dict[Key, Array]):
-    """Values by source. `blocks`: the shape that every leaf of a source has, where it is the same for all of them."""
-
-    def __init__(self, values: Mapping[Key, Array], blocks: Mapping[Key, Shape]) -> None:
-        super().__init__(values)
-        self.blocks = dict(blocks)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Streams, (dict(self), self.blocks)
-
-    def with_values(self, values: Mapping[Key, Array]) -> Streams:
-        """Other values of the same sources."""
-        return Streams(values, self.blocks)
-
-
-class Injection:
-    """Leaf values by source and place in its stream, as the recorder's `inject` takes them."""
-
-    def __init__(self, values: Mapping[Key, Array]) -> None:
-        self.values = values
-        self.blocks: Mapping[Key, Shape] = getattr(values, "blocks", {})
-
-    def __call__(self, source: Any, shape: Shape, dtype: str, natural: Array) -> Array | None:
-        """The numbers for a leaf; None where the stream does not reach."""
-        stream = self.values.get((source.kind, source.name))
-        count = int(np.prod(shape, dtype=np.int64))
-        if stream is None or source.first + count > stream.size:
-            return None
-        found, laid = stream[source.first : source.first + count], self.laid(source, shape)
-        if not laid:
-            return found.reshape(shape)
-        return np.concatenate(list(found.reshape(-1, *laid)), sample_axis(laid, shape))
-
-    def site(self, site: str, shape: Shape, described: str) -> str:
-        """The name of a site among those of the micro-batches: the one of which `shape` is several, side by side.
-
-        `described` is how the name ends: all of the shape but its first axis, and the dtype.
-        """
-        if any(name == site for _, name in (*self.values, *self.blocks)):
-            return site
-        begin, dtype = site.removesuffix(described), described.rpartition(" ")[2]
-        like = [
-            name
-            for (_, name), block in self.blocks.items()
-            if name.startswith(begin) and name.endswith(dtype) and sample_axis(block, shape)
-        ]
-        return like[0] if len(set(like)) == 1 else site
-
-    def laid(self, source: Any, shape: Shape) -> Shape:
-        """The shape of the micro-batches of which a leaf is made where they lie side by side along a later axis."""
-        block = self.blocks.get((source.kind, source.name), ())
-        return block if sample_axis(block, shape) else ()
-
-
-def sample_axis(block: Shape, whole: Shape) -> int:
-    """The axis along which several blocks make a whole; 0 where there is none, or it is not one axis."""
-    if len(block) != len(whole):
-        return 0
-    apart = [i for i, (a, b) in enumerate(zip(block, whole, strict=True)) if a != b]
-    return apart[0] if len(apart) == 1 and block[apart[0]] and whole[apart[0]] % block[apart[0]] == 0 else 0
-
-
-def blocks_of(shapes: Mapping[Any, set[Shape]]) -> dict[Any, Shape]:
-    """The shape of every source that has the same shape each time."""
-    return {key: next(iter(found)) for key, found in shapes.items() if len(found) == 1}
-
-
-def in_order(values: Any, block: Shape) -> Array:
-    """The elements of a leaf in the order of its stream: micro-batch by micro-batch."""
-    whole = np.asarray(values)
-    axis = sample_axis(block, whole.shape)
-    return np.stack(np.split(whole, whole.shape[axis] // block[axis], axis)).ravel() if axis else whole.ravel()
-
-
-def streams(tape: Tape) -> Streams:
-    """All values of each source in the order of its stream (float64, flat)."""
-    found: dict[Key, dict[int, Array]] = {}
-    shapes: dict[Key, set[Shape]] = {}
-    for leaf in tape.leaves():
-        key = (leaf.source.kind, leaf.source.name)
-        rows = found.setdefault(key, {})
-        rows.setdefault(leaf.source.first, in_order(np.asarray(leaf.value, dtype=np.float64), leaf.laid))
-        if leaf.source.kind == "data":
-            shapes.setdefault(key, set()).add(tuple(np.shape(leaf.value)))
-    for site, arrays in tape.integers.items():
-        shapes[("integers", site)] = {np.shape(a) for a in arrays}
-    joined = {key: np.concatenate([rows[i] for i in sorted(rows)]) for key, rows in found.items()}
-    return Streams(joined, blocks_of(shapes))
-
-
-def renamings(tapes: Sequence[Tape]) -> list[Callable[[Source], Source]]:
-    """For each rank, what a leaf is called: as on rank 0 where the data are the same, else by the rank too."""
-    first = streams(tapes[0])
-    found: list[Callable[[Source], Source]] = []
-    for rank, tape in enumerate(tapes):
-        own = {key for key, values in streams(tape).items() if not _alike(values, first.get(key))}
-        found.append(_renaming(rank, own))
-    return found
-
-
-def _alike(values: Array, other: Array | None) -> bool:
-    return other is not None and np.array_equal(values, other)
-
-
-def _renaming(rank: int, own: set[Key]) -> Callable[[Source], Source]:
-    def rename(source: Source) -> Source:
-        if rank and (source.kind, source.name) in own:
-            return replace(source, name=f"rank {rank}: {source.name}")
-        return source
-
-    return rename

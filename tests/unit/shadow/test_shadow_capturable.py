@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.verify import verifier as verify
+from tests import checked as verify
 
 
 @pytest.fixture(autouse=True)

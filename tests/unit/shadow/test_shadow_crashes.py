@@ -17,9 +17,6 @@ from torch.nn.utils import parametrizations
 from gradproof.core.outcome import Outcome
 from gradproof.rounding.accumulation import Setting
 from gradproof.rounding.bound import answer
-from gradproof.shadow.record.run import Recording, Run
-from gradproof.shadow.tape import Tape
-from gradproof.shadow.verify import recordings as session
 from tests import checked as verify
 
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # torch.cond, where nobody records
@@ -153,12 +150,6 @@ def test_an_error_of_the_function_stays_one() -> None:
     found = verify.check(fails_always)
     result = found.result("GA-EQ-001")
     assert (result.outcome, found.code, "run has no field" in result.reason) == (ERROR, 3, True)
-
-
-def test_with_several_ranks_an_error_is_not_tried_alone() -> None:
-    broken = [Recording(Tape(), "TypeError: it stopped")] * 2
-    made = session.StepRecordings(fails_while_recorded, Run(), 2, broken, broken)
-    assert {precondition.code for precondition in session.errors(made)} == {"raised"}
 
 
 SMALL = ("sequential", "pairwise", "blocked:2", "kahan", "neumaier")

@@ -8,8 +8,6 @@ from shadow_reading import CLEAN, OUT, REPORTS, RIGHT, WRONG, Ends, Step, refere
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run, default_dtype
-from gradproof.shadow.verify.obligations import integers_of
-from gradproof.shadow.verify.recordings import recorded
 from tests.checked import check
 
 RUN = Run(dtype=torch.float64)
@@ -55,20 +53,3 @@ def test_a_wrong_report_does_not_hold(name: str) -> None:
 def test_what_is_right_is_not_refuted(step: Step) -> None:
     found = {r.obligation: r.outcome for r in check(step).results}
     assert not {Outcome.REFUTED, Outcome.ERROR} & set(found.values()), found
-
-
-def masked(run: Run) -> None:
-    """Masks of which each micro-batch has as many, made without randomness."""
-    torch.manual_seed(run.seed)
-    model = torch.nn.Linear(3, 1).to(run.dtype)
-    x = torch.randn(run.samples, 4, 3, dtype=run.dtype)
-    lengths = 1 + 2 * (torch.arange(run.samples) % 2)
-    for a, k in zip(x.split(run.micro_batch_size), lengths.split(run.micro_batch_size), strict=True):
-        mask = torch.arange(4)[None] < k[:, None]
-        ((model(a).squeeze(-1) ** 2 * mask).sum() / mask.sum()).backward()
-
-
-def test_integers_that_are_made_without_randomness_are_an_assumption() -> None:
-    assert any("that the function makes" in text for text in integers_of(recorded(masked, Run(), 1)[0].tape))
-    plain = recorded(RIGHT[-1], Run(), 1)[0].tape
-    assert integers_of(plain) == []

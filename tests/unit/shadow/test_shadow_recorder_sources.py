@@ -1,4 +1,4 @@
-"""Where leaves come from, how two cuts of the same samples name them, and what happens when sight is lost."""
+"""Where leaves come from, and what happens when sight is lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.record.storages import fingerprint
-from gradproof.shadow.tape import Leaf, Ref, Source, Tape
+from gradproof.shadow.tape import Tape
 
 Feed = Callable[[int, int], Iterator[Any]]
 
@@ -93,9 +93,13 @@ FEEDS: dict[str, Feed] = {
 }  # fmt: skip
 
 
-def run(feed: Feed, count: int, size: int, inject: Any = None) -> Tape:
+def params(tape: Tape) -> list[str]:
+    return [leaf.source.name for leaf in tape.leaves() if leaf.source.kind == "param"]
+
+
+def run(feed: Feed, count: int, size: int) -> Tape:
     torch.manual_seed(0)
-    with Recorder(inject) as rec:
+    with Recorder() as rec:
         model = torch.nn.Linear(3, 1)
         for x, y in feed(count, size):
             (F.mse_loss(model(x), y) / count).backward()
@@ -103,64 +107,13 @@ def run(feed: Feed, count: int, size: int, inject: Any = None) -> Tape:
     return rec.tape
 
 
-def streams(tape: Tape) -> dict[str, int]:
-    """Elements of each site; every leaf begins where the one before it ended."""
-    found: dict[str, int] = {}
-    for leaf in tape.leaves():
-        if leaf.source.kind == "data":
-            assert leaf.source.first == found.get(leaf.source.name, 0)
-            found[leaf.source.name] = leaf.source.first + leaf.value.size
-    return found
-
-
+@pytest.mark.parametrize("size", [1, 8])
 @pytest.mark.parametrize("name", FEEDS)
-def test_two_cuts_of_the_same_samples_have_the_same_streams(name: str) -> None:
-    cuts = [run(FEEDS[name], 8 // size, size) for size in (1, 2, 4, 8)]
-    assert [tape.params for tape in cuts] == [["weight", "bias"]] * 4
-    assert all(tape.blind == [] for tape in cuts)
-    assert [streams(tape) for tape in cuts[1:]] == [streams(cuts[0])] * 3
-    assert sum(streams(cuts[0]).values()) == 32
-
-
-class Stream:
-    """Injected numbers: the same for the same place of the same stream."""
-
-    def __init__(self) -> None:
-        self.asked: list[Source] = []
-
-    def __call__(self, source: Source, shape: tuple[int, ...], dtype: str, natural: Any) -> Any:
-        self.asked.append(source)
-        count = int(np.prod(shape))
-        return np.sin(np.arange(source.first, source.first + count) + len(source.name)).reshape(shape)
-
-
-@pytest.mark.parametrize("name", FEEDS)
-def test_injected_numbers_reach_the_computation(name: str) -> None:
-    cuts = [run(FEEDS[name], 8 // size, size, Stream()) for size in (2, 8)]
-    grads = [next(tape.events("step")).values for tape in cuts]
-    for key in grads[0]:
-        np.testing.assert_allclose(grads[0][key], grads[1][key], atol=1e-5)
-    for leaf in cuts[0].leaves():
-        wanted = Stream()(leaf.source, leaf.ref.shape, "", None)
-        np.testing.assert_array_equal(leaf.value, wanted.astype(leaf.ref.dtype).astype(np.float64))
-
-
-def test_the_users_own_data_is_put_back() -> None:
-    x = torch.randn(4, 3)
-    before = x.clone()
-    with Recorder(Stream()) as rec:
-        seen = torch.nn.Linear(3, 1)(x)
-    assert torch.equal(x, before)
-    assert not np.array_equal(next(leaf for leaf in rec.tape.leaves() if leaf.source.kind == "data").value, before)
-    assert seen.shape == (4, 1)
-
-
-def test_integer_data_is_kept_by_site() -> None:
-    with Recorder() as rec:
-        for _ in range(2):
-            torch.nn.Embedding(5, 3)(torch.randint(0, 5, (2, 4)))
-            F.one_hot(torch.tensor([1, 2]))
-    assert sorted(len(found) for found in rec.tape.integers.values()) == [2, 2]
+def test_every_number_of_the_data_is_of_one_leaf(name: str, size: int) -> None:
+    tape = run(FEEDS[name], 8 // size, size)
+    assert params(tape) == ["weight", "bias"]
+    assert tape.blind == []
+    assert sum(leaf.value.size for leaf in tape.leaves() if leaf.source.kind == "data") == 32
 
 
 def test_a_model_made_before_the_run_has_its_names() -> None:
@@ -168,8 +121,7 @@ def test_a_model_made_before_the_run_has_its_names() -> None:
     raw = torch.randn(3, requires_grad=True)
     with Recorder() as rec:
         (model(torch.randn(4, 3)) * raw).sum().backward()
-        assert rec.name(model[0].weight) == "0.weight"
-    assert sorted(rec.tape.params) == ["0.bias", "0.weight", "1.bias", "1.weight", "param4"]
+    assert sorted(params(rec.tape)) == ["0.bias", "0.weight", "1.bias", "1.weight", "param4"]
 
 
 def test_initialisation_is_no_data() -> None:
@@ -186,7 +138,7 @@ def test_a_parameter_from_arithmetic_is_a_leaf() -> None:
     with Recorder() as rec:
         weight = torch.nn.Parameter(torch.randn(3, 1) * 0.1)
         (torch.randn(2, 3) @ weight).sum().backward()
-    assert rec.tape.params == ["param0"]
+    assert params(rec.tape) == ["param0"]
 
 
 def test_a_copy_of_a_trained_parameter_is_no_leaf() -> None:
@@ -195,7 +147,7 @@ def test_a_copy_of_a_trained_parameter_is_no_leaf() -> None:
         model(torch.randn(2, 3)).sum().backward()
         model.weight = torch.nn.Parameter(model.weight.detach() * 2)
         model(torch.randn(2, 3)).sum().backward()
-    assert rec.tape.params == ["weight", "bias"]
+    assert params(rec.tape) == ["weight", "bias"]
 
 
 def small(rec: Recorder) -> tuple[torch.nn.Linear, torch.Tensor]:
@@ -235,7 +187,6 @@ def test_an_unseen_write_is_seen(loop: Callable[[Recorder], None], named: str) -
     assert [b.code for b in rec.tape.blind] == ["unseen-write"]
     assert rec.tape.blind[0].what.startswith(named)
     assert rec.tape.blind[0].place.file == __file__
-    assert any("numpy" in note or "__array__" in note for note in rec.tape.notes)
 
 
 def test_without_comparison_the_unseen_write_would_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,11 +205,8 @@ def blind(work: Callable[[torch.Tensor], Any]) -> list[str]:
 @pytest.mark.parametrize(
     ("work", "codes"),
     [
-        (lambda t: F.dropout(t, 0.5), ["random-forward"]),
-        (lambda t: F.dropout(t, 0.0), []),
-        (lambda t: F.dropout(t, 0.5, training=False), []),
-        (lambda t: t * torch.bernoulli(torch.full((2, 3), 0.5)), ["random-forward"]),
-        (lambda t: F.scaled_dot_product_attention(t[None], t[None], t[None], dropout_p=0.5), ["random-forward"]),
+        (lambda t: F.dropout(t, 0.5), []),
+        (lambda t: t * torch.bernoulli(torch.full((2, 3), 0.5)), []),
         (lambda t: F.scaled_dot_product_attention(t[None], t[None], t[None]), []),
         (lambda t: t + torch.randn_like(t), []),
         (lambda t: t + torch.full((2, 3), -np.inf), []),
@@ -273,45 +221,12 @@ def test_lost_sight(work: Callable[[torch.Tensor], Any], codes: list[str]) -> No
     assert sorted(set(blind(work))) == codes
 
 
-def test_an_item_is_an_event() -> None:
-    with Recorder() as rec:
-        _, out = small(rec)
-        loss = out.sum()
-        value = loss.item()
-        assert bool(loss > 0) == (value > 0)
-        assert not torch.equal(out, out + 1)
-    found = list(rec.tape.events("item"))
-    assert [e.detail["op"] for e in found] == [
-        "aten._local_scalar_dense.default", "aten._local_scalar_dense.default", "aten.equal.default",
-    ]  # fmt: skip
-    assert found[0].values["value"] == pytest.approx(value)
-    assert found[0].place.file == __file__
-
-
-def test_micro_batches_and_the_backward_flag() -> None:
-    with Recorder() as rec:
-        model = torch.nn.Linear(3, 1)
-        for _ in range(3):
-            model(torch.randn(2, 3)).sum().backward()
-    assert rec.micro == 3
-    assert {e.micro for e in rec.tape.entries()} == {0, 1, 2}
-    assert {e.op.split(".")[1] for e in rec.tape.entries() if e.backward} >= {"mm", "add_"}
-    assert len({e.place.line for e in rec.tape.entries()}) == 1
-
-
 def test_nothing_stays_patched() -> None:
-    before = [torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.data_ptr, torch.autograd._engine_run_backward]
+    before = [torch.utils.swap_tensors, vars(torch.autograd)["_engine_run_backward"]]
     with Recorder():
         pass
-    after = [torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.data_ptr, torch.autograd._engine_run_backward]
+    after = [torch.utils.swap_tensors, vars(torch.autograd)["_engine_run_backward"]]
     assert all(a is b for a, b in zip(after, before, strict=True))
-
-
-def test_a_leaf_holds_what_is_in_its_dtype() -> None:
-    with Recorder(lambda source, shape, dtype, natural: np.full(shape, 0.1)) as rec:
-        torch.nn.Linear(3, 1).to(torch.bfloat16)(torch.randn(2, 3, dtype=torch.bfloat16))
-    values = {float(v) for leaf in rec.tape.leaves() if isinstance(leaf, Leaf) for v in leaf.value.ravel()}
-    assert values == {float(torch.tensor(0.1, dtype=torch.bfloat16))}
 
 
 @pytest.mark.parametrize("count", [3, 5000, 300_001])
@@ -330,25 +245,6 @@ def test_a_fingerprint_sees_every_kind_of_change(count: int, dtype: torch.dtype)
         assert fingerprint(other.untyped_storage()) != before
 
 
-def test_the_gradients_of_data_parallelism_are_recorded(tmp_path: Any) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
-    try:
-        with Recorder() as rec:
-            model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 2))
-            with model.no_sync():
-                model(torch.randn(2, 3)).sum().backward()
-            model(torch.randn(2, 3)).sum().backward()
-            event = rec.event("step", {"grad": model.module.weight.grad})
-    finally:
-        torch.distributed.destroy_process_group()
-    reduced = [e for e in rec.tape.entries() if e.op == "c10d.allreduce_.default"]
-    assert [(len(e.outs), e.micro, e.backward) for e in reduced] == [(1, 1, True)]
-    assert reduced[0].args[1] == "group of 1"
-    assert isinstance(event.refs["grad"], Ref)
-    assert rec.tape.params == ["weight", "bias"]
-    assert rec.tape.blind == []
-
-
 def test_a_module_in_half_precision_has_half_precision_leaves() -> None:
     with Recorder() as rec:
         torch.nn.Linear(3, 1).to(torch.bfloat16)(torch.randn(2, 3, dtype=torch.bfloat16))
@@ -360,7 +256,7 @@ def test_a_compiled_step_runs_in_eager() -> None:
         model = torch.nn.Linear(3, 1)
         torch.compile(lambda x: model(x).sum(), backend="eager")(torch.randn(2, 3)).backward()
         rec.event("step", {"grad": model.weight.grad})
-    assert rec.tape.params == ["weight", "bias"]
+    assert params(rec.tape) == ["weight", "bias"]
     assert any(e.op == "aten.addmm.default" for e in rec.tape.entries())
 
 
@@ -368,40 +264,3 @@ def test_inference_mode_is_decomposed() -> None:
     with Recorder() as rec, torch.inference_mode():
         torch.nn.Linear(3, 1)(torch.randn(2, 3))
     assert [e.op for e in rec.tape.entries()] == ["aten.addmm.default"]
-
-
-def test_a_mapped_file_is_never_written(tmp_path: Any) -> None:
-    np.arange(6, dtype=np.float32).reshape(2, 3).tofile(tmp_path / "data")
-    data = np.memmap(tmp_path / "data", dtype=np.float32, mode="r+", shape=(2, 3))
-    with Recorder(Stream()) as rec:
-        torch.nn.Linear(3, 1)(torch.from_numpy(data))
-    assert np.array_equal(np.fromfile(tmp_path / "data", dtype=np.float32), np.arange(6))
-    assert "mapped file" in rec.tape.notes[0]
-
-
-MOVED: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], list[int] | None]] = {
-    "views": (lambda t: t[1:, ::2], [3, 5]),
-    "one element": (lambda t: t[1, 1], [4]),
-    "copies": (lambda t: t[:1].clone().to(torch.int32), [0, 1, 2]),
-    "stacked": (lambda t: torch.stack([t[1, :2], t[0, :2]]), [3, 4, 0, 1]),
-    "beside another": (lambda t: torch.cat([t[0, :1], torch.zeros(1, dtype=torch.int64)]), [0, -1]),
-    "computed": (lambda t: t[0] + 1, None),
-    "written": (lambda t: t.clone().fill_(3), None),
-}
-
-
-@pytest.mark.parametrize("name", MOVED)
-def test_integers_are_known_by_their_place_in_the_data(name: str) -> None:
-    move, expected = MOVED[name]
-    with Recorder() as rec:
-        made = move(torch.randint(0, 9, (2, 3)))
-        found = rec.leaves.origins.const(made).origin
-    assert (None if found is None else found.ravel().tolist()) == expected
-    assert [(begin, first) for begin, _, first in rec.tape.origins] == [(0, 0)]
-
-
-def test_integers_that_numpy_wrote_are_known_no_more() -> None:
-    with Recorder() as rec:
-        made = torch.randint(0, 9, (2, 3))
-        made.numpy()[:] = 7
-        assert rec.leaves.origins.of(made) is None

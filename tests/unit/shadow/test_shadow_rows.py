@@ -1,25 +1,21 @@
-"""Every row of the operator table against the real kernel, on the row's own examples, in every domain."""
+"""Every row of the operator table against the real kernel, on the row's own examples, in floats and by bounds."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from shadow_rows_bench import TOLERANCE, Case, difference, read, run
+from shadow_rows_bench import Case, difference, read, run
 
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.algebra import Beyond, Value
-from gradproof.shadow.domains import modular as residues
+from gradproof.shadow.domains.floats import Floats
 from gradproof.shadow.domains.interpreter import Interpreter, NoRow
-from gradproof.shadow.domains.modular import Field
-from gradproof.shadow.domains.programs import Compiler, Doubtful, Floats, Program, near
-from gradproof.shadow.domains.real import Reals, Special
 from gradproof.shadow.domains.rounding import RoundingDomain
 from gradproof.shadow.domains.rounding_kernels import table as rounding_table
 from gradproof.shadow.ops.rows import load
@@ -30,7 +26,6 @@ from tests.operators import elsewhere
 load()
 ROWS = sorted(op for op, row in TABLE.items() if row.module.startswith("gradproof."))
 FP32_ONLY = "itensor_view_from_dense expects|expected scalar type Float but found Double|must be a float tensor"
-RATIONAL = {"number", "variable", "add", "mul", "div"}
 
 
 @functools.cache
@@ -154,109 +149,7 @@ def test_a_write_beside_the_view_is_seen() -> None:
     assert difference(machine, case.bases)
 
 
-# The other domains.
-
-
-def flat(machine: Interpreter, ref: Ref) -> list[Any]:
-    value = read(machine, ref)
-    return list(value.parts[0].ravel()) if isinstance(value, Value) else list(np.asarray(value).ravel())
-
-
-def program_of(domain: Reals, terms: list[Any]) -> Program | None:
-    """The terms as a program; None where one is infinite or unknown."""
-    return None if any(isinstance(t, Special) for t in terms) else Compiler(domain.pool).compile(terms)
-
-
-def real_terms(case: Case) -> tuple[Reals, list[Any], list[float]]:
-    domain = Reals()
-    machine = case.interpret(domain)
-    terms: list[Any] = []
-    expected: list[float] = []
-    for ref, kernel in case.outs:
-        if isinstance(read(machine, ref), Value):
-            terms += flat(machine, ref)
-            expected += [float(v) for v in kernel.ravel()]
-    return domain, terms, expected
-
-
-@pytest.mark.parametrize("op", ROWS)
-def test_real_terms_have_the_kernels_value(op: str) -> None:
-    for case in cases(op, "float64") or cases(op):
-        domain, terms, expected = real_terms(case)
-        program = program_of(domain, terms)
-        if program is None:
-            assert not np.all(np.isfinite(expected))
-            continue
-        try:
-            found = near(program, domain.recorded)
-        except Doubtful:
-            assert op in DOUBTFUL
-            continue
-        values = np.array([v if isinstance(v, bool) else v.value for v in found], dtype=float)
-        bound = max(TOLERANCE.get(ref.dtype, 0.0) for ref, _ in case.outs)
-        assert np.allclose(values, np.array(expected), rtol=bound, atol=bound)
-
-
-DOUBTFUL: frozenset[str] = frozenset()
-"""Operators whose examples sit on a kink, where a float cannot tell which branch is taken."""
-
-
-def modulo(program: Program, at: dict[str, int], p: int) -> list[int]:
-    """A program of sums, products and quotients in the integers modulo a prime."""
-    held: list[int] = []
-    for step in program.steps:
-        args = [held[i] for i in step.args]
-        if step.op == "number":
-            number = Fraction(step.payload or 0)
-            result = number.numerator * pow(number.denominator, -1, p)
-        elif step.op == "variable":
-            result = at[str(step.payload)]
-        elif step.op == "add":
-            result = sum(args)
-        elif step.op == "div":
-            result = args[0] * pow(args[1], -1, p)
-        else:
-            result = functools.reduce(lambda a, b: a * b % p, args, 1)
-        held.append(result % p)
-    return [held[i] for i in program.outputs]
-
-
-def points(domain: Any, case: Case) -> dict[str, int]:
-    """The residue of every variable."""
-    found: dict[str, int] = {}
-    for leaf in case.leaves:
-        flat_ = domain.leaf(leaf.source, leaf.ref.shape, leaf.value)[0].ravel()
-        found |= {f"{leaf.source.kind}/{leaf.source.name}[{i}]": int(v) for i, v in enumerate(flat_)}
-    return found
-
-
-def test_rational_rows_are_exact_modulo_a_prime() -> None:
-    compared = 0
-    for op in ROWS:
-        for case in cases(op):
-            domain, terms, _ = real_terms(case)
-            program = program_of(domain, terms)
-            if program is None or not program.steps or any(step.op not in RATIONAL for step in program.steps):
-                continue
-            other = Field(7)
-            machine = case.interpret(other)
-            found = [
-                int(v) % residues.P
-                for ref, _ in case.outs
-                if isinstance(read(machine, ref), Value)
-                for v in flat(machine, ref)
-            ]
-            assert found == modulo(program, points(other, case), residues.P), op
-            compared += 1
-    assert compared >= 100
-
-
-def test_a_row_is_a_function_of_its_arguments() -> None:
-    for op in ROWS:
-        for case in cases(op):
-            first, again = case.interpret(Field()), case.interpret(Field())
-            for ref, _ in case.outs:
-                assert flat(first, ref) == flat(again, ref), op
+# The domain of rounding.
 
 
 @functools.cache
@@ -298,7 +191,7 @@ def test_a_wrong_bound_is_seen() -> None:
 
 
 def test_an_operator_without_a_row_is_named() -> None:
-    entry = Entry("aten.nosuch.default", (), {}, (Ref(0, "float32", 0, (1,), (1,), 1),), (), NOWHERE, False, 0)
+    entry = Entry("aten.nosuch.default", (), {}, (Ref(0, "float32", 0, (1,), (1,), 1),), (), NOWHERE)
     with pytest.raises(NoRow, match=r"no row for aten\.nosuch\.default"):
         Interpreter(Floats()).do(entry)
 

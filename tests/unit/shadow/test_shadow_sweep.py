@@ -41,7 +41,6 @@ QUICK_FIRST = (
     "plain", "plain_third", "plain_closure", "plain_div_once", "plain_token_sum", "plain_mlp", "plain_func",
     "plain_master", "plain_ema", "plain_checkpoint", "plain_amp", "plain_attention",
 )  # fmt: skip
-FIELD = ("field",)
 SPINS = 2.0
 """Long enough for nothing: the job that gets this limit never ends."""
 
@@ -50,7 +49,7 @@ def one_of_each() -> Iterator[Job]:
     """Each bug once, in the loop that is verified soonest."""
     seen: set[str] = set()
     for name in QUICK_FIRST:
-        for job in jobs_of(LOOPS[name], [m.name for m in MUTANTS if m.loop == name], FIELD):
+        for job in jobs_of(LOOPS[name], [m.name for m in MUTANTS if m.loop == name]):
             if job.mutant is not None and job.mutant.name not in seen:
                 seen.add(job.mutant.name)
                 yield job
@@ -76,9 +75,7 @@ def test_every_plain_loop_is_proved() -> None:
 
 
 def test_every_plain_loop_is_proved_with_a_tail() -> None:
-    """Quickly, in the field domain, but for attention, of which the residues alone leave too much to chance."""
-    quick = {name: () if name == "plain_attention" else (FIELD,) for name in QUICK_FIRST}
-    jobs = [job for name in QUICK_FIRST for job in jobs_of(LOOPS[name], ["correct"], *quick[name]) if job.tail]
+    jobs = [job for name in QUICK_FIRST for job in jobs_of(LOOPS[name], ["correct"]) if job.tail]
     assert len(jobs) == len(QUICK_FIRST)
     assert [said(row) for row in sweep(jobs, WORKERS) if not wanted(row)] == []
 
@@ -111,12 +108,12 @@ def test_every_bug_is_found_at_its_line() -> None:
 
 
 def test_a_correct_loop_that_is_called_a_mutant_is_missed() -> None:
-    job = Job("plain", text_of("plain"), 4, 0, 1, FIELD, mutant())
+    job = Job("plain", text_of("plain"), 4, 0, 1, mutant())
     assert [row.verdict for row in sweep([job])] == [MISSED]
 
 
 def test_a_mutant_that_is_called_correct_is_a_false_alarm() -> None:
-    found = next(jobs_of(LOOPS["plain"], ["divided_twice"], FIELD))
+    found = next(jobs_of(LOOPS["plain"], ["divided_twice"]))
     assert [row.verdict for row in sweep([replace(found, mutant=None)])] == [FALSE_ALARM]
 
 
@@ -124,7 +121,7 @@ def test_a_worker_that_dies_spins_or_raises_kills_no_mutant(tmp_path: Path) -> N
     dies, spins = "import os\nos._exit(3)\n", "while True:\n    pass\n"
     worker = Worker(tmp_path, SPINS)
     try:
-        answers = [worker.answer(Job("plain", text, 4, 0, 1, FIELD)) for text in (dies, spins, "no python\n")]
+        answers = [worker.answer(Job("plain", text, 4, 0, 1)) for text in (dies, spins, "no python\n")]
     finally:
         worker.close()
     assert [a.outcome for a in answers] == [CRASH, TIMEOUT, CRASH]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import linecache
 from typing import Any
 
-import numpy as np
 import pytest
 import shadow_layouts as layouts
 import shadow_traps as traps
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.result import Verification
-from gradproof.shadow.tape import in_order, sample_axis
-from gradproof.shadow.verify.compare import same_arrays as alike
 from tests import checked as verify
 
 HOLDS, REFUTED, OPAQUE = Outcome.HOLDS, Outcome.REFUTED, Outcome.OPAQUE
@@ -103,31 +100,3 @@ def test_labels_that_ignore_nothing_are_said_to_be_untested() -> None:
     found = said("labels_without_padding")
     assert found.outcome is HOLDS
     assert any("unequal numbers of valid labels" in text for text in found.uncovered)
-
-
-@pytest.mark.parametrize(
-    ("block", "whole", "axis"),
-    [((2, 3), (8, 3), 0), ((4, 2, 3), (4, 8, 3), 1), ((4, 2), (8, 4), 0), ((2, 3), (2, 7), 0), ((2,), (2, 2), 0)],
-)
-def test_the_axis_of_the_samples(block: tuple[int, ...], whole: tuple[int, ...], axis: int) -> None:
-    assert sample_axis(block, whole) == axis
-
-
-def test_micro_batches_side_by_side_are_read_one_after_the_other() -> None:
-    assert in_order([[0, 1, 4, 5], [2, 3, 6, 7]], (2, 2)).tolist() == list(range(8))
-    assert in_order([[0, 1], [2, 3]], ()).tolist() == list(range(4))
-
-
-@pytest.mark.parametrize(
-    ("ours", "others", "same"),
-    [
-        ([[1, 2], [3, 4, 5]], [[1, 2, 0], [3, 4, 5]], True),
-        ([[1, 2], [3, 4, 5]], [[0, 1, 2], [3, 4, 5]], True),
-        ([[1, 2, 0], [3, 4]], [[1, 2], [3, 4, 0]], True),
-        ([[1, 2], [3, 4, 5]], [[1, 2, 0], [3, 4, 6]], False),
-        ([[1], [3, 4]], [[1, 0, 9], [3, 4, 0]], False),
-        ([[1, 2]], [[1, 2], [3, 4]], False),
-    ],
-)
-def test_samples_are_the_same_but_for_their_padding(ours: list[list[int]], others: list[list[int]], same: bool) -> None:
-    assert alike([np.asarray(a) for a in ours], [np.asarray(b) for b in others]) is same

@@ -7,9 +7,9 @@ evaluated: a backward pass over the tape finds it first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -25,13 +25,9 @@ from gradproof.shadow.tape import (
     Leaf,
     Location,
     Ref,
-    Source,
     Tape,
     held_in,
-    in_order,
     places,
-    renamings,
-    sample_axis,
 )
 
 
@@ -140,7 +136,7 @@ def needed(tape: Tape, wanted: Callable[[Event], bool]) -> set[int]:
                 keep.add(index)
                 live.update(ref.storage for ref in held_in(item.refs, Ref))
         elif isinstance(item, Entry):
-            if collective(item) or any(ref.storage in live for ref in item.writes):
+            if any(ref.storage in live for ref in item.writes):
                 keep.add(index)
                 live.difference_update(ref.storage for ref in item.writes if contiguous(ref))
                 live.update(ref.storage for ref in held_in((item.args, item.kwargs), Ref))
@@ -151,45 +147,15 @@ def needed(tape: Tape, wanted: Callable[[Event], bool]) -> set[int]:
     return keep
 
 
-def collective(entry: Entry) -> bool:
-    """Whether an operator exchanges tensors with other ranks. All ranks must come to it, whatever is wanted of each."""
-    return entry.op.startswith("c10d.")
-
-
-Havoc = Callable[[Entry, Memory, PathConditions], bool]
-
-
 class Interpreter:
-    """Runs a tape in a domain. `havoc`, where given, may answer for an operator without a row.
+    """Runs a tape in a domain."""
 
-    `rename` gives the source of a leaf another name: the same site on another rank may make other data. `follow` are
-    the wanted events of a recording; after each observation the memory takes on what their storages held, so that what
-    comes next is computed from what the machine had (a gradient that is nothing but rounding decides no later one).
-    """
-
-    def __init__(
-        self,
-        domain: Domain,
-        table: Mapping[str, OperatorRow] | None = None,
-        havoc: Havoc | None = None,
-        rename: Callable[[Source], Source] = lambda source: source,
-        follow: Sequence[Event] = (),
-    ) -> None:
-        self.domain, self.table, self.havoc, self.rename = domain, table, havoc, rename
-        self.follow = iter(follow)
+    def __init__(self, domain: Domain, table: Mapping[str, OperatorRow] | None = None) -> None:
+        self.domain, self.table = domain, table
         self.memory, self.path = Memory(domain), PathConditions()
 
     def run(self, tape: Tape, wanted: Callable[[Event], bool] = lambda event: bool(event.refs)) -> Reading:
-        """Evaluate the wanted events of one process. Raises NoRow and Beyond; neither is a verdict."""
-        turns = self.turns(tape, wanted)
-        try:
-            entry = next(turns)
-        except StopIteration as done:
-            return cast(Reading, done.value)
-        raise Beyond(f"{entry.place}: {entry.op} needs the recordings of all ranks")
-
-    def turns(self, tape: Tape, wanted: Callable[[Event], bool]) -> Generator[Entry, Any, Reading]:
-        """The same, stopping at every collective: it yields the operator, and takes what its outputs become."""
+        """Evaluate the wanted events. Raises NoRow and Beyond; neither is a verdict."""
         keep = needed(tape, wanted)
         observations = []
         for index, item in enumerate(tape.items):
@@ -197,21 +163,13 @@ class Interpreter:
                 continue
             if isinstance(item, Event):
                 observations.append(self.observe(item))
-            elif isinstance(item, Entry) and collective(item):
-                self.store(item, (yield item))
             else:
                 self.do(item)
         return Reading(observations, self.path)
 
     def observe(self, event: Event) -> Observation:
         """The values that belong to an event."""
-        seen = Observation(event, {name: self.value(ref) for name, ref in event.refs.items()})
-        actual = next(self.follow, None)
-        held = {} if actual is None else actual.values
-        for name, ref in event.refs.items():
-            if isinstance(ref, Ref) and ref.floating and name in held:
-                self.memory.write(ref, lift(self.domain, held[name].reshape(ref.shape)))
-        return seen
+        return Observation(event, {name: self.value(ref) for name, ref in event.refs.items()})
 
     def do(self, item: Item) -> None:
         """One item of the tape that is no event. A domain with a method `begin` gets it first."""
@@ -219,21 +177,11 @@ class Interpreter:
         if begin is not None:
             begin(item)
         if isinstance(item, Leaf):
-            self.memory.write(item.ref, self.leaf(item))
+            self.memory.write(item.ref, Value(self.domain, self.domain.leaf(item.source, item.ref.shape, item.value)))
         elif isinstance(item, Init):
             self.memory.flat[item.storage] = self.value(item.content)
         elif isinstance(item, Entry):
             self.operate(item)
-
-    def leaf(self, item: Leaf) -> Value:
-        """A leaf, its elements in the order of its stream; micro-batches along a later axis are put side by side."""
-        source, shape = self.rename(item.source), item.ref.shape
-        if not item.laid:
-            return Value(self.domain, self.domain.leaf(source, shape, item.value))
-        axis, pieces = sample_axis(item.laid, shape), (-1, *item.laid)
-        values = in_order(item.value, item.laid).reshape(pieces)
-        made = Value(self.domain, self.domain.leaf(source, values.shape, values))
-        return made.move(lambda p: np.concatenate(list(p), axis))
 
     def value(self, arg: Any) -> Any:
         """An argument as a row takes it."""
@@ -252,9 +200,7 @@ class Interpreter:
             return
         row = lookup(entry.op, self.table)
         if row is None:
-            if self.havoc is None or not self.havoc(entry, self.memory, self.path):
-                raise NoRow(entry.op, entry.place)
-            return
+            raise NoRow(entry.op, entry.place)
         k = Ops(self.domain, entry, self.path)
         args = [self.value(a) for a in entry.args]
         kwargs = {name: self.value(a) for name, a in entry.kwargs.items() if name not in IGNORED}
@@ -291,76 +237,3 @@ class Interpreter:
 
 
 IGNORED = frozenset({"out", "layout", "device", "pin_memory", "non_blocking", "memory_format", "generator"})
-
-
-# -- Several ranks: at a collective every rank waits for the others, and is given what the exchange gives.
-def read_ranks(
-    domain: Domain,
-    tapes: Sequence[Tape],
-    wanted: Callable[[Event], bool],
-    havoc: Havoc | None = None,
-    follow: Sequence[Sequence[Event]] = (),
-) -> list[Reading]:
-    """Interpret the tapes of all ranks together. A domain with a `rank` knows whose turn it is.
-
-    Raises NoRow and Beyond.
-    """
-    names = renamings(tapes)
-    followed = list(follow) or [()] * len(names)
-    runs = [Interpreter(domain, None, havoc, rename, events) for rename, events in zip(names, followed, strict=True)]
-    turns = [run.turns(tape, wanted) for run, tape in zip(runs, tapes, strict=True)]
-    answers: list[Any] = [None] * len(turns)
-    while True:
-        waiting: list[Entry] = []
-        readings: list[Reading] = []
-        for rank, (turn, answer) in enumerate(zip(turns, answers, strict=True)):
-            if hasattr(domain, "rank"):
-                domain.rank = rank
-            try:
-                waiting.append(turn.send(answer))
-            except StopIteration as done:
-                readings.append(done.value)
-        if not waiting:
-            return readings
-        if readings:
-            raise Beyond(f"{waiting[0].place}: {waiting[0].op} is not made by every rank")
-        answers = exchange(domain, waiting, runs)
-
-
-def exchange(domain: Domain, entries: Sequence[Entry], runs: Sequence[Interpreter]) -> list[Any]:
-    """What every rank holds after a collective. Raises Beyond for one that is not known here."""
-    first = entries[0]
-    if {e.op for e in entries} != {first.op}:
-        raise Beyond(f"the ranks make different collectives: {sorted({e.op for e in entries})}")
-    name = first.op.split(".")[1]
-    held = [[_value(run, ref) for ref in _refs(e.args[0])] for run, e in zip(runs, entries, strict=True)]
-    if len({tuple(v.shape for v in values) for values in held}) != 1:
-        raise Beyond(f"{first.place}: the ranks exchange tensors of different shapes")
-    if name in ("allreduce_", "allreduce_coalesced_"):
-        total = [_reduced(first, [values[i] for values in held]) for i in range(len(held[0]))]
-        return [(list(total),) for _ in entries]
-    if name == "broadcast_":
-        root = int(first.args[2])
-        return [(list(held[root]),) for _ in entries]
-    raise Beyond(f"{first.place}: no meaning is known for {first.op} between ranks")
-
-
-def _reduced(entry: Entry, values: list[Value]) -> Value:
-    kind = str(entry.args[2]).upper()
-    total = values[0]
-    for value in values[1:]:
-        total = total + value
-    if "SUM" in kind:
-        return total
-    if "AVG" in kind:
-        return total / len(values)
-    raise Beyond(f"{entry.place}: an all-reduce that is neither a sum nor an average: {entry.args[2]}")
-
-
-def _refs(arg: Any) -> list[Any]:
-    return list(arg) if isinstance(arg, list | tuple) else [arg]
-
-
-def _value(run: Interpreter, arg: Any) -> Value:
-    value = run.value(arg)
-    return value if isinstance(value, Value) else lift(run.domain, value)

@@ -79,7 +79,6 @@ class Spec:
     view: bool
     composite: bool
     random: bool
-    foreign: bool
     alters: bool
     results: frozenset[str]
 
@@ -114,7 +113,6 @@ def spec_of(func: Any) -> Spec | None:
         view=returns > 0 and not written and not fresh,
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
-        foreign=space not in ("aten", "c10d", "prims", "_c10d_functional"),
         alters=base in GEOMETRY,
         results=frozenset(a.name for a in schema.arguments if a.is_out),
     )  # fmt: skip
@@ -124,35 +122,6 @@ def _composite(func: Any, space: str) -> bool:
     if space != "aten":
         return False
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
-
-
-def drops(spec: Spec, args: Any, kwargs: Any) -> bool:
-    """Whether an operator of the dropout kind really draws: a probability strictly between 0 and 1."""
-    for name in ("dropout_p", "p"):
-        chance = spec.named(name, args, kwargs)
-        if isinstance(chance, float | int):
-            training = spec.named("train", args, kwargs)
-            return 0 < chance < 1 and training is not False
-    if "dropout_p" in spec.arguments or (spec.base not in DROPOUTS):
-        return False
-    if spec.base in ("aten.rrelu_with_noise", "aten.rrelu_with_noise_"):
-        return bool(spec.named("training", args, kwargs))
-    if spec.name == "aten.bernoulli_.float":
-        return True
-    if spec.base in ("aten.bernoulli", "aten.bernoulli_"):
-        chance = spec.named("p", args, kwargs)
-        chance = args[0] if chance is None else chance
-        return bool(((chance > 0) & (chance < 1)).any())
-    return True
-
-
-def choosing(func: Any, args: Any) -> list[torch.Tensor]:
-    """The tensors whose numbers decide what shape the result of an operator has."""
-    if torch.Tag.dynamic_output_shape not in func.tags:
-        return []
-    if func is torch.ops.aten.index.Tensor:
-        return [t for t in tensors_in(args[1]) if t.dtype in (torch.bool, torch.uint8)]
-    return tensors_in(args[1] if func is torch.ops.aten.masked_select.default else args)
 
 
 def tensors_in(arg: Any) -> list[torch.Tensor]:

@@ -83,7 +83,6 @@ class PathConditions:
 
     conditions: list[tuple[Value, str, Entry | None]] = field(default_factory=list)
     assumptions: dict[str, int] = field(default_factory=dict)
-    havocked: dict[str, int] = field(default_factory=dict)
 
     def assume(self, condition: Value, text: str, entry: Entry | None) -> None:
         """The run took a branch: `condition` holds of it."""
@@ -123,11 +122,6 @@ class Ops:
     def note(self, text: str) -> None:
         """State an assumption in words."""
         self.path.note(text)
-
-    def probe(self, name: str, value: Value) -> Value:
-        """Let a domain look at, or mark, a value on its way: `token_grad` are rows of a loss's gradient."""
-        probe = getattr(self.domain, "probe", None)
-        return value if probe is None else probe(name, value, self.entry)
 
 
 TABLE: dict[str, OperatorRow] = {}

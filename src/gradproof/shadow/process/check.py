@@ -1,6 +1,6 @@
 """One verification of a user's file in a process of its own: `python -m gradproof.shadow.process.check`.
 
-The job is JSON on the first line of stdin: file, function, options (of `verifier.check`), result, package. The answer
+The job is JSON on the first line of stdin: file, function, options (fields of `Request`), result, package. The answer
 goes to the file `result`, which appears complete or not at all: `verification` (`result.to_json`), or `mistake`, the
 fields of a GradproofError. The end of stdin means that the parent is gone: the process group ends. What the user's code
 prints goes where the parent sent stdout and stderr.
@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Mapping
@@ -28,8 +29,8 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.request import USUAL, Request, blamed, complete, function_of, load, own_fault, stated, undecided
-from gradproof.shadow.result import SEVERITY, Verification, from_json, plain, to_json
+from gradproof.shadow.request import Request, blamed, complete, function_of, load, own_fault, stated, undecided
+from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
 NUMBERS = "GP406"
@@ -244,7 +245,7 @@ def _signal(group: int, number: int) -> None:
         os.killpg(group, number)
 
 
-# -- One training function, verified: by whole-tensor values; element by element over ranks, on a GPU and for rounding.
+# -- One training function, verified; with rounding, one recording of it is bounded as well.
 
 
 def verified(function: Callable[[Any], Any], request: Request, subject: str = "") -> Verification:
@@ -255,11 +256,36 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
     from gradproof.shadow.whole.check import check_whole
 
     subject = subject or getattr(function, "__qualname__", "function")
-    if set(request.domains) != set(USUAL):
-        return _by_elements(function, request, subject)
     if request.ranks > 1:
         return _on_ranks(function, request, subject)
-    return check_whole(function, subject, request)
+    made = check_whole(function, subject, request)
+    if request.rounding:
+        _bounded(function, request, made)
+    return made
+
+
+def _bounded(function: Callable[[Any], Any], request: Request, made: Verification) -> None:
+    """Bound the rounding error of one recording; a bound that does not hold is an error of gradproof's own."""
+    from gradproof.shadow.domains.report import assumptions, ranges_of, report
+    from gradproof.shadow.record.run import record
+    from gradproof.shadow.whole.check import run_of
+
+    began = time.perf_counter()
+    recording = record(function, run_of(request))
+    if recording.error or recording.tape.blind:
+        why = f"recorded, the function raised {recording.error}" if recording.error else recording.tape.blind[0].what
+        made.notes.append(f"no rounding bound: {why}")
+        return
+    made.rounding = report(recording.tape, ranges_of(request.ranges, recording.tape))
+    made.assumptions += assumptions()
+    made.assumptions.append(f"rounding is bounded for {', '.join(request.ranges) or 'the recorded numbers'}")
+    for row in made.rounding:
+        if row.get("within") is False:
+            words = f"the rounding bound of {row['param']} does not hold: {row['measured']} is above {row['bound']}"
+            broken = Result("GA-EQ-001", Outcome.ERROR, words, None, "please report this", "rounding")
+            made.results = [broken if r.obligation == broken.obligation else r for r in made.results]
+            break
+    made.seconds["rounding"] = round(time.perf_counter() - began, 3)
 
 
 RANKS_WITHIN = 600.0
@@ -292,12 +318,6 @@ def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     file, name, request, subject, folder, rank = job
     function = function_of(load(Path(file)), name, file)
     return check_whole(function, subject, request, Group(rank, request.ranks, Path(folder)))
-
-
-def _by_elements(function: Callable[[Any], Any], request: Request, subject: str) -> Verification:
-    from gradproof.shadow.verify.verifier import check as by_elements
-
-    return by_elements(function, **request.options(), subject=subject)
 
 
 if __name__ == "__main__":

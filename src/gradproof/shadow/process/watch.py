@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import runpy
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
@@ -36,16 +36,14 @@ from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
 
 class Events:
-    """A sink that keeps events and no tensors. `stated` gets the kind of each, and the number of its pass."""
-
-    tensors = False
+    """A sink that keeps events. `stated` gets the kind of each, and the number of its pass."""
 
     def __init__(self, tape: Tape, stated: Callable[[str, int], None] | None = None) -> None:
         self.tape, self.stated = tape, stated
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> None:
+    def event(self, kind: str, place: Location | None = None, **detail: Any) -> None:
         """Keep an event."""
-        self.tape.items.append(Event(kind, place or user_place(), 0, detail))
+        self.tape.items.append(Event(kind, place or user_place(), detail))
         if self.stated is not None:
             self.stated(kind, int(detail.get("number", 0)))
 

@@ -14,8 +14,7 @@ from itertools import pairwise
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.event_ops import OF_GRADIENTS, Acts
-from gradproof.shadow.protocol.events import acts_of
+from gradproof.shadow.protocol.events import OF_GRADIENTS, Act, acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
@@ -108,14 +107,13 @@ class WatchRuling:
         self.counts = {c.optimizer: lengths(self.acts, c, watch) for c in self.groups}
         self.given = watch.accum_steps
         self.n = watch.accum_steps or self._inferred()
-        self.steps = [a for a in self.acts.acts if a.kind == "step"]
-        self.taken = [a for a in self.steps if not a.detail.get("by_hand")]
+        self.steps = [a for a in self.acts if a.kind == "step"]
 
     def _inferred(self) -> int:
         seen = Counter(w.count for counts in self.counts.values() for w in counts)
         return max(seen, key=lambda n: (seen[n], n)) if seen else 1
 
-    def sizes(self, acts: Acts, cluster: Cluster) -> list[int]:
+    def sizes(self, acts: list[Act], cluster: Cluster) -> list[int]:
         """The windows that a cluster is held to: a short one is none that could be the tail of an epoch."""
         counts = self.counts[cluster.optimizer]
         if self.given is None or self._multiple(counts):
@@ -167,7 +165,7 @@ class WatchRuling:
         made.events = found.events
         made.results = [self._refuted(b, found) for b in found.broken]
         made.results += [] if self._broken("GA-INV-003", found) else [self._counted(found)]
-        if any(a.detail.get("world", 1) > 1 for a in self.acts.acts if a.kind == "sync"):
+        if any(a.detail.get("world", 1) > 1 for a in self.acts if a.kind == "sync"):
             made.results += self._synced(found)
         stated, made.notes = reported(watch.monitor), heard(watch.monitor)
         made.results += [] if stated is None else [stated]
@@ -179,7 +177,7 @@ class WatchRuling:
         """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was, and stayed so."""
         due: set[str] = set()
         own = frozenset().union(*(c.own for c in self.groups))
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind in ("arrive", "touch", "assign"):
                 due |= act.params & own
             elif act.kind in ("zero", "sync"):
@@ -223,7 +221,7 @@ class WatchRuling:
     def _innocent(self, broken: Broken) -> str:
         if broken.obligation == "GA-SYNC-001" and self._exchanged():
             return BY_HAND
-        arrivals = [a for a in self.acts.acts if a.kind == "arrive" and a.params & set(broken.params)]
+        arrivals = [a for a in self.acts if a.kind == "arrive" and a.params & set(broken.params)]
         unshown = [why for name, why in UNSHOWN.items() if any(a.detail.get(name) for a in arrivals)]
         if broken.obligation in SUMS and unshown:
             return unshown[0]
@@ -233,18 +231,18 @@ class WatchRuling:
 
     def _exchanged(self) -> bool:
         """Whether gradients may have been summed over the ranks by hand."""
-        written = any(a.kind in ("touch", "assign", "sync") for a in self.acts.acts)
+        written = any(a.kind in ("touch", "assign", "sync") for a in self.acts)
         return written or any(self.watch.tape.events("collective"))
 
     def _not_lost(self, broken: Broken) -> str:
         lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
-        if (lost or broken.last) and any(a.kind == "assign" for a in self.acts.acts):
+        if (lost or broken.last) and any(a.kind == "assign" for a in self.acts):
             return REPLACED
         if not lost:
             return ""
         if why := self._dropped(broken):
             return why
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind == "rewrite":
                 return REWRITTEN
             if act.kind == "arrive" and act.detail.get("hooked"):
@@ -259,16 +257,14 @@ class WatchRuling:
             return MANY
         if broken.event == "end" and not self._training():
             return LAST
-        if broken.event == "weights":
-            return REWRITTEN
         if broken.event == "schedule" and not self._often():
             return SCHEDULED
-        return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.taken) else ""
+        return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.steps) else ""
 
     def _often(self) -> bool:
         """Whether a schedule advanced twice between two steps, by itself."""
         seen = set[int]()
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind == "step":
                 seen.clear()
             elif act.kind == "schedule" and not act.detail.get("placed"):
@@ -291,13 +287,13 @@ class WatchRuling:
     def _prepared(self) -> Iterator[tuple[int, int]]:
         """From where to where on the tape a step went that hooks of its optimizer prepared."""
         ends = [i for i, e in enumerate(self.watch.tape.items) if isinstance(e, Event) and e.kind == "stepped"]
-        for step in self.taken:
+        for step in self.steps:
             if step.detail.get("hooked"):
                 yield step.index, next((i for i in ends if i > step.index), step.index)
 
     def _unmoved(self) -> list[Event]:
         """Steps that moved no weight, but for those that the loss scaler skipped."""
-        skipped = {a.detail.get("call") for a in self.taken if a.detail.get("skipped")}
+        skipped = {a.detail.get("call") for a in self.steps if a.detail.get("skipped")}
         ended = [e for e in self.watch.tape.events("stepped") if e.detail["call"] not in skipped]
         return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
 
@@ -319,7 +315,7 @@ class WatchRuling:
                 yield PASSED, w.place
             if w.batches > 1 and not w.shown:
                 yield SEVERAL, w.place
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind == "arrive" and act.detail.get("kept"):
                 yield KEPT, act.place
             if act.kind == "rewrite":
@@ -331,24 +327,22 @@ class WatchRuling:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
         seen: set[str] = set()
         for group in self.groups:
-            steps = [a for a in self.taken if a.detail.get("optimizer", -1) == group.optimizer]
+            steps = [a for a in self.steps if a.detail.get("optimizer", -1) == group.optimizer]
             if group.own & seen:
                 yield PROTOCOL, SHARED, None
             if len({a.params for a in steps}) > 1:
                 yield PROTOCOL, GREW, steps[-1].place
             seen |= group.own
         yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.tape.events("threads"))
-        yield from ((PROTOCOL, CHANGED, step.place) for step in self.taken if step.detail.get("changed"))
-        if self.taken and len(self.taken) < len(self.steps):
-            yield PROTOCOL, FREE, self.steps[-1].place
-        free = (a for a in self.acts.acts if a.kind == "arrive" and a.detail.get("free"))
+        yield from ((PROTOCOL, CHANGED, step.place) for step in self.steps if step.detail.get("changed"))
+        free = (a for a in self.acts if a.kind == "arrive" and a.detail.get("free"))
         yield from ((PROTOCOL, FREE, a.place) for a in free)
         yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.tape.events("aborted"))
 
     def _idle(self) -> Iterator[tuple[str, Location | None]]:
         """Steps that change nothing, and averages that are updated more often than the weights."""
-        if self.taken and all(bool(a.detail.get("skipped")) for a in self.taken):
-            yield SKIPPED, self.taken[-1].place
+        if self.steps and all(bool(a.detail.get("skipped")) for a in self.steps):
+            yield SKIPPED, self.steps[-1].place
         yield from ((UNMOVED, e.place) for e in self._unmoved() if self._after_a_gradient(e))
         updates = list(self.watch.tape.events("averaged"))
         if len(updates) > len(self.steps) + 1:
@@ -361,7 +355,7 @@ class WatchRuling:
 
     def _apart(self) -> Iterator[tuple[str, None]]:
         """Weights with gradients whose optimizer makes no step, or does not know them."""
-        reached = frozenset().union(*(a.params for a in self.acts.acts if a.kind == "arrive"))
+        reached = frozenset().union(*(a.params for a in self.acts if a.kind == "arrive"))
         own = frozenset().union(*(g.own for g in self.groups))
         known = {a.detail.get("optimizer") for a in self.steps} | {a.detail.get("outer") for a in self.steps}
         for event in self.watch.tape.events("made"):
@@ -377,7 +371,7 @@ class WatchRuling:
         if whole - set(broken.params):
             return PARTLY
         arrived = set[int]()
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.index <= broken.index or not act.params & whole:
                 continue
             if act.kind == "arrive":
@@ -444,12 +438,12 @@ def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
     return last.iteration is following.iteration and following.read > last.read
 
 
-def lengths(acts: Acts, cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
+def lengths(acts: list[Act], cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
     places: list[Location] = []
-    for act in acts.acts:
+    for act in acts:
         number = act.detail.get("number")
         if act.kind == "arrive" and number in numbers and number not in passes:
             passes.append(number)

@@ -12,9 +12,8 @@ from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.protocol.event_ops import NARROW, Act, Acts
-from gradproof.shadow.protocol.events import acts_of
-from gradproof.shadow.tape import NOWHERE, Location, Tape
+from gradproof.shadow.protocol.events import NARROW, Act
+from gradproof.shadow.tape import NOWHERE, Location
 
 TABLE = "gradproof_window_table"
 
@@ -72,13 +71,12 @@ def table() -> ModuleType:
 class Windows:
     """The windows of one cluster."""
 
-    def __init__(self, acts: Acts, cluster: Cluster, sizes: Sequence[int]) -> None:
+    def __init__(self, acts: list[Act], cluster: Cluster, sizes: Sequence[int]) -> None:
         self.acts, self.cluster = acts, cluster
-        self.sighted = acts.sighted
-        self.steps = [a for a in acts.acts if a.kind == "step" and a.detail.get("optimizer", -1) == cluster.optimizer]
+        self.steps = [a for a in acts if a.kind == "step" and a.detail.get("optimizer", -1) == cluster.optimizer]
         self.taken = False
         self.passes: dict[int, list[Act]] = {}
-        for act in acts.acts:
+        for act in acts:
             if act.kind == "arrive":
                 self.passes.setdefault(act.detail["number"], []).append(act)
         self.numbers = self._numbers()
@@ -88,14 +86,14 @@ class Windows:
         self.sizes = [n * max(times, 1) for n in sizes]
 
     def _numbers(self) -> list[int]:
-        arrivals = [a for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params]
+        arrivals = [a for a in self.acts if a.kind == "arrive" and a.params & self.cluster.params]
         plain = [a for a in arrivals if not a.detail.get("taken")]
         self.taken = bool(arrivals) and not plain
         return list(dict.fromkeys(a.detail["number"] for a in plain or arrivals))
 
     def breaks(self) -> Iterator[tuple[Broken, str]]:
         """The first break of every parameter's stream, without a scheduler and with each."""
-        schedulers = {a.detail["scheduler"] for a in self.acts.acts if a.kind == "schedule" and self._mine(a)}
+        schedulers = {a.detail["scheduler"] for a in self.acts if a.kind == "schedule" and self._mine(a)}
         seen: dict[tuple[Any, ...], list[Broken]] = {}
         for name in sorted(self.cluster.params):
             stream = self.stream(name)
@@ -107,10 +105,7 @@ class Windows:
                     seen[shape].extend(self._replay(stream, scaled, scheduler, name))
             yield from ((broken, name) for broken in seen[shape])
         yield from self._ranks()
-        yield from self._within()
         yield from self._rates()
-        if not any(seen.values()):
-            yield from self._stale()
 
     def _mine(self, act: Act) -> bool:
         optimizer = act.detail.get("optimizer")
@@ -136,12 +131,10 @@ class Windows:
             before = next(a for e, a in reversed(stated[:at]) if e == "step")
             act = before if act.place.via and not before.place.via else act
         place = self._last() if event == "end" or act.place == NOWHERE else act.place
-        if event == "zero":
-            place = self.acts.lost.get((name, act.micro), place)
         yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index, event != "end")
 
     def _last(self) -> Location:
-        arrivals = (a.place for a in self.acts.acts if a.kind == "arrive" and a.params & self.cluster.params)
+        arrivals = (a.place for a in self.acts if a.kind == "arrive" and a.params & self.cluster.params)
         return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
 
     def stream(self, name: str) -> list[tuple[str, Act]]:
@@ -149,7 +142,7 @@ class Windows:
         out: list[tuple[str, Act]] = []
         held, stated, last_number = False, set[int](), None
         wanted = set(self.numbers)
-        for act in self.acts.acts:
+        for act in self.acts:
             number = act.detail.get("number")
             if act.kind == "arrive" and number in wanted:
                 held = held or name in act.params
@@ -168,7 +161,7 @@ class Windows:
                 if not held or self.taken:
                     out.append(("zero", act))
             else:
-                out.extend(e for e in self._other(act, name) if not _same_clip(out, act, name))
+                out.extend(self._other(act, name))
         return out
 
     def _counts(self, act: Act, name: str) -> bool:
@@ -193,21 +186,13 @@ class Windows:
 
     def _moved(self, zero: Act, name: str, number: int | None) -> bool:
         """Whether what is zeroed was first added to something that the next step applies."""
-        after = [a for a in self.acts.acts if a.index > zero.index]
+        after = [a for a in self.acts if a.index > zero.index]
         step = next((a for a in after if a in self.steps), None)
         applied = any(a.micro >= number for a in self.steps if a.index < zero.index) if number else True
         if step is None or applied:
             return False
-        if not self.sighted:
-            between = (a for a in after if a.index < step.index and a.kind in ("assign", "touch"))
-            return any(name in a.params or a.params & self.cluster.own for a in between)
-        return number in step.held.get(name, frozenset())
-
-    def _within(self) -> Iterator[tuple[Broken, str]]:
-        """Weights, or an average of them, that changed between two arrivals of one window."""
-        for act, _ in written_between(self.acts, self.cluster, self.steps):
-            broken = Broken("GA-INV-003", act.detail["why"], "weights", act.place, act.micro, (), act.index)
-            yield from ((broken, name) for name in sorted(act.params & self.cluster.own))
+        between = (a for a in after if a.index < step.index and a.kind in ("assign", "touch"))
+        return any(name in a.params or a.params & self.cluster.own for a in between)
 
     def _rates(self) -> Iterator[tuple[Broken, str]]:
         """A learning rate that is set by hand more than once a window, and there between two of its backward passes.
@@ -218,7 +203,7 @@ class Windows:
             "the learning rate was changed by hand more than once in a window: before this line, between micro-batches"
         )
         opened, changes, inner = False, 0, None
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind == "arrive" and act.detail.get("number") in self.numbers:
                 opened = True
             elif act.kind == "rate" and self._mine(act):
@@ -231,20 +216,9 @@ class Windows:
             elif act in self.steps:
                 opened, changes, inner = False, 0, None
 
-    def _stale(self) -> Iterator[tuple[Broken, str]]:
-        """Accumulators of the user's own, of which a step applies what an earlier step has applied."""
-        if not self.taken and not self.cluster.masters:
-            return
-        why, last = "accumulated onto a gradient that was already applied", dict[str, int]()
-        for step in self.steps:
-            for name in sorted(self.cluster.params):
-                if any(k <= last.get(name, 0) for k in step.held.get(name, ())):
-                    yield Broken("GA-INV-002", why, "accumulate", step.place, step.micro, (), step.index), name
-            last |= dict.fromkeys(step.params | step.held.keys(), step.micro)
-
     def _flat(self, act: Act) -> bool:
-        """A sum of more than a number: where no operator was recorded it may be the gradients, flattened."""
-        return not self.sighted and not act.params and int(act.detail.get("elements", 1)) > 1
+        """A sum of more than a number: it may be the gradients, flattened."""
+        return not act.params and int(act.detail.get("elements", 1)) > 1
 
     def _ranks(self) -> Iterator[tuple[Broken, str]]:
         """With several ranks, each gradient that a step applies was summed after its last arrival.
@@ -252,7 +226,7 @@ class Windows:
         Judged are the weights that a DistributedDataParallel answers for. Who sums others need not be seen.
         """
         due: set[str] = set()
-        for act in self.acts.acts:
+        for act in self.acts:
             if act.kind == "arrive":
                 due |= self.cluster.params & act.params & set(act.detail.get("shared", ()))
             elif act.kind == "zero":
@@ -266,19 +240,6 @@ class Windows:
                 return
 
 
-def written_between(acts: Acts, cluster: Cluster, steps: Sequence[Act]) -> Iterator[tuple[Act, bool]]:
-    """Writes to the weights of a cluster between two arrivals, and whether its gradients were zeroed between these."""
-    mine = [a for a in acts.acts if a in steps or (a.kind == "arrive" and a.params & cluster.params)]
-    for act in acts.acts:
-        if act.kind != "weights" or not act.params & cluster.own:
-            continue
-        before = next((a for a in reversed(mine) if a.index < act.index), None)
-        after = next((a for a in mine if a.index > act.index), None)
-        if before is not None and after is not None and before.kind == after.kind == "arrive":
-            between = [a for a in acts.acts if before.index < a.index < after.index]
-            yield act, any(a.kind == "zero" and a.params & cluster.params for a in between)
-
-
 def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
     """Sizes of the windows where an optimizer (LBFGS) evaluates its closure several times: each is a window."""
     calls: dict[Any, int] = {}
@@ -288,14 +249,6 @@ def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
     if not several or len(calls) != len(sizes):
         return list(sizes)
     return [n for n, times in zip(sizes, calls.values(), strict=True) for _ in range(times)]
-
-
-def _same_clip(out: list[tuple[str, Act]], act: Act, name: str) -> bool:
-    """A clip by hand goes through the weights one by one: at one line, for another weight, it is the same clip."""
-    if act.kind != "clip" or not out or out[-1][0] != "clip" or not act.detail.get("by hand"):
-        return False
-    before = out[-1][1]
-    return before.place == act.place and name not in act.params and not before.params & act.params
 
 
 def _cause(stated: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
@@ -309,12 +262,12 @@ def _cause(stated: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
     return (following, wrong) if stepped and isinstance(wrong, window.Breaks) else (step.index, step.broken)
 
 
-def _repeated(act: Act, acts: Acts) -> bool:
+def _repeated(act: Act, acts: list[Act]) -> bool:
     """Accelerate advances a schedule once a rank and step, from one line of its own: these count once."""
     if "accelerate" not in act.place.via:
         return False
-    position = acts.acts.index(act)
-    before = acts.acts[position - 1] if position else None
+    position = acts.index(act)
+    before = acts[position - 1] if position else None
     return (
         before is not None
         and before.kind == "schedule"
@@ -324,54 +277,38 @@ def _repeated(act: Act, acts: Acts) -> bool:
 
 
 # -- Events of a run against the table of the window protocol: which obligation is broken, where, for which weights.
-SHOWN = ("how", "limit", "lr", "before", "after", "skipped", "type", "number", "by hand", "by_hand", "world")
+SHOWN = ("how", "limit", "lr", "before", "after", "skipped", "type", "number", "world")
 
 
 @dataclass(slots=True)
 class Judgement:
-    """What the events of one run say. `events` are plain data, for reading. `sizes` are the windows it was held to.
+    """What the events of one run say. `events` are plain data, for reading.
 
     `unseen` says of what the events do not speak: where it is not empty, nothing but the number of steps was judged.
-    `doubts`: obligations that nothing broke and that the operators do not show; why, and where.
     """
 
     broken: list[Broken] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
-    sizes: list[int] = field(default_factory=list)
     steps: int = 0
-    arrivals: int = 0
     unseen: list[str] = field(default_factory=list)
-    doubts: dict[str, tuple[str, Location]] = field(default_factory=dict)
 
 
-def window_sizes(accum_steps: int, windows: int, tail: int = 0) -> list[int]:
-    """Micro-batches of each window: full ones, then a short last one."""
-    return [accum_steps] * windows + [tail] * (tail > 0)
+Sizes = Callable[[list[Act], Cluster], Sequence[int]]
 
 
-def check_protocol(tape: Tape, accum_steps: int, windows: int, tail: int = 0) -> Judgement:
-    """Judge a recorded run whose windows are known."""
-    return judge(acts_of(tape), window_sizes(accum_steps, windows, tail))
-
-
-Sizes = Callable[[Acts, Cluster], Sequence[int]]
-
-
-def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgement:
+def judge(acts: list[Act], sizes: Sequence[int], each: Sizes | None = None) -> Judgement:
     """Judge the acts of a run: the first break of each parameter's and scheduler's stream, merged where they agree.
 
     `each` gives the windows of a cluster where they differ from `sizes`.
     """
     acts = _begun(acts)
-    found = Judgement(sizes=list(sizes), events=readable(acts.acts), doubts=dict(acts.doubts))
+    found = Judgement(events=readable(acts))
     breaks: list[tuple[Broken, str]] = []
     groups = list(clusters(acts))
     for cluster in groups:
         run = Windows(acts, cluster, sizes if each is None else each(acts, cluster))
-        found.arrivals = max(found.arrivals, len(run.numbers))
         found.steps += len({(a.detail.get("call"), a.micro) for a in run.steps})
         breaks.extend(run.breaks())
-    breaks.extend(_outside(acts, groups))
     breaks.extend(_uncounted(acts, groups, sizes, found))
     if max(sizes, default=1) > 1:
         breaks.extend(narrow(acts, groups))
@@ -379,18 +316,18 @@ def judge(acts: Acts, sizes: Sequence[int], each: Sizes | None = None) -> Judgem
     return found
 
 
-def _begun(acts: Acts) -> Acts:
+def _begun(acts: list[Act]) -> list[Act]:
     """Without what comes before the first gradient: steps of nothing, and schedules, which a resumed run advances."""
-    first = next((a.index for a in acts.acts if a.kind == "arrive"), 0)
+    first = next((a.index for a in acts if a.kind == "arrive"), 0)
     idle = [
-        a for a in acts.acts
+        a for a in acts
         if a.index < first and (a.kind == "schedule" or (a.kind == "step" and not a.detail.get("held")))
     ]  # fmt: skip
-    return replace(acts, acts=[a for a in acts.acts if a not in idle]) if idle else acts
+    return [a for a in acts if a not in idle]
 
 
 def readable(acts: Iterable[Act]) -> list[dict[str, Any]]:
-    """Acts as plain data; the same act on one parameter after the other, at one line, is one row."""
+    """list[Act] as plain data; the same act on one parameter after the other, at one line, is one row."""
     rows: list[dict[str, Any]] = []
     for act in acts:
         shown = {k: _plain(v) for k, v in act.detail.items() if k in SHOWN and v not in (None, "", False)}
@@ -423,17 +360,17 @@ def merged(breaks: Iterable[tuple[Broken, str]]) -> list[Broken]:
     return sorted(out, key=lambda b: b.index)
 
 
-def clusters(acts: Acts) -> Iterator[Cluster]:
+def clusters(acts: list[Act]) -> Iterator[Cluster]:
     """The optimizers that stepped, or that were made and never did, each with the parameters that it answers for."""
-    steps = [a for a in acts.acts if a.kind == "step"]
+    steps = [a for a in acts if a.kind == "step"]
     wrappers = {a.detail.get("outer") for a in steps} - {None}
-    reached = frozenset().union(*(a.params for a in acts.acts if a.kind == "arrive"))
+    reached = frozenset().union(*(a.params for a in acts if a.kind == "arrive"))
     own: dict[int, frozenset[str]] = {}
     for step in steps:
         if step.detail.get("optimizer") not in wrappers:
             key = int(step.detail.get("optimizer", -1))
             own[key] = own.get(key, frozenset()) | step.params
-    ends = [a for a in acts.acts if a.kind == "end"]
+    ends = [a for a in acts if a.kind == "end"]
     made = {k: frozenset(v) for a in ends for k, v in a.detail.get("optimizers", {}).items()}
     for key, params in made.items():
         taken = frozenset().union(*own.values())
@@ -450,12 +387,12 @@ def clusters(acts: Acts) -> Iterator[Cluster]:
 
 
 def _uncounted(
-    acts: Acts, groups: list[Cluster], sizes: Sequence[int], found: Judgement
+    acts: list[Act], groups: list[Cluster], sizes: Sequence[int], found: Judgement
 ) -> Iterator[tuple[Broken, str]]:
     """Steps of gradients whose arrival nothing saw: only their number can be judged."""
     known = frozenset().union(*(c.own for c in groups))
     unseen: dict[int, list[Act]] = {}
-    for act in acts.acts:
+    for act in acts:
         if act.kind == "step" and not act.params & known:
             unseen.setdefault(act.detail.get("optimizer", -1), []).append(act)
     for steps in unseen.values():
@@ -470,22 +407,11 @@ def _uncounted(
             )
 
 
-def _outside(acts: Acts, groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
-    why = "the optimizer's state was advanced by the gradients outside the optimizer's step"
-    known = frozenset().union(*(c.own for c in groups))
-    for act in acts.outside:
-        for name in act.params & known:
-            yield Broken("GA-INV-003", why, "state", act.place, act.micro, (), act.index), name
-
-
-def narrow(acts: Acts, groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
-    """Accumulation in fewer bits than fp32: into `.grad`, or into a buffer of the user's own."""
+def narrow(acts: list[Act], groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
+    """Accumulation into `.grad` in fewer bits than fp32."""
     answered = frozenset().union(*(c.params for c in groups))
-    for found in acts.narrowed:
-        if found.param in answered:
-            yield Broken("GA-INV-004", found.why, "accumulate", found.place, found.micro, (), found.index), found.param
     held: dict[str, int] = {}
-    for act in acts.acts:
+    for act in acts:
         if act.kind in ("zero", "step"):
             held.update(dict.fromkeys(act.params, 0))
         if act.kind != "arrive" or act.detail.get("taken"):

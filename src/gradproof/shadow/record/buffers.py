@@ -19,7 +19,6 @@ from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.names import Names
-from gradproof.shadow.record.storages import array
 
 
 @dataclass(slots=True)
@@ -219,14 +218,6 @@ class Buffers:
             if held is not None:
                 held.due = False
 
-    def clean(self) -> None:
-        """Zero what the gradients hold before a window begins, unrecorded."""
-        with torch.no_grad(), torch._C._DisableTorchDispatch():
-            for grad in (p.grad for p in self.names.params() if p.is_leaf):
-                if grad is not None and grad.layout is torch.strided:
-                    grad.zero_()
-        self.changes()
-
     def swapped(self, original: Callable[..., Any], one: Tensor, other: Tensor) -> None:
         """torch.utils.swap_tensors refuses tensors with weak references: the known ones are forgotten meanwhile."""
         known = [(t, self.names.claim(t)) for t in (one, other) if self.names.knows(t)]
@@ -247,13 +238,6 @@ class Buffers:
                 if all_zero(param.grad):
                     found.append(param)
         return found
-
-
-def contents(names: Names) -> dict[str, Any]:
-    """Copies of what the buffers of the modules hold; the modules may be gone when the function has returned."""
-    with torch.no_grad(), torch._C._DisableTorchDispatch(), _disable_current_modes():
-        plain = ((n, b) for n, b in names.buffers() if b.layout is torch.strided and not b.is_meta)
-        return {name: array(b) for name, b in plain if not b.is_complex()}
 
 
 def found_skip(optimizer: Any) -> Tensor | None:

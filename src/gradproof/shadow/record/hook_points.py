@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.modules import module as modules
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import (
@@ -23,132 +22,13 @@ from torch.optim.optimizer import (
     _global_optimizer_pre_hooks as PRE_HOOKS,
 )
 from torch.optim.swa_utils import AveragedModel
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.record.buffers import found_skip
 from gradproof.shadow.record.names import functional
-from gradproof.shadow.record.storages import State
-from gradproof.shadow.tape import LIBRARY, TORCH, by_torch, owner, user_place
+from gradproof.shadow.tape import LIBRARY, TORCH, owner
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks
-    from gradproof.shadow.record.recorder import Recorder
-
-# -- What the recorder patches while it records: ways out of torch, the start of autograd, and names of parameters.
-WAYS_OUT = ("numpy", "__array__", "tolist", "data_ptr", "__dlpack__", "__reduce_ex__", "__repr__")
-WRITABLE = frozenset({"numpy", "__array__", "data_ptr", "__dlpack__", "to_dlpack"})
-
-
-class Exports:
-    """Patches of one recorder; `remove` undoes what `install` did."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
-        self.handles: list[Any] = []
-        self.undo: list[Callable[[], None]] = []
-        self.depth = 0
-
-    def install(self) -> None:
-        """Patch."""
-        for name in WAYS_OUT:
-            self._patch(torch.Tensor, name, self._leaving(name, getattr(torch.Tensor, name)))
-        self._patch(torch.utils, "swap_tensors", self._swap)
-        self._patch(torch.autograd, "_engine_run_backward", self._engine(vars(torch.autograd)["_engine_run_backward"]))
-        self.handles = [
-            modules.register_module_forward_pre_hook(self._forward),
-            modules.register_module_parameter_registration_hook(self.recorder.leaves.registered),
-            modules.register_module_module_registration_hook(self.recorder.leaves.registered),
-        ]
-
-    def remove(self) -> None:
-        """Undo the patches, the last one first."""
-        while self.undo:
-            self.undo.pop()()
-        while self.handles:
-            self.handles.pop().remove()
-
-    def _patch(self, owner: Any, name: str, new: Any) -> None:
-        had = name in vars(owner)
-        old = vars(owner).get(name)
-
-        def undone() -> None:
-            if had:
-                setattr(owner, name, old)
-            else:
-                delattr(owner, name)
-
-        setattr(owner, name, new)
-        self.undo.append(undone)
-
-    def _leaving(self, name: str, original: Any) -> Any:
-        recorder = self.recorder
-
-        def leave(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            if not recorder.quiet and not self.depth:
-                self.left(name, tensor)
-            self.depth += 1
-            try:
-                return original(tensor, *args, **kwargs)
-            finally:
-                self.depth -= 1
-
-        return leave
-
-    def left(self, name: str, tensor: torch.Tensor) -> None:
-        """A tensor is handed to something that is not torch."""
-        held = self.recorder.storages.get(tensor)
-        if tensor.layout is not torch.strided or tensor.is_meta or (name == "data_ptr" and by_torch()):
-            return
-        if held is None:
-            if tensor.is_floating_point():
-                self.recorder.has_read(user_place(), f".{name}()")
-            return
-        if name not in WRITABLE:  # what may be written is no leaf yet: initialisers and augmentations work so
-            self.recorder.declare(tensor, held)
-        if held.state is not State.KNOWN or held.owners:
-            self.recorder.has_read(user_place(), f".{name}()")
-        if held.state is State.TRACKED:
-            note = f"{user_place()}: .{name}() of a tracked tensor"
-            self.recorder.leaves.exported = True
-            if note not in self.recorder.tape.notes:
-                self.recorder.tape.notes.append(note)
-        elif name in WRITABLE and held.state is State.KNOWN and not held.owners:
-            del self.recorder.storages.held[held.weak.cdata]
-
-    def _swap(self, one: torch.Tensor, other: torch.Tensor) -> None:
-        """`torch.utils.swap_tensors` refuses tensors that have weak references, which the recorder's have."""
-        if type(one) is not type(other) or not (one.is_leaf and other.is_leaf) or one.dtype != other.dtype:
-            place = user_place()
-            self.recorder.lost("geometry", "swap_tensors on tensors of two kinds", place, "write with copy_()")
-        grads = one.grad, other.grad
-        one.grad = other.grad = None
-        one.data, other.data = other.data, one.data
-        one.grad, other.grad = grads[1], grads[0]
-        one.__dict__, other.__dict__ = other.__dict__, one.__dict__
-        flags = one.requires_grad, other.requires_grad
-        one.requires_grad_(flags[1])
-        other.requires_grad_(flags[0])
-
-    def _engine(self, original: Any) -> Any:
-        recorder = self.recorder
-
-        def run(*args: Any, **kwargs: Any) -> Any:
-            recorder.calls.append(recorder.place())
-            try:
-                return original(*args, **kwargs)
-            finally:
-                recorder.calls.pop()
-                if not recorder.calls and kwargs.get("accumulate_grad"):
-                    recorder.micro += 1
-
-        return run
-
-    def _forward(self, module: torch.nn.Module, args: Any) -> None:
-        if id(module) not in self.recorder.leaves.modules:
-            self.recorder.leaves.adopt(module)
-            if any(isinstance(part, torch.nn.RNNBase) for part in module.modules()):
-                self.recorder.tape.notes.append("recurrent layers were recorded without MKL-DNN")
-
 
 Replacement = Callable[..., Any]
 MISSING = object()
@@ -259,11 +139,6 @@ def _places(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
     return tuple(name for name, held in list(names.items()) if id(held) in ids)
 
 
-BUILT = (
-    modules.register_module_parameter_registration_hook,
-    modules.register_module_module_registration_hook,
-    modules.register_module_buffer_registration_hook,
-)
 CLIPS = (
     "clip_grad_norm_", "clip_grad_norm", "clip_grad_value_", "clip_grads_with_norm_", "_clip_grads_with_norm_",
 )  # fmt: skip
@@ -282,13 +157,10 @@ class Flag:
         return str(bool(self))
 
 
-def skips(optimizer: Any, now: bool) -> bool | Flag:
-    """Whether a fused optimizer skips its update on an infinite gradient. `now`: read the device at once."""
+def skips(optimizer: Any) -> bool | Flag:
+    """Whether a fused optimizer skips its update on an infinite gradient."""
     found = found_skip(optimizer)
-    if found is None or not now:
-        return found is not None and Flag(found)
-    with _disable_current_modes():
-        return bool(found.item())
+    return found is not None and Flag(found)
 
 
 COLLECTIVES = (
@@ -313,18 +185,12 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.function(torch.distributed.all_reduce, hooks.all_reduce)
         for name in COLLECTIVES:
             patches.function(getattr(torch.distributed, name), hooks.collective)
-    left = getattr(hooks.sink, "left", None)
-    if left is not None:
-        patches.function(torch.cond, branched)
-        patches.function(vars(torch.utils.dlpack)["to_dlpack"], left)
     patches.everywhere()
-    _setter(patches, "grad", hooks.assigned)
-    _setter(patches, "data", hooks.rebound)
+    _setter(patches, hooks.assigned)
     for cls in all_subclasses(Optimizer) + all_subclasses(torch.nn.Module):
         patches.method(cls, "zero_grad", hooks.zero)
     patches.method(torch.nn.Module, "_apply", hooks.moved)
     for cls in all_subclasses(torch.amp.GradScaler):
-        patches.method(cls, "scale", hooks.scaled)
         patches.method(cls, "unscale_", hooks.unscale)
         patches.method(cls, "step", hooks.scaled_step)
     for cls in all_subclasses(DistributedDataParallel):
@@ -337,11 +203,6 @@ def install(hooks: Hooks, patches: Patches) -> None:
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
 
 
-def branched(original: Replacement, pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
-    """torch.cond outside of a compiler: one of two functions. Its own backward pass fails below a dispatch mode."""
-    return (true_fn if pred else false_fn)(*operands)
-
-
 def cover(hooks: Hooks, patches: Patches, kind: type) -> None:
     """A class of schedulers that was defined after `install`."""
     for cls in kind.__mro__:
@@ -349,9 +210,9 @@ def cover(hooks: Hooks, patches: Patches, kind: type) -> None:
             patches.method(cls, "step", hooks.schedule)
 
 
-def _setter(patches: Patches, name: str, tell: Replacement) -> None:
-    """An attribute of tensors as a property: torch's own getter, and a setter that tells the hooks."""
-    inherited = next(vars(c)[name] for c in torch.Tensor.__mro__ if name in vars(c))
+def _setter(patches: Patches, tell: Replacement) -> None:
+    """`Tensor.grad` as a property: torch's own getter, and a setter that tells the hooks."""
+    inherited = next(vars(c)["grad"] for c in torch.Tensor.__mro__ if "grad" in vars(c))
 
     def assign(tensor: Tensor, value: Any) -> None:
         if patches.active:
@@ -362,7 +223,7 @@ def _setter(patches: Patches, name: str, tell: Replacement) -> None:
     def delete(tensor: Tensor) -> None:
         assign(tensor, None)
 
-    patches.attribute(torch.Tensor, name, property(inherited.__get__, assign, delete))
+    patches.attribute(torch.Tensor, "grad", property(inherited.__get__, assign, delete))
 
 
 def tensors_of(given: Any) -> list[Tensor]:
@@ -417,14 +278,6 @@ def leaves_of(roots: Iterable[Tensor]) -> list[Tensor]:
 def params_of(optimizer: Any) -> list[Tensor]:
     """The parameters of an optimizer, in order."""
     return [p for group in optimizer.param_groups for p in group["params"]]
-
-
-def states_of(optimizer: Optimizer) -> Iterator[tuple[Tensor, str, Tensor]]:
-    """The tensors of an optimizer's state, with the parameter that they belong to and their key."""
-    for param in params_of(optimizer):
-        for key, held in optimizer.state.get(param, {}).items():
-            if isinstance(held, Tensor):
-                yield param, key, held
 
 
 def changes_step(optimizer: Optimizer) -> bool:

@@ -2,16 +2,16 @@
 
 | event | seen by |
 |---|---|
-| `backward`, `accumulate` | torch.autograd.backward (Tensor.backward calls it), and the buffers that it changed |
+| `accumulate` | torch.autograd.backward (Tensor.backward calls it), and the buffers that it changed |
 | `threads` | a backward pass that begins while that of another thread runs |
-| `backward`, `gradients` | torch.autograd.grad with respect to parameters; `derivative` for any other use of it |
+| `gradients` | torch.autograd.grad with respect to parameters; `derivative` for any other use of it |
 | `step`, `stepped` | the global step hooks of torch.optim; with a closure, when the closure has returned |
 | `zero`, `assign`, `touch` | zero_grad, the setter of `Tensor.grad`, else the identity and version of each buffer |
 | `clip` | torch.nn.utils.clip_grad_*, under every name that a module holds them by |
-| `unscale`, `scale` | GradScaler.unscale_ (also inside its step), GradScaler.update |
+| `unscale` | GradScaler.unscale_ (also inside its step) |
 | `schedule` | LRScheduler.step of every class; the call inside a constructor is none |
 | `rate` | the learning rates of the known optimizers, compared before each backward pass and each step |
-| `rewrite` | weights that no step wrote, by checksum before each step, where no operator is recorded |
+| `rewrite` | weights that no step wrote, by checksum before each step |
 | `sync` | torch.distributed.all_reduce on gradients; DistributedDataParallel by its own flag at the forward pass |
 
 Backward passes inside a backward pass (checkpointing) belong to the outer one. A wrapped optimizer that does nothing
@@ -22,7 +22,7 @@ the C getter (measured: 80 ns instead of 53 ns a read), so that only writes pay 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from threading import get_ident
 from types import TracebackType
 from typing import Any, Protocol
@@ -32,18 +32,15 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.shadow.record.buffers import (
-    UNMADE,
     Buffers,
     Ranks,
     Reached,
     all_zero,
-    contents,
     is_gradient,
     other_dtypes,
     world_of,
 )
 from gradproof.shadow.record.hook_points import (
-    BUILT,
     Patches,
     changes_step,
     cover,
@@ -55,7 +52,6 @@ from gradproof.shadow.record.hook_points import (
     prepared,
     rates,
     skips,
-    states_of,
     tensors_of,
     unwrapped,
 )
@@ -68,20 +64,18 @@ SUM = torch.distributed.ReduceOp.SUM if torch.distributed.is_available() else No
 
 
 class Sink(Protocol):
-    """Takes the events. A sink whose `tensors` is False is handed none: nothing is copied or read for it."""
+    """Takes the events. Nothing is copied or read for it."""
 
-    def event(self, kind: str, tensors: Mapping[str, Tensor], place: Location | None = None, **detail: Any) -> object:
+    def event(self, kind: str, place: Location | None = None, **detail: Any) -> object:
         """Take one event."""
 
 
 class Reporter:
     """Reports to a sink what happens to the gradient buffers."""
 
-    def __init__(self, sink: Sink, clean: str = "") -> None:
-        self.sink, self.clean, self._fresh = sink, clean, True
-        self.module_buffers: dict[str, Any] = {}
-        self.thorough = bool(getattr(sink, "tensors", True))
-        self.reached = None if self.thorough else Reached()
+    def __init__(self, sink: Sink) -> None:
+        self.sink = sink
+        self.reached = Reached()
         self.names = NAMES
         self.buffers = Buffers(NAMES)
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
@@ -97,18 +91,8 @@ class Reporter:
         self._ddp = Ranks()
         self._place: Location | None = None
 
-    def _event(
-        self, kind: str, tensors: Mapping[str, Tensor] | None = None, place: Location | None = None, **detail: Any
-    ) -> None:
-        self.sink.event(kind, tensors or {}, place or user_place(), **detail)
-
-    def _grads(self, params: Iterable[Tensor]) -> dict[str, Tensor]:
-        if not self.thorough:
-            return {}
-        return {f"grad/{self.names.claim(p)}": p.grad for p in params if p.grad is not None}
-
-    def _params(self, params: Iterable[Tensor]) -> dict[str, Tensor]:
-        return {f"param/{self.names.claim(p)}": p for p in params} if self.thorough else {}
+    def _event(self, kind: str, place: Location | None = None, **detail: Any) -> None:
+        self.sink.event(kind, place or user_place(), **detail)
 
     def number(self, thing: Any) -> int:
         """Optimizers and schedulers by order of appearance."""
@@ -126,18 +110,17 @@ class Reporter:
         changes = self.buffers.changes()
         zeroed = [p for p, how in changes if how == "gone"]
         written = [p for p, how in changes if how != "gone"]
-        if not self.thorough:
-            empty = {id(p) for p in written if p.grad is None or all_zero(p.grad)}
-            zeroed += [p for p in written if id(p) in empty]
-            written = [p for p in written if id(p) not in empty]
+        empty = {id(p) for p in written if p.grad is None or all_zero(p.grad)}
+        zeroed += [p for p in written if id(p) in empty]
+        written = [p for p in written if id(p) not in empty]
         if zeroed:
             self._zeroed(zeroed, "seen later")
         if written:
-            self._event("touch", self._grads(written), params=self._named(written), how="seen later")
+            self._event("touch", params=self._named(written), how="seen later")
 
     def _zeroed(self, params: list[Tensor], how: str) -> None:
         self.buffers.zeroed(params)
-        self._event("zero", self._grads(params), params=self._named(params), how=how)
+        self._event("zero", params=self._named(params), how=how)
 
     def assigned(self, setter: Call, tensor: Tensor, value: Any) -> None:
         """`p.grad = value`, wherever it is written; inside a backward pass what arrived until now is reported first."""
@@ -157,20 +140,15 @@ class Reporter:
                 self._zeroed([tensor], "assigned")
         else:
             during = "backward" if inside else ""
-            self._event("assign", self._grads([tensor]), params=self._named([tensor]), during=during)
+            self._event("assign", params=self._named([tensor]), during=during)
 
     def within(self, what: str, call: Callable[[], Any]) -> Any:
         """Make a call whose writes to the buffers are accounted for."""
         self._inside.append(what)
-        stated = self.thorough and what != "backward"
-        if stated:
-            self._event("enter", what=what)
         try:
             return call()
         finally:
             self._inside.pop()
-            if stated:
-                self._event("leave", what=what)
 
     def zero(self, original: Call, owner: Any, *args: Any, **kwargs: Any) -> Any:
         """A zero_grad: of the buffers that it changes, it zeroes every one."""
@@ -184,13 +162,6 @@ class Reporter:
         if changed:
             self._zeroed(changed, "zero_grad")
         return result
-
-    def rebound(self, setter: Call, tensor: Tensor, value: Any) -> None:
-        """`p.data = value` of a known parameter: its numbers are those of another tensor from here on."""
-        made = not isinstance(tensor, UNMADE)
-        setter(tensor, value)
-        if made and self.names.knows(tensor) and not self._inside:
-            self._event("rebind", self._params([tensor]), params=self._named([tensor]))
 
     def _rated(self, optimizer: Any, at: str) -> None:
         """Report a learning rate that no scheduler set; `at` is the call before which it was seen."""
@@ -206,7 +177,6 @@ class Reporter:
         if changed:
             self._event(
                 "accumulate",
-                self._grads(self.names.params() if only is None else only),
                 self._place,
                 shared=self._named(self._ddp.shared(changed)),
                 params=self._named(changed),
@@ -218,8 +188,6 @@ class Reporter:
 
     def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
         """Whether something besides the derivative of one loss made what is in these buffers."""
-        if self.reached is None:
-            return {}
         kept = self._kept or self.reached.again
         hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params)
         leaves, trained = self.reached.leaves, self.names.optimized
@@ -244,9 +212,9 @@ class Hooks(Reporter):
         self._remove()
 
     def end(self) -> None:
-        """The run is over: the event `end`, with every parameter."""
+        """The run is over: the event `end`, with every optimizer."""
         self._poll()
-        self._event("end", self._params(self.names.params()), optimizers=self._optimizers())
+        self._event("end", optimizers=self._optimizers())
 
     def _optimizers(self) -> dict[int, list[str]]:
         return {self.number(o): self._named(params_of(o)) for o in list(self._made)}
@@ -266,7 +234,6 @@ class Hooks(Reporter):
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
-            *(register(self.names.built) for register in BUILT if self.thorough),
             nn.modules.module.register_module_forward_pre_hook(self._forward),
         ]
         install(self, self._patches)
@@ -287,16 +254,12 @@ class Hooks(Reporter):
     def _backward(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         args, kwargs = listed(args, kwargs)
         roots = tensors_of(args[0] if args else kwargs.get("tensors"))
-        inside = "backward" in self._inside
-        if inside and self.reached is not None:
+        if "backward" in self._inside:
             self.reached.begin(roots, inner=True)
-        if inside:
             return original(*args, **kwargs)
-        inputs = tensors_of(kwargs.get("inputs"))
-        self._before_backward(roots, inputs)
+        self._before_backward(roots)
         self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
-        if self.reached is not None:
-            self.reached.begin(roots)
+        self.reached.begin(roots)
         try:
             result = self.within("backward", lambda: original(*args, **kwargs))
             summed = self._ddp.summed(self._arrived())
@@ -305,30 +268,22 @@ class Hooks(Reporter):
             raise
         if summed:
             params = self._named(summed)
-            self._watch_sums(summed)
-            self._event("sync", None, self._place, params=params, how="DistributedDataParallel", world=world_of())
+            self.buffers.summed(summed)
+            self._event("sync", self._place, params=params, how="DistributedDataParallel", world=world_of())
         return result
 
-    def _before_backward(self, roots: list[Tensor], inputs: list[Tensor], call: str = "backward") -> None:
-        if self.thorough or next(self.names.params(), None) is None:
+    def _before_backward(self, roots: list[Tensor]) -> None:
+        if next(self.names.params(), None) is None:
             for leaf in leaves_of(roots):
                 self.names.claim(leaf)
         self._poll()
         unseen = self.buffers.unseen_zeros() if not self._inside else []
         if unseen:
             self._zeroed(unseen, "found zero")
-        if self.clean and (self._fresh or self.clean == "pass"):
-            self.buffers.clean()
-        self._fresh = False
         for optimizer in [] if self._inside else list(self._rates):
             self._rated(optimizer, "backward")
         self._backwards += 1
         self._place = user_place()
-        if self.thorough:
-            self.module_buffers = contents(self.names)
-            tensors = {f"root/{i}": root for i, root in enumerate(roots)}
-            known = {"inputs": self._named(inputs) or None, "call": call, "number": self._backwards}
-            self._event("backward", tensors, self._place, **known)
 
     def grad(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.grad."""
@@ -342,10 +297,10 @@ class Hooks(Reporter):
         if not known or len(known) != len(inputs) or kwargs.get("create_graph"):
             self._event("derivative", call="grad")
             return original(*args, **kwargs)
-        self._before_backward(tensors_of(args[0] if args else kwargs.get("outputs")), known, "grad")
+        self._before_backward(tensors_of(args[0] if args else kwargs.get("outputs")))
         result = self.within("backward", lambda: original(*args, **kwargs))
         given = result.values() if isinstance(result, dict) else result
-        self._taken(known, list(given))
+        self._returned(known, list(given))
         return result
 
     def _functional(self, original: Call, inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
@@ -359,19 +314,15 @@ class Hooks(Reporter):
             return result
         self._poll()
         self._backwards += 1
-        root = unwrapped(tensors_of(args[0] if args else kwargs.get("outputs"))[0])
-        tensors = {"root/0": root} if self.thorough and root is not None else {}
         with torch._C._DisableFuncTorch():
-            self._event("backward", tensors, call="func", number=self._backwards)
-            self._taken([p for p, _ in pairs], [g for _, g in pairs])
+            self._returned([p for p, _ in pairs], [g for _, g in pairs])
         return result
 
-    def _taken(self, params: list[Tensor], given: list[Any]) -> None:
+    def _returned(self, params: list[Tensor], given: list[Any]) -> None:
         """Gradients that were returned instead of accumulated."""
         names = self._named(params)
-        arrived = {f"grad/{n}": g for n, g in zip(names, given, strict=True) if g is not None}
-        dtypes = {n.removeprefix("grad/"): str(g.dtype)[6:] for n, g in arrived.items()}
-        self._event("gradients", arrived if self.thorough else {}, params=names, number=self._backwards, dtypes=dtypes)
+        dtypes = {n: str(g.dtype)[6:] for n, g in zip(names, given, strict=True) if g is not None}
+        self._event("gradients", params=names, number=self._backwards, dtypes=dtypes)
 
     # Optimizers
 
@@ -384,10 +335,9 @@ class Hooks(Reporter):
         self._poll()
         if not self._handles:  # what just arrived was the first of a window that is not recorded
             return None
-        if not self.thorough:
-            self._handles[-1].remove()
-            if moved := self.buffers.rewritten():
-                self._event("rewrite", params=self._named(moved))
+        self._handles[-1].remove()
+        if moved := self.buffers.rewritten():
+            self._event("rewrite", params=self._named(moved))
         self._rated(optimizer, "step")
         self._steps += 1
         self._stack.append((self.number(optimizer), self._steps))
@@ -418,16 +368,14 @@ class Hooks(Reporter):
     def _step_event(self, optimizer: Optimizer, this: tuple[int, int], evaluation: int) -> None:
         params = params_of(optimizer)
         place = self._stack.index(this) if this in self._stack else 0
-        tensors = self._grads(params) | self._params(params) | self._state(optimizer)
         self._event(
             "step",
-            tensors,
             **self._about(optimizer, this),
             outer=next((n for n, _ in reversed(self._stack[:place]) if n != this[0]), None),
             evaluation=evaluation,
             held=self._named(p for p in params if p.grad is not None),
             scaled=getattr(optimizer, "grad_scale", None) is not None,
-            skipped=skips(optimizer, self.thorough),
+            skipped=skips(optimizer),
         )
         self.buffers.applied(params)
 
@@ -443,11 +391,6 @@ class Hooks(Reporter):
             "changed": changes_step(optimizer),
         }
 
-    def _state(self, optimizer: Optimizer) -> dict[str, Tensor]:
-        if not self.thorough:
-            return {}
-        return {f"state/{self.names.claim(p)}/{key}": held for p, key, held in states_of(optimizer)}
-
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if not self._handles:
             return
@@ -456,14 +399,9 @@ class Hooks(Reporter):
         this = self._stack.pop() if self._stack else (self.number(optimizer), self._steps)
         if this in self._stack:
             return
-        params = params_of(optimizer)
-        self._fresh = True
-        if self.thorough:
-            self.module_buffers = contents(self.names)
         self._rates[optimizer] = rates(optimizer)
-        moved = None if self.thorough else bool(self.buffers.rewritten())
-        about = self._about(optimizer, this)
-        self._event("stepped", self._params(params) | self._state(optimizer), moved=moved, **about)
+        moved = bool(self.buffers.rewritten())
+        self._event("stepped", moved=moved, **self._about(optimizer, this))
 
     def scaled_step(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.step, which makes no step at all when it found an infinite gradient."""
@@ -474,18 +412,11 @@ class Hooks(Reporter):
             params = params_of(optimizer)
             self._event(
                 "step",
-                self._grads(params) | self._params(params) | self._state(optimizer),
                 **self._about(optimizer, (self.number(optimizer), self._steps)),
                 outer=None, evaluation=0, held=self._named(params), scaled=False, skipped=True,
             )  # fmt: skip
             self.buffers.applied(params)
         return result
-
-    def scaled(self, original: Call, scaler: Any, outputs: Any) -> Any:
-        """GradScaler.scale, of a loss."""
-        if scaler.is_enabled():
-            self._event("scaled")
-        return original(scaler, outputs)
 
     def unscale(self, original: Call, scaler: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """GradScaler.unscale_, called by the user or by the scaler's own step."""
@@ -495,7 +426,7 @@ class Hooks(Reporter):
         result = self.within("unscale", lambda: original(scaler, optimizer, *args, **kwargs))
         self.buffers.changes()
         params = params_of(optimizer)
-        self._event("unscale", self._grads(params), params=self._named(params))
+        self._event("unscale", params=self._named(params))
         return result
 
     def clip(self, original: Call, parameters: Any, *args: Any, **kwargs: Any) -> Any:
@@ -507,8 +438,7 @@ class Hooks(Reporter):
         norm = self.within("clip", lambda: original(params, *args, **kwargs))
         self.buffers.changes()
         limit = args[0] if args else next((kwargs[k] for k in ("max_norm", "clip_value") if k in kwargs), None)
-        tensors = self._grads(params) | ({"norm": norm} if self.thorough and isinstance(norm, Tensor) else {})
-        self._event("clip", tensors, params=self._named(params), limit=limit, how=original.__name__)
+        self._event("clip", params=self._named(params), limit=limit, how=original.__name__)
         return norm
 
     def averaged(self, original: Call, average: Any, *args: Any, **kwargs: Any) -> Any:
@@ -573,16 +503,11 @@ class Hooks(Reporter):
         result = self.within("sync", lambda: original(tensor, op, group, async_op))
         own = [p for p in self.names.params() if is_gradient(tensor, p)]
         self.buffers.changes(own)
-        self._watch_sums(own)
-        tensors = self._grads(own) | ({"tensor": tensor} if self.thorough else {})
+        self.buffers.summed(own)
         world = world_of(group) if op in (SUM, torch.distributed.ReduceOp.AVG) else 1
         about = {"world": world, "whole": world == world_of() and not async_op, "elements": tensor.numel()}
-        self._event("sync", tensors, None, params=self._named(own), how="all_reduce", **about)
+        self._event("sync", None, params=self._named(own), how="all_reduce", **about)
         return result
-
-    def _watch_sums(self, params: list[Tensor]) -> None:
-        if not self.thorough:
-            self.buffers.summed(params)
 
     def collective(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """Another exchange between ranks: what it does to gradients is not followed."""

@@ -9,10 +9,13 @@ that no operator made, and the recorder has lost sight of that value (`Blind`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.nn.modules import module as modules
+from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.ops.schema import (
@@ -21,13 +24,11 @@ from gradproof.shadow.ops.schema import (
     OVERWRITES,
     SHAPE_ONLY,
     Spec,
-    choosing,
-    drops,
     spec_of,
     tensors_in,
 )
-from gradproof.shadow.record.hook_points import Exports
-from gradproof.shadow.record.leaves import Averages, Inject, Leaves, Origins
+from gradproof.shadow.record.hook_points import params_of
+from gradproof.shadow.record.leaves import Leaves
 from gradproof.shadow.record.storages import (
     Held,
     State,
@@ -49,10 +50,8 @@ from gradproof.shadow.tape import (
     Event,
     Init,
     Location,
-    Mark,
     Ref,
     Tape,
-    by_torch,
     user_place,
 )
 
@@ -124,8 +123,6 @@ class Outs:
         return ref
 
 
-NARROW_EVENTS = frozenset({"accumulate", "item"})
-"""Events, many a window, at which only their own tensors are compared."""
 REWRITTEN = (
     "write with copy_(), or make a new tensor; orthogonal and spectral_norm of torch.nn.utils do this themselves: "
     "verify the step without them"
@@ -135,26 +132,24 @@ REWRITTEN = (
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Records what runs inside `with Recorder() as recorder:` on `recorder.tape`.
 
-    `inject` is asked at every leaf for the numbers that it shall hold: it is given the source, the shape, the dtype and
-    the numbers that are there (float64), and returns an array of that shape, or None to leave them. Operators run in
-    one thread meanwhile, because the tensors are small and a sum is then the same in every recording, and without
-    MKL-DNN, which would run a recurrent layer as a single operator.
+    Each step of an optimizer of torch is two events: `step` with the gradients, `stepped` with the weights after it.
+    Operators run in one thread meanwhile, because the tensors are small, and without MKL-DNN, which would run a
+    recurrent layer as a single operator.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, inject: Inject | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.tape = Tape(versions={"torch": torch.__version__})
+        self.tape = Tape()
         self.storages = Storages()
-        self.leaves = Leaves(self.tape, self.storages, Origins(self.tape, self.storages), inject)
-        self.micro = 0
+        self.leaves = Leaves(self.tape, self.storages)
         self.quiet = 0
         self.calls: list[Location] = []
-        self.exports = Exports(self)
-        self.averages = Averages(self.storages)
+        self.steps: list[int] = []
         self.entered = 0
         self.threads, self.fused = 1, True
+        self._patched = ExitStack()
 
     def __enter__(self) -> Recorder:
         self.entered += 1
@@ -162,7 +157,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.threads, self.fused = torch.get_num_threads(), torch._C._get_mkldnn_enabled()
             torch.set_num_threads(1)
             torch._C._set_mkldnn_enabled(False)
-            self.exports.install()
+            self._patch()
         super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
@@ -173,31 +168,75 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return
         torch.set_num_threads(self.threads)
         torch._C._set_mkldnn_enabled(self.fused)
-        self.exports.remove()
-        with torch.no_grad():
-            self.leaves.put_back()
-        self.leaves.sites.close()
+        self._patched.close()
+
+    def _patch(self) -> None:
+        """Hear of modules, backward passes and steps."""
+        engine = vars(torch.autograd)["_engine_run_backward"]
+        for owner, name, new in (
+            (torch.autograd, "_engine_run_backward", self._engine(engine)),
+            (torch.utils, "swap_tensors", swapped),
+        ):
+            self._patched.callback(setattr, owner, name, vars(owner)[name])
+            setattr(owner, name, new)
+        for handle in (
+            modules.register_module_forward_pre_hook(self._forward),
+            modules.register_module_parameter_registration_hook(self.leaves.registered),
+            modules.register_module_module_registration_hook(self.leaves.registered),
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ):
+            self._patched.callback(handle.remove)
+
+    def _engine(self, original: Any) -> Any:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.calls.append(self.place())
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self.calls.pop()
+
+        return run
+
+    def _forward(self, module: torch.nn.Module, args: Any) -> None:
+        if id(module) not in self.leaves.modules:
+            self.leaves.adopt(module)
 
     # Events
 
-    def name(self, tensor: torch.Tensor) -> str | None:
-        """The name of a parameter that the recorder has met, or None."""
-        return self.leaves.name(tensor)
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        self.steps.append(id(optimizer))
+        if id(optimizer) in self.steps[:-1]:  # a base class's step, in the step of a subclass
+            return None
+        closure = args[1] if len(args) > 1 else kwargs.get("closure")
+        if not callable(closure):
+            self._gradients_of(optimizer)
+            return None
 
-    def event(
-        self, kind: str, tensors: Mapping[str, torch.Tensor], place: Location | None = None, **detail: Any
-    ) -> Event:
+        def evaluated(*args: Any, **kwargs: Any) -> Any:
+            result = closure(*args, **kwargs)
+            self._gradients_of(optimizer)
+            return result
+
+        return ((args[0], evaluated, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "closure": evaluated})
+
+    def _gradients_of(self, optimizer: Optimizer) -> None:
+        held = [p for p in params_of(optimizer) if p.grad is not None]
+        self.event("step", {f"grad/{self.leaves.claim(p)}": p.grad for p in held if p.grad is not None})
+
+    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+        if self.steps:
+            self.steps.pop()
+        if id(optimizer) not in self.steps:
+            self.event("stepped", {f"param/{self.leaves.claim(p)}": p for p in params_of(optimizer)})
+
+    def event(self, kind: str, tensors: Mapping[str, torch.Tensor]) -> Event:
         """Put an event on the tape, with the present values of some tensors; unseen writes are looked for first."""
-        if kind == "end":
-            averages = {**self.averages.named(), **self.averages.mixed()}
-            tensors = {**tensors, **{f"average/{name}": a.tensor for name, a in averages.items()}}
-            detail["averages"] = {name: a.place for name, a in averages.items()}
         self.quiet += 1
         try:
             with torch.no_grad(), torch._C._DisableTorchDispatch():
-                found = Event(kind, place if place is not None else self.place(), self.micro, dict(detail))
-                if kind not in NARROW_EVENTS:
-                    self.look_around(found.place)
+                found = Event(kind, self.place())
+                self.look_around(found.place)
                 for name, tensor in tensors.items():
                     arg = self._observed(tensor, found.place)
                     if arg is not None:
@@ -233,27 +272,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if blind not in self.tape.blind:
             self.tape.blind.append(blind)
 
-    def left(self, original: Any, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        """torch.utils.dlpack.to_dlpack."""
-        if not self.quiet and not self.exports.depth:
-            self.exports.left("to_dlpack", tensor)
-        return original(tensor, *args, **kwargs)
-
-    def declare(self, tensor: torch.Tensor, held: Held) -> None:
-        """A tensor is read by something that is no operator."""
-        self.quiet += 1
-        try:
-            with torch.no_grad(), torch._C._DisableTorchDispatch():
-                self.leaves.read(tensor, held)
-        finally:
-            self.quiet -= 1
-
-    def has_read(self, place: Location, how: str) -> None:
-        """Numbers left for Python, or chose a shape."""
-        mark = Mark(place, how)
-        if mark not in self.tape.reads:
-            self.tape.reads.append(mark)
-
     # Unseen writes
 
     def look_around(self, place: Location) -> None:
@@ -267,17 +285,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if now == held.print:
             return
         held.print = now
-        if self.leaves.shares(storage):
-            what = f"{self._label(storage, held)} shares its memory with other data from outside of torch"
-            self.lost("shared-data", what, place, "copy each window of a NumPy array before a tensor is made of it")
-            return
         what = f"{self._label(storage, held)} was changed by something that is no operator"
         self.lost("unseen-write", what, place, "change tensors with torch operators, not through NumPy or a pointer")
-
-    def _gradients(self) -> set[int]:
-        known = (ref() for ref, _ in self.leaves.names.values())
-        grads = (p.grad for p in known if p is not None and p.is_leaf)
-        return {g.untyped_storage()._cdata for g in grads if g is not None and g.layout is torch.strided}
 
     def _label(self, storage: torch.UntypedStorage, held: Held) -> str:
         for known, name in self.leaves.names.values():
@@ -381,10 +390,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _untracked(self, func: Any, spec: Spec, written: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        dropping = spec.random and torch.is_grad_enabled() and drops(spec, args, kwargs)
         out = func(*args, **kwargs)
-        if dropping:
-            self._dropped(spec)
         random = spec.random and spec.base not in DROPOUTS
         stacked = spec.base in COLLECTS and any(
             h is not None and h.scalar for h in map(self.storages.get, tensors_in(args))
@@ -396,7 +402,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             if held is None:
                 held = self.storages.meet(tensor)
                 held.blank = spec.base.split(".")[-1].startswith(("empty", "new_empty"))
-                held.born = None if random else self._born(spec, tensor, args)
                 if random or stacked:
                     self.leaves.source(tensor, held, unseen=False)
         for tensor in written:
@@ -408,22 +413,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.leaves.refill(tensor, held)
             elif spec.base in OVERWRITES and held.state is State.PENDING and covers(tensor):
                 held.state, held.pending = State.KNOWN, None
-        if not random:
-            self.leaves.origins.after(spec, func, args, kwargs, out, written)
         return out
-
-    def _born(self, spec: Spec, tensor: torch.Tensor, args: Any) -> Mark | None:
-        """Where a constant was computed: the user's line, or where torch computed it from another, that one's."""
-        if not tensor.is_floating_point():
-            return None
-        if not by_torch():
-            return Mark(user_place(), spec.base)
-        known = (self.storages.get(t) for t in tensors_in(args))
-        return next((h.born for h in known if h is not None and h.born is not None), None)
-
-    def _dropped(self, spec: Spec) -> None:
-        what = f"{spec.name} draws random numbers in the forward pass, other ones with the full batch, as dropout does"
-        self.lost("random-forward", what, self.place(), "call model.eval(), or set the dropout probability to 0")
 
     def _tracked(
         self, func: Any, spec: Spec, tensors: list[torch.Tensor], written: list[torch.Tensor],
@@ -432,89 +422,42 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         place = self.place()
         for home in {h.weak.cdata: (t, h) for t in tensors if (h := held[id(t)]).state is State.TRACKED}.values():
             self.compare(home[0].untyped_storage(), home[1], place)
-        if spec.random and drops(spec, args, kwargs):
-            self._dropped(spec)
         given = tuple(self.arg(a) for a in args)
         named = {k: self.arg(a) for k, a in kwargs.items() if k not in spec.results}
         untracked = [t for t in written if held[id(t)].state is not State.TRACKED]
         before = {id(t): fingerprint(t.untyped_storage()) for t in untracked}
         saved = {id(t): const(flat(t)) for t in untracked if not covers(t) and not held[id(t)].blank}
-        for t in tensors:
-            born = held[id(t)].born if held[id(t)].state is State.KNOWN and t.numel() > 1 else None
-            if born is not None and born not in self.tape.constants and all(w is not t for w in written):
-                self.tape.constants.append(born)
-        if any(self._is_tracked(t) for t in choosing(func, args)):
-            self.has_read(place, spec.base)
         out = func(*args, **kwargs)
-        if "c10d" in spec.base:
-            wait(out)
-        if not written and not spec.fresh:
-            return out
-        if not written and plain_results(out):
-            self._item(spec, tensors, place, out)
+        if not written and (not spec.fresh or isinstance(out, bool | int | float)):
             return out
         trained = any(held[id(t)].trained for t in tensors)
         outs = Outs(self, spec, held, before, saved, trained)
         found = outs.of(args, kwargs, out)
-        if trained:
-            read = [t for t in tensors if spec.base not in OVERWRITES or all(t is not w for w in written)]
-            backward = running()
-            gradients = self._gradients() if written and not backward else set()
-            self.averages.look(read, written, out, place, gradients, backward)
         if outs.writes:
-            entry = Entry(
-                spec.name, given, named, tuple(found), tuple(outs.writes), place, running(), self.micro, outs.seen
-            )
-            self.tape.items.append(entry)
+            self.tape.items.append(Entry(spec.name, given, named, tuple(found), tuple(outs.writes), place, outs.seen))
         return out
-
-    def _item(self, spec: Spec, tensors: list[torch.Tensor], place: Location, out: Any) -> None:
-        names = ["value"] if len(tensors) == 1 else [f"value{i}" for i in range(len(tensors))]
-        self.event("item", dict(zip(names, tensors, strict=True)), place, op=spec.name, result=out)
 
     def arg(self, value: Any) -> Any:
         """An argument as the tape has it."""
         if isinstance(value, torch.Tensor):
             held = self.storages.get(value)
             tracked = held is not None and held.state is State.TRACKED
-            return self.storages.ref(value, held) if tracked and held is not None else self.leaves.origins.const(value)
+            return self.storages.ref(value, held) if tracked and held is not None else const(value)
         if isinstance(value, list | tuple):
             return [self.arg(v) for v in value]
         if value is None or isinstance(value, bool | int | float | str):
             return value
-        return dtype_name(value) if isinstance(value, torch.dtype) else opaque(value)
+        return dtype_name(value) if isinstance(value, torch.dtype) else str(value)
 
 
-def opaque(value: Any) -> str:
-    """An argument that is no tensor and no number, in words; a group of processes by its size, a reduction by its name.
-
-    torch before 2.13 does not tell the reduction: its name is then left out.
-    """
-    text = str(value)
-    if "c10d.ProcessGroup" in text:
-        return f"group of {torch.distributed.ProcessGroup.unbox(value).size()}"
-    if "c10d.ReduceOp" in text and hasattr(value, "op"):
-        return f"reduce by {torch.distributed.ReduceOp.RedOpType(value.op()).name}"
-    return text
+def swapped(one: torch.Tensor, other: torch.Tensor) -> None:
+    """`torch.utils.swap_tensors` refuses tensors that have weak references, which the recorder's have."""
+    grads = one.grad, other.grad
+    one.grad = other.grad = None
+    one.data, other.data = other.data, one.data
+    one.grad, other.grad = grads[1], grads[0]
 
 
 def running() -> bool:
     """Whether autograd is computing gradients."""
     return bool(torch._C._current_graph_task_id() != -1)
-
-
-def plain_results(out: Any) -> bool:
-    """Whether an operator returned Python numbers."""
-    return isinstance(out, bool | int | float)
-
-
-def wait(out: Any) -> None:
-    """Wait for a collective operation, so that its results are in place."""
-    for piece in out if isinstance(out, list | tuple) else [out]:
-        if isinstance(piece, torch.Tensor):
-            torch.ops._c10d_functional.wait_tensor(piece)
-        elif hasattr(piece, "wait"):
-            piece.wait()
-
-
-__all__ = ["Inject", "Recorder"]

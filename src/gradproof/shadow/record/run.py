@@ -6,19 +6,16 @@ import io
 import os
 import random
 import re
-import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field, fields, is_dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.record.leaves import Inject
 from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.tape import NOWHERE, OWN, USER, Location, Tape, owner
 
@@ -31,8 +28,7 @@ class Run:
 
     `tail` further micro-batches form a short last window. gradproof calls the function with the user's numbers, and
     with the full batch: `accum_steps` 1 and `micro_batch_size` as large as the window. `optimizer` is the word that
-    the caller gave, for functions that read it. `by_callers` is gradproof's own: a line that makes data for several
-    lines is one source for each of them.
+    the caller gave, for functions that read it.
     """
 
     accum_steps: int = 4
@@ -44,7 +40,6 @@ class Run:
     tail: int = 0
     tail_samples: int = 0
     optimizer: str | None = None
-    by_callers: bool = False
 
     @property
     def samples(self) -> int:
@@ -98,22 +93,17 @@ class Noted(Run):
         plain = Run(**{f.name: get(self, f.name) for f in fields(Run)})
         return getattr(plain, name)
 
+    def never_read(self) -> list[str]:
+        """The numbers of the run that were never read."""
+        return [name for name, names in NUMBERS.items() if not names & self.read]
+
 
 @dataclass(slots=True)
 class Recording:
-    """A tape, and in words the error that the user's function ended with, if it did, and its line.
-
-    `read`: the names of the `Run` that the function read.
-    """
+    """A tape, and in words the error that the user's function ended with, if it did."""
 
     tape: Tape
     error: str = ""
-    raised: Location = NOWHERE
-    read: frozenset[str] = frozenset()
-
-    def never_read(self) -> list[str]:
-        """The numbers of the run that the function never read."""
-        return [name for name, names in NUMBERS.items() if not names & self.read]
 
 
 def seed(number: int) -> None:
@@ -128,32 +118,16 @@ def seed(number: int) -> None:
     torch.manual_seed(number)
 
 
-def record(step: Step, run: Run, inject: Inject | None = None, clean: str = "") -> Recording:
-    """Call the function under the recorder. The function's own error is kept; anything else is raised.
-
-    `clean` zeroes the gradients at the start of every window ("window") or of every backward pass ("pass").
-    """
+def record(step: Step, run: Run) -> Recording:
+    """Call the function under the recorder, its output unseen. The function's own error is kept."""
     seed(run.seed)
-    recorder = Recorder(inject=inject)
-    recorder.leaves.sites.by_callers = run.by_callers
-    error, place = "", NOWHERE
-    noted = Noted(**{f.name: getattr(run, f.name) for f in fields(Run)})
-    noted.read.clear()
-    printed = Printed(sys.stdout or io.StringIO(), inject is None)
-    with redirect_stdout(cast("Any", printed)), recorder, Hooks(recorder, clean) as hooks:
+    recorder, error = Recorder(), ""
+    with redirect_stdout(io.StringIO()), recorder:
         try:
-            returned = step(noted)
-            recorder.quiet += 1
-            recorder.tape.returned = numbers(returned)
-            recorder.quiet -= 1
-            recorder.event("loss", {f"loss/{i:04d}": t for i, t in enumerate(tensors(returned))})
+            step(run)
         except Exception as caught:
-            error, place = stated(caught), blamed(caught)
-        hooks.end()
-        recorder.tape.buffers = hooks.module_buffers
-    recorder.tape.printed = decimals("".join(printed.texts))
-    recorder.tape.shared = recorder.leaves.sites.shared()
-    return Recording(recorder.tape, error, place, frozenset(noted.read))
+            error = stated(caught)
+    return Recording(recorder.tape, error)
 
 
 class Printed:
@@ -230,11 +204,6 @@ def inside(returned: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
         yield returned
     for part in held:
         yield from inside(part, (*above, id(returned)))
-
-
-def tensors(returned: Any) -> list[torch.Tensor]:
-    """Every floating-point tensor in what a function returned, in order."""
-    return [x for x in inside(returned) if isinstance(x, torch.Tensor) and x.is_floating_point()]
 
 
 def numbers(returned: Any) -> list[float]:

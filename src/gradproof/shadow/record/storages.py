@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradproof.shadow.tape import Const, Mark, Ref
+from gradproof.shadow.tape import Const, Ref
 
 SWEEP_EVERY = 4096
 SHORT = 16384
@@ -38,8 +37,7 @@ class State(Enum):
 @dataclass(slots=True, eq=False)
 class Held:
     """One storage. `owners` are the parameters that live in it; `trained`: it depends on a parameter.
-    `scalar`: a single number of the user's, data where it is stacked with others. `made`: see `averages`.
-    `born`: the line that computed a constant. `origin`: see `origins`."""
+    `scalar`: a single number of the user's, data where it is stacked with others."""
 
     weak: StorageWeakRef
     state: State = State.KNOWN
@@ -50,9 +48,6 @@ class Held:
     trained: bool = False
     scalar: bool = False
     pending: Any = None
-    made: Any = None
-    born: Mark | None = None
-    origin: Any = None
     owners: list[weakref.ref[torch.Tensor]] = field(default_factory=list)
     label: str = ""
 
@@ -218,21 +213,3 @@ def covers(tensor: torch.Tensor) -> bool:
 def finite(values: NDArray[Any]) -> tuple[bool, bool]:
     """Whether all numbers are finite, and whether one is NaN."""
     return bool(np.isfinite(values).all()), bool(np.isnan(values).any())
-
-
-def writable(storage: torch.UntypedStorage) -> bool:
-    """Whether a write to a storage stays in this process: memory that is read-only, or a file's, must not be written.
-
-    Read from `/proc/self/maps`; where there is none, the answer is yes.
-    """
-    maps = Path("/proc/self/maps")
-    if storage.device.type != "cpu" or storage.nbytes() == 0 or not maps.exists():
-        return True
-    at = storage.data_ptr()
-    for line in maps.read_text().splitlines():
-        span, rights, _, _, _, *name = line.split(maxsplit=5)
-        low, high = (int(part, 16) for part in span.split("-"))
-        if low <= at < high:
-            shared = "s" in rights and not (name and name[0].startswith(("/dev/shm", "/memfd", "/dev/zero")))
-            return "w" in rights and not shared
-    return True

@@ -19,10 +19,9 @@ import torch
 
 from gradproof import __version__
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Noted, Recording, Run, seed
+from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, on_path
-from gradproof.shadow.tape import Tape
 from gradproof.shadow.whole.flow import same_gradients, sampled
 from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.whole.group import Exchange, Group
@@ -134,7 +133,7 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attem
         noted = Noted(**{name: getattr(run, name) for name in Run.__dataclass_fields__})
         noted.read.clear()
         ours = followed(step, noted, terms, run.micro_batch_size, 0, hints)
-        ours.unread = Recording(Tape(), read=frozenset(noted.read)).never_read()
+        ours.unread = noted.never_read()
         full = followed(step, run.full_batch(), terms, run.micro_batch_size, 1, hints)
         found = agreed(group, again(ours, full, hints), ours, full)
         if found == hints:

@@ -20,12 +20,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.algebra import Snap
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
 from gradproof.shadow.whole.acts import READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
+from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.flow import Gradient, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange

@@ -354,10 +354,9 @@ def masked_softmax(k: Ops, x: Value, mask: Any, dim: int | None = None, mask_typ
 @register("aten._softmax_backward_data", examples=[Example(CUBE, T((2, 3, 4), 0.0, 1.0), -1, "float32")])
 def softmax_backward(k: Ops, grad: Value, output: Value, dim: int, dtype: str) -> Value:
     """p (g - sum p g)."""
-    g = k.probe("softmax_grad", grad)
-    if not g.ndim:
-        return output * (g - g * output)
-    return output * (g - (g * output).sum(dim, keep=True))
+    if not grad.ndim:
+        return output * (grad - grad * output)
+    return output * (grad - (grad * output).sum(dim, keep=True))
 
 
 @register("aten._masked_softmax_backward", examples=[Example(T((2, 4)), T((2, 4), 0.0, 1.0), Bool((2, 4)), -1)])
@@ -382,6 +381,5 @@ def log_softmax(k: Ops, x: Any, dim: int, half_to_float: bool) -> Value:
 
 @register("aten._log_softmax_backward_data", examples=[Example(CUBE, T((2, 3, 4), -3.0, 0.0), 1, "float32")])
 def log_softmax_backward(k: Ops, grad: Value, output: Value, dim: int, dtype: str) -> Value:
-    """g - p sum g. The probe finds the axis of the classes in the entry."""
-    g = k.probe("token_grad", grad)
-    return g - k.fn("exp", output) * (g.sum(dim, keep=True) if g.ndim else g)
+    """g - p sum g."""
+    return grad - k.fn("exp", output) * (grad.sum(dim, keep=True) if grad.ndim else grad)

@@ -1,8 +1,4 @@
-"""Losses and their gradients.
-
-Gradients pass `k.probe("token_grad", rows)`: minus the sum of a row over its last axis is the weight of one token's (or
-element's) loss. The rows of an elementwise loss have one element, minus the coefficient of that element's loss.
-"""
+"""Losses and their gradients."""
 
 from __future__ import annotations
 
@@ -32,11 +28,10 @@ def reduced(x: Value, reduction: int) -> Value:
     return x if reduction == NONE else x.mean() if reduction == MEAN else x.sum()
 
 
-def coefficient(k: Ops, grad: Value, shape: tuple[int, ...], reduction: int) -> Value:
-    """What each element's loss is multiplied by in the total, probed."""
+def coefficient(grad: Value, shape: tuple[int, ...], reduction: int) -> Value:
+    """What each element's loss is multiplied by in the total."""
     each = grad / math.prod(shape) if reduction == MEAN else grad
-    rows = -each.expand(shape).reshape(*shape, 1)
-    return -k.probe("token_grad", rows).reshape(shape)
+    return each.expand(shape)
 
 
 def aligned(k: Ops, *args: Any) -> list[Value]:
@@ -159,7 +154,7 @@ def mse_loss(k: Ops, x: Any, y: Any, reduction: int = MEAN) -> Value:
 def mse_loss_backward(k: Ops, grad: Value, x: Any, y: Any, reduction: int) -> Value:
     """2 (x - y) g."""
     a, b = aligned(k, x, y)
-    return (a - b) * 2 * coefficient(k, grad, a.shape, reduction)
+    return (a - b) * 2 * coefficient(grad, a.shape, reduction)
 
 
 @register("aten.smooth_l1_loss", examples=[Example(X, X), Example(X, X, 0, 0.5), Example(X, X, 2, 2.0)])
@@ -174,7 +169,7 @@ def smooth_l1_loss(k: Ops, x: Any, y: Any, reduction: int = MEAN, beta: float = 
 def smooth_l1_loss_backward(k: Ops, grad: Value, x: Any, y: Any, reduction: int, beta: float) -> Value:
     """The difference over beta, at most one."""
     a, b = aligned(k, x, y)
-    d, c = a - b, coefficient(k, grad, a.shape, reduction)
+    d, c = a - b, coefficient(grad, a.shape, reduction)
     inner = k.lift(np.zeros(a.shape)) if beta == 0 else d * c / beta
     return where(d <= -beta, -c, where(d >= beta, c, inner))
 
@@ -191,7 +186,7 @@ def huber_loss(k: Ops, x: Any, y: Any, reduction: int = MEAN, delta: float = 1.0
 def huber_loss_backward(k: Ops, grad: Value, x: Any, y: Any, reduction: int, delta: float) -> Value:
     """The difference, at most delta."""
     a, b = aligned(k, x, y)
-    d, c = a - b, coefficient(k, grad, a.shape, reduction)
+    d, c = a - b, coefficient(grad, a.shape, reduction)
     return where(d <= -delta, -c * delta, where(d >= delta, c * delta, d * c))
 
 
@@ -213,7 +208,7 @@ def bce(k: Ops, x: Any, y: Any, weight: Any = None, reduction: int = MEAN) -> Va
 def bce_backward(k: Ops, grad: Value, x: Any, y: Any, weight: Any = None, reduction: int = MEAN) -> Value:
     """(x - y) / (x (1 - x)), the divisor at least 1e-12 as in torch."""
     a, b = aligned(k, x, y)
-    found = coefficient(k, grad, a.shape, reduction) * (a - b) / larger((1 - a) * a, 1e-12)
+    found = coefficient(grad, a.shape, reduction) * (a - b) / larger((1 - a) * a, 1e-12)
     return found if weight is None else found * weight
 
 
@@ -243,7 +238,7 @@ def soft_margin_loss(k: Ops, x: Any, y: Any, reduction: int = MEAN) -> Value:
 def soft_margin_loss_backward(k: Ops, grad: Value, x: Any, y: Any, reduction: int) -> Value:
     """-y sigmoid(-y x)."""
     a, b = aligned(k, x, y)
-    return -b * k.fn("sigmoid", -(b * a)) * coefficient(k, grad, a.shape, reduction)
+    return -b * k.fn("sigmoid", -(b * a)) * coefficient(grad, a.shape, reduction)
 
 
 # The multi-class margin.
@@ -288,6 +283,6 @@ def multi_margin_loss_backward(
 ) -> Value:
     """What each class adds, and minus the sum of it at the target."""
     room, factor, flat = margins(k, x, target, margin, weight)
-    g = coefficient(k, grad, np.shape(target), reduction).reshape(-1, 1)
+    g = coefficient(grad, np.shape(target), reduction).reshape(-1, 1)
     pushed = powered(room, p, lambda r: r * 0 + 1 if p == 1 else r * 2) * factor * g / x.shape[-1]
     return pushed.put((np.arange(flat.size), flat), -pushed.sum(1)).reshape(x.shape)

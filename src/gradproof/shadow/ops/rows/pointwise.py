@@ -169,14 +169,8 @@ def rsub(k: Ops, x: Any, y: Any, alpha: Any = 1) -> Value:
 
 @register("aten.mul", examples=[Example(X, -0.75), *PAIR, Example(X, Bool((3,)))])
 def mul(k: Ops, x: Any, y: Any) -> Value:
-    """A product; of truth values, and. One number times infinity, as in a clip without a limit, is taken as positive.
-
-    That it is positive is a condition on the path; an evaluation in floats computes the product itself.
-    """
+    """A product; of truth values, and."""
     a, b = k.lift(x), k.lift(y)
-    if isinstance(y, float) and math.isinf(y) and a.size == 1 and not a.truth and k.domain.name in ("real", "field"):
-        k.assume(a > 0.0, "the number that is multiplied by infinity is positive")
-        return constant(k, a.shape, y)
     return a & b if a.truth and b.truth else a * b
 
 

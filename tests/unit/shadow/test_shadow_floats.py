@@ -1,4 +1,4 @@
-"""The domain of machine numbers computes what NumPy and math compute, and takes substituted leaves."""
+"""The domain of machine numbers computes what NumPy and math compute."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from gradproof.shadow.algebra import FUNCTIONS, Beyond, Value, function, lift, where
-from gradproof.shadow.domains.programs import COMPUTED, Floats, inverse_erf
-from gradproof.shadow.tape import Source
+from gradproof.shadow.domains.floats import COMPUTED, Floats, inverse_erf
 
 
 def test_every_function_is_computed() -> None:
@@ -45,16 +44,6 @@ def test_arithmetic_is_silent_about_infinities() -> None:
     assert where(x < zero, -x, x).parts[0][1, 0] == 1.0
     assert x.sum((0,)).parts[0][0] == 0.0
     assert (~(x < zero) & (x.same(x))).parts[0].tolist() == [[True, True], [False, True]]
-
-
-def test_leaves_are_recorded_or_substituted() -> None:
-    recorded = np.array([[1.0, 2.0]])
-    assert Floats().leaf(Source("data", "x"), (1, 2), recorded)[0].tolist() == [[1.0, 2.0]]
-    other = Floats({("data", "x"): np.arange(6.0)})
-    assert other.leaf(Source("data", "x", 4), (1, 2), recorded)[0].tolist() == [[4.0, 5.0]]
-    assert other.leaf(Source("param", "x", 4), (1, 2), recorded)[0].tolist() == [[1.0, 2.0]]
-    with pytest.raises(Beyond, match="1 given"):
-        other.leaf(Source("data", "x", 5), (1, 2), recorded)
 
 
 def test_an_inexact_integer_is_refused() -> None:

@@ -114,7 +114,7 @@ def only(tape: Tape, kind: str, prefix: str) -> Tape:
         elif item.kind == kind:
             refs = {name: ref for name, ref in item.refs.items() if name.startswith(prefix)}
             items.append(replace(item, refs=refs))
-    return Tape(items=items, params=tape.params)
+    return Tape(items=items)
 
 
 def _read(tape: Tape, domain: RoundingDomain, rows: Mapping[str, OperatorRow]) -> list[Observation]:
@@ -204,18 +204,3 @@ def _silenced(tape: Tape, options: RoundingOptions, key: Key) -> dict[tuple[int,
         return _bounds(_read(tape, options.domain(silent=frozenset({key})), options.rows))
     except Beyond:
         return {}
-
-
-def lines(found: list[dict[str, Any]]) -> list[str]:
-    """The report as text: one line a tensor, and the operators that contribute most."""
-    made = []
-    for one in found:
-        head = f"window {one['window']}: {one['quantity']} of {one['param']} ({one['dtype']})"
-        if one["bound"] is None:
-            made.append(f"{head}: no bound: {one['reason']}")
-            continue
-        measured = "" if one["measured"] is None else f", measured {one['measured']:.2e}"
-        broken = "" if one["within"] is not False else "  OUTSIDE THE BOUND"
-        made.append(f"{head}: within {one['bound']:.2e} of exact{measured}{broken}")
-        made += [f"    {part['share']:>4.0%}  {part['op']}  {part['place']}" for part in one["top"]]
-    return made

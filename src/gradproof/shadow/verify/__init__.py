@@ -1,1 +1,0 @@
-"""From recordings to results: every obligation of a step, decided."""

@@ -1,0 +1,40 @@
+"""Float constants that stand for a rational."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from gradproof.shadow.whole.constants import Snap, simplest, snapped
+
+
+@pytest.mark.parametrize(
+    ("x", "expected"),
+    [
+        (1 / 3, Fraction(1, 3)),
+        (float(np.float32(1 / 3)), Fraction(1, 3)),
+        (-1 / 6, Fraction(-1, 6)),
+        (1 / 3 / 7, Fraction(1, 21)),
+        (0.25, Fraction(1, 4)),
+        (0.3333, Fraction(3333, 10000)),
+        (1 / 3.0000001, Fraction(1 / 3.0000001)),
+        (1e-8, Fraction(1e-8)),
+        (2.0**-40, Fraction(1, 2**40)),
+        (1 / 3 + 1e-15, Fraction(1 / 3 + 1e-15)),
+    ],
+)
+def test_constants_are_read_as_near_rationals_only(x: float, expected: Fraction) -> None:
+    assert snapped(x) == expected
+
+
+def test_the_simplest_rational_of_an_interval() -> None:
+    assert simplest(Fraction(3, 10), Fraction(7, 20)) == Fraction(1, 3)
+    assert simplest(Fraction(5, 2), Fraction(7, 2)) == 3
+
+
+def test_a_snap_lists_what_it_changed() -> None:
+    snap = Snap()
+    assert [snap.read(x) for x in (0.5, 1 / 3)] == [Fraction(1, 2), Fraction(1, 3)]
+    assert snap.changed == {1 / 3: Fraction(1, 3)}
