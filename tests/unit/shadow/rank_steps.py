@@ -48,6 +48,21 @@ def of_numpy_same(run: Any, rank: int, world: int) -> Batches:
     return of_numpy(run, 0, world)
 
 
+def met_later(run: Any, rank: int, world: int) -> Batches:
+    """The second rank reads in each window what the first one reads in the next."""
+    made = []
+    for i in range(run.micro_batches):
+        torch.manual_seed(run.seed + i // run.accum_steps + rank + 10 * (i % run.accum_steps))
+        made.append((torch.randn(run.micro_batch_size, 3), torch.randn(run.micro_batch_size, 2)))
+    return made
+
+
+def windows_turned(run: Any, rank: int, world: int) -> Batches:
+    """The ranks read the same samples, each in another window."""
+    made = of_numpy(run, 0, world)
+    return made[run.accum_steps :] + made[: run.accum_steps] if rank else made
+
+
 def by_hand(
     run: Any,
     reduce: Callable[[nn.Module, int, int, int], None],
@@ -55,6 +70,7 @@ def by_hand(
     before: Callable[[nn.Module], object] = lambda _: None,
     seeds: int = 0,
     decay: int = -1,
+    ruined: int = -1,
     zero: bool = True,
 ) -> list[Tensor]:
     """A loop without a wrapper: `reduce` gets the model, rank, world and window when the gradients are summed."""
@@ -80,6 +96,9 @@ def by_hand(
             with torch.no_grad():
                 model.weight.mul_(0.9)
         losses.append(total)
+    if rank == ruined:
+        with torch.no_grad():
+            model.weight.mul_(0.5)
     dist.destroy_process_group()
     return losses
 
@@ -152,10 +171,10 @@ def never(model: nn.Module, rank: int, world: int, window: int) -> None:
 
 
 def by_rank(model: nn.Module, rank: int, world: int, window: int) -> None:
-    """Their mean, scaled on each rank by its number."""
+    """Their mean, to which each rank adds its number."""
     mean(model, rank, world, window)
     for p in model.parameters():
-        p.grad *= rank + 1
+        p.grad += rank
 
 
 def wrapped(
@@ -188,8 +207,10 @@ def wrapped(
                 share.backward()
             total = total + share.detach()
         optimizer.step()
-        if returned == "sum":
+        if returned != "own":
             dist.all_reduce(total)
+        if returned == "mean":
+            total /= world
         losses.append(total)
     dist.destroy_process_group()
     return losses
@@ -256,7 +277,7 @@ def right_functional(run: Any) -> Any:
 
 
 def right_wrapped(run: Any) -> Any:
-    return wrapped(run, returned="sum")
+    return wrapped(run, returned="mean")
 
 
 def right_wrapped_own_data(run: Any) -> Any:
@@ -295,7 +316,7 @@ def wrong_largest(run: Any) -> Any:
     return by_hand(run, largest)
 
 
-def wrong_scaled_by_rank(run: Any) -> Any:
+def wrong_shifted_by_rank(run: Any) -> Any:
     return by_hand(run, by_rank)
 
 
@@ -305,6 +326,22 @@ def wrong_never_zeroed(run: Any) -> Any:
 
 def wrong_first_weights_apart(run: Any) -> Any:
     return by_hand(run, mean, own, seeds=7)
+
+
+def wrong_at_the_end(run: Any) -> Any:
+    return by_hand(run, mean, ruined=1)
+
+
+def wrong_seeds_meet(run: Any) -> Any:
+    return by_hand(run, mean, met_later)
+
+
+def wrong_rows_meet(run: Any) -> Any:
+    return by_hand(run, mean, windows_turned)
+
+
+def wrong_reported_sum(run: Any) -> Any:
+    return wrapped(run, returned="sum")
 
 
 def wrong_one_rank_decays(run: Any) -> Any:

@@ -57,11 +57,6 @@ def by_the_caller() -> bool:
     return frame is not None
 
 
-def by_hooks() -> bool:
-    """True while anyone watches the steps."""
-    return bool(optimizers._global_optimizer_post_hooks)
-
-
 WAYS = [by_modes, by_patches, by_the_setter, by_the_caller]
 
 
@@ -98,7 +93,7 @@ def test_steps_that_are_counted_only_while_recorded(recorded: Asked) -> None:
 
 def test_what_is_right_only_while_it_is_followed_is_said_to_be_so() -> None:
     result = said(lambda run: train(run, honest=by_modes())).result("GA-EQ-001")
-    assert (result.outcome, "when nobody follows it" in result.reason) == (Outcome.OPAQUE, True)
+    assert (result.outcome, "nobody follows it" in result.reason) == (Outcome.OPAQUE, True)
 
 
 def test_a_step_that_is_left_out_when_nobody_records() -> None:
@@ -116,13 +111,6 @@ def test_a_function_that_raises_when_nobody_records() -> None:
         train(run)
 
     found_out(said(step))
-
-
-def test_a_function_that_behaves_while_its_steps_are_watched_is_seen_by_what_it_returns() -> None:
-    def step(run: Any) -> list[torch.Tensor]:
-        return [loss if by_hooks() else 2.0 * loss for loss in train(run)]
-
-    assert said(step).result("GA-INV-001").outcome is not Outcome.HOLDS
 
 
 def test_a_step_that_carries_state_from_call_to_call_is_no_false_alarm() -> None:
@@ -180,5 +168,5 @@ def test_a_model_outside_of_the_step_is_no_false_alarm() -> None:
 
 def test_a_hook_of_gradproof_is_gone_after_the_calls() -> None:
     said(train)
-    assert not by_hooks()
+    assert not optimizers._global_optimizer_post_hooks
     assert not by_patches()

@@ -73,9 +73,11 @@ def test_a_step_that_trains_nothing_is_not_proved() -> None:
     assert found.code == 4
 
 
-def test_a_branch_is_followed_to_its_other_side() -> None:
-    """The recorded path is right; the bug lies on the one that other numbers take."""
-    assert said("wrong_branch").result("GA-EQ-001").outcome is not HOLDS
+def test_a_branch_is_named_where_the_bug_lies_on_its_other_side() -> None:
+    """The recorded path is right, and nothing is claimed of the one that other numbers take."""
+    found = said("wrong_branch")
+    assert "that take the recorded path" in found.result("GA-EQ-001").reach
+    assert any("shadow_steps.py" in path for path in found.paths)
 
 
 def test_what_a_result_rests_on_is_said() -> None:

@@ -124,6 +124,15 @@ def _composite(func: Any, space: str) -> bool:
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"))
 
 
+def choosing(func: Any, args: Any) -> list[torch.Tensor]:
+    """The tensors whose numbers decide what shape the result of an operator has."""
+    if torch.Tag.dynamic_output_shape not in func.tags:
+        return []
+    if func is torch.ops.aten.index.Tensor:
+        return [t for t in tensors_in(args[1]) if t.dtype in (torch.bool, torch.uint8)]
+    return tensors_in(args[1] if func is torch.ops.aten.masked_select.default else args)
+
+
 def tensors_in(arg: Any) -> list[torch.Tensor]:
     """Every tensor in an argument."""
     if isinstance(arg, torch.Tensor):

@@ -22,12 +22,12 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, on_path
-from gradproof.shadow.whole.flow import same_gradients, sampled
+from gradproof.shadow.whole.flow import Hints, same_gradients, sampled
 from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.whole.refute import judged
-from gradproof.shadow.whole.runs import Hints, Real
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import parameters, steps
 
@@ -77,10 +77,10 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
             continue
         other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group)
         best = other if group.total(other.held) > group.total(best.held) else best
-    if group.some(bool(best.held)) and not request.fake and not as_unrecorded(step, run_of(request), best.ours, group):
-        reason = "the step hands other gradients to its optimizer when nobody follows it"
-        held = [result for result in best.results if result.outcome is Outcome.HOLDS]
-        for result in held:
+    said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
+    if group.some(bool(said)) and not request.fake and not as_unrecorded(step, run_of(request), best.ours, group):
+        reason = "the step hands other gradients to its optimizer when it is called again, and nobody follows it"
+        for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if group.some(bool(best.held) and best.ours.flow.free) and not request.fake:
         elsewhere(step, request, best, group)

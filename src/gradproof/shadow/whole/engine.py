@@ -7,6 +7,7 @@ reads, differs between a run without numbers (`fake`) and a real one (`watched`)
 from __future__ import annotations
 
 import itertools
+import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -81,6 +82,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.optimizers: dict[int, tuple[int, Any]] = {}
         self.last: dict[int, int] = {}
         self.buffers: dict[int, str] = {}
+        self.held_buffers: dict[tuple[int, str], Callable[[], Any]] = {}
         self.updated: dict[tuple[int, Geometry], Kept] = {}
         self.written: list[Kept] = []
 
@@ -126,8 +128,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if any(isinstance(r, torch.Tensor) for r in results) or spec.written:
                 self._settle(func, spec, base, args, kwargs, values, results)
             return
-        count = len(args[0])
-        for at, result in enumerate(args[0] if spec.written else out):
+        results = args[0] if spec.written else out
+        count = len(results)
+        for at, result in enumerate(results):
             own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
             self._settle(func, spec, base.removeprefix("_foreach_"), own, kwargs, values, [result])
 
@@ -136,6 +139,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """The engine's own use of tensors."""
         with torch.no_grad():
             yield
+
+    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
+        """Python reads all numbers of a tensor."""
 
     @abstractmethod
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
@@ -273,6 +279,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                     if isinstance(one, torch.Tensor):
                         made = self.terms.named(self.combination(one), tuple(one.shape))
                         self.flow.final[f"state {key} {at} of optimizer {number}"] = made
+        for at, ((_, name), module) in enumerate(self.held_buffers.items()):
+            buffer = getattr(module(), "_buffers", {}).get(name)
+            if isinstance(buffer, torch.Tensor) and self.memory.met(buffer):
+                made = self.terms.named(self.combination(buffer), tuple(buffer.shape))
+                self.flow.final[f"buffer {name} {at}"] = made
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:
@@ -431,6 +442,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.names[id(tensor)] = plain if number == 1 else f"{plain}#{number}"
             self.kept.append(tensor)
         return self.names[id(tensor)]
+
+    def buffered(self, module: Any, name: str, buffer: Any) -> None:
+        """A module was given a buffer."""
+        if (id(module), name) not in self.held_buffers:
+            self.held_buffers[id(module), name] = weakref.ref(module)
 
     def registered(self, parent: Any, name: str, part: Any) -> None:
         """A module was given a parameter or a module."""

@@ -108,6 +108,22 @@ class Flow:
     again: set[int] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """What an earlier attempt showed.
+
+    `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
+    float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
+    `apart`: the draws that are other ones on other ranks.
+    """
+
+    by_hand: bool = False
+    common: frozenset[str] = frozenset()
+    snap: bool = False
+    integers: bool = False
+    apart: frozenset[str] = frozenset()
+
+
 # -- Numbers.
 
 

@@ -16,8 +16,9 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import seen
+from gradproof.shadow.whole.flow import Hints
 from gradproof.shadow.whole.group import Exchange
-from gradproof.shadow.whole.runs import Called, Fake, Hints, Real
+from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import Carries, Reading, Unread, Unreading, replaced, watched, ways_out
 

@@ -360,9 +360,8 @@ class Judge:
             if at % len(self.sizes) == 0:
                 earlier.clear()
             if len(found) != size * self.ranks:
-                asked = size * self.ranks
-                reason = f"{len(found)} samples are in the gradients of window {at + 1}; {asked} were asked for"
-                return reason, update.place
+                asked = f"{size * self.ranks} were asked for"
+                return f"{len(found)} samples are in the gradients of window {at + 1}; {asked}", update.place
             if found & earlier:
                 return f"samples of an earlier window are in the gradients of window {at + 1}", update.place
             earlier |= found
@@ -386,8 +385,8 @@ class Judge:
         asked = self.asked
         if len(ours) != len(full) and self.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
-            if self.idle():
-                reason = f"{reason}; some move no parameter, and the optimizer may accumulate by itself"
+            if len(full) != asked or self.idle():
+                reason = f"{reason}, and {len(full)} by the full batch; or the optimizer accumulates by itself"
                 return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
         bad = self._counts()

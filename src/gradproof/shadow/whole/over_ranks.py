@@ -19,20 +19,20 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Update, difference
+from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Hints, Update, difference
 from gradproof.shadow.whole.followed import Followed, with_numbers
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.judge import Judge
-from gradproof.shadow.whole.refute import DATA, EQ, WIDTH
-from gradproof.shadow.whole.runs import Hints, Real
+from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms, ratio
 from gradproof.shadow.whole.values import shared
 
-SYNC = "GA-SYNC-001"
+EQ, DATA, LOSS, WIDTH, SYNC = "GA-EQ-001", "GA-DATA-001", "GA-INV-001", "GA-INV-004", "GA-SYNC-001"
 HELP = {
     SYNC: "let the last backward pass of every window sum the gradients of all ranks, before the step",
     EQ: "divide by what the whole window has on all ranks, and mind what the collective divides by",
     DATA: "give every rank its own part of the samples",
+    LOSS: "report the mean over the ranks, or the loss of the own rank",
 }
 LEAVES = ("data", "draw", "outside", "constant", "unknown")
 UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
@@ -89,6 +89,7 @@ def over_ranks(step: Callable[[Any], Any], run: Run, pair: Pair, hints: Hints, r
             one = one_rank(step, whole, pair, hints)
             found[EQ], found[DATA] = judge.weighed(one, every)
             judge.counted(run, one)
+            judge.reported(one)
         found[SYNC] = judge.synchronised(every)
         judge.narrow()
     return list(found.values())
@@ -107,7 +108,8 @@ class Steps:
     """The optimizer steps of a rank: gradients and parameters after, by name, and the numbers of both.
 
     `read`: the samples that the backward passes of each window began with, each apart from the others, and what
-    the rows of those from outside hold.
+    the rows of those from outside hold. `before`: the parameters before each step, `last`: at the end. `draws`: where
+    the generator stood at each draw.
     """
 
     gradients: list[dict[str, Combination]]
@@ -115,6 +117,9 @@ class Steps:
     numbers: list[dict[str, torch.Tensor]]
     weights: list[dict[str, torch.Tensor]]
     read: list[set[int | str]]
+    before: list[dict[str, torch.Tensor]]
+    last: dict[str, torch.Tensor]
+    draws: dict[tuple[str, int], str]
 
 
 class RankJudge:
@@ -142,10 +147,12 @@ class RankJudge:
         engine = self.pair.ours.engine
         assert isinstance(engine, Real)
         read = [self._read(at) for at in range(len(self.updates))]
-        rest = self.group.gather((engine.numbers.gradients, engine.numbers.after, read))
+        numbers = engine.numbers
+        own_rest = (numbers.gradients, numbers.after, read, numbers.weights, numbers.last, engine.draws)
+        rest = self.group.gather(own_rest)
         found = []
-        for of_rank, values, (numbers, weights, read) in zip(all_names, every, rest, strict=True):
-            made = Steps([], [], numbers, weights, read)
+        for of_rank, values, sent in zip(all_names, every, rest, strict=True):
+            made = Steps([], [], *sent)
             parts = iter(value.parts[0] for value in values)
             for grads, after in of_rank:
                 made.gradients.append({name: next(parts) for name in grads})
@@ -154,11 +161,16 @@ class RankJudge:
         return found
 
     def _read(self, at: int) -> set[int | str]:
-        engine = self.pair.ours.engine
-        roots = (term for window, root in self.pair.ours.flow.roots if window == at for term in root)
-        samples = {self.terms.owners[self.terms.bare(term)[0]] for term in roots}
-        contents = {content for sample in samples for content in engine.contents.get(sample, ())}
-        return {sample for sample in samples if sample >= 0} | contents
+        of_window = (root for window, root in self.pair.ours.flow.roots if window == at)
+        roots = {self.terms.bare(term)[0] for root in of_window for term in root}
+        rows = {self._rows(term) for term in roots} - {""}
+        return {self.terms.owners[term] for term in roots if self.terms.owners[term] >= 0} | rows
+
+    def _rows(self, root: int) -> str:
+        """What the float rows from outside hold that a loss is made of."""
+        names = (str(self.terms.attributes[leaf][0]) for leaf in self.terms.found([root], ("data",)))
+        held = (name.partition(": ")[2] for name in names if name in self.pair.ours.engine.contents)
+        return " and ".join(sorted(held))
 
     # GA-SYNC-001
 
@@ -177,6 +189,10 @@ class RankJudge:
                 how = "not" if shown else "not shown to be"
                 reason = f"after window {at + 1} the parameters of rank {self.group.rank} are {how} those of rank 0"
                 return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.place)
+        shown = [name for name in mine.last if self._differ(mine.last, first.last, name)]
+        if shown:
+            reason = f"at the end {shown[0]} of rank {self.group.rank} is not that of rank 0"
+            return self._result(SYNC, Outcome.REFUTED, reason, place)
         reason = f"{len(self.updates)} steps, each by one gradient of all {self.group.size} ranks"
         return self._result(SYNC, Outcome.HOLDS, reason, None)
 
@@ -196,10 +212,18 @@ class RankJudge:
                 continue
             reason = f"the gradient of {name} in window {at + 1} was not shown to be that of rank 0"
             if self._differ(mine.numbers[at], first.numbers[at], name):
+                if self._alike(mine, first):
+                    reason = "the ranks step by gradients of their own, and have the same parameters at the next step"
+                    return self._result(SYNC, Outcome.UNKNOWN, reason, place)
                 reason = f"rank {self.group.rank} steps by another gradient of {name} than rank 0 in window {at + 1}"
                 return self._result(SYNC, Outcome.REFUTED, reason, place)
             return self._result(SYNC, Outcome.UNKNOWN, reason, place)
         return None
+
+    def _alike(self, mine: Steps, first: Steps) -> bool:
+        """Whether the parameters are those of rank 0 before each step and at the end."""
+        pairs = [*zip(mine.before, first.before, strict=False), (mine.last, first.last)]
+        return not any(self._differ(one, two, name) for one, two in pairs for name in one)
 
     def _lacking(self, at: int, every: list[Steps]) -> Result | None:
         """Samples of another rank that no gradient of a step is made of."""
@@ -228,6 +252,9 @@ class RankJudge:
                 reason = "the samples of one rank stand for those of another"
                 equal = self._result(EQ, Outcome.UNKNOWN, reason, place, details=follows)
             return equal, data
+        if data.outcome is Outcome.HOLDS and (self._read_later(every) or self._drawn_twice(every)):
+            reason = "a rank reads samples that another rank reads in another window"
+            data = self._result(DATA, Outcome.UNKNOWN, reason, self._line(0))
         if apart is None or apart[2] is None:
             if apart is not None and equal.outcome is Outcome.HOLDS:
                 equal = self._by_form(equal, one)
@@ -305,6 +332,41 @@ class RankJudge:
                     return at, ranks
         return None
 
+    def _read_later(self, every: list[Steps]) -> bool:
+        """Whether two ranks read rows from outside that hold the same, in any two windows."""
+        held = [{row for window in one.read for row in window if isinstance(row, str)} for one in every]
+        return any(held[i] & held[j] for i in range(len(held)) for j in range(i))
+
+    def _drawn_twice(self, every: list[Steps]) -> bool:
+        """Whether a line draws on one rank what it draws on another rank at another turn."""
+        seen: dict[tuple[str, str], set[tuple[int, int]]] = {}
+        for rank, one in enumerate(every):
+            for (site, turn), state in one.draws.items():
+                seen.setdefault((site, state), set()).add((rank, turn))
+        return any(i != j and a != b for found in seen.values() for i, a in found for j, b in found)
+
+    # GA-INV-001
+
+    def reported(self, one: Followed) -> None:
+        """Losses of all ranks are those of one process; a rank's own is its mean, or its part of the sum."""
+        loss, ours, theirs = self.found[LOSS], self.pair.full.returned, one.returned
+        if loss.outcome is not Outcome.HOLDS or not ours or len(ours) != len(theirs):
+            return
+        for at, (mine, other) in enumerate(zip(ours, theirs, strict=True)):
+            parts, whole = self._forms(mine), self._forms(other)
+            common = {form for form, _ in parts} & {form for form, _ in whole}
+            own, all_ = ({by for form, by in side if form in common} for side in (parts, whole))
+            shared_ = self.terms.samples(mine) > self.terms.samples(self._roots(at))
+            ratios = {a / b for a in own for b in all_} or {Fraction(0)}
+            allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}
+            if (shared_ or common) and not ratios <= allowed:
+                reason = f"returned loss {at + 1} was not shown to be that of one process with as many samples"
+                self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.place)
+                return
+
+    def _roots(self, at: int) -> list[int]:
+        return [term for window, root in self.pair.full.flow.roots if window == at for term in root]
+
     def _by_form(self, equal: Result, one: Followed) -> Result:
         """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
 
@@ -321,7 +383,10 @@ class RankJudge:
                 if mine == full:
                     continue
                 window = f"the gradient of {name} in window {at + 1}"
-                if Counter(form for form, _ in mine.elements()) != Counter(form for form, _ in full.elements()):
+                counted = self.pair.ours.flow.reads or self.pair.ours.engine.laws.integers
+                if counted or Counter(form for form, _ in mine.elements()) != Counter(
+                    form for form, _ in full.elements()
+                ):
                     reason = f"{window} was not shown to be that of one process with as many samples"
                     return self._result(EQ, Outcome.UNKNOWN, reason, self._line(at))
                 weights = [sorted({by for _, by in side}) for side in (mine, full)]

@@ -327,6 +327,8 @@ class Refuter:
         """Another number of steps than the full batch's run makes."""
         if self.paired or self.judge.optimizers > 1 or not self.updates or self.judge.idle():
             return None
+        if len(self.full) != self.judge.asked:
+            return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
         return self._result(STEPS, reason, self.updates[-1].place)
 

@@ -13,21 +13,20 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
-from gradproof.shadow.whole.acts import READ, Acts
+from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, user_place
+from gradproof.shadow.whole.acts import EMPTIED, READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
-from gradproof.shadow.whole.flow import Gradient, Numbers, Update, sampled
+from gradproof.shadow.whole.flow import Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
@@ -37,27 +36,12 @@ from gradproof.shadow.whole.unseen import (
     Unchanged,
     call_site,
     digest,
+    generator_of,
     inside as within_func,
     of_an_object,
     parameters,
 )
 from gradproof.shadow.whole.values import Value, known, shared
-
-
-@dataclass(frozen=True, slots=True)
-class Hints:
-    """What an earlier attempt showed.
-
-    `by_hand`: the function steps without an optimizer. `common`: the lines whose random numbers are no samples. `snap`:
-    float constants are read as the rationals that they stand for. `integers`: counts are the numbers of this run.
-    `apart`: the draws that are other ones on other ranks.
-    """
-
-    by_hand: bool = False
-    common: frozenset[str] = frozenset()
-    snap: bool = False
-    integers: bool = False
-    apart: frozenset[str] = frozenset()
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -75,8 +59,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         super().__init__(terms, every, number)
         self.rows, self.samples, self.hints = run.micro_batch_size, run.samples, hints
         self.world = 1
-        self.contents: dict[int, set[str]] = {}
-        """What the float rows of a sample from outside hold."""
+        self.contents: set[str] = set()
+        """What the float rows of data from outside are called."""
         self.axes: dict[str, set[int | None]] = {}
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -184,7 +168,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
         owners = range(before + first, before + first + rows)
-        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, owners)
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
         parts = [
             self.terms.of(self.terms.make("data", (*name, within), (), size, owner))
             for name, owner in zip(names, owners, strict=True)
@@ -195,17 +179,16 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """What data of a line are called, and from which number on their samples are counted."""
         return site, 0
 
-    def _contents(self, real: torch.Tensor, axis: int | None, owners: range) -> list[tuple[str, int]]:
+    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
         """The digest of each row of a real tensor, and how many rows of that content were met before."""
         found = []
-        for i, owner in enumerate(owners):
+        for i in range(rows):
             with _disable_current_modes():
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
-            content = f"{real.dtype} {tuple(piece.shape)} {digest(piece)}"
-            name, _ = self.named(content, 0, True)
+            name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
             if real.is_floating_point() and len(torch.unique(piece)) > 2:
-                self.contents.setdefault(owner, set()).add(content)
+                self.contents.add(name)
                 if self.made[name, 0]:
                     self.flow.repeated = self.flow.repeated or self.place()
             self.made[name, 0] += 1
@@ -293,6 +276,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.numbers = Numbers()
         self.acts = Acts(self)
         self.given: dict[int, Location] = {}
+        self.passes_before = 0
         self.begun: dict[str, torch.Tensor] = {}
 
     @contextmanager
@@ -319,6 +303,19 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.acts.hooked()
             elif not self.stepping or self._in_closure():
                 self.acts.operated(spec, args, kwargs, out, values)
+                if (
+                    self.stepping
+                    and self.all_passes == self.passes_before
+                    and self._writes_a_gradient(spec, args, kwargs)
+                ):
+                    self.lose("a gradient is written after the optimizer was called, and before it steps")
+
+    def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
+        """Whether an operator of the function's own writes other numbers into a gradient."""
+        if by_torch() or spec.base.split(".", 1)[1] in EMPTIED:
+            return False
+        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        return any(self._is_gradient(t) for t in written)
 
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
@@ -339,6 +336,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if base in NO_NUMBERS:
             with self.aside():
                 self.note(base, tensors[0])
+        for tensor in choosing(func, args):
+            with self.aside():
+                self.note("the shape of a result", tensor)
         if base in MOVED and tensors and not any(self._met(t) for t in tensors):
             return func(*args, **kwargs)
         if spec.written and self.given and any(t.untyped_storage()._cdata in self.given for t in tensors):
@@ -361,7 +361,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
         """Whether a generator stands where it stood at this line before: it draws the same numbers again."""
-        generator = kwargs.get("generator") or _generator(kwargs.get("device"), tensors_in(args))
+        generator = kwargs.get("generator") or generator_of(kwargs.get("device"), tensors_in(args))
         with self.aside(), _disable_current_modes():
             self.state = digest(generator.get_state())
             key = (spec.base, str(self.place()), str(generator.device), self.state)
@@ -383,6 +383,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.note(base, args[0])
         return func(*args, **kwargs)
+
+    def read_whole(self, how: str, tensor: torch.Tensor) -> None:
+        """Python reads all numbers of a tensor."""
+        if not self.busy and tensor.layout is torch.strided and not within_func(tensor):
+            with self.aside():
+                self.note(how, tensor)
 
     def note(self, how: str, tensor: torch.Tensor) -> None:
         """A number of a tensor became a plain number of Python."""
@@ -543,6 +549,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.group.keep()
             self.compare()
+            self.passes_before = self.all_passes
             super().before_step(optimizer)
             own = list(parameters(optimizer))
             self.acts.stepping(own)
@@ -587,11 +594,3 @@ class Real(Called):  # type: ignore[no-untyped-call]
             every = [group for _, one in self.optimizers.values() for group in one.param_groups]
             self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}
-
-
-def _generator(device: Any, given: list[torch.Tensor]) -> torch.Generator:
-    """The generator that an operator draws from where it is given none: that of the device of its result."""
-    where = torch.device(device) if device is not None else given[0].device if given else torch.get_default_device()
-    if where.type != "cuda":
-        return torch.default_generator
-    return torch.cuda.default_generators[torch.cuda.current_device() if where.index is None else where.index]

@@ -180,6 +180,7 @@ def watched(engine: Engine) -> Iterator[None]:
         stack.enter_context(steps(engine.before_step, engine.after_step))
         stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
+        stack.enter_context(removed(module.register_module_buffer_registration_hook(engine.buffered)))
         stack.enter_context(calls(engine))
         yield
 
@@ -256,6 +257,14 @@ def digest(tensor: torch.Tensor) -> str:
         return hashlib.sha256(plain.view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+def generator_of(device: Any, given: list[torch.Tensor]) -> torch.Generator:
+    """The generator that an operator draws from where it is given none: that of the device of its result."""
+    where = torch.device(device) if device is not None else given[0].device if given else torch.get_default_device()
+    if where.type != "cuda":
+        return torch.default_generator
+    return torch.cuda.default_generators[torch.cuda.current_device() if where.index is None else where.index]
+
+
 def call_site() -> str:
     """The user's line that runs, and which call of the line: `x, y = randn(8), randn(8)` has two."""
     place = user_place()
@@ -276,6 +285,8 @@ def of_an_object() -> bool:
 # them.
 
 PLAIN = (int, float)
+SHOWN = frozenset({"tolist", "__repr__", "__format__"})
+"""Functions that read the numbers of a tensor, and run no operator for it."""
 NUMBERS = (
     torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__, torch.Tensor.__bool__, torch.Tensor.__float__,
     torch.Tensor.__int__, torch.Tensor.__index__, torch.Tensor.__dlpack__, torch.Tensor.data_ptr,
@@ -536,6 +547,8 @@ class Reading(TorchFunctionMode):
         if func in (torch.Tensor.item, torch.Tensor.__float__) and args[0].numel() == 1 and not args[0].is_complex():
             return self._one(func, args[0])
         name = getattr(func, "__name__", "")
+        if name in SHOWN:
+            self.engine.read_whole(name, args[0])
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
