@@ -79,7 +79,7 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
         best = other if group.total(other.held) > group.total(best.held) else best
     said = [result for result in best.results if result.outcome in (Outcome.HOLDS, Outcome.REFUTED)]
     if group.some(bool(said)) and not request.fake and not as_unrecorded(step, run_of(request), best.ours, group):
-        reason = "the step hands other gradients to its optimizer when it is called again, and nobody follows it"
+        reason = "the step hands other gradients to its optimizer when nobody follows it, or when it is called again"
         for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
     if group.some(bool(best.held) and best.ours.flow.free) and not request.fake:

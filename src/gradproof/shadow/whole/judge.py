@@ -385,7 +385,7 @@ class Judge:
         asked = self.asked
         if len(ours) != len(full) and self.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
-            if len(full) != asked or self.idle():
+            if len(ours) == asked or self.idle():
                 reason = f"{reason}, and {len(full)} by the full batch; or the optimizer accumulates by itself"
                 return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
             return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")

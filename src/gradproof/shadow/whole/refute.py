@@ -155,6 +155,8 @@ class Refuter:
         if result.obligation == EQ and self.first is not None:
             result.place = self.blamed(self.first[0])
             result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
+        elif result.obligation == STEPS and not self.paired:
+            return self.counted() or result
         elif result.obligation == EQ and self.judge.unequal is not None:
             result.place = self.blamed(self.judge.unequal[0])
         return result
@@ -327,10 +329,11 @@ class Refuter:
         """Another number of steps than the full batch's run makes."""
         if self.paired or self.judge.optimizers > 1 or not self.updates or self.judge.idle():
             return None
-        if len(self.full) != self.judge.asked:
+        if len(self.updates) == self.judge.asked:
             return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
-        return self._result(STEPS, reason, self.updates[-1].place)
+        early = len(self.updates) > self.judge.asked and self.updates[0].passes < self.judge.run.accum_steps
+        return self._result(STEPS, reason, self.updates[0 if early else -1].place)
 
     def _paralysed(self) -> bool:
         """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""

@@ -26,7 +26,7 @@ from gradproof.shadow.whole.acts import EMPTIED, READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
-from gradproof.shadow.whole.flow import Gradient, Hints, Numbers, Update, sampled
+from gradproof.shadow.whole.flow import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.laws import Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
@@ -185,9 +185,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         for i in range(rows):
             with _disable_current_modes():
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
+                telling = real.is_floating_point() and len(torch.unique(piece.flatten()[:SAMPLED])) > 2
             name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
-            if real.is_floating_point() and len(torch.unique(piece)) > 2:
+            if telling:
                 self.contents.add(name)
                 if self.made[name, 0]:
                     self.flow.repeated = self.flow.repeated or self.place()
