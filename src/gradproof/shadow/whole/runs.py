@@ -185,10 +185,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         for i in range(rows):
             with _disable_current_modes():
                 piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
-                telling = real.is_floating_point() and len(torch.unique(piece.flatten()[:SAMPLED])) > 2
+                distinct = real.is_floating_point() and len(torch.unique(piece.flatten()[:SAMPLED])) > 2
             name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
-            if telling:
+            if distinct:
                 self.contents.add(name)
                 if self.made[name, 0]:
                     self.flow.repeated = self.flow.repeated or self.place()
