@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.tape import Location
-from gradproof.shadow.whole.terms import Combination, Powers, Shape
+from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
 """How results are called that whole tensors decide."""
@@ -26,6 +26,7 @@ SAMPLED = 4096
 CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
 """Relative differences that rounding may make: in the first window, in later ones, and where a tensor is below fp32."""
 SHOWN = 8
+LEAVES = ("data", "draw", "outside", "constant", "unknown")
 ROUNDED = 1e-4
 """The relative difference that rounding may make of a loss."""
 
@@ -55,6 +56,12 @@ class Update:
     begun_with: Mapping[str, Combination] = field(default_factory=dict)
     order: tuple[str, ...] = ()
     optimizer: int = 0
+
+
+def leaves(terms: Terms, update: Update) -> set[int]:
+    """The data, draws and constants that the gradients of a step are made of."""
+    values = [term for gradient in update.gradients.values() for term in gradient.value]
+    return set(terms.found(values, LEAVES))
 
 
 @dataclass(slots=True)
@@ -153,12 +160,6 @@ class Numbers:
         allowed = NARROW if self.narrow else CLOSE
         return bool(((mine - other).abs() > allowed * largest([other])).any())
 
-    def shaped(self, mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
-        """Whether two tensors are the same but for a relative difference; tensors of two shapes are not compared."""
-        if mine.shape != other.shape or not mine.numel():
-            return True
-        return bool((mine - other).abs().max() <= allowed * max(float(other.abs().max()), float(mine.abs().max())))
-
     def ended(self, window: int, held: Sequence[torch.Tensor]) -> None:
         """A backward pass of a window has ended."""
         self.ends[window] = largest(held)
@@ -173,6 +174,13 @@ class Numbers:
         """A backward pass of a window begins at a loss."""
         self.losses += [0.0] * (window + 1 - len(self.losses))
         self.losses[window] += value
+
+
+def shaped(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
+    """Whether two tensors are the same but for a relative difference; tensors of two shapes are not compared."""
+    if mine.shape != other.shape or not mine.numel():
+        return True
+    return bool((mine - other).abs().max() <= allowed * largest([mine, other]))
 
 
 def largest(tensors: Sequence[torch.Tensor]) -> float:

@@ -72,7 +72,7 @@ class Judge:
 
     def _samples(self, update: Update) -> set[int]:
         """The samples of its summands; those that a count or a norm is made of as well are none."""
-        return self.terms.samples(self.terms.bare(term)[0] for g in update.gradients.values() for term in g.value)
+        return self.terms.summed(gradient.value for gradient in update.gradients.values())
 
     def _first_unequal(self) -> tuple[int, str] | None:
         """The first window and parameter whose gradients are not one combination in both runs."""
@@ -484,14 +484,14 @@ class Judge:
         updates = self.ours.flow.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
         roots = [root for at, root in self.ours.flow.roots if max(mine, default=-1) < at <= index]
-        return self.terms.samples(self.terms.bare(term)[0] for root in roots for term in root)
+        return self.terms.summed(roots)
 
     def _lacking(self) -> tuple[str, Location] | None:
         """A gradient that is made of other samples than the full batch's."""
         for at, (mine, other) in enumerate(zip(self.ours.flow.updates, self.full.flow.updates, strict=False)):
             for name, gradient in mine.gradients.items():
                 values = (gradient.value, other.gradients[name].value) if name in other.gradients else ()
-                made = [self.terms.samples(self.terms.bare(term)[0] for term in value) for value in values]
+                made = [self.terms.summed([value]) for value in values]
                 if made and made[0] != made[1]:
                     return (
                         f"the gradient of {name} in window {at + 1} is not made of the full batch's samples",

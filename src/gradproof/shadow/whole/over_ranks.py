@@ -19,7 +19,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Hints, Update, difference
+from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Hints, Update, difference, largest, leaves
 from gradproof.shadow.whole.followed import Followed, with_numbers
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.judge import Judge
@@ -34,7 +34,6 @@ HELP = {
     DATA: "give every rank its own part of the samples",
     LOSS: "report the mean over the ranks, or the loss of the own rank",
 }
-LEAVES = ("data", "draw", "outside", "constant", "unknown")
 UNSEEN = "one rank alone makes other steps: what a sample of each rank has to weigh is not known"
 
 
@@ -199,9 +198,9 @@ class RankJudge:
     def _differ(self, mine: dict[str, torch.Tensor], other: dict[str, torch.Tensor], name: str) -> bool:
         """Whether two tensors of one name and shape differ by more than rounding."""
         one, two = mine.get(name), other.get(name)
-        if one is None or two is None or one.shape != two.shape or not one.numel():
+        if one is None or two is None or one.shape != two.shape:
             return False
-        return bool(((one - two).abs() > CLOSE * float(torch.maximum(one.abs(), two.abs()).max())).any())
+        return largest([one - two]) > CLOSE * largest([one, two])
 
     def _apart(self, at: int, first: Steps, mine: Steps) -> Result | None:
         """A gradient of this rank that is not that of the first."""
@@ -227,7 +226,7 @@ class RankJudge:
 
     def _lacking(self, at: int, every: list[Steps]) -> Result | None:
         """Samples of another rank that no gradient of a step is made of."""
-        made = self.terms.samples(self.terms.bare(t)[0] for value in every[0].gradients[at].values() for t in value)
+        made = self.terms.summed(every[0].gradients[at].values())
         for rank, one in enumerate(every):
             if {sample for sample in one.read[at] if isinstance(sample, int)} - made:
                 reason = f"window {at + 1}: the gradients are not made of the samples of rank {rank}"
@@ -302,17 +301,13 @@ class RankJudge:
         assert isinstance(ours, Real)
         assert isinstance(theirs, Real)
         found = difference(ours.numbers, theirs.numbers, at)
-        if found is None or not self._leaves(self.updates[at]) <= self._leaves(one.flow.updates[at]):
+        if found is None or not leaves(self.terms, self.updates[at]) <= leaves(self.terms, one.flow.updates[at]):
             return ""
         factor = found.factor()
         return "another than" if factor is None else f"{factor} times"
 
-    def _leaves(self, update: Update) -> set[int]:
-        values = [term for gradient in update.gradients.values() for term in gradient.value]
-        return set(self.terms.found(values, LEAVES))
-
     def _samples(self, update: Update) -> set[int]:
-        return self.terms.samples(self.terms.bare(t)[0] for g in update.gradients.values() for t in g.value)
+        return self.terms.summed(gradient.value for gradient in update.gradients.values())
 
     def _line(self, at: int) -> Location:
         """The line that made what the last backward pass of a window began at."""

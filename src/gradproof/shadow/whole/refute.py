@@ -19,7 +19,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.tape import NOWHERE, Location
 from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
-from gradproof.shadow.whole.flow import LATER, Difference, alike, difference, near, proportional
+from gradproof.shadow.whole.flow import LATER, Difference, alike, difference, leaves, near, proportional, shaped
 from gradproof.shadow.whole.followed import Followed
 from gradproof.shadow.whole.judge import Judge
 from gradproof.shadow.whole.reported import Reported
@@ -130,7 +130,7 @@ class Refuter:
         """What terms prove is undecided where numbers speak against it."""
         ours, full = self.judge.ours, self.judge.full
         names = self.mine.last.keys() & self.other.last.keys()
-        same = all(self.mine.shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
+        same = all(shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
         pairs = zip(ours.values, full.values, strict=False)
         losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
         inside = (act for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE))
@@ -448,7 +448,7 @@ class Refuter:
 
     def _samples(self, value: Combination) -> set[int]:
         """The samples of the summands, those of their scalars left out."""
-        return self.terms.samples(self.terms.bare(term)[0] for term in value)
+        return self.terms.summed([value])
 
     def _others_read(self, samples: set[int]) -> bool:
         """Whether a parameter meets data of other samples: in a validation pass."""
@@ -489,11 +489,7 @@ class Refuter:
 
     def _same_leaves(self, at: int) -> bool:
         """Whether a gradient is made of no other data and draws than the full batch's."""
-        sides = []
-        for update in (self.updates[at], self.full[at]):
-            values = [term for gradient in update.gradients.values() for term in gradient.value]
-            sides.append(self.terms.found(values, ("data", "draw", "outside", "constant", "unknown")))
-        return set(sides[0]) <= set(sides[1])
+        return leaves(self.terms, self.updates[at]) <= leaves(self.terms, self.full[at])
 
     def _same_pairs(self, at: int) -> bool:
         """Whether the data that one loss is made of belong together by the full batch as well."""

@@ -206,6 +206,10 @@ class Terms:
                 stack.extend(self.kids[term])
         return found
 
+    def summed(self, values: Iterable[Combination]) -> set[int]:
+        """The samples of the summands of combinations, those of their scalars left out."""
+        return self.samples(self.bare(term)[0] for value in values for term in value)
+
     def plain(self, combination: Combination) -> bool:
         """Whether a combination is made of no parameter and no state."""
         return not any(self.trained[term] for term in combination)
