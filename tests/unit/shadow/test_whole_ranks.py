@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.process.check import verified
+from gradproof.shadow.process.check import verified, worst_of
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import Verification
+from gradproof.shadow.result import Result, Verification
 from gradproof.shadow.whole.group import Ended, Exchange, Group
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.values import shared
@@ -69,6 +69,19 @@ def test_ranks_that_part_end_with_an_error(name: str, words: str) -> None:
     outcome, reason = checked(name)[EQ]
     assert outcome is Outcome.ERROR
     assert words in reason
+
+
+def test_the_worst_rank_decides_each_obligation_whatever_the_order_of_its_results() -> None:
+    first = [Result(DATA, Outcome.OPAQUE, "lost"), Result(EQ, Outcome.HOLDS, "equal")]
+    second = [
+        Result(EQ, Outcome.UNKNOWN, "not shown"),
+        Result(DATA, Outcome.HOLDS, "read once"),
+        Result(SYNC, Outcome.HOLDS, "one gradient"),
+    ]
+    found = {result.obligation: (result.outcome, result.reason) for result in worst_of([first, second])}
+    assert found[DATA] == (Outcome.OPAQUE, "lost")
+    assert found[EQ] == (Outcome.UNKNOWN, "rank 1: not shown")
+    assert set(found) == {DATA, EQ, SYNC}
 
 
 def test_two_stores_name_terms_alike(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -302,12 +302,20 @@ def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) ->
         jobs = [(file, name, request, subject, folder, rank) for rank in range(request.ranks)]
         every: list[Verification] = each_rank(f"{verified_rank.__module__}:verified_rank", jobs, RANKS_WITHIN)
     made = every[0]
-    for rank, other in enumerate(every):
-        for at, result in enumerate(other.results):
-            if SEVERITY.index(result.outcome) < SEVERITY.index(made.results[at].outcome):
-                made.results[at] = replace(result, reason=f"rank {rank}: {result.reason}")
+    made.results = worst_of([each.results for each in every])
     made.seconds["all"] = max(other.seconds["all"] for other in every)
     return made
+
+
+def worst_of(every: Sequence[Sequence[Result]]) -> list[Result]:
+    """The worst result of each obligation over the ranks; the reason names the rank where it is not the first."""
+    found: dict[str, Result] = {}
+    for rank, results in enumerate(every):
+        for result in results:
+            known = found.get(result.obligation)
+            if known is None or SEVERITY.index(result.outcome) < SEVERITY.index(known.outcome):
+                found[result.obligation] = replace(result, reason=f"rank {rank}: {result.reason}") if rank else result
+    return list(found.values())
 
 
 def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:

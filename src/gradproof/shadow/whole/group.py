@@ -106,8 +106,9 @@ class Group:
         if torch.distributed.is_initialized():
             self.keep()
             torch.distributed.destroy_process_group()
-        time.sleep(SETTLES)
-        self.kept.clear()
+        if self.kept:
+            time.sleep(SETTLES)
+            self.kept.clear()
         if self.alone:
             self.alone = False
             return error
