@@ -1,4 +1,4 @@
-"""`python -m tests.bench_shadow`: what watching and recording cost, against the bare step, and how long proofs take.
+"""`python -m tests.bench_shadow`: what watching costs, against the bare step, and how long proofs take.
 
 Pairs of steps run one after the other in one process, in processor time, and the ratio is the median over the pairs,
 so that a machine that is busy or gets slower meanwhile does not count. The same is done with nothing beside the bare
@@ -18,7 +18,6 @@ from torch import nn
 
 from gradproof.shadow.process.watch import Events
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.record.recorder import Recorder
 from gradproof.shadow.tape import Tape
 
 ACCUM_STEPS = 4
@@ -68,11 +67,6 @@ def compared(step: Callable[[], None], other: Callable[[], Any], pairs: int) -> 
             bare.append(plain)
             ratios.append(dear / plain)
     return statistics.median(bare), statistics.median(ratios)
-
-
-def recording() -> Recorder:
-    """The recorder."""
-    return Recorder()
 
 
 class Attention(nn.Module):
@@ -164,8 +158,6 @@ def main() -> None:
     print(f"nothing:            {ratio:.3f} of a bare step of {bare * 1000:.0f} ms")
     bare, ratio = compared(step, watching, 20)
     print(f"hooks of watch:     {ratio:.3f} of a bare step of {bare * 1000:.0f} ms (bar: 1.02 from 50 ms on)")
-    bare, ratio = compared(training(2, 32, 2), recording, 5)
-    print(f"recorder:           {ratio:.1f} times a bare step of {bare * 1000:.0f} ms")
 
 
 if __name__ == "__main__":

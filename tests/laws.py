@@ -18,15 +18,13 @@ from typing import Any
 
 import torch
 
-from gradproof.shadow.ops.rows import load
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.ops.table import TABLE, Example, Int, OperatorRow, T
 from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import bared
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter, Law
 from gradproof.shadow.whole.terms import Combination, Shape, Terms
 from gradproof.shadow.whole.values import Value, shared
-from tests.unit.shadow_rows_bench import Maker, overload
+from tests.operator_examples import EXAMPLES, Example, Int, Maker, T, overload
 
 WEIGHTS = (Fraction(2), Fraction(-1, 2), Fraction(3), Fraction(-3, 4), Fraction(1))
 CLOSE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-5}
@@ -257,9 +255,9 @@ class Trial:
     wrong: list[str] = field(default_factory=list)
 
 
-def moved(name: str, *examples: Example) -> OperatorRow:
-    """Examples of an operator that has no row of its own: a view, which the recorder follows by its storage."""
-    return OperatorRow(f"aten.{name}", lambda k: None, examples, "tests.laws")
+def moved(name: str, *examples: Example) -> tuple[str, tuple[Example, ...]]:
+    """An operator and its examples."""
+    return f"aten.{name}", examples
 
 
 MOVED = [
@@ -312,7 +310,7 @@ MOVED = [
     moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
     moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
 ]
-"""Movements, and operators and forms for which the rows have no example."""
+"""Movements, and forms for which `EXAMPLES` has no example."""
 UNTRIED = {
     "broadcast_to": "as view",
     "chunk": "as view",
@@ -357,18 +355,17 @@ TOO_WEAK = ("eq", "isinf", "isnan", "logical_not", "nan_to_num")
 """Operators whose examples have no number at which a false claim of linearity shows."""
 
 
-def examples() -> Iterator[tuple[str, Any, Example, Any, Any]]:
-    """Each example of the operators' rows that has a law or a rule: name, operator, arguments."""
-    load()
-    for row in [*TABLE.values(), *MOVED]:
-        name = row.op.split(".")[1].rstrip("_") if not row.op.endswith("__") else row.op.split(".")[1]
+def examples() -> Iterator[tuple[str, str, Example, Any, Any]]:
+    """Each example of an operator that has a law or a rule: name, operator, example, arguments."""
+    for op, given in [*EXAMPLES.items(), *MOVED]:
+        base = op.split(".")[1]
+        name = base if base.endswith("__") else base.rstrip("_")
         if name not in LAWS and name not in RULES:
             continue
-        for i, example in enumerate(row.examples):
-            maker = Maker(i, "float64", False)
-            args = [maker.made(a, False) for a in example.args]
-            kwargs = {key: maker.made(v, False) for key, v in example.kwargs.items()}
-            yield name, row, example, args, kwargs
+        for i, example in enumerate(given):
+            maker = Maker(i, "float64")
+            args = [maker.made(a) for a in example.args]
+            yield name, op, example, args, {key: maker.made(v) for key, v in example.kwargs.items()}
 
 
 def cut_up(x: Traced, tensor: torch.Tensor, axis: int, count: int, number: int, weighted: bool) -> Value:
@@ -401,10 +398,10 @@ def layouts(tensors: list[torch.Tensor]) -> Iterator[dict[int, int]]:
 
 
 def attempt(
-    name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None
+    name: str, op: str, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None
 ) -> bool:
     """Try one layout. Whether a law decided it. Raises Wrong where the numbers differ."""
-    func = overload(row, example, args, kwargs)
+    func = overload(op, example, args, kwargs)
     spec = spec_of(func)
     whole = func(*args, **kwargs)
     outs = list(whole) if isinstance(whole, list | tuple) else [whole]
@@ -475,12 +472,12 @@ def tried() -> dict[str, Trial]:
     """Every law on every example and layout, and its mutants."""
     found: dict[str, Trial] = {}
     random.seed(0)
-    for name, row, example, args, kwargs in examples():
+    for name, op, example, args, kwargs in examples():
         trial = found.setdefault(name, Trial(name))
         tensors = tensors_in((args, kwargs))
         for layout in layouts(tensors):
             try:
-                decided = attempt(name, row, example, args, kwargs, layout, None)
+                decided = attempt(name, op, example, args, kwargs, layout, None)
             except NotImplementedError:
                 trial.absent += 1  # this machine has no such kernel
                 continue
@@ -495,7 +492,7 @@ def tried() -> dict[str, Trial]:
         for label, mutant in mutants(law, tensors):
             if label in trial.killed:
                 continue
-            if any(refuted(name, row, example, args, kwargs, layout, mutant) for layout in layouts(tensors)):
+            if any(refuted(name, op, example, args, kwargs, layout, mutant) for layout in layouts(tensors)):
                 trial.killed.append(label)
                 trial.survived = [s for s in trial.survived if s != label]
             elif label not in trial.survived:
@@ -508,10 +505,10 @@ def args_of(example: Example) -> str:
     return ", ".join(str(getattr(a, "shape", a)) for a in example.args)[:80]
 
 
-def refuted(name: str, row: Any, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law) -> bool:
+def refuted(name: str, op: str, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law) -> bool:
     """Whether a layout shows that a mutant is not true, or that it makes no sense."""
     try:
-        attempt(name, row, example, args, kwargs, layout, law)
+        attempt(name, op, example, args, kwargs, layout, law)
     except NotImplementedError:
         return False
     except Exception:

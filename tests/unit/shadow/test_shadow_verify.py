@@ -92,26 +92,25 @@ def test_what_a_result_rests_on_is_said() -> None:
 
 def test_a_rounding_bound_that_does_not_hold_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = {"param": "weight", "within": False, "measured": 2.0, "bound": 1.0}
-    monkeypatch.setattr("gradproof.shadow.domains.report.report", lambda *_: [broken])
+    monkeypatch.setattr("gradproof.shadow.bounds.report.report", lambda *_: ([broken], ""))
     result = said("plain", rounding=True).result("GA-EQ-001")
     assert (result.outcome, "the rounding bound of weight does not hold" in result.reason) == (Outcome.ERROR, True)
 
 
-def test_a_step_that_the_recorder_loses_sight_of_has_no_bound() -> None:
+def test_a_step_with_a_write_that_is_no_operator_has_no_bound() -> None:
     found = said("through_numpy", rounding=True)
     assert found.rounding == []
     assert any(note.startswith("no rounding bound: ") for note in found.notes)
 
 
-def test_an_operator_without_a_row_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gradproof.shadow.ops import rows, table
+def test_an_operator_without_a_rule_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradproof.shadow.bounds.rules import RULES
 
-    rows.load()
-    for name in ("aten.mse_loss", "aten.mse_loss_backward"):
-        monkeypatch.delitem(table.TABLE, name)
+    for name in ("mse_loss", "mse_loss_backward"):
+        monkeypatch.delitem(RULES, name)
     rows_of = said("plain", rounding=True).rounding
     assert rows_of
-    assert all(row["bound"] is None and "no row for aten.mse_loss" in row["reason"] for row in rows_of)
+    assert all(row["bound"] is None and "aten.mse_loss" in row["reason"] for row in rows_of)
 
 
 @pytest.mark.parametrize(

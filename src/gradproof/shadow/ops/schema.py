@@ -34,15 +34,6 @@ SHAPE_ONLY = frozenset(
 )  # fmt: skip
 """Operators whose result depends on shapes alone."""
 
-OVERWRITES = frozenset(
-    f"aten.{name}"
-    for name in (
-        "copy_", "fill_", "zero_", "normal_", "uniform_", "exponential_", "cauchy_", "log_normal_", "geometric_",
-        "random_", "bernoulli_", "_foreach_copy_", "_foreach_zero_", "_fill_mem_eff_dropout_mask_",
-    )
-)  # fmt: skip
-"""Operators in place that do not read what they write."""
-
 DROPOUTS = frozenset(
     f"aten.{name}"
     for name in (
@@ -53,9 +44,6 @@ DROPOUTS = frozenset(
     )
 )  # fmt: skip
 """Random operators whose result is no data of the user's."""
-
-COLLECTS = frozenset({"aten.stack", "aten.cat"})
-"""Operators that make data of single numbers."""
 
 GEOMETRY = frozenset(
     f"aten.{name}" for name in ("set_", "resize_", "resize_as_", "resize", "_resize_output_", "set_data", "set")

@@ -266,18 +266,16 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
 def _bounded(function: Callable[[Any], Any], request: Request, made: Verification) -> None:
     """Bound the rounding error of one recording; a bound that does not hold is an error of gradproof's own."""
-    from gradproof.shadow.domains.report import assumptions, ranges_of, report
-    from gradproof.shadow.record.run import record
+    from gradproof.shadow.bounds.report import report
+    from gradproof.shadow.bounds.rules import ASSUMED
     from gradproof.shadow.whole.check import run_of
 
     began = time.perf_counter()
-    recording = record(function, run_of(request))
-    if recording.error or recording.tape.blind:
-        why = f"recorded, the function raised {recording.error}" if recording.error else recording.tape.blind[0].what
-        made.notes.append(f"no rounding bound: {why}")
+    made.rounding, lost = report(function, run_of(request), request.ranges)
+    if lost:
+        made.notes.append(f"no rounding bound: {lost}")
         return
-    made.rounding = report(recording.tape, ranges_of(request.ranges, recording.tape))
-    made.assumptions += assumptions()
+    made.assumptions += ASSUMED
     made.assumptions.append(f"rounding is bounded for {', '.join(request.ranges) or 'the recorded numbers'}")
     for row in made.rounding:
         if row.get("within") is False:

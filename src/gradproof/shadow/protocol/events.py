@@ -75,7 +75,6 @@ def rest(event: Event) -> dict[str, Any]:
 def acts_of(tape: Tape) -> list[Act]:
     """The acts of a tape, in order."""
     flow = Flow()
-    for index, item in enumerate(tape.items):
-        if isinstance(item, Event):
-            flow.event(index, item)
+    for index, event in enumerate(tape.items):
+        flow.event(index, event)
     return flow.acts

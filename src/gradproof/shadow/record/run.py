@@ -1,14 +1,13 @@
-"""What the user's function is handed, and one recording of it."""
+"""What the user's function is handed, and what it returns and prints."""
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy as np
 import torch
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.record.recorder import Recorder
-from gradproof.shadow.tape import NOWHERE, OWN, USER, Location, Tape, owner
+from gradproof.shadow.tape import NOWHERE, OWN, USER, Location, owner
 
 Step = Callable[["Run"], Any]
 
@@ -98,14 +96,6 @@ class Noted(Run):
         return [name for name, names in NUMBERS.items() if not names & self.read]
 
 
-@dataclass(slots=True)
-class Recording:
-    """A tape, and in words the error that the user's function ended with, if it did."""
-
-    tape: Tape
-    error: str = ""
-
-
 def seed(number: int) -> None:
     """Seed Python, NumPy and torch, and open the standard streams that the function closed: recordings begin alike."""
     for stream in (0, 1, 2):
@@ -116,18 +106,6 @@ def seed(number: int) -> None:
     random.seed(number)
     np.random.seed(number % 2**32)
     torch.manual_seed(number)
-
-
-def record(step: Step, run: Run) -> Recording:
-    """Call the function under the recorder, its output unseen. The function's own error is kept."""
-    seed(run.seed)
-    recorder, error = Recorder(), ""
-    with redirect_stdout(io.StringIO()), recorder:
-        try:
-            step(run)
-        except Exception as caught:
-            error = stated(caught)
-    return Recording(recorder.tape, error)
 
 
 class Printed:

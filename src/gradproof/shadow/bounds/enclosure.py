@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gradproof.shadow.algebra import Array
+from gradproof.shadow.bounds.values import Array
 
 Triple = tuple[Array, Array, Array]
 WIDE = 2.0**-45
@@ -189,7 +189,7 @@ FUNCTIONS: dict[str, Callable[..., Triple]] = {
     "round": _steps(np.round),
     "pow": lambda x, y: _pow(x, y),
 }
-"""By name of `algebra.FUNCTIONS`; a name that is missing has no bound."""
+"""By name; a name that is missing has no bound."""
 
 
 # Truth values of the rounding domain: what the exact evaluation says, and whether the machine must say the same.

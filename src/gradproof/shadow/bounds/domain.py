@@ -8,31 +8,29 @@ One operation costs u |result| and the underflow unit. A sum of m terms costs (m
 summation, an inner product of n terms n u sum |x_i y_i| with and without fused multiply-add; neither needs a factor
 1 / (1 - n u) under rounding to nearest (Rump, "Error estimation of floating-point summation and dot product", BIT 52,
 2012; Jeannerod and Rump, "Improved error bounds for inner products in floating-point arithmetic", SIAM J. Matrix Anal.
-Appl. 34, 2013). u is that of the operator's narrowest output; with `wide`, operators with 16-bit outputs are taken to
-compute in fp32 and to round once, when they store. u of the 16-bit formats carries 2 u of fp32 for kernels that round
-twice.
+Appl. 34, 2013). u is that of the operator's narrowest output. u of the 16-bit formats carries 2 u of fp32 for kernels
+that round twice.
 
-Assumed: rounding to nearest and gradual underflow (pass `flush=True` for kernels that flush to zero), and functions
-within `ULPS` units in the last place. Which kernels the rows speak for is in `rounding_rows`.
+Assumed: rounding to nearest and gradual underflow, and functions within `ULPS` units in the last place. For which
+kernels that is assumed is in `bounds.rules` and `bounds.kernels`.
 
 The bookkeeping is in float64 and rounded outward. What has no bound (a divisor that may be zero, an overflow) is an
-unknown element; storing one raises Beyond.
+unknown element; storing one raises NoBound.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from gradproof.arith.formats import FORMATS, Format
-from gradproof.shadow.algebra import Array, Beyond, Parts
-from gradproof.shadow.domains import enclosure
-from gradproof.shadow.domains.enclosure import FUNCTIONS, above, below, corners, quotients, sums
-from gradproof.shadow.tape import FLOATS, Entry, Init, Leaf, Location, Ref
+from gradproof.shadow.bounds import enclosure
+from gradproof.shadow.bounds.enclosure import FUNCTIONS, above, below, corners, quotients, sums
+from gradproof.shadow.bounds.values import Array, NoBound, Parts
+from gradproof.shadow.tape import Location
 
 FORMAT: dict[str, Format] = {
     "float64": FORMATS["fp64"], "float32": FORMATS["fp32"], "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"],
@@ -88,49 +86,37 @@ class Ranges:
     kinds: Mapping[str, Radius] = field(default_factory=dict)
     names: Mapping[str, Radius] = field(default_factory=dict)
 
-    def of(self, source: Any) -> Radius:
-        """The radius of one source."""
-        return self.names.get(source.name, self.kinds.get(source.kind, self.default))
+    def of(self, kind: str, name: str) -> Radius:
+        """The radius of one leaf."""
+        return self.names.get(name, self.kinds.get(kind, self.default))
 
 
-class RoundingDomain:
+class Domain:
     """The domain. `charged` totals what each operator and line of the user's code added; `silent` ones add nothing."""
 
-    name = "rounding"
-
-    def __init__(
-        self, ranges: Ranges | None = None, *, flush: bool = False, tf32: bool = False, wide: bool = False,
-        silent: frozenset[Key] = frozenset(), scale: float = 1.0,
-    ) -> None:  # fmt: skip
-        self.ranges, self.flush, self.tf32, self.silent, self.scale = ranges or Ranges(), flush, tf32, silent, scale
-        self.wide = wide
+    def __init__(self, ranges: Ranges | None = None, silent: frozenset[Key] = frozenset(), scale: float = 1.0) -> None:
+        self.ranges, self.silent, self.scale = ranges or Ranges(), silent, scale
         self.charged: dict[Key, float] = {}
         self.key: Key = ("", Location("", 0))
-        self.dtype, self.reason = "float64", ""
-        self._format("float64")
+        self.reason = ""
+        self.set_format("float64")
 
-    def begin(self, item: Any) -> None:
-        """Before an item of the tape: the format in which its roundings are charged.
+    def begin(self, key: Key, dtypes: Sequence[str]) -> None:
+        """Before an operator with results of these formats: its roundings are those of the narrowest.
 
-        Raises Beyond for a floating-point format that is not known here.
+        Raises NoBound for a floating-point format that is not known here.
         """
-        if isinstance(item, Leaf | Init):
-            dtype = item.ref.dtype if isinstance(item, Leaf) else item.content.dtype
-            self._format(dtype if dtype in FLOATS else "float64")
-        elif isinstance(item, Entry):
-            self.key, self.reason = (item.op, item.place), ""
-            found = [ref.dtype for ref in _outs(item.outs) if ref.floating]
-            narrow = min(found, key=_precision) if found else "float64"
-            self._format("float32" if self.wide and 0 < _precision(narrow) < 24 else narrow)
+        self.key, self.reason = key, ""
+        self.set_format(min(dtypes, key=_precision, default="float64"))
 
-    def _format(self, dtype: str) -> None:
+    def set_format(self, dtype: str) -> None:
+        """The format of the next roundings. Raises NoBound for one that is not known here."""
         if dtype not in FORMAT:
-            raise Beyond(f"no rounding bound for {dtype}")
+            raise NoBound(f"no rounding bound for {dtype}")
         made = FORMAT[dtype]
         self.dtype, self.largest, self.normal = dtype, float(made.largest), 2.0**made.emin
         self.u = (float(made.u) + (2.0**-23 if made.p < 24 else 0.0)) * self.scale
-        self.eta = (2.0**made.emin if self.flush else float(made.tiny) / 2) * self.scale
-        self.flushed = 2.0**made.emin if self.flush else 0.0
+        self.eta = float(made.tiny) / 2 * self.scale
         self.code = CHARGED + CODE[dtype]
 
     # Making and storing.
@@ -153,21 +139,21 @@ class RoundingDomain:
         """Concrete truth values are sure (`enclose.NO` and `enclose.YES`)."""
         return (np.asarray(x, dtype=np.int8),)
 
-    def leaf(self, source: Any, shape: tuple[int, ...], value: Array) -> Parts:
+    def leaf(self, kind: str, name: str, dtype: str, value: Array) -> Parts:
         """Every number of the leaf's format in its range; no error of its own."""
-        lo, hi = self.ranges.of(source).interval(np.asarray(value).reshape(shape))
-        return lo, hi, np.zeros(shape), np.full(shape, CODE[self.dtype], dtype=np.int8)
+        lo, hi = self.ranges.of(kind, name).interval(value)
+        return lo, hi, np.zeros(value.shape), np.full(value.shape, CODE[dtype], dtype=np.int8)
 
-    def rounded(self, a: Parts, dtype: str, entry: Any) -> Parts:
+    def rounded(self, a: Parts, dtype: str) -> Parts:
         """The value as stored: one rounding unless it has been charged, or the format holds it already.
 
-        Raises Beyond where an element is unknown, or may overflow.
+        Raises NoBound where an element is unknown, or may overflow.
         """
         lo, hi, err, grid = a
         if dtype not in FORMAT:
-            raise Beyond(f"no rounding bound for {dtype}")
+            raise NoBound(f"no rounding bound for {dtype}")
         inner = self.dtype
-        self._format(dtype)
+        self.set_format(dtype)
         size = np.where(lo == hi, np.abs(lo), np.maximum(np.abs(lo), np.abs(hi))) + err
         free = np.zeros(grid.shape, dtype=bool)
         for code, name in NAME.items():
@@ -176,9 +162,9 @@ class RoundingDomain:
         kept = free & (grid < CHARGED)
         lost = np.where(free | _infinite(lo, hi), 0.0, self._lost(size))
         out = self._done(lo, hi, err + lost, np.where(kept, grid, CODE[dtype]).astype(np.int8))
-        self._format(inner)
+        self.set_format(inner)
         if not bool(np.all(np.isfinite(out[2]))):
-            raise Beyond(f"{self.key[1]}: {self.key[0]}: {self.reason or 'no bound is known for an element'}")
+            raise NoBound(self.reason or "no bound is known for an element")
         return out
 
     def _lost(self, size: Array, times: float | Array = 1.0) -> Array:
@@ -215,7 +201,7 @@ class RoundingDomain:
             size = np.where(az | bz, 0.0, np.maximum(np.abs(lo), np.abs(hi)) + err)
             size = np.where(_infinite(lo, hi), 0.0, size)
             grid = np.where(az, bg, np.where(bz, ag, self.code))
-        return self._done(lo, hi, err + self._lost(size) + self.flushed * (size > 0), grid)
+        return self._done(lo, hi, err + self._lost(size), grid)
 
     def sub(self, a: Parts, b: Parts) -> Parts:
         """As the sum."""
@@ -260,33 +246,58 @@ class RoundingDomain:
         return self._done(lo, hi, err, grid)
 
     def sum(self, a: Parts, axes: tuple[int, ...]) -> Parts:
-        """Any order; terms that are zero for certain are not counted."""
-        lo, hi, err, grid = a
-        if not axes:
-            return a
-        terms = math.prod(lo.shape[k] for k in axes)
+        """Over axes, in any order."""
+        count = math.prod(a[0].shape[k] for k in axes)
+        return self.sums([(a, lambda p: np.asarray(p.sum(axis=axes)))], count) if axes else a
+
+    def sums(self, terms: Sequence[tuple[Parts, Callable[[Array], Array]]], most: int) -> Parts:
+        """Sums of elements, in any order: each function adds elements of one array; `most` is the most in one sum.
+
+        Terms that are zero for certain are not counted.
+        """
+
+        def total(f: Callable[[Parts], Array]) -> Array:
+            found = [add(np.asarray(f(parts), dtype=np.float64)) for parts, add in terms]
+            return np.asarray(sum(found[1:], start=found[0]))
+
         with np.errstate(invalid="ignore", over="ignore"):
-            size = (size_of(a) + err).sum(axis=axes) * SLACK
-            off = size * (terms * 2.0**-53) * SLACK
-            low, high = below(lo.sum(axis=axes) - off), above(hi.sum(axis=axes) + off)
-            low = np.where((lo >= 0).all(axis=axes), np.maximum(low, 0.0), low)
-            counted = (~zero(a)).sum(axis=axes)
-            lost = self._lost(size, np.maximum(counted - 1, 0)) + self.flushed * counted
-            total = err.sum(axis=axes) * (1 + terms * 2.0**-52) + np.where(size > 0, lost, 0.0)
-            stored = grid.max(axis=axes) if terms else np.zeros(low.shape)
-            alone = (counted <= 1) & (stored == (grid.min(axis=axes) if terms else 0))
+            size = total(lambda p: size_of(p) + p[2]) * SLACK
+            off = size * (most * 2.0**-53) * SLACK
+            low, high = below(total(lambda p: p[0]) - off), above(total(lambda p: p[1]) + off)
+            low = np.where(total(lambda p: ~(p[0] >= 0)) == 0, np.maximum(low, 0.0), low)
+            counted = total(lambda p: ~zero(p))
+            lost = self._lost(size, np.maximum(counted - 1, 0))
+            err = total(lambda p: p[2]) * (1 + most * 2.0**-52) + np.where(size > 0, lost, 0.0)
+        grids = {code for parts, _ in terms for code in np.unique(parts[3]).tolist()}
+        stored = grids.pop() if len(grids) == 1 else 0
         none = counted == 0
-        low, high, total = np.where(none, 0.0, low), np.where(none, 0.0, high), np.where(none, 0.0, total)
-        over = np.where(size > self.largest, np.inf, total)
-        return self._done(low, high, over, np.where(alone, stored, self.code))
+        low, high, err = np.where(none, 0.0, low), np.where(none, 0.0, high), np.where(none, 0.0, err)
+        over = np.where(size > self.largest, np.inf, err)
+        return self._done(low, high, over, np.where(counted <= 1, stored, self.code))
+
+    def larger(self, a: Parts, b: Parts) -> Parts:
+        """The larger of two: what is certainly larger, or no farther away than either was."""
+        (al, ah, ae, ag), (bl, bh, be, bg) = a, b
+        first, second = al - ae >= bh + be, bl - be >= ah + ae
+        sides = [(al, bl, np.maximum(al, bl)), (ah, bh, np.maximum(ah, bh)), (ae, be, np.maximum(ae, be))]
+        low, high, err = (np.where(first, x, np.where(second, y, both)) for x, y, both in sides)
+        grid = np.where(first, ag, np.where(second, bg, np.where(ag == bg, ag, 0)))
+        return low, high, err, grid.astype(np.int8)
+
+    def largest_of(self, a: Parts, axes: tuple[int, ...]) -> Parts:
+        """The largest along axes. Raises NoBound where there is none."""
+        if any(a[0].shape[axis] == 0 for axis in axes):
+            raise NoBound("the largest of no elements")
+        low, high, err, grid = (p.max(axis=axes) for p in a)
+        return low, high, err, np.where(a[3].min(axis=axes) == grid, grid, 0).astype(np.int8)
 
     def matmul(self, a: Parts, b: Parts) -> Parts:
-        """Any order, with or without fused multiply-add. Raises Beyond at an infinite operand."""
+        """Any order, with or without fused multiply-add. Raises NoBound at an infinite operand."""
         (al, ah, ae, _), (bl, bh, be, _) = a, b
         n = al.shape[-1]
         sa, sb = size_of(a), size_of(b)
         if not bool(np.all(np.isfinite(sa))) or not bool(np.all(np.isfinite(sb))):
-            raise Beyond(self.reason or "an operand of a matrix product is infinite or has no bound")
+            raise NoBound(self.reason or "an operand of a matrix product is infinite or has no bound")
         grow = (1 + (n + 4) * 2.0**-52) * SLACK
         ma, mb = (al + ah) / 2, (bl + bh) / 2
         ra, rb = above(np.maximum(ah - ma, ma - al)), above(np.maximum(bh - mb, mb - bl))
@@ -295,10 +306,7 @@ class RoundingDomain:
         radius = (np.abs(ma) @ rb + ra @ sb) * grow + (sa @ sb) * ((n + 2) * 2.0**-53) * grow
         err = (sa @ be + ae @ (sb + be)) * grow
         size = ((sa + ae) @ (sb + be)) * grow
-        rounds = 2.0 * n if self.tf32 else float(n)
-        lost = self._lost(size, rounds) + np.where(size > 0, n * (self.eta + self.flushed), 0.0)
-        if self.tf32 and self.dtype == "float32":
-            lost = lost + (0.0 if self.key in self.silent else 2.002 * 2.0**-10) * size
+        lost = self._lost(size, float(n)) + np.where(size > 0, n * self.eta, 0.0)
         err = np.where(size > self.largest, np.inf, err + lost)
         if bool(np.any(size > self.largest)) and not self.reason:
             self.reason = f"a value may overflow {self.dtype}"
@@ -308,7 +316,7 @@ class RoundingDomain:
     def function(self, name: str, args: Sequence[Parts]) -> Parts:
         """An enclosure from monotony and a bound on the slope; `ULPS` units in the last place for the kernel's own."""
         if name not in FUNCTIONS:
-            raise Beyond(f"no rounding bound for the function {name!r}")
+            raise NoBound(f"no rounding bound for the function {name!r}")
         with np.errstate(all="ignore"):
             lo, hi, err = FUNCTIONS[name](*[p[:3] for p in args])
             size = np.maximum(np.abs(lo), np.abs(hi)) + err
@@ -340,16 +348,8 @@ class RoundingDomain:
         sides = (self.less(a, b)[0] == enclosure.YES) | (self.less(b, a)[0] == enclosure.YES)
         return (enclosure.verdict(alike, apart, sides | ((a[2] == 0) & (b[2] == 0))),)
 
-    def logic(self, name: str, args: Sequence[Parts]) -> Parts:
-        """Not, and, or. Raises Beyond for another connective."""
-        first = args[0][0]
-        if name == "not":
-            return (enclosure.negated(first),)
-        if name == "and":
-            return (enclosure.both(first, args[1][0]),)
-        if name == "or":
-            return (enclosure.negated(enclosure.both(enclosure.negated(first), enclosure.negated(args[1][0]))),)
-        raise Beyond(f"no connective {name!r} in the rounding domain")
+    negated = staticmethod(enclosure.negated)
+    both = staticmethod(enclosure.both)
 
     def where(self, c: Parts, a: Parts, b: Parts) -> Parts:
         """The exact side, or both; the machine may take the other one unless the condition is sure."""
@@ -396,9 +396,3 @@ def _infinite(lo: Array, hi: Array) -> Array:
 
 def _precision(dtype: str) -> int:
     return FORMAT[dtype].p if dtype in FORMAT else 0
-
-
-def _outs(outs: Any) -> list[Ref]:
-    if isinstance(outs, Ref):
-        return [outs]
-    return [ref for out in outs for ref in _outs(out)] if isinstance(outs, list | tuple) else []

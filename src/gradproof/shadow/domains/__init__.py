@@ -1,1 +1,0 @@
-"""What the operator table is interpreted in: value, real, field, weight, rounding."""
