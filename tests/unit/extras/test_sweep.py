@@ -152,7 +152,7 @@ def test_no_device_is_not_run_and_not_green(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: "no CUDA driver on this machine")
     code, data = made(tmp_path, "--device", "cuda", "--plot", str(tmp_path / "p.svg"))
     assert (code, data["outcome"], data["rows"], data["knee"]) == (4, "NOT_RUN", [], None)
-    assert "NOT_RUN on cuda: no CUDA driver" in capsys.readouterr().out
+    assert "NOT_RUN on cuda:" in capsys.readouterr().out
     assert not (tmp_path / "p.svg").exists()
 
 
