@@ -174,8 +174,8 @@ UNREADABLE = {
     "a pipe": (os.mkfifo, "it is no file"),
     "a folder": (os.mkdir, "it is no file"),
     "a device that never ends": (lambda path: os.symlink("/dev/zero", path), "it is no file"),
-    "a link that leads nowhere": (lambda path: os.symlink("gone.toml", path), "a link that leads nowhere"),
-    "a link to itself": (lambda path: os.symlink("pyproject.toml", path), "a link that leads nowhere"),
+    "a link that leads nowhere": (lambda path: os.symlink("gone.toml", path), "a link "),
+    "a link to itself": (lambda path: os.symlink("pyproject.toml", path), "a link "),
 }
 
 

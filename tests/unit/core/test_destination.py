@@ -68,7 +68,7 @@ def test_a_process_without_stdout_still_writes(monkeypatch: pytest.MonkeyPatch, 
     assert log[1].read_text() == "before\none\n"
 
 
-NAMES = {"a\0b": "a name that holds a NUL", "folder": "a folder", "there.yaml": "would write over a .yaml file"}
+NAMES = {"a\0b": ("GP407", "NUL"), "folder": ("GP407", "a folder"), "there.yaml": ("GP433", ".yaml")}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,9 +76,10 @@ NAMES = {"a\0b": "a name that holds a NUL", "folder": "a folder", "there.yaml": 
 def test_a_place_that_is_no_file_to_write(tmp_path: Path, act: object, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "there.yaml").write_text("by hand")
-    with pytest.raises(GradproofError, match=r"GP4(07|33)") as error:
+    code, word = NAMES[name]
+    with pytest.raises(GradproofError, match=code) as error:
         act(tmp_path / name)  # type: ignore[operator]
-    assert NAMES[name] in error.value.found
+    assert word in error.value.found
 
 
 def test_what_is_refused_in_one_place_is_allowed_in_another(tmp_path: Path) -> None:

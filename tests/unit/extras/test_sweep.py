@@ -53,8 +53,8 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
     ("points", "why"),
     [
         (curve(10, 10.2, 9.9, 10.1, spread=0.05), "flat"),
-        (curve(1, 2, 4, 8, 16), "not above|no point is above"),
-        (curve(10, 20, 38, 40, 41, spread=0.5), "no point is above"),
+        (curve(1, 2, 4, 8, 16), "chord"),
+        (curve(10, 20, 38, 40, 41, spread=0.5), "chord"),
         (curve(10, 20), "three"),
         (curve(100, 99, 97, 94, 10), "does not rise"),
     ],
@@ -62,7 +62,7 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
 def test_no_knee_where_there_is_none_beyond_the_spread(points: list[SweepPoint], why: str) -> None:
     found, reason = knee(points)
     assert found is None
-    assert any(part in reason for part in why.split("|"))
+    assert why in reason
 
 
 def test_the_slope_of_a_power_is_its_exponent() -> None:
