@@ -233,7 +233,7 @@ def test_a_control_marked_killed_by_a_crash(green: Path) -> None:
 
 
 FORGERIES: dict[str, tuple[Callable[[Data], Any], str]] = {
-    "no control": (lambda d: d["finding"].update(controls=[]), "the empty body"),
+    "no control": (lambda d: d["finding"].update(controls=[]), "body was not tried"),
     "no cover": (lambda d: d["finding"].update(covers=[]), "no cover shows"),
     "a cover without a witness": (lambda d: d["finding"]["covers"][0].update(reached=False), "was not reached"),
     "no clause": (lambda d: d["finding"].update(clauses={}), "no clause was checked"),

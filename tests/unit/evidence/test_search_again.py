@@ -40,8 +40,7 @@ NAMES: dict[str, tuple[str, list[str]]] = {
     "an installed name": ("first/acc.py", ["acc first installed"]),
     "content that was not there": ("ws/symbolic/__init__.py", ["symbolic now exists"]),
     "content elsewhere": ("first/models/__init__.py", []),
-    "what user code asked for, installed": (
-        "site-packages/fast.py", ["fast site-packages what"]),
+    "what user code asked for, installed": ("site-packages/fast.py", ["fast site-packages what"]),
     "what other code asked for, installed": ("site-packages/quick.py", []),
     "an installed name, at the root": ("ws/acc.py", ["acc workspace installed"]),
     "a name that was asked for and not loaded": ("first/spare.py", ["spare first ext:"]),

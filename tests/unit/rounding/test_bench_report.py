@@ -162,8 +162,7 @@ def test_a_bound_that_is_too_small_fails_the_run(
     install(ANSWER.format("4b-26"))
     code, written = run_bench(tmp_path)
     assert code == 1
-    (told,) = written["unsound"]
-    assert re.search(r"N = 4: 5\.96046e-08, .* 7\.45058e-08", told)
+    assert re.search(r"N = 4: 5\.96046e-08, .* 7\.45058e-08", *written["unsound"])
     assert "UNSOUND" in capsys.readouterr().out
     monkeypatch.setattr(sides, "MOST", 4)
     install(ANSWER.format("5b-26"))
