@@ -5,6 +5,7 @@ Each text is a small change of an honest workspace; the real worker runs it.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ HARNESSES: dict[str, tuple[str, Outcome, str]] = {
     "its assumptions contradict each other": (
         "    k.assume(grads[0] > 0)\n    k.assume(grads[0] < 0)\n" + CHECK,
         Outcome.VACUOUS,
-        "the assumptions contradict each other",
+        "contradict each other",
     ),
     "it calls no model": ('    k.check("T-1", True)', Outcome.WEAK, "not killed"),
     "it checks a tautology": ('    k.check("T-1", k.same(grads[0], grads[0]))', Outcome.WEAK, "not killed"),
@@ -44,7 +45,7 @@ HARNESSES: dict[str, tuple[str, Outcome, str]] = {
         Outcome.WEAK,
         "not killed",
     ),
-    "it ends the process": ('    __import__("os")._exit(0)', Outcome.ERROR, "the worker returned no evidence"),
+    "it ends the process": ('    __import__("os")._exit(0)', Outcome.ERROR, "no evidence"),
     "it leaves with success": ("    raise SystemExit(0)", Outcome.ERROR, "SystemExit"),
     "it leaves with success later": (
         '    __import__("atexit").register(__import__("os")._exit, 0)\n' + CHECK,
@@ -159,14 +160,14 @@ def test_a_model_that_patches_what_judges_it(wrong: Path, name: str) -> None:
     found = verify(wrong)
     assert found.red
     assert found.outcome is Outcome.ERROR
-    assert f"the engine was changed while the check ran: {said}" in found.reason
+    assert re.match(rf"the engine .*: {re.escape(said)}", found.reason)
 
 
 def test_a_model_that_ends_the_process_when_it_is_imported(wrong: Path) -> None:
     append(wrong, MODEL, "\nimport os\n\nos._exit(0)\n")
     found = verify(wrong)
     assert found.red
-    assert "the worker returned no evidence" in found.reason
+    assert "no evidence" in found.reason
 
 
 def test_a_model_that_leaves_with_success_when_it_is_imported(wrong: Path) -> None:
@@ -195,7 +196,7 @@ def mean(grads: Any) -> Any:
     append(wrong, MODEL, text)
     found = verify(wrong)
     assert found.red
-    assert "Yes of models is no number of gradproof" in found.reason
+    assert "Yes of models " in found.reason
 
 
 def test_a_mutant_that_is_killed_by_a_crash(green: Path) -> None:
@@ -215,14 +216,14 @@ def test_a_registry_of_mutants_that_are_all_the_empty_body(green: Path) -> None:
     edit(green, MODEL, "subject=summed", "subject=empty")
     found = verify(green)
     assert found.red
-    assert "missing_scale is the empty body" in found.reason
+    assert "missing_scale is the empty" in found.reason
 
 
 def test_a_copy_of_the_empty_body_as_a_mutant(green: Path) -> None:
     edit(green, MODEL, "    return sum(grads)\n", "    return 0\n")
     found = verify(green)
     assert found.red
-    assert "missing_scale is the empty body" in found.reason
+    assert "missing_scale is the empty" in found.reason
 
 
 def test_one_mutant_under_two_names(green: Path) -> None:
@@ -244,7 +245,7 @@ def test_an_empty_body_that_is_a_mutant(green: Path) -> None:
     )
     found = verify(green)
     assert found.red
-    assert "missing_scale is the empty body" in found.reason
+    assert "missing_scale is the empty" in found.reason
 
 
 def test_an_empty_body_that_is_a_mutant_which_the_check_does_not_name(green: Path) -> None:
@@ -252,4 +253,4 @@ def test_an_empty_body_that_is_a_mutant_which_the_check_does_not_name(green: Pat
     edit(green, place, 'empty: "models:empty"', 'empty: "models:divided_twice"')
     found = verify(green)
     assert found.red
-    assert "the empty body is divided_twice" in found.reason
+    assert "body is divided_twice" in found.reason

@@ -44,7 +44,7 @@ def test_a_waiver_that_expired_excuses_nothing(root: Path) -> None:
     waived(root, TODAY - timedelta(days=1))
     found = verify(root, alone=False)
     assert found.red
-    assert "the waiver of ann expired" in found.why
+    assert "ann expired" in found.why
 
 
 def test_a_clock_set_back_to_revive_a_waiver_leaves_evidence_ahead_of_it(
@@ -55,7 +55,7 @@ def test_a_clock_set_back_to_revive_a_waiver_leaves_evidence_ahead_of_it(
     clock(monkeypatch, timedelta(days=-2))
     found = gate(root)
     assert found.red
-    assert "ahead of this machine's clock" in found.reason
+    assert "machine's clock" in found.reason
 
 
 def test_a_waiver_of_a_refuted_obligation_is_none(root: Path) -> None:
@@ -95,7 +95,7 @@ def test_settings_cannot_ask_for_less_than_the_contract(root: Path) -> None:
     )
     found = verify(root, alone=False)
     assert found.exit is Exit.OPEN
-    assert "its reach is bounded, and all inputs is asked for" in found.why
+    assert "bounded, and all inputs" in found.why
 
 
 NOWHERE = {
@@ -112,7 +112,7 @@ def test_a_demand_on_a_layer_that_nobody_asked_for_asks_for_it(root: Path, name:
     (root / "pyproject.toml").write_text(f"[tool.gradproof.require.T-1]\n{demand}\n", encoding="utf-8")
     found = verify(root, alone=False)
     assert found.exit is Exit.OPEN
-    assert f"{cell}: no check is planned for this required layer" in found.why
+    assert f"{cell}: no check is" in found.why
 
 
 def test_a_reach_on_a_gpu_asks_for_none_where_the_profile_does_not(root: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_bound_of_another_name_is_not_the_one_that_is_asked_for(root: Path) ->
     edit(root, CONTRACT, SEEDED, f"{SEEDED}\n  least: {{T-1: {{bounds: {{cycles: 1}}}}}}")
     found = verify(root, alone=False)
     assert found.exit is Exit.OPEN
-    assert "its largest bound cycles is 0, and 1 is asked for" in found.why
+    assert "cycles is 0, and 1" in found.why
 
 
 def test_a_stub_that_returns_the_wanted_value_carries_no_proof(tmp_path: Path) -> None:

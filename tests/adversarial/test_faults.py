@@ -37,7 +37,7 @@ def test_a_check_that_wants_more_memory_than_it_may_have(green: Path) -> None:
     edit(green, MODEL, "return sum(grads) / len(grads)\n", "return sum(grads) / len(bytearray(1 << 32)) * 0\n")
     found = verify(green, alone=False, memory_limit=1024)
     assert (found.exit, found.outcome) == (Exit.CRASH, Outcome.ERROR)
-    assert found.reason == "the check ran out of memory (1024 MiB, --memory-limit)"
+    assert found.reason.endswith("memory (1024 MiB, --memory-limit)")
     assert gate(green, GATE).outcome is Outcome.HOLDS
     assert whole(green)
 
@@ -89,7 +89,7 @@ def test_a_store_that_cannot_be_written(green: Path, number: int, monkeypatch: p
     fault(monkeypatch, number, "evidence/K-1")
     found = verify(green, alone=False, no_cache=True)
     assert found.red
-    assert found.reason == f"its evidence could not be written: {os.strerror(number)}"
+    assert found.reason.endswith(f": {os.strerror(number)}")
     assert found.why.count("NOT_RUN") == 1
     assert evidence(green).read_bytes() == before
     assert whole(green)
@@ -112,7 +112,7 @@ def test_reports_that_cannot_be_written(
     assert dispatch(["verify", "--workspace", str(green), "-q"]) == 2
     said = capsys.readouterr().err
     assert "GP450" in said
-    assert "No space left on device" in said
+    assert os.strerror(errno.ENOSPC) in said
 
 
 KILLED = """\
@@ -201,7 +201,7 @@ def test_a_full_disk_behind_stdout_is_no_internal_error(green: Path, command: st
     done = shell(green, f"{command} > /dev/full")
     assert done.returncode == EXIT_CODE[Exit.USAGE]
     assert done.stderr.startswith("GP451\n") or "\nGP451\n" in done.stderr
-    assert "No space left on device" in done.stderr
+    assert os.strerror(errno.ENOSPC) in done.stderr
     assert not any(word in done.stderr for word in ("internal error", "Traceback", "Exception ignored"))
 
 

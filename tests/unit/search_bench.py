@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,7 @@ from gradproof.evidence.inputs import key_of, place_of
 
 LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
 HOME = ("home", "site-packages")
+MOVED = re.compile(r"module (\S+) is (?:now (?:in )?(?:the )?(\S+), shadowing (?:the )?([^ ;]+).*|no longer found)")
 
 
 class Run:
@@ -55,6 +57,11 @@ class Run:
         """What the gate says whose Python starts with `start`."""
         self.patch.setattr(gradproof, "STARTED", tuple(self.places(start)))
         return Trail(self.root, self.place, here).moved(claim)
+
+    def told(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:
+        """The same, each as the module's name, where it is now, and what it hides: `lib first ext:/home/lib.py`."""
+        found = [MOVED.fullmatch(why) or why for why in self.moved(claim, *start, here=here)]
+        return [why if isinstance(why, str) else " ".join(filter(None, why.groups())) for why in found]
 
 
 def made(root: Path, patch: pytest.MonkeyPatch) -> Run:

@@ -42,7 +42,7 @@ def test_short_numbers_are_no_smaller_and_near(z: int) -> None:
 
 def test_units_that_are_too_coarse_are_refused() -> None:
     assert Rounding(FORMATS["fp32"], 150).tiny == 2
-    with pytest.raises(ValueError, match="coarser than half the smallest subnormal"):
+    with pytest.raises(ValueError, match="coarser"):
         Rounding(FORMATS["fp32"], 149)
     assert BITS > 1075
 

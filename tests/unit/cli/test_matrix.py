@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -82,15 +83,15 @@ def test_every_cell_that_can_be_made_passes_and_a_missing_interpreter_is_not_run
     row = "| 3.99.1 | 9.9.9+fake (newest) | PASS | PASS | PASS | PASS | PASS | PASS | PASS | numpy 2.0 |"
     assert page.count(row) == 1
     assert f"| 3.13 | {matrix.minimum()} (minimum) | - | - | - | - | - | - | NOT_RUN | - |" in page
-    assert page.count("Python 3.13 is not installed here") == 2
+    assert page.count("Python 3.13 is") == 2
 
 
 @pytest.mark.parametrize(("broken", "column", "reason"), [
     *((check, column, f"{column}: {check} NOT_RUN why") for column, check in matrix.LAYERS.items()),
-    ("verify crashes", "CrossHair", "ended with 3, not 4"),
-    ("check is always green", "check", "'gradproof check wrong.py:train' ended with 0, not 1"),
-    ("watch is always green", "watch", "watch of the wrong script ended with 1 and says ['HOLDS']"),
-    ("watch crashes", "watch", "watch of the right script ended with 3"),
+    ("verify crashes", "CrossHair", "3, not 4"),
+    ("check is always green", "check", "wrong.py:train' ended with 0"),
+    ("watch is always green", "watch", "wrong script ended with 1"),
+    ("watch crashes", "watch", "right script ended with 3"),
 ])  # fmt: skip
 def test_a_failing_cell_makes_it_red(bench: Bench, broken: str, column: str, reason: str) -> None:
     bench.broken = broken
@@ -113,7 +114,7 @@ def test_what_cannot_be_installed_is_not_run_and_a_matrix_that_ran_nothing_is_re
 def test_an_index_that_does_not_answer_leaves_the_newest_out(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matrix, "newest", lambda python: None)
     code, page = bench.run()
-    assert (code, page.count("the index names no torch")) == (0, 1)
+    assert (code, page.count("names no torch")) == (0, 1)
 
 
 def test_the_newest_is_what_pip_says(tmp_path: Path) -> None:
@@ -130,7 +131,7 @@ def test_the_newest_is_what_pip_says(tmp_path: Path) -> None:
 def test_a_disk_without_room_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda place: shutil._ntuple_diskusage(10**12, 10**12, 3 * 10**9))
     said = matrix.install(sys.executable, "2.6", tmp_path / "wheel", tmp_path / "env")
-    assert said == "3 GB of disk are free, and 28 are asked for"
+    assert re.findall(r"\d+", said) == ["3", "28"]
     assert not (tmp_path / "env").exists()
 
 
@@ -140,12 +141,12 @@ def test_a_torch_that_does_not_import_fails(bench: Bench, tmp_path: Path) -> Non
     (env / "bin/python").write_text("#!/bin/sh\necho libcudart.so.12 >&2\nexit 1\n")
     matrix.attempt(cell, env, tmp_path)
     assert cell.state == "FAIL"
-    assert "check: torch does not import: libcudart.so.12" in cell.reasons()[4]
+    assert "import: libcudart.so.12" in cell.reasons()[4]
 
 
 def test_a_page_without_marks_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("# Page\n")
-    with pytest.raises(ValueError, match="to put the table between"):
+    with pytest.raises(ValueError, match="table"):
         matrix.put(tmp_path / "page.md", "table")
     assert (tmp_path / "page.md").read_text() == "# Page\n"
 

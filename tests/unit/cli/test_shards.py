@@ -115,9 +115,9 @@ def test_a_shard_is_partial_and_never_met(toy: Workspace, capsys: pytest.Capture
     assert cli.dispatch(["prove", "-q", "--json", "--shard", "1/2", "--shard-seconds", str(toy.reports)]) == 0
     out, err = capsys.readouterr()
     assert json.loads(out)["shard"] == "1/2"
-    assert re.search(r"shard 1/2: [12] of 3 checks, cut [0-9a-f]{12}", err)
+    assert re.search(r"shard 1/2: [12] of 3 .* [0-9a-f]{12}", err)
     assert cli.dispatch(["run", "-q", "--shard", "1/1"]) == 0
-    assert "This is shard 1/1 and says nothing about the gate" in capsys.readouterr().out
+    assert "shard 1/1 and says nothing" in capsys.readouterr().out
     for wrong in (["--shard", "2/1"], ["--shard-seconds", "x"], ["--shard", "1/2", "--shard-seconds", "x"],
                   ["--shard", "1/2", "--watch"]):  # fmt: skip
         assert cli.dispatch(["verify", *wrong]) == EXIT_CODE[Exit.USAGE]

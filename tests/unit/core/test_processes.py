@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -68,15 +69,15 @@ def start(children: Children, text: str) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("text", [SPIN, BREEDS, ESCAPES], ids=["spins", "dead children", "a session of its own"])
 def test_the_cpu_time_of_the_whole_tree_is_limited(children: Children, text: str) -> None:
-    assert exceeded(start(children, text), 0.5) == "no answer within 0.5 s of CPU time"
+    assert re.findall(r"[\d.]+|CPU", exceeded(start(children, text), 0.5) or "") == ["0.5", "CPU"]
 
 
 def test_a_process_that_does_nothing_is_limited_by_the_clock(
     children: Children, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processes, "WALL", 0.01)
-    said = exceeded(start(children, "import sys; sys.stdin.read()"), 50.0)
-    assert said == "no answer within 0.5 s on the clock, 0.01 times the limit of 50 s of CPU time"
+    said = exceeded(start(children, "import sys; sys.stdin.read()"), 50.0) or ""
+    assert re.findall(r"[\d.]+|clock|CPU", said) == ["0.5", "clock", "0.01", "50", "CPU"]
 
 
 def test_a_process_that_waits_for_a_busy_machine_is_waited_for(
@@ -144,7 +145,7 @@ def test_what_is_no_time_limit_is_refused_wherever_one_is_given(tmp_path: Path, 
 @pytest.mark.parametrize("word", ["nan", "inf", "-inf", "-1.0", "0", "true", '"60"'])
 def test_what_is_no_time_limit_is_refused_in_the_settings(tmp_path: Path, word: str) -> None:
     (tmp_path / "pyproject.toml").write_text(f"[tool.gradproof]\ntime-limit = {word}\n", encoding="utf-8")
-    with pytest.raises(GradproofError, match="a number of seconds above 0 and up to 3600"):
+    with pytest.raises(GradproofError, match=r"pyproject\.toml:2:\d+: GP491\n[\s\S]* 3600"):
         load(tmp_path)
 
 

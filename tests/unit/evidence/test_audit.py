@@ -55,7 +55,7 @@ def test_the_falsification_of_a_gate_is_taken_at_its_word() -> None:
 def test_a_run_is_evidence_of_the_device_that_it_ran_on(kind: Kind, device: str | None, outcome: Outcome) -> None:
     found, why = held(kind, stats={} if device is None else {"device": device})
     assert found is outcome
-    assert ("it is about cpu, and it ran on cuda" in why) is (outcome is Outcome.ERROR)
+    assert ("ran on cuda" in why) is (outcome is Outcome.ERROR)
 
 
 def row(**changed: Any) -> dict[str, Any]:
@@ -102,9 +102,9 @@ def test_every_obligation_has_a_clause_and_every_clause_holds() -> None:
     one = check(obligations=("T-1", "T-2"))
     both = {"T-1/fp16": "HOLDS", "T-2": "held on 8 examples"}
     assert audited(one, answer(one, clauses=both))[0] is Outcome.HOLDS
-    assert audited(one, answer(one, clauses={"T-1": "HOLDS"})) == (Outcome.VACUOUS, "no clause of T-2 was checked")
-    left = audited(one, answer(one, clauses={**both, "T-3": "not HOLDS"}))
-    assert left == (Outcome.VACUOUS, "clause T-3 reads 'not HOLDS'")
+    for clauses, told in (({"T-1": "HOLDS"}, "T-2"), ({**both, "T-3": "not HOLDS"}, "T-3 ")):
+        found, why = audited(one, answer(one, clauses=clauses))
+        assert (found, told in why) == (Outcome.VACUOUS, True)
 
 
 def test_the_worst_objection_is_told() -> None:
@@ -122,5 +122,5 @@ def test_a_refutation_is_of_a_clause_that_the_check_claims() -> None:
     for clause in ("T-1", "T-2/fp16"):
         assert audited(two, refutation(two, counterexample={"clause": clause}))[0] is Outcome.REFUTED
     for clause, stated in (("T-3", "T-3"), ("", "no clause")):
-        found = audited(two, refutation(two, counterexample={"clause": clause}))
-        assert found == (Outcome.SPURIOUS, f"the counterexample is to {stated}, which this check does not claim")
+        found, why = audited(two, refutation(two, counterexample={"clause": clause}))
+        assert (found, f"to {stated}," in why) == (Outcome.SPURIOUS, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import py_compile
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -206,8 +207,7 @@ def test_the_module_that_torch_writes_counts_by_torchs_version_and_no_other_one(
     (toy.root / "models/scale.json").write_text('{"more": ["strange"]}')
     finding = ran(toy, "writes_as_torch_does")[2]["finding"]
     assert finding["outcome"] == "ERROR"
-    assert finding["reason"].startswith("edited while the check ran: ext:")
-    assert finding["reason"].endswith("/strange.py")
+    assert re.match(r"edited .* ext:\S*/strange\.py$", finding["reason"])
 
 
 def test_a_file_below_another_name_of_the_root_counts(toy: Workspace, tmp_path: Path) -> None:
@@ -293,7 +293,7 @@ def test_the_version_of_an_imported_distribution_counts(toy: Workspace, site: Pa
     assert data["environment"]["distributions"]["mylib"] == "1.0"
     assert store.status(one).fresh
     metadata(site, "2.0")
-    assert Store(toy).status(one).reason == "mylib 1.0 then, 2.0 now"
+    assert Store(toy).status(one).reason.startswith("mylib 1.0 then, 2.0 ")
 
 
 def test_a_version_is_that_of_the_metadata_s_head_and_not_of_its_text(site: Path) -> None:
@@ -326,7 +326,8 @@ def test_the_stack_counts_by_its_own_versions_and_not_by_its_files(toy: Workspac
     data = ran(toy, "reads")[2]
     assert {"hypothesis", "z3-solver"} <= set(data["environment"]["distributions"])
     assert not [key for key in data["claim"]["files"] if "/z3/" in key or "/hypothesis/" in key]
-    assert packages.changed({"z3-solver": "0", "no-such-package": "1"}) == ["no-such-package 1 then, None now"]
+    (told,) = packages.changed({"z3-solver": "0", "no-such-package": "1"})
+    assert told.startswith("no-such-package 1 then, None")
 
 
 def test_gpu_evidence_names_no_file_of_an_installation(toy: Workspace, site: Path) -> None:

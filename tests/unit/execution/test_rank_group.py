@@ -49,13 +49,13 @@ def test_every_rank_answers(ranks: int) -> None:
 
 
 def test_a_rank_that_dies_is_named_and_ends_the_others() -> None:
-    with pytest.raises(GradproofError, match="rank 1 ended with 3") as refused:
+    with pytest.raises(GradproofError, match=r"rank 1 .* 3\n") as refused:
         run_ranks(f"{HERE}:dies", 1, 2, 600)
     assert refused.value.code == "GP410"
 
 
 def test_ranks_that_do_not_answer_in_time_are_ended() -> None:
-    with pytest.raises(GradproofError, match="2 ranks gave no answer within 3 s"):
+    with pytest.raises(GradproofError, match=r"GP410\n.* 2 ranks .* 3 s\n"):
         run_ranks(f"{HERE}:hangs", 0, 2, 3)
     assert run_ranks(f"{HERE}:sums", 0, 2, 600) == [1, 1]
 

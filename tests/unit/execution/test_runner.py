@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -164,7 +165,7 @@ def test_a_good_worker_gives_its_own_evidence(one: Run) -> None:
     ("harness", "said"),
     [
         ("exits_clean", "all good, trust me"),
-        ("exits_badly", "the worker ended with exit code 3: ValueError: no such number"),
+        ("exits_badly", "code 3: ValueError"),
         ("segfaults", "SIGSEGV"),
         ("is_killed", "SIGKILL (out of memory?)"),
     ],
@@ -176,14 +177,14 @@ def test_a_worker_that_dies_is_an_error(one: Run, harness: str, said: str) -> No
 
 
 @pytest.mark.parametrize(("harness", "limit", "said"), [
-    ("hangs", 1.5, "no answer within 15 s on the clock, 10 times the limit of 1.5 s of CPU time; "),
-    ("ignores_sigterm", 4.0, "no answer within 4 s of CPU time; "),
-    ("breeds_and_hangs", 4.0, "no answer within 4 s of CPU time; "),
+    ("hangs", 1.5, "15 clock 10 1.5 CPU killed"),
+    ("ignores_sigterm", 4.0, "4 CPU killed"),
+    ("breeds_and_hangs", 4.0, "4 CPU killed"),
 ])  # fmt: skip
 def test_a_worker_that_hangs_is_killed_at_its_limit(one: Run, harness: str, limit: float, said: str) -> None:
     finding = one(harness, limit)["finding"]
     assert finding["outcome"] == "TIMEOUT"
-    assert finding["reason"] == f"{said}the process group was killed"
+    assert re.findall(r"[\d.]+|clock|CPU|killed", finding["reason"]) == said.split()
 
 
 @pytest.mark.parametrize(

@@ -167,7 +167,7 @@ def test_a_harness_that_checks_nothing_of_its_clause_is_vacuous(harness: Any) ->
 def test_a_harness_without_a_cover_is_vacuous() -> None:
     finding = toy(lambda k, loop: k.check("C", True), lambda x: x)
     assert finding.outcome is Outcome.VACUOUS
-    assert finding.reason == "the harness states no cover"
+    assert finding.reason.endswith("no cover")
 
 
 def test_a_bound_that_is_hit_is_the_outcome() -> None:
@@ -343,7 +343,7 @@ def test_bugs_that_an_earlier_version_missed(harness: str, obligations: tuple[st
 def test_a_bound_that_no_harness_reads_makes_it_weak() -> None:
     finding = toy(doubled, lambda x: x + x, bounds={"elements": 1000})
     assert finding.outcome is Outcome.WEAK
-    assert finding.reason == "a bound is stated and never read: elements"
+    assert finding.reason.endswith("never read: elements")
 
 
 def test_a_path_that_checks_for_nothing_is_vacuous() -> None:
@@ -357,7 +357,7 @@ def test_a_path_that_checks_for_nothing_is_vacuous() -> None:
 
     finding = toy(half_dead, lambda x: 2 * x)
     assert finding.outcome is Outcome.VACUOUS
-    assert "contradict each other on the path of [2]" in finding.reason
+    assert "path of [2]" in finding.reason
 
 
 def test_the_word_induction_alone_is_not_a_reach() -> None:

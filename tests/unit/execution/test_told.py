@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -93,11 +94,16 @@ def test_the_reference_is_blamed_for_nothing() -> None:
 def test_both_forms_of_the_drawing_mark_the_event() -> None:
     ours, right = window(MUTANTS["missing_scale"].subject), window(Accumulation)
     line = from_json(traced("GA-EQ-001", ours, right, "GA-EQ-001 breaks", CUT)["trace"])
-    assert "X 2 accumulate: the reference has [1/8, -1/4] here" in "\n".join(as_lines(line))
+    assert re.search(r"X 2 accumulate: .* \[1/8, -1/4\]", "\n".join(as_lines(line)))
     assert as_lines(line)[1].split() == ["X", "2", "accumulate", "[1/4,", "-1/2]"]
     drawing = str(as_svg(line))
     assert drawing.count('stroke="#c62828"') == 1
-    assert "2 accumulate: the reference has [1/8, -1/4] here" in drawing
+    assert re.search(r"\b2 accumulate: .* \[1/8, -1/4\]", drawing)
+
+
+def numbered(found: list[tuple[int, str]]) -> list[str]:
+    """Each refused event by its place, with the values and the event that its words name."""
+    return [" ".join([str(at), *re.findall(r"\[.*?\]|\d+|zero", words)]) for at, words in found]
 
 
 def said(*events: tuple[str, Any], phase: bool = False) -> Events:
@@ -117,29 +123,27 @@ def test_a_zero_of_what_is_zero_is_no_event() -> None:
     assert refused(ours, right) == []
     held = said(("zero", nothing), ("accumulate", some), ("zero", nothing), ("accumulate", some), ("end", some))
     lost = said(("zero", nothing), ("accumulate", some), ("accumulate", some), ("end", some))
-    assert refused(lost, held) == [(3, "the reference does zero here")]
+    assert numbered(refused(lost, held)) == ["3 zero"]
 
 
 def test_a_difference_of_rounding_is_none_where_machine_numbers_are_summed() -> None:
     right, near = said(("accumulate", (1.0, 1e-9))), said(("accumulate", (1.0 + 1e-7, -1e-9)))
     assert refused(near, right, FLOATS) == []
     assert refused(near, right, EXACT) != []
-    assert refused(said(("accumulate", (1.001, 0.0))), right, FLOATS) == [(1, "the reference has [1, 1e-09] here")]
+    assert numbered(refused(said(("accumulate", (1.001, 0.0))), right, FLOATS)) == ["1 [1, 1e-09]"]
     other = said(("step", (1.0 + 1e-4, 0.0)))
-    assert refused(other, said(("step", (1.0, 0.0))), FLOATS) == [(1, "[1.0001, 0] here, and the reference has [1, 0]")]
+    assert numbered(refused(other, said(("step", (1.0, 0.0))), FLOATS)) == ["1 [1.0001, 0] [1, 0]"]
 
 
 def test_the_element_that_differs_is_named_where_it_is_not_shown() -> None:
     right, ours = said(("step", tuple(range(9)))), said(("step", (*range(7), 70, 8)))
-    assert refused(ours, right) == [(1, "element 7 is 70 here, and the reference has 7")]
+    assert numbered(refused(ours, right)) == ["1 7 70 7"]
 
 
 def test_phases_that_only_one_run_has_say_nothing() -> None:
     """A subject may call what it likes: only the values of what both call are compared."""
     right = said(("normaliser", 4), ("share", 1), ("finish", 1), phase=True)
-    assert refused(said(("helper", 9), ("share", 1), ("finish", 2), phase=True), right) == [
-        (3, "the reference has 1 here")
-    ]
+    assert numbered(refused(said(("helper", 9), ("share", 1), ("finish", 2), phase=True), right)) == ["3 1"]
     assert refused(said(("helper", 9), ("finish", 1), ("share", 1), phase=True), right) == []
     assert refused(said(("share", 1), ("finish", 1), ("finish", 1), phase=True), right) == []
 
@@ -201,7 +205,7 @@ def test_the_phases_of_a_subject_are_told_where_it_has_no_events() -> None:
 
     ours, right = events(tokens.FixedConstant), events(tokens.TokenWindow)
     assert [s.event for s in ours] == ["skips", "share", "share", "finish", "run"]
-    assert refused(ours, right) == [(2, "the reference has [3/4] here")]
+    assert numbered(refused(ours, right)) == ["2 [3/4]"]
     assert by_phase(Frozen(), Frozen).share(4) == 2
     assert watched(tails, tails.Tail) is tails
 

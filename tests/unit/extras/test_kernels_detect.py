@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,7 +26,7 @@ from gradproof.extras.conformance.machine import (
     round_to,
 )
 
-FMA = "FMA contraction: a*b + c in one rounding"
+FMA = "FMA contraction"
 
 
 def add(m: Machine, x: Sequence[Values], s: float) -> Values:
@@ -54,11 +55,17 @@ def inputs(name: str, arity: int) -> list[Bits]:
     return [np.concatenate(c) for c in zip(*chunks, strict=True)]
 
 
+def short(names: Sequence[str]) -> tuple[str, ...]:
+    """Each name before its colon, with the formats and the bits behind it."""
+    parts = [name.partition(":") for name in names]
+    return tuple(" ".join([head, *re.findall(r"\b(?:fp|bf)\d+|\d+(?= bits)", rest)]) for head, _, rest in parts)
+
+
 def named(program: Program, base: Machine, bits: list[Bits], got: Bits, scalar: float = 1.0) -> tuple[str, ...]:
-    """The names of an artificial kernel, which must not be the claimed one."""
+    """The short names of an artificial kernel, which must not be the claimed one."""
     found = explain(program, base, bits, got, scalar)
     assert found != ()
-    return found
+    return short(found)
 
 
 def values(bits: list[Bits], name: str) -> list[Values]:
@@ -81,7 +88,7 @@ def test_a_flushing_cpu_is_named() -> None:
         got = to_bits(tensors[0] * tensors[1])
     finally:
         torch.set_flush_denormal(False)
-    assert named(times, plain("fp32"), bits, got) == ("FTZ and DAZ: subnormal inputs and results are flushed",)
+    assert named(times, plain("fp32"), bits, got) == ("FTZ and DAZ",)
 
 
 def test_flushed_results_and_flushed_inputs_are_told_apart() -> None:
@@ -91,8 +98,8 @@ def test_flushed_results_and_flushed_inputs_are_told_apart() -> None:
         tiny = np.abs(x * y) < 2.0**-126 - 2.0**-151
         results = encode(np.where(tiny, np.copysign(0.0, x * y), x * y), "fp32")
         read = encode(flush(x, "fp32") * flush(y, "fp32"), "fp32")
-    assert named(times, plain("fp32"), bits, results) == ("FTZ: subnormal results are flushed to zero",)
-    assert named(times, plain("fp32"), bits, read) == ("DAZ: subnormal inputs are read as zero",)
+    assert named(times, plain("fp32"), bits, results) == ("FTZ",)
+    assert named(times, plain("fp32"), bits, read) == ("DAZ",)
 
 
 def test_a_contracted_product_is_named() -> None:
@@ -102,8 +109,7 @@ def test_a_contracted_product_is_named() -> None:
         got = encode(odd_sum(b * c, a), "fp32")
         rounded = encode(odd_sum(round_to(b * c, "fp32"), a), "fp32")
     assert named(fused, plain("fp32"), bits, got) == (FMA,)
-    found = named(fused, plain("fp32", contract=True), bits, rounded)
-    assert found == ("no FMA contraction: the product is rounded before the sum",)
+    assert named(fused, plain("fp32", contract=True), bits, rounded) == (f"no {FMA}",)
 
 
 def test_the_cpu_contracts_addcmul() -> None:
@@ -120,8 +126,7 @@ def test_masked_mantissas_are_named_tf32() -> None:
     tensors = [to_tensor((b + 0x0FFF + ((b >> 13) & 1)) & np.uint32(0xFFFFE000), "fp32", "cpu") for b in bits]
     finite = np.all([np.isfinite(v) for v in values(bits, "fp32")], axis=0)
     got = to_bits(tensors[0] * tensors[1])[finite]
-    found = named(times, plain("fp32"), [b[finite] for b in bits], got)
-    assert found == ("TF32: factors are rounded to 11 bits",)
+    assert named(times, plain("fp32"), [b[finite] for b in bits], got) == ("TF32 11",)
 
 
 @pytest.mark.parametrize("name", ["fp16", "bf16"])
@@ -129,10 +134,10 @@ def test_a_wide_intermediate_is_named(name: str) -> None:
     bits = inputs(name, 3)
     a, b, c = (to_tensor(x, name, "cpu") for x in bits)
     got = to_bits((a.float() + b.float() * c.float()).to(a.dtype))
-    assert "higher precision intermediate: fp32" in named(fused, plain(name), bits, got)
+    assert "higher precision intermediate fp32" in named(fused, plain(name), bits, got)
     narrow = to_bits(a + b * c)
     base = Machine(name, "fp32", "fp32")
-    assert named(fused, base, bits, narrow) == (f"reduced-precision intermediate: {name}",)
+    assert named(fused, base, bits, narrow) == (f"reduced-precision intermediate {name}",)
 
 
 def test_double_rounding_is_named() -> None:
@@ -142,8 +147,7 @@ def test_double_rounding_is_named() -> None:
     bits = [encode(np.array(c), "fp16") for c in columns]
     machine = Machine("fp16", "fp32", "fp32", contract=True)
     got = machine.leave(fused(machine, values(bits, "fp16"), 1.0))
-    found = named(fused, plain("fp16", contract=True), bits, got)
-    assert "double rounding: to fp32, then to fp16" in found
+    assert "double rounding fp32 fp16" in named(fused, plain("fp16", contract=True), bits, got)
 
 
 def test_scalars_and_reciprocals_are_named() -> None:
@@ -151,12 +155,12 @@ def test_scalars_and_reciprocals_are_named() -> None:
     x = to_tensor(bits[0], "fp32", "cpu")
     base = op.machine("fp32", "cpu")
     product = to_bits(x * float(torch.tensor(1.0) / torch.tensor(7.0)))
-    assert named(op.program, base, bits, product, 7.0) == ("reciprocal: multiplies by fl(1/scalar)",)
+    assert named(op.program, base, bits, product, 7.0) == ("reciprocal",)
     half, many = operator_named("mul(scalar)", "fp16"), inputs("fp16", 1)
     y = to_tensor(many[0], "fp16", "cpu")
     stored = to_bits(y * torch.tensor(1 / 3, dtype=torch.float16))
     machine = half.machine("fp16", "cpu")
-    assert "the scalar is rounded to fp16 first" in named(half.program, machine, many, stored, 1 / 3)
+    assert any("scalar" in name for name in named(half.program, machine, many, stored, 1 / 3))
 
 
 def test_truncation_is_named() -> None:
@@ -164,14 +168,14 @@ def test_truncation_is_named() -> None:
     x, y = values(bits, "fp16")
     with np.errstate(all="ignore"):
         got = encode(odd_sum(x, y), "fp16", toward_zero=True)
-    assert named(add, plain("fp16"), bits, got) == ("truncation: rounds toward zero",)
+    assert named(add, plain("fp16"), bits, got) == ("truncation",)
 
 
 def test_what_nothing_explains_is_said_to_be_unexplained() -> None:
     bits = inputs("fp16", 2)
     x, y = values(bits, "fp16")
     got = encode(odd_sum(x, y), "fp16") ^ np.uint32(1)
-    assert named(add, plain("fp16"), bits, got) == (UNEXPLAINED,)
+    assert named(add, plain("fp16"), bits, got) == short([UNEXPLAINED])
 
 
 def sequential(work: str, factors: str = "", toward_zero: bool = False) -> Callable[[str], Dot]:
@@ -194,16 +198,16 @@ def sequential(work: str, factors: str = "", toward_zero: bool = False) -> Calla
 PROBED = [
     ("fp32", sequential("fp32"), ()),
     ("fp16", sequential("fp32"), ()),
-    ("fp16", sequential("fp16"), ("reduced-precision accumulation: partial sums keep 11 bits",)),
-    ("bf16", sequential("bf16"), ("reduced-precision accumulation: partial sums keep 8 bits",)),
-    ("fp32", sequential("fp32", factors="tf32"), ("TF32: factors are rounded to 11 bits",)),
-    ("fp32", sequential("fp32", toward_zero=True), ("truncation: the accumulator rounds toward zero",)),
+    ("fp16", sequential("fp16"), ("reduced-precision accumulation 11",)),
+    ("bf16", sequential("bf16"), ("reduced-precision accumulation 8",)),
+    ("fp32", sequential("fp32", factors="tf32"), ("TF32 11",)),
+    ("fp32", sequential("fp32", toward_zero=True), ("truncation",)),
 ]
 
 
 @pytest.mark.parametrize(("storage", "kernel", "names"), PROBED)
 def test_dot_products_are_asked(storage: str, kernel: Callable[[str], Dot], names: tuple[str, ...]) -> None:
-    found = probe(kernel(storage), storage, length=12).names(storage)
+    found = short(probe(kernel(storage), storage, length=12).names(storage))
     if storage == "fp32" and names and names[0].startswith("TF32"):
         found = tuple(n for n in found if not n.startswith("FTZ"))
     assert found == names
@@ -219,7 +223,7 @@ def test_a_split_reduction_is_found() -> None:
             total = round_to(total + round_to(part, "bf16"), "bf16")
         return total
 
-    assert probe(dot, "bf16", length=16).names("bf16") == ("reduced-precision accumulation: partial sums keep 8 bits",)
+    assert short(probe(dot, "bf16", length=16).names("bf16")) == ("reduced-precision accumulation 8",)
 
 
 def test_wide_and_flushing_accumulators_are_found() -> None:
@@ -227,4 +231,4 @@ def test_wide_and_flushing_accumulators_are_found() -> None:
     assert wide.accumulator_bits > 50
     assert "higher precision intermediate" in wide.names("fp32")[0]
     flushing = probe(lambda x, y: flush((flush(x, "fp16") * y).sum(1), "fp16"), "fp16", length=12)
-    assert "FTZ: subnormal inputs or results are flushed to zero" in flushing.names("fp16")
+    assert "FTZ" in short(flushing.names("fp16"))

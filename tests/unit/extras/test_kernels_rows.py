@@ -81,7 +81,7 @@ def test_a_refuted_row_names_the_habit() -> None:
     unfused = replace(operator_named("addcmul"), habits={"contract": False})
     result = conform(unfused, "fp32", "cpu", COUNT)
     assert result.outcome == REFUTED
-    assert "FMA contraction: a*b + c in one rounding" in result.names
+    assert any(name.startswith("FMA contraction:") for name in result.names)
     stored = replace(operator_named("mul(scalar)", "fp16"), by_device={"cpu": {"scalar": "storage"}})
     assert conform(stored, "fp16", "cpu", COUNT).names == ("the scalar keeps fp32",)
 
@@ -184,8 +184,8 @@ def test_products_hold_and_tf32_like_factors_do_not(dtype: str, monkeypatch: pyt
     result = bounded(row, lambda: matmul.trials(dtype, "cpu", matmul.Flags(), False, 0))
     assert result.outcome == REFUTED
     names = matmul.asked(dtype, "cpu", matmul.Flags())
-    wanted = {"fp32": "TF32: factors are rounded to 11 bits", "fp16": "partial sums keep 11 bits"}
-    assert any(wanted.get(dtype, "partial sums keep 8 bits") in name for name in names)
+    wanted = {"fp32": ("TF32", "11 bits"), "fp16": ("sums", "11 bits")}.get(dtype, ("sums", "8 bits"))
+    assert any(all(word in name for word in wanted) for name in names)
 
 
 def test_flags_come_back_and_every_flag_has_a_bound() -> None:

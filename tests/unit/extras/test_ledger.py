@@ -179,7 +179,7 @@ def test_a_figure_says_what_it_was_measured_on(toy: Workspace) -> None:
 
 
 DOCUMENTS: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "absent": (lambda path: path.unlink(), "there is no reports/tokens.json"),
+    "absent": (lambda path: path.unlink(), "no reports/tokens.json"),
     "stale": (lambda path: (path.parents[1] / "models/a.py").write_text("VALUE = 2\n"), "models/a.py changed"),
     "without its source": (lambda path: (path.parents[1] / "models/a.py").unlink(), "models/a.py is gone"),
     "of no sources": (lambda path: path.write_text('{"schema": "gradproof-tokens/1", "x": 1}'), "which sources"),
@@ -315,13 +315,14 @@ def test_the_command_prints_and_writes_every_format(
     ledger(toy.root, row(STATED), row(FIGURE, TRUE, "CLAIM-T-02"))
     here = ["claims", "--workspace", str(toy.root)]
     assert cli.dispatch([*here, "--out", str(tmp_path / "made")]) == OPEN
-    assert "2 claims: 1 as expected, 0 not as expected, 1 open" in " ".join(capsys.readouterr().out.split())
+    (counts,) = re.findall(r"^2 claims: .*$", capsys.readouterr().out, re.M)
+    assert re.findall(r"\d+", counts)[:4] == ["2", "1", "0", "1"]
     names = ["claims.html", "claims.json", "claims.md"]
     assert sorted(p.name for p in (tmp_path / "made").iterdir()) == names
     Claims.model_validate_json((tmp_path / "made/claims.json").read_bytes())
     assert cli.dispatch([*here, "-k", "t-01"]) == MET
     out = capsys.readouterr().out
-    assert "gradproof prove --no-cache -k K-1" in out
+    assert "-k K-1" in out
     assert "CLAIM-T-02" not in out
     assert cli.dispatch([*here, "-k", "none such"]) == NOTHING
     assert cli.dispatch([*here, "-k", "T", "--out", str(tmp_path)]) == USAGE
@@ -364,6 +365,6 @@ def test_a_run_with_a_wrong_ledger_tells_it_and_judges_the_contracts(
     monkeypatch.setattr(Worker, "command", lambda self: worker_command(toy.root))
     (toy.root / FILE).write_text("format: none\n", encoding="utf-8")
     assert cli.dispatch(["verify", "-q", "--workspace", str(toy.root)]) == MET
-    assert "the ledger of claims is left out" in capsys.readouterr().err
+    assert f"{FILE}:1:" in capsys.readouterr().err
     report = json.loads((toy.reports / "report.json").read_text(encoding="utf-8"))
     assert "claims" not in report

@@ -136,7 +136,7 @@ def test_without_a_proved_step_contract_there_is_no_study(
 
     monkeypatch.setattr(study_rows, "thresholds", refuse)
     assert study.main(["--out", str(tmp_path / "r.json"), "--most", "2"]) == 4
-    assert "a step contract is not proved" in capsys.readouterr().err
+    assert "add/fp32/grid" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -53,8 +53,8 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
     ("points", "why"),
     [
         (curve(10, 10.2, 9.9, 10.1, spread=0.05), "flat"),
-        (curve(1, 2, 4, 8, 16), "not above|no point is above"),
-        (curve(10, 20, 38, 40, 41, spread=0.5), "no point is above"),
+        (curve(1, 2, 4, 8, 16), "chord"),
+        (curve(10, 20, 38, 40, 41, spread=0.5), "chord"),
         (curve(10, 20), "three"),
         (curve(100, 99, 97, 94, 10), "does not rise"),
     ],
@@ -62,7 +62,7 @@ def test_the_knee_is_the_farthest_above_the_chord() -> None:
 def test_no_knee_where_there_is_none_beyond_the_spread(points: list[SweepPoint], why: str) -> None:
     found, reason = knee(points)
     assert found is None
-    assert any(part in reason for part in why.split("|"))
+    assert why in reason
 
 
 def test_the_slope_of_a_power_is_its_exponent() -> None:
@@ -152,7 +152,7 @@ def test_no_device_is_not_run_and_not_green(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("gradproof.evidence.environment.cuda_absent", lambda: "no CUDA driver on this machine")
     code, data = made(tmp_path, "--device", "cuda", "--plot", str(tmp_path / "p.svg"))
     assert (code, data["outcome"], data["rows"], data["knee"]) == (4, "NOT_RUN", [], None)
-    assert "NOT_RUN on cuda: no CUDA driver" in capsys.readouterr().out
+    assert "NOT_RUN on cuda:" in capsys.readouterr().out
     assert not (tmp_path / "p.svg").exists()
 
 

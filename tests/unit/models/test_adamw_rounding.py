@@ -74,7 +74,7 @@ def test_each_operation_counts_one_rounding_and_those_of_its_operands() -> None:
 
 
 def test_a_divisor_whose_terms_cancel_is_asked_about() -> None:
-    with pytest.raises(AssertionError, match="no term of a divisor"):
+    with pytest.raises(AssertionError, match="divisor"):
         number(1) / (number(3, 1) - number(2, 1))
 
 
@@ -162,7 +162,7 @@ def test_eps_under_the_root_leaves_the_bound() -> None:
 def test_moments_of_sixteen_bits_are_refuted_in_every_form(form: str) -> None:
     case = Case("defaults", 2, "fp32", 1, "adamw", form, magnitude=2)
     assert len(Derived().test(REFERENCE, case, PLACED).rows) == 3
-    with pytest.raises(Refutation, match="times its derived bound away"):
+    with pytest.raises(Refutation, match="derived bound"):
         Derived().test(MUTANTS["half_moments"].subject, case, PLACED)
 
 

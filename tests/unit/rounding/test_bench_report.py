@@ -162,7 +162,7 @@ def test_a_bound_that_is_too_small_fails_the_run(
     install(ANSWER.format("4b-26"))
     code, written = run_bench(tmp_path)
     assert code == 1
-    assert written["unsound"] == ["Gappa, g / N rounded at N = 4: 5.96046e-08, and an input loses 7.45058e-08"]
+    assert re.search(r"N = 4: 5\.96046e-08, .* 7\.45058e-08", *written["unsound"])
     assert "UNSOUND" in capsys.readouterr().out
     monkeypatch.setattr(sides, "MOST", 4)
     install(ANSWER.format("5b-26"))
@@ -194,7 +194,7 @@ def test_certificates_are_built_and_checked_at_the_sizes_asked_for() -> None:
     found = rungs.built((4, 64))
     assert {n: said.word for n, said in found.items()} == {4: HOLDS, 64: HOLDS}
     assert tables.wrong(found) == []
-    assert tables.wrong({4: Said(UNSOUND, reason="low")}) == ["linear chain at N = 4: low"]
+    assert [words.endswith("N = 4: low") for words in tables.wrong({4: Said(UNSOUND, reason="low")})] == [True]
 
 
 def test_a_chain_below_the_closed_form_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

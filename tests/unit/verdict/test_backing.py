@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,7 +143,7 @@ def test_forged_backing_leaves_the_gate_open(forge: Callable[[dict[str, Any]], N
     made = ruled(CHAIN, stats)
     assert made.exit is Exit.OPEN
     assert (made.rulings["K-1"].outcome, made.rulings["K-1"].effect) == (Outcome.NOT_RUN, Effect.OPEN)
-    assert any("its backing does not suffice" in reason for reason in made.reasons)
+    assert any(reason.startswith("K-1 is NOT_RUN: ") and "backing" in reason for reason in made.reasons)
 
 
 def test_the_reason_names_what_is_missing() -> None:
@@ -150,7 +151,7 @@ def test_the_reason_names_what_is_missing() -> None:
     one_family(stats)
     assert "add/fp32/half-ulp has z3" in " ".join(ruled(CHAIN, stats).reasons)
     no_certificate(stats)
-    assert "requires a certificate of every linear_chain proof" in " ".join(ruled(CHAIN, stats).reasons)
+    assert "every linear_chain" in " ".join(ruled(CHAIN, stats).reasons)
 
 
 def test_what_no_gate_requires_is_not_asked_for() -> None:
@@ -229,14 +230,14 @@ def test_every_stub_rests_on_half_an_ulp_and_monotone_ones_on_the_grid() -> None
 
 def test_it_is_said_what_backs_a_proof() -> None:
     said = words(chain_stats())
-    assert "1 Farkas certificate that the checker accepted (aaaaaaaaaaaa)" in said
+    assert re.search(r"1 Farkas .*\(a{12}\)", said)
     assert "by two solver families" in said
     assert "by exhaustion" in said
     lines = list(lemma_lines(chain_stats()))
     assert any(line.startswith("add/fp32/half-ulp: bitwuzla") and "(z3) unsat" in line for line in lines)
     z3 = {"solver": "z3", "version": "4", "answer": "unsat"}
-    assert words({"solvers": [z3]}) == "one solver only (z3 4)"
-    assert backing_words({"outcome": "HOLDS", "stats": {"solvers": [z3]}}) == "one solver only (z3 4)"
+    for said in (words({"solvers": [z3]}), backing_words({"outcome": "HOLDS", "stats": {"solvers": [z3]}})):
+        assert re.fullmatch(r"one .*\(z3 4\)", said)
     assert (words({}), backing_words({"outcome": "REFUTED", "stats": chain_stats()})) == ("", "")
 
 
@@ -251,4 +252,4 @@ def test_families_count_answers_and_not_names() -> None:
 def test_a_pattern_that_matches_no_lemma_is_not_backed() -> None:
     one = check(kind=Kind.STUB, params={"lemmas": ["add/fp32/half-ulp", "add/fp99/*"]})
     finding = record(one, answer(one, stats={"lemmas": stated(["add/fp32/half-ulp"])}))["finding"]
-    assert shortfall(one, finding, Policy("ci", ())) == "its evidence has nothing of the lemma add/fp99/*"
+    assert shortfall(one, finding, Policy("ci", ())).endswith(" add/fp99/*")

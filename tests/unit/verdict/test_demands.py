@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 
@@ -56,14 +57,14 @@ def test_a_reach_below_what_is_asked_leaves_the_cell_open(asked: Reach, have: Re
     assert made.exit is (Exit.MET if enough else Exit.OPEN)
     if not enough:
         assert made.obligations["T-1"].cells[Layer.SMT].effect is Effect.OPEN
-        assert any(f"its reach is {have}, and {asked} is asked for" in r for r in made.reasons)
+        assert any(re.match(rf"T-1 x smt: .* {have}, .*{asked}", r) for r in made.reasons)
 
 
 @pytest.mark.parametrize(("value", "least", "met"), [(8, 8, True), (8, 9, False), (9, 8, True)])
 def test_a_bound_below_what_is_asked_leaves_the_cell_open(value: int, least: int, met: bool) -> None:
     made = judged(proof(value=value), policy=POLICY, least={"T-1": Least(bounds={"micro_batches": least})})
     assert (made.exit is Exit.MET) is met
-    assert met or f"its largest bound micro_batches is {value}, and {least} is asked for" in " ".join(made.reasons)
+    assert met or re.search(rf"T-1 x smt: .* micro_batches is {value}, and {least}\b", " ".join(made.reasons))
 
 
 def test_a_bound_that_no_proof_states_is_not_reached_and_all_inputs_need_none() -> None:
@@ -80,7 +81,7 @@ def test_bounds_are_not_asked_of_runs() -> None:
 def test_a_demanded_layer_without_a_check_keeps_the_gate_open() -> None:
     made = judged(proof(), policy=BOTH)
     assert made.exit is Exit.OPEN
-    assert any("T-1 x cuda: no check is planned" in r for r in made.reasons)
+    assert any(r.startswith("T-1 x cuda: ") and "planned" in r for r in made.reasons)
 
 
 DATES = {
@@ -134,7 +135,7 @@ def test_what_a_waiver_does_not_excuse(name: str) -> None:
     waiver, outcome, exit_ = NOT_EXCUSED[name]
     made = judged(proof(), run(outcome), policy=BOTH, waivers=(waiver,))
     assert made.exit is exit_
-    assert ("the waiver of ann expired on" in " ".join(made.reasons)) is (name == "expired")
+    assert ("ann expired" in " ".join(made.reasons)) is (name == "expired")
 
 
 def test_a_waiver_of_one_cell_does_not_excuse_the_other() -> None:
@@ -148,7 +149,7 @@ def test_waivers_of_everything_leave_nothing_to_release() -> None:
     every, one = replace(WAIVER, layer=None), check("K-1")
     nothing = judged((one, None), run(Outcome.NOT_RUN), policy=BOTH, waivers=(every,))
     assert nothing.exit is Exit.OPEN
-    assert nothing.reasons == ("every obligation is waived in every layer, and nothing is shown",)
+    assert ["waived" in reason for reason in nothing.reasons] == [True]
     assert judged(proof(), run(Outcome.NOT_RUN), policy=BOTH, waivers=(every,)).exit is Exit.MET
 
 

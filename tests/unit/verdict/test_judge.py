@@ -270,7 +270,7 @@ def test_a_required_layer_without_a_check_is_open() -> None:
     one = check()
     made = verdict((one, stands(one)), policy=policy)
     assert made.exit is Exit.OPEN
-    assert any("T-1 x crosshair: no check" in r for r in made.reasons)
+    assert any(r.startswith("T-1 x crosshair: ") for r in made.reasons)
     row = made.obligations["T-1"]
     assert (row.effect, row.discharged, row.required) == (Effect.OPEN, 1, 2)
 
@@ -317,7 +317,7 @@ def test_a_check_of_another_subject_alone_leaves_its_cell_open() -> None:
     assert made.rulings["K-1"].effect is Effect.DISCHARGED
     assert (cell.effect, cell.reach, cell.beyond) == (Effect.OPEN, None, ())
     assert made.exit is Exit.OPEN
-    assert "T-1 x smt: no check of the contract's model in this cell" in made.reasons
+    assert any(r.startswith("T-1 x smt: ") and "model" in r for r in made.reasons)
     assert made.criteria[0].met is False
 
 

