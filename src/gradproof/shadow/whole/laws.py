@@ -32,6 +32,10 @@ from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, 
 LETTERS = "abcdefghijklmnop"
 
 
+LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather", "take", "scatter"})
+"""Operators that are given places in a tensor."""
+
+
 @dataclass(slots=True)
 class Call:
     """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order."""

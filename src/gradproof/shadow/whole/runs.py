@@ -28,7 +28,7 @@ from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.flow import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
-from gradproof.shadow.whole.laws import Call, within
+from gradproof.shadow.whole.laws import LOOKUPS, Call, within
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
@@ -145,9 +145,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         super().end()
 
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
-        """Data: rows of samples along the first axis that has as many as the run, or as a micro-batch.
+        """Data: rows of samples along the first axis with as many as the run, or a micro-batch.
 
-        Data of a `real` tensor are named by what they hold, so that two runs that read other data are not one.
+        Of a `real` tensor they are named by what they hold; labels that were flattened have several rows a sample.
         """
         shape, site = tuple(tensor.shape), call_site()
         whole = (self.samples, self.samples * self.world)
@@ -157,8 +157,11 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             if site in self.hints.common:
                 return self._shared(site, shape)
             self.axes.setdefault(site, set()).add(axis)
-        rows = 1 if axis is None else shape[axis]
-        size = shape if axis is None else (*shape[:axis], 1, *shape[axis + 1 :])
+        labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
+        flat = axis is None and labels and shape[0] and shape[0] % self.rows == 0
+        axis, each = (0, shape[0] // self.rows) if flat else (axis, 1)
+        rows = 1 if axis is None else shape[axis] // each
+        size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
         own = f"{site} {size} {tensor.dtype}"
         turn, first = self.made[own, 0], 0 if axis is not None and rows in whole else self.made[own, 0]
         self.made[own, 0] += rows
@@ -168,23 +171,23 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
         owners = range(before + first, before + first + rows)
-        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows)
+        names = [(own, turn + i) for i in range(rows)] if real is None else self._contents(real, axis, rows, each)
         parts = [
             self.terms.of(self.terms.make("data", (*name, within), (), size, owner))
             for name, owner in zip(names, owners, strict=True)
         ]
-        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, 1)
+        return shared(parts[0]) if axis is None else Value(tuple(parts), axis, each)
 
     def named(self, site: str, turn: int, outside: bool) -> tuple[str, int]:
         """What data of a line are called, and from which number on their samples are counted."""
         return site, 0
 
-    def _contents(self, real: torch.Tensor, axis: int | None, rows: int) -> list[tuple[str, int]]:
+    def _contents(self, real: torch.Tensor, axis: int | None, rows: int, each: int) -> list[tuple[str, int]]:
         """The digest of each row of a real tensor, and how many rows of that content were met before."""
         found = []
         for i in range(rows):
             with _disable_current_modes():
-                piece = real.detach() if axis is None else real.detach().narrow(axis, i, 1)
+                piece = real.detach() if axis is None else real.detach().narrow(axis, i * each, each)
                 distinct = real.is_floating_point() and len(torch.unique(piece.flatten()[:SAMPLED])) > 2
             name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
@@ -292,7 +295,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        grad = self.grads = torch.is_grad_enabled()
+        grad, self.running = torch.is_grad_enabled(), spec.base.split(".", 1)[1]
+        self.grads = grad
         with self.aside(), torch.set_grad_enabled(grad):
             return super().before(spec, args, kwargs)
 
@@ -580,8 +584,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def line(self, tensor: torch.Tensor) -> Location | None:
         """The line that made a number."""
-        found = self.acts.line(tensor)
-        return None if found is NOWHERE else found
+        return None if (found := self.acts.line(tensor)) is NOWHERE else found
 
     def numbers_of(self, target: torch.Tensor) -> torch.Tensor:
         """The numbers of a tensor."""

@@ -546,6 +546,8 @@ class Reading(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in (torch.Tensor.item, torch.Tensor.__float__) and args[0].numel() == 1 and not args[0].is_complex():
             return self._one(func, args[0])
+        if func is torch.Tensor.__index__:
+            return self._index(args[0])
         name = getattr(func, "__name__", "")
         if name in SHOWN:
             self.engine.read_whole(name, args[0])
@@ -565,19 +567,26 @@ class Reading(TorchFunctionMode):
         flow = self.engine.flow
         before = flow.counted, flow.free
         number = func(tensor)
-        if of_an_object():
-            return number
-        if isinstance(number, bool):
+        whole = self.engine.laws.integers and not tensor.is_floating_point()
+        if of_an_object() or isinstance(number, bool) or whole:
             return number
         value = single(self.engine, tensor)
-        if self.engine.laws.integers and not tensor.is_floating_point():
-            return number
         if func is torch.Tensor.item:
             flow.counted, flow.free = before
             made = known(self.engine, value, number)
             made.place = (self.engine.line(tensor) if made.place.via else None) or made.place
             return made
         self.plain[id(number)] = (number, value)
+        return number
+
+    def _index(self, tensor: torch.Tensor) -> Any:
+        """A number that was drawn, and is an index as it is, counts nothing."""
+        terms, before = self.engine.terms, self.engine.flow.counted
+        number = torch.Tensor.__index__(tensor)
+        made = {term for part in self.engine.value(tensor).parts for term in part} - {terms.one}
+        drawn = [terms.kids[term][0] if terms.operators[term] == "reshape" else term for term in made]
+        if all(terms.operators[t] == "data" and not str(terms.attributes[t][0]).startswith("torch.") for t in drawn):
+            self.engine.flow.counted = before
         return number
 
     def _tensor(self, arg: Any, wide: bool) -> Any:

@@ -1,0 +1,102 @@
+"""Batches as nanoGPT draws them: rows of a file at random places, stacked, and labels that are flattened."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.record.run import Run, Step
+from gradproof.shadow.request import Request
+from gradproof.shadow.result import Verification
+from gradproof.shadow.whole.check import check_whole
+
+TOKENS, LENGTH = 7, 11
+Batch = tuple[torch.Tensor, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("data") / "train.bin"
+    np.random.default_rng(0).integers(0, TOKENS, 400).astype(np.uint16).tofile(path)
+    return path
+
+
+def drawn(file: Path, rows: int) -> Batch:
+    data = np.memmap(file, dtype=np.uint16, mode="r")
+    places = torch.randint(len(data) - LENGTH, (rows,))
+    x = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in places])
+    y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in places])
+    return x, y
+
+
+def trained(
+    file: Path, batches: Callable[[Run, Callable[[], Batch]], list[Batch]], share: Callable[..., float]
+) -> Step:
+    def step(run: Run) -> None:
+        model = nn.Sequential(nn.Embedding(TOKENS, 5), nn.Linear(5, TOKENS))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(run.windows):
+            for x, y in batches(run, lambda: drawn(file, run.micro_batch_size)):
+                loss = functional.cross_entropy(model(x).view(-1, TOKENS), y.view(-1), ignore_index=-1)
+                (loss * share(run, x)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return step
+
+
+def each(run: Run, draw: Callable[[], Batch]) -> list[Batch]:
+    return [draw() for _ in range(run.accum_steps)]
+
+
+def again(run: Run, draw: Callable[[], Batch]) -> list[Batch]:
+    """One batch for every micro-batch of the window."""
+    return [draw()] * run.accum_steps
+
+
+def judged(step: Step) -> Verification:
+    return check_whole(step, "step", Request())
+
+
+def outcome(found: Verification, obligation: str) -> Outcome:
+    return next(r.outcome for r in found.results if r.obligation == obligation)
+
+
+def test_a_right_loop_holds(file: Path) -> None:
+    found = judged(trained(file, each, lambda run, x: 1 / run.accum_steps))
+    assert {r.obligation: r.outcome for r in found.results if r.applies} == dict.fromkeys(
+        [r.obligation for r in found.results if r.applies], Outcome.HOLDS
+    )
+
+
+def test_a_missing_division_is_refuted(file: Path) -> None:
+    assert outcome(judged(trained(file, each, lambda run, x: 1.0)), "GA-EQ-001") is Outcome.REFUTED
+
+
+def test_the_same_batch_again_does_not_hold(file: Path) -> None:
+    found = judged(trained(file, again, lambda run, x: 1 / run.accum_steps))
+    assert Outcome.HOLDS not in (outcome(found, "GA-EQ-001"), outcome(found, "GA-DATA-001"))
+
+
+def by_token(run: Run, x: torch.Tensor) -> float:
+    """A weight that is read off the data."""
+    return 1 / (run.accum_steps * (1 + operator.index(x[0, 0])))
+
+
+def by_draw(run: Run, x: torch.Tensor) -> float:
+    """A weight that is drawn, and read as an index."""
+    return 1 / operator.index(torch.randint(1, 9, (2,))[0])
+
+
+@pytest.mark.parametrize("share", [by_token, by_draw])
+def test_a_weight_that_is_a_number_of_one_micro_batch_does_not_hold(file: Path, share: Any) -> None:
+    assert outcome(judged(trained(file, each, share)), "GA-EQ-001") is not Outcome.HOLDS
