@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,9 @@ from torch.nn import functional
 
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds.domain import Domain, Radius, Ranges
-from gradproof.shadow.bounds.follow import Follow, Lost, follow, inside
+from gradproof.shadow.bounds.follow import Follow, Lost, follow
 from gradproof.shadow.bounds.kernels import KERNELS
+from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.bounds.report import report
 from gradproof.shadow.bounds.rules import MOVED, RULES
 from gradproof.shadow.bounds.values import NoBound, Value, lift, where
@@ -345,3 +347,126 @@ def test_losses_and_layers_of_a_language_model() -> None:
     found, lost = report(step, RUN)
     assert lost == ""
     assert [one["within"] for one in found] == [True] * 10
+
+
+# -- Finds of an adversarial reading: values that left the bound, or came back without their error.
+
+
+def of_numpy(w: torch.Tensor) -> torch.Tensor:
+    """A function of the user's that computes in NumPy."""
+
+    class Root(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return torch.from_numpy(np.exp(x.detach().numpy()))
+
+        @staticmethod
+        def backward(ctx: Any, *grads: torch.Tensor) -> torch.Tensor:
+            return grads[0] * ctx.saved_tensors[0].exp()
+
+    found: torch.Tensor = Root.apply(w)
+    return found
+
+
+def in_a_thread(w: torch.Tensor) -> torch.Tensor:
+    """A forward pass in a thread of its own, where no mode sees it."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(lambda: w.exp()).result()
+
+
+LEAVING: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "attention": lambda w: functional.scaled_dot_product_attention(*[w[None, None]] * 3)[0, 0],
+    "random function of the parameter": lambda w: torch.normal(w / 3, 0.0),
+    "complex": lambda w: torch.fft.irfft(torch.fft.rfft(w) * 0.3, n=w.shape[-1]),
+    "numpy": of_numpy,
+    "thread": in_a_thread,
+    "whole numbers": lambda w: w * (w.detach() * 100).to(torch.int32).to(w.dtype) / 7,
+    "wider scalar": lambda w: w * torch.tensor(0.3, dtype=torch.float64) + torch.tensor(1e3 + 0.1, dtype=torch.float64),
+    "comparison": lambda w: torch.where(w > 0.29, w * 3, w),
+    "sigmoid": lambda w: torch.sigmoid(w * 40 - 20) + functional.silu(w * 40 - 25),
+    "counts of truths": lambda w: w * ((w > 0).long() + (w > 0.1).long()),
+    "a mask that is computed": lambda w: w.masked_fill(w > 0.3, 0.1),
+}
+
+
+@pytest.mark.parametrize("name", LEAVING)
+def test_no_value_leaves_the_bound(name: str) -> None:
+    """The gradient of a factor is the value itself: its error is bounded, or there is no bound."""
+    start = torch.tensor([[0.29, 0.31, -0.7], [0.11, 0.5, 0.9], [0.3, -0.2, 0.77]])
+
+    def step(run: Run) -> None:
+        w, factor = nn.Parameter(start.clone()), nn.Parameter(torch.ones(()))
+        optimizer = torch.optim.SGD([factor], lr=0.5)
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            (LEAVING[name](w) * factor).sum().backward()
+        optimizer.step()
+
+    found, lost = report(step, RUN)
+    grad = next((one for one in found if one["quantity"] == "grad"), None)
+    assert lost or grad is not None
+    if grad is not None and grad["bound"] is not None:
+        torch.manual_seed(0)
+        exact = float(LEAVING[name](start.double()).sum())
+        torch.manual_seed(0)
+        real = float(LEAVING[name](start).sum())
+        assert grad["within"]
+        assert abs(real - exact) <= grad["bound"]
+    undecided = {"attention", "random function of the parameter", "complex", "numpy", "thread", "whole numbers"}
+    assert (grad is None or grad["bound"] is None) == (name in undecided)
+
+
+def once(data: torch.Tensor) -> torch.Tensor:
+    data[0] = 1.0
+    return data
+
+
+@pytest.mark.parametrize(
+    "made",
+    [lambda x: once(x), lambda x: x.requires_grad_(), lambda x: torch.stack([x[i] for i in range(4)]), lambda x: x * 2],
+)
+def test_a_range_of_data_is_the_range_of_what_is_made_of_them(made: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def step(run: Run) -> None:
+        w = nn.Parameter(torch.full((4,), 0.3))
+        optimizer = torch.optim.SGD([w], lr=0.5)
+        (w * made(torch.rand(4))).sum().backward()
+        optimizer.step()
+
+    plain, wide = (report(step, RUN, ranges=ranges)[0] for ranges in ([], ["data=0.5"]))
+    sizes = [next(one["bound"] for one in found if one["quantity"] == "weight") for found in (plain, wide)]
+    assert sizes[1] > 1.3 * sizes[0]
+
+
+def test_the_storages_of_the_user_stay_as_they_are() -> None:
+    def step(run: Run) -> None:
+        w = nn.Parameter(torch.rand(2))
+        optimizer = torch.optim.SGD([w], lr=0.5)
+        (w * 3).sum().backward()
+        optimizer.step()
+        w.untyped_storage().resize_(16)
+
+    assert report(step, RUN)[1] == ""
+
+
+def test_a_function_that_does_something_else_when_it_is_called_again_has_no_bound() -> None:
+    kept = nn.Linear(2, 1)
+
+    def step(run: Run) -> None:
+        optimizer = torch.optim.SGD(kept.parameters(), lr=0.5)
+        kept(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    assert "called again" in report(step, RUN, ranges=["data=0.5"])[1]
+
+
+def test_a_sparse_gradient_has_no_bound() -> None:
+    def step(run: Run) -> None:
+        table = nn.Embedding(5, 2, sparse=True)
+        optimizer = torch.optim.SGD(table.parameters(), lr=0.5)
+        table(torch.tensor([1, 3])).sum().backward()
+        optimizer.step()
+
+    found, lost = report(step, RUN)
+    assert found == []
+    assert "sparse" in lost

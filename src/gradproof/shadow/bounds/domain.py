@@ -37,6 +37,8 @@ FORMAT: dict[str, Format] = {
 }  # fmt: skip
 CODE = {"": 0, "float64": 1, "float32": 2, "float16": 3, "bfloat16": 4}
 NAME = {code: name for name, code in CODE.items()}
+NORMAL = np.array([0.0, *(2.0 ** FORMAT[name].emin for name in FORMAT)])
+"""The least normal number of each format, by its code; a product below it may lose digits when it is stored."""
 CHARGED = 16
 """Added to a format's code: the rounding into this format has been charged, the value is not stored yet."""
 
@@ -220,10 +222,11 @@ class Domain:
             err = size_of(a) * be + size_of(b) * ae + ae * be
             pa, pb = np.broadcast_arrays(power(a), power(b))
             big = np.maximum(np.abs(lo), np.abs(hi)) + err
-            low = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0) < self.normal
-            same, less = pa | pb, _shrinks(a, b, pa, pb) & low
+            low = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0)
+            kept = np.where(pa, bg, ag)
+            same, less = pa | pb, _shrinks(a, b, pa, pb) & (low < np.maximum(self.normal, NORMAL[kept % CHARGED]))
             lost = np.where(same, np.where(less, self.eta, 0.0), self._lost(np.where(same, 0.0, big)))
-            grid = np.where(same & ~less, np.where(pa, bg, ag), self.code)
+            grid = np.where(same & ~less, kept, self.code)
         return self._done(lo, hi, err + np.where(big > 0, lost, 0.0), grid)
 
     def div(self, a: Parts, b: Parts) -> Parts:
@@ -238,7 +241,8 @@ class Domain:
             size = np.maximum(np.abs(lo), np.abs(hi))
             err = np.where(machine > 0, (ae + size * be) / machine * SLACK, np.inf)
             pb = np.broadcast_to(power(b), lo.shape)
-            less = pb & (np.abs(bl) > 1)
+            small = np.minimum(np.abs(lo), np.abs(hi)) * (lo * hi > 0) < np.maximum(self.normal, NORMAL[ag % CHARGED])
+            less = pb & (np.abs(bl) > 1) & small
             times = 2.0 if bl.size == 1 and bool(np.all((bl == bh) & (be == 0))) else 1.0
             lost = np.where(pb, np.where(less, self.eta, 0.0), self._lost(np.where(pb, 0.0, size + err), times))
             err = np.where(size + err > 0, err + lost, 0.0)
@@ -322,7 +326,8 @@ class Domain:
             size = np.maximum(np.abs(lo), np.abs(hi)) + err
             size = np.maximum(size, ERF) if name == "erf" else size
             exact = name in ("floor", "round")
-            lost = 0.0 if exact else self._lost(np.where(np.isfinite(size), size, 0.0), 2 * self.ulps(name))
+            gone = 1 / self.largest if name == "sigmoid" else 0.0  # kernels return 0 where exp(-x) overflows
+            lost = 0.0 if exact else gone + self._lost(np.where(np.isfinite(size), size, 0.0), 2 * self.ulps(name))
         if not bool(np.all(np.isfinite(err))) and not self.reason:
             self.reason = f"{name} may leave its domain or overflow"
         return self._done(lo, hi, err + lost, np.full(lo.shape, self.code))
@@ -392,6 +397,11 @@ def _shrinks(a: Parts, b: Parts, pa: Array, pb: Array) -> Array:
 
 def _infinite(lo: Array, hi: Array) -> Array:
     return np.asarray((lo == hi) & np.isinf(lo))
+
+
+def narrower(one: str, other: str) -> bool:
+    """Whether a format has fewer digits than another one."""
+    return 0 < _precision(one) < _precision(other)
 
 
 def _precision(dtype: str) -> int:

@@ -127,7 +127,8 @@ def _steps(f: Callable[[Array], Array]) -> Callable[..., Triple]:
 
 
 def _sigmoid(x: Array) -> Array:
-    return np.asarray(0.5 * (1 + np.tanh(x / 2)) * (x > -30) + np.exp(np.minimum(x, 0.0)) * (x <= -30))
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x >= 0, 1 / (1 + small), small / (1 + small)))
 
 
 def _softplus(x: Array) -> Array:

@@ -12,23 +12,40 @@ operator made, and nothing is bounded then. After each operator its results are 
 
 from __future__ import annotations
 
-import hashlib
 import io
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradproof.shadow.bounds.domain import Domain, Key
+from gradproof.shadow.bounds.domain import Domain, Key, narrower
 from gradproof.shadow.bounds.kernels import KERNELS
+from gradproof.shadow.bounds.memory import (
+    FLOATS,
+    array,
+    aside,
+    base_of,
+    certain,
+    common,
+    digest,
+    flat,
+    flattened,
+    inside,
+    odd,
+    stored,
+    strided,
+    trainable,
+    weak,
+    whole,
+    written,
+)
 from gradproof.shadow.bounds.rules import MOVED, RULES, Call, Rule, moved
 from gradproof.shadow.bounds.values import Array, NoBound, Value, lift, number
 from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
@@ -36,7 +53,7 @@ from gradproof.shadow.record.hook_points import params_of
 from gradproof.shadow.record.run import Run, Step, seed, stated
 from gradproof.shadow.tape import Location, initialising, user_place
 
-FLOATS = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
+CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
 
@@ -55,6 +72,13 @@ class Plain:
     numbers: Array
 
 
+@dataclass(frozen=True, slots=True)
+class Wide:
+    """An argument of a wider format than that in which the operator computes."""
+
+    value: Value
+
+
 class Spoiled(NoBound):
     """An argument has no bound."""
 
@@ -67,6 +91,8 @@ class Held:
     dtype: torch.dtype
     value: Value | Lost
     digest: bytes
+    begin: int
+    size: int
 
 
 @dataclass(slots=True)
@@ -99,6 +125,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.steps: list[int] = []
         self.places: list[Location] = []
+        self.optimized: set[int] = set()
+        self.common, self.fitting = "", False
         self._patched = ExitStack()
 
     def __enter__(self) -> Follow:
@@ -120,6 +148,14 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             finally:
                 self.places.pop()
 
+        add = Optimizer.add_param_group
+
+        def added(optimizer: Optimizer, group: Any) -> None:
+            add(optimizer, group)
+            self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
+
+        self._patched.callback(setattr, Optimizer, "add_param_group", add)
+        Optimizer.add_param_group = added  # type: ignore[method-assign,assignment]
         self._patched.callback(setattr, torch.autograd, "_engine_run_backward", engine)
         vars(torch.autograd)["_engine_run_backward"] = run
         for handle in (
@@ -240,7 +276,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _alive(self, tensor: torch.Tensor) -> Held | None:
         """What is known of a storage that is followed."""
-        held = None if odd(tensor) else self.held.get(tensor.untyped_storage()._cdata)
+        held = self.held.get(tensor.untyped_storage()._cdata) if stored(tensor) else None
         return None if held is None or held.storage.expired() else held
 
     def _parameter(self, tensor: torch.Tensor) -> torch.Tensor | None:
@@ -250,10 +286,14 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _beside(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """An operator that is not followed: what it makes is data, where it draws it, or makes it of data."""
+        learns = torch.is_grad_enabled() and spec.base not in SHAPE_ONLY and not initialising()
+        if learns and any(t.requires_grad and not trainable(t) for t in tensors_in((args, kwargs))):
+            self.lose("a tensor that no operator made depends on a parameter")
         with aside():
             given = tensors_in((args, kwargs))
-            collects = spec.base in ("aten.stack", "aten.cat")
-            data = any(self._data(t) and (t.dim() > 0 or collects) for t in given) and spec.base not in SHAPE_ONLY
+            collects = spec.base in ("aten.stack", "aten.cat") and any(self._unseen(t) for t in given)
+            data = (collects or any(self._data(t) for t in given)) and spec.base not in SHAPE_ONLY
+            data |= any(self._data(t) and not whole(t) for t in written(spec, args, kwargs))
         out = func(*args, **kwargs)
         with aside():
             data |= spec.random and spec.base not in DROPOUTS
@@ -265,10 +305,22 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _data(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor that no followed operator made is data."""
-        storage, known = tensor.untyped_storage()._cdata, self.made.get(tensor.untyped_storage()._cdata)
-        if not tensor.is_floating_point() or self._parameter(tensor) is not None or storage in self.buffers:
+        if odd(tensor) or tensor.untyped_storage()._cdata in self.buffers or self._owned(tensor):
             return False
-        return True if known is None or known[0].expired() else known[1]
+        if self._unseen(tensor):
+            return tensor.untyped_storage().nbytes() > tensor.element_size()
+        known = self.made.get(tensor.untyped_storage()._cdata)
+        return known is not None and known[1]
+
+    def _unseen(self, tensor: torch.Tensor) -> bool:
+        """Whether no operator made a tensor of floating-point numbers."""
+        known = self.made.get(tensor.untyped_storage()._cdata)
+        return tensor.is_floating_point() and (known is None or known[0].expired())
+
+    def _owned(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a parameter of a module or an optimizer, and no data of which a gradient is taken."""
+        known = self._parameter(tensor)
+        return known is not None and (isinstance(known, nn.Parameter) or id(known) in self.optimized)
 
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
@@ -276,7 +328,9 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place, own = self._place(), written(spec, args, kwargs)
             if spec.alters:
                 self.lose(f"{spec.base} puts other memory under a tensor")
-            given, named = self._read(args), self._read({n: v for n, v in kwargs.items() if n not in spec.results})
+            rest = {n: v for n, v in kwargs.items() if n not in spec.results}
+            self.common = common(tensors_in((args, rest)))
+            given, named = self._read(args), self._read(rest)
             if spec.base in OVERWRITES:
                 given = (Plain(array(args[0])), *given[1:]) if isinstance(args[0], torch.Tensor) else given
             before = {id(t): array(flat(t)) for t in own if self._alive(t) is None and not whole(t)}
@@ -291,6 +345,9 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for tensor in own:
                     self.held.pop(tensor.untyped_storage()._cdata, None)
                     self.made[tensor.untyped_storage()._cdata] = (weak(tensor), spec.base not in DROPOUTS)
+                for tensor in tensors_in(results):
+                    if tensor.is_floating_point() and not any(tensor is one for one in own):
+                        self._hold(tensor, Lost(f"{place}: {spec.name}: no bound is known for its kernel"))
             else:
                 self._evaluate(func, spec, (given, named), results, own, before, place)
         return out
@@ -302,7 +359,10 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         targets = tensors_in(results)
         rest = [t for t in own if not any(t is one for one in targets)]
         try:
-            self.domain.begin((spec.name, place), [FLOATS.get(t.dtype, "") for t in targets if t.is_floating_point()])
+            formats = [FLOATS.get(t.dtype, "") for t in targets if t.is_floating_point()]
+            formats += [self.common] if self.common and (spec.results or not formats) else []
+            self.domain.begin((spec.name, place), formats)
+            self.fitting = base_of(spec) not in CASTS and base_of(spec) not in MOVED
             values = list(flattened(self._apply(func, spec, self._lifted(given[0]), self._lifted(given[1]), results)))
             if len(values) != len(targets):
                 raise NoBound(f"the rule gives {len(values)} results, and the operator {len(targets)}")
@@ -364,21 +424,26 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.lose("a tensor was changed by something that is no operator")
         if held.dtype is not arg.dtype:
             self.lose("the memory of a tensor is read as another type")
-        return held.value if isinstance(held.value, Lost) else held.value.move(lambda p: strided(p, arg))
+        if isinstance(held.value, Lost):
+            return held.value
+        found = held.value.move(lambda p: strided(p, arg))
+        return Wide(found) if narrower(self.common, FLOATS.get(arg.dtype, "")) else found
 
     def _leaf(self, tensor: torch.Tensor) -> Held | None:
         """What no followed operator made is a leaf where it is first read, or a constant: None."""
         storage, known = tensor.untyped_storage()._cdata, self._parameter(tensor)
         if tensor.dtype not in FLOATS:
             return None
-        if known is not None:
-            kind, name = "param", self.name(known)
-        elif storage in self.buffers and self.buffers[storage][0].untyped_storage()._cdata == storage:
+        if storage in self.buffers and self.buffers[storage][0].untyped_storage()._cdata == storage:
             kind, name = "buffer", self.buffers[storage][1]
-        elif tensor.dim() and self._data(tensor):
+        elif self._data(tensor):
             kind, name = "data", str(user_place())
+        elif known is not None:
+            kind, name = "param", self.name(known)
         else:
             return None
+        if known is None and self._unseen(tensor) and (self._shared(tensor) or tensor.requires_grad):
+            self.lose("a tensor that no operator made depends on, or shares the memory of, one that is followed")
         numbers = array(flat(tensor))
         if not bool(np.all(np.isfinite(numbers))):
             return None
@@ -386,8 +451,18 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._hold(tensor, Value(self.domain, parts))
         return self.held[storage]
 
+    def _shared(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of a storage that is followed."""
+        at = tensor.untyped_storage().data_ptr()
+        return any(h.begin <= at < h.begin + h.size for h in self.held.values() if not h.storage.expired())
+
     def _hold(self, tensor: torch.Tensor, value: Value | Lost) -> None:
-        self.held[tensor.untyped_storage()._cdata] = Held(weak(tensor), tensor.dtype, value, digest(tensor))
+        if not stored(tensor):
+            self.lose(f"a tensor of the {tensor.layout} layout")
+            return
+        storage = tensor.untyped_storage()
+        where = (storage.data_ptr(), storage.nbytes())
+        self.held[storage._cdata] = Held(weak(tensor), tensor.dtype, value, digest(tensor), *where)
 
     def _lifted(self, arg: Any) -> Any:
         """Constants as enclosures, in the format of the operator."""
@@ -395,12 +470,21 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return [self._lifted(a) for a in arg] if isinstance(arg, list) else tuple(self._lifted(a) for a in arg)
         if isinstance(arg, dict):
             return {name: self._lifted(a) for name, a in arg.items()}
+        if isinstance(arg, Wide):
+            value = arg.value
+            return Value(self.domain, self.domain.rounded(value.parts, self.common)) if self.fitting else value
         return Value(self.domain, self.domain.const(arg.numbers)) if isinstance(arg, Plain) else arg
 
     def _store(self, tensor: torch.Tensor, value: Any, before: Mapping[int, Array]) -> None:
         """A result in its place; integers are the machine's own."""
-        if not isinstance(value, Value) or not (tensor.is_floating_point() or value.truth):
+        if not isinstance(value, Value) or not (
+            tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool)
+        ):
             self.held.pop(tensor.untyped_storage()._cdata, None)
+            if isinstance(value, Value) and not certain(value):
+                self._hold(
+                    tensor, Lost(f"{self.domain.key[1]}: {self.domain.key[0]}: rounding may make another integer")
+                )
             return
         if tensor.is_floating_point():
             parts = self.domain.rounded(number(value).parts, FLOATS[tensor.dtype])
@@ -434,88 +518,3 @@ def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | Non
         finally:
             made.close()
     return made
-
-
-@contextmanager
-def aside() -> Iterator[None]:
-    """The mode's own use of tensors."""
-    with torch.no_grad(), torch._C._DisableTorchDispatch():
-        yield
-
-
-def odd(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has no storage of real numbers of its own."""
-    wrapper = hasattr(type(tensor), "__tensor_flatten__")
-    return tensor.layout is not torch.strided or tensor.is_meta or tensor.is_nested or tensor.is_complex() or wrapper
-
-
-def trainable(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a leaf of autograd that requires gradients, and no view of one."""
-    if not tensor.requires_grad or (tensor._base is not None and tensor._base.requires_grad):
-        return False
-    return bool(tensor.is_leaf)
-
-
-def base_of(spec: Spec) -> str:
-    """`add` for aten.add_.Tensor."""
-    base = spec.base.removeprefix("aten.")
-    return base[:-1] if base.endswith("_") and not base.endswith("__") else base
-
-
-def written(spec: Spec, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operator writes."""
-    return [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
-
-
-def flattened(values: Any) -> Iterator[Any]:
-    """What lists and tuples hold, in order, without None."""
-    if isinstance(values, list | tuple):
-        for value in values:
-            yield from flattened(value)
-    elif values is not None:
-        yield values
-
-
-def weak(tensor: torch.Tensor) -> Any:
-    """A weak reference to the storage of a tensor."""
-    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-
-
-def digest(tensor: torch.Tensor) -> bytes:
-    """A digest of the bytes of a tensor's storage."""
-    storage = tensor.untyped_storage()
-    held = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage).cpu()
-    return hashlib.blake2b(held.numpy().data, digest_size=16).digest()
-
-
-def array(tensor: torch.Tensor) -> Array:
-    """A copy of a tensor's numbers: float64, int64 or bool."""
-    wide = torch.float64 if tensor.is_floating_point() else torch.int64
-    wide = torch.bool if tensor.dtype is torch.bool else wide
-    found: Array = torch.empty(tensor.shape, dtype=wide).copy_(tensor.detach()).numpy()
-    return found
-
-
-def flat(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole storage of a tensor, in one dimension."""
-    storage = tensor.untyped_storage()
-    count = storage.nbytes() // tensor.element_size()
-    return torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(storage, 0, (count,), (1,))
-
-
-def whole(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is its whole storage, in order."""
-    count = tensor.untyped_storage().nbytes() // tensor.element_size()
-    return tensor.numel() == count and tensor.is_contiguous()
-
-
-def strided(part: Array, tensor: torch.Tensor) -> Array:
-    """The elements of a flat array at which a tensor is, as a view."""
-    steps = tuple(n * part.itemsize for n in tensor.stride())
-    return np.lib.stride_tricks.as_strided(part[tensor.storage_offset() :], tuple(tensor.shape), steps)
-
-
-def inside(numbers: Array, value: Value) -> bool:
-    """Whether numbers lie in their enclosures."""
-    low, high, err, _ = value.parts
-    return bool(np.all((numbers >= low - err) & (numbers <= high + err)))

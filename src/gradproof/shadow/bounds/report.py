@@ -15,7 +15,8 @@ import numpy as np
 
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds.domain import Domain, Key, Radius, Ranges
-from gradproof.shadow.bounds.follow import Follow, Seen, follow, inside
+from gradproof.shadow.bounds.follow import Follow, Seen, follow
+from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.bounds.rules import Rule
 from gradproof.shadow.bounds.values import Array, Value
 from gradproof.shadow.record.run import Run, Step
@@ -47,7 +48,7 @@ def report(
     if ranges:
         chosen = _ranges(ranges, {name for _, name in point.names.values()})
         wide = follow(step, run, Domain(chosen, scale=scale), rules)
-    if wide.lost or len(wide.seen) != len(point.seen):
+    if wide.lost or not _alike(wide, point):
         return [], wide.lost or "the function does not do the same when it is called again"
     bounds, shares = _bounds(wide), dict[Key, dict[Which, float]]()
     for key in _loudest(wide.domain.charged):
@@ -81,6 +82,15 @@ def _tensors(run: Follow) -> Iterator[tuple[Which, Seen]]:
         for number, seen in enumerate((s for s in run.seen if s.kind == kind), 1):
             for name in seen.values:
                 yield (kind, number, name), seen
+
+
+def _alike(one: Follow, other: Follow) -> bool:
+    """Whether two runs stepped the same parameters by the same numbers."""
+    mine, theirs = list(_tensors(one)), list(_tensors(other))
+    return [which for which, _ in mine] == [which for which, _ in theirs] and all(
+        np.array_equal(a.numbers[name][1], b.numbers[name][1], equal_nan=True)
+        for ((_, _, name), a), (_, b) in zip(mine, theirs, strict=True)
+    )
 
 
 def _bounds(run: Follow) -> dict[Which, float]:

@@ -46,7 +46,8 @@ ASSUMED = (
     "sums and products of matrices are accumulated at least in the format of the result, in any order",
     "no intermediate product underflows further than in the formula's order of factors",
     "no NaN arises; where the machine's run takes another branch than the recorded one, no bound is claimed",
-    "operations on Python numbers between operators are part of the algorithm: their results are exact constants",
+    "operations on Python numbers between operators are part of the algorithm: their results are exact constants; so "
+    "are numbers that leave torch and come back, through NumPy or a file",
 )
 
 
@@ -94,6 +95,7 @@ def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     given |= {n: k.lift(float(given[n])) for n in numbers}
     if given.pop("reduce", None) is not None:
         raise NoBound("no rounding bound is known for a reduction that scatters")
+    given = {n: _together(k, v) for n, v in given.items()}
     truth = all(v.truth for v in _values(list(given.values())))
     parts = [
         func(**{n: _component(v, at, truth, n in numbers) for n, v in given.items()}) for at in range(1 if truth else 4)
@@ -101,6 +103,12 @@ def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     if isinstance(parts[0], list | tuple):
         return [_joined(k, each, truth) for each in zip(*parts, strict=True)]
     return _joined(k, parts, truth)
+
+
+def _together(k: Call, x: Any) -> Any:
+    """A list of tensors, all as values where one of them is."""
+    several = isinstance(x, list | tuple) and any(isinstance(v, Value) for v in x)
+    return [k.lift(v) if isinstance(v, torch.Tensor) else v for v in x] if several else x
 
 
 def _values(x: Any) -> list[Value]:
@@ -115,7 +123,7 @@ def _component(x: Any, at: int, truth: bool, plain: bool = False) -> Any:
     if not isinstance(x, Value):
         return x
     part = (x if truth else number(x)).parts[at]
-    return part.item() if plain else torch.tensor(part)
+    return part.item() if plain else torch.tensor(part, device="cpu")
 
 
 def _joined(k: Call, parts: Sequence[torch.Tensor], truth: bool) -> Value:
@@ -289,14 +297,20 @@ def unscale(k: Call, grads: list[Any], found_inf: Any, inverse: Any) -> tuple[li
 
 
 # -- Sums.
+def converted(k: Call, x: Any, dtype: Any) -> Value:
+    """What is summed in another format is converted first."""
+    value = number(k.lift(x))
+    return value if dtype is None else Value(k.domain, k.domain.rounded(value.parts, str(dtype).removeprefix("torch.")))
+
+
 def summed(k: Call, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """The sum."""
-    return k.lift(x).sum(dim, keepdim)
+    return converted(k, x, dtype).sum(dim, keepdim)
 
 
 def mean(k: Call, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """The sum over the count."""
-    return k.lift(x).mean(dim, keepdim)
+    return converted(k, x, dtype).mean(dim, keepdim)
 
 
 def amax(k: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
@@ -309,6 +323,11 @@ def amax(k: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
 def amin(k: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
     """The smallest along axes."""
     return -amax(k, -x, dim, keepdim)
+
+
+def masked_fill(k: Call, x: Any, mask: Any, value: Any) -> Any:
+    """A number under a mask that is computed; None under a plain one, which is a movement."""
+    return where(mask, k.lift(value), k.lift(x)) if isinstance(mask, Value) else None
 
 
 def with_index(f: Rule) -> Rule:
@@ -335,22 +354,33 @@ def gathered(k: Call, x: Any, add: Callable[[torch.Tensor], torch.Tensor], onto:
     """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
     given = number(k.lift(x))
     terms: list[tuple[Parts, Callable[[Array], Array]]] = [
-        (given.parts, lambda p: add(torch.tensor(p, dtype=torch.float64)).numpy())
+        (given.parts, lambda p: add(torch.tensor(p, dtype=torch.float64, device="cpu")).numpy())
     ]
     if onto is not None:
         terms.append((number(k.lift(onto)).parts, np.asarray))
     return Value(k.domain, k.domain.sums(terms, most or given.parts[0].size + 1))
 
 
+def zeros_like(x: Any) -> torch.Tensor:
+    """Zeros in float64, of the shape of a tensor or value."""
+    return torch.zeros(tuple(x.shape), dtype=torch.float64, device="cpu")
+
+
 def index_add(k: Call, x: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Value:
     """Added at indices along a dimension."""
-    at, blank = torch.as_tensor(concrete(index)), torch.zeros(tuple(x.shape), dtype=torch.float64)
+    at, blank = (
+        torch.as_tensor(concrete(index), device="cpu"),
+        torch.zeros(tuple(x.shape), dtype=torch.float64, device="cpu"),
+    )
     return gathered(k, k.lift(source) * alpha, lambda p: blank.index_add(dim, at, p), x)
 
 
 def scatter_add(k: Call, x: Any, dim: int, index: Any, source: Any) -> Value:
     """Added at indices along a dimension, one an element."""
-    at, blank = torch.as_tensor(concrete(index)), torch.zeros(tuple(x.shape), dtype=torch.float64)
+    at, blank = (
+        torch.as_tensor(concrete(index), device="cpu"),
+        torch.zeros(tuple(x.shape), dtype=torch.float64, device="cpu"),
+    )
     return gathered(k, source, lambda p: blank.scatter_add(dim, at, p), x)
 
 
@@ -358,8 +388,8 @@ def index_put(k: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     """Added at indices; None where elements are replaced, which is a movement."""
     if not accumulate:
         return None
-    at = [None if i is None else torch.as_tensor(concrete(i)) for i in indices]
-    blank = torch.zeros(tuple(x.shape), dtype=torch.float64)
+    at = [None if i is None else torch.as_tensor(concrete(i), device="cpu") for i in indices]
+    blank = zeros_like(x)
     return gathered(k, values, lambda p: torch.ops.aten.index_put(blank, at, p, True), x)
 
 
@@ -367,7 +397,7 @@ def embedding_backward(k: Call, g: Value, tokens: Any, rows: int, padding: int, 
     """Each row gets the sum of the gradients where its token stood. Raises NoBound for a scale by frequency."""
     if by_count:
         raise NoBound("no rounding bound is known for an embedding that is scaled by frequency")
-    at, backward = torch.as_tensor(concrete(tokens)), torch.ops.aten.embedding_dense_backward
+    at, backward = torch.as_tensor(concrete(tokens), device="cpu"), torch.ops.aten.embedding_dense_backward
     return gathered(k, g, lambda p: backward(p, at, rows, padding, False))
 
 
@@ -519,6 +549,7 @@ RULES: dict[str, Rule] = {
     "logical_not": unary(lambda x: ~truth(x)), "bitwise_not": unary(lambda x: ~truth(x)),
     **dict.fromkeys(["logical_and", "bitwise_and"], binary(lambda a, b: truth(a) & truth(b))),
     **dict.fromkeys(["logical_or", "bitwise_or"], binary(lambda a, b: truth(a) | truth(b))),
+    "masked_fill": masked_fill,
     "where": lambda k, c, a, b: where(c if isinstance(c, Value) else concrete(c), k.lift(a), k.lift(b)),
     "neg": unary(lambda x: -x), "abs": unary(absolute), "square": unary(lambda x: x * x),
     "sign": unary(lambda x: where(x < 0.0, -1.0, where(x > 0.0, np.ones(x.shape), 0.0))),
