@@ -175,7 +175,7 @@ def held(check: Any) -> Data:
 def grounds(root: Path) -> Data:
     """The files that a run of K-1 rested on."""
     claim: Data = json.loads(evidence(root).read_text(encoding="utf-8"))["claim"]
-    return {key: claim[key] for key in ("files", "modules", "absent")}
+    return {key: claim[key] for key in ("files", "imports")}
 
 
 def test_evidence_of_a_check_of_the_same_id_in_another_contract(green: Path) -> None:
@@ -243,7 +243,7 @@ FORGERIES: dict[str, tuple[Callable[[Data], Any], str]] = {
         "its strategy is exhaustive, and its reach is all inputs",
     ),
     "no reach": (lambda d: d["finding"].update(reach=None), "states no reach"),
-    "no files": (lambda d: d["claim"].update(files={}, modules={}), "list no file of its harness"),
+    "no files": (lambda d: d["claim"].update(files={}, imports=[]), "list no file of its harness"),
     "no engine": (
         lambda d: d["claim"].update(files={k: v for k, v in d["claim"]["files"].items() if k[:3] != "gp:"}),
         "list no file of the engine",

@@ -123,7 +123,7 @@ def test_truncated_evidence_is_not_believed(green: Path, kept: int) -> None:
     assert "is rejected" in why
 
 
-@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b"[]", b"null", b'{"schema": "gradproof-evidence/1"}', b"NaN"])
+@pytest.mark.parametrize("junk", [b"\xff\xfe\x00", b"[]", b"null", b'{"schema": "gradproof-evidence/2"}', b"NaN"])
 def test_junk_is_not_believed(green: Path, junk: bytes) -> None:
     evidence_of(green, "K-1").write_bytes(junk)
     assert gate(green)[0] == 4
@@ -168,7 +168,7 @@ def test_a_new_file_that_would_be_imported_is_enough(green: Path) -> None:
     (green / "z3.py").write_text('"""A solver that agrees with everybody."""\n', encoding="utf-8")
     code, why = gate(green)
     assert code == 4
-    assert "module z3 is now in the workspace, shadowing the installed one" in why
+    assert "module z3 is now ws:z3.py, shadowing the installed one" in why
 
 
 def test_a_changed_bound_is_enough(green: Path) -> None:

@@ -18,7 +18,6 @@ from gradproof.core.outcome import Layer, Outcome, Reach
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import (
     ANSWERS,
-    NO_SEARCH,
     EvidenceStatus,
     misdated,
     plain,
@@ -38,7 +37,7 @@ def test_every_answer_rests_on_files(toy: Workspace, outcome: Outcome) -> None:
     one = check()
     finding = refutation(one) if outcome is Outcome.REFUTED else Finding(outcome, "said")
     assert fresh(one, evidence(toy, one, finding), toy) == (True, "")
-    claim = {"spec": one.digest, "files": {}, "modules": {}, "absent": [], "search": NO_SEARCH}
+    claim = {"spec": one.digest, "files": {}, "imports": []}
     bare = {**evidence(toy, one, finding), "claim": claim}
     assert fresh(one, bare, toy) == (False, "the inputs list no file of its harness symbolic.toy:a_is_one")
 
@@ -83,17 +82,17 @@ def test_a_folder_of_evidence_is_looked_through_once(toy: Workspace) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "said"),
     [
-        ("json", "ext:/somewhere/json.py", "module json is no longer found"),
-        ("models.a", "ext:/somewhere/models/a.py", "module models.a is now in the workspace, shadowing ext:"),
+        ("json", "ext:/somewhere/json.py", "module json is now the installed one, shadowing ext:"),
+        ("models.a", "ext:/somewhere/models/a.py", "module models.a is now ws:models/a.py, shadowing ext:"),
         ("models.gone", "ws:models/gone.py", "module models.gone is no longer found"),
-        ("models.a", "what:models/a.py", "module models.a is no longer found"),
-        ("models.a", "ws:models/b.py", "module models.a is now a.py, shadowing ws:models/b.py"),
+        ("models.a", "what:models/a.py", "module models.a is now ws:models/a.py, shadowing what:"),
+        ("models.a", "ws:models/b.py", "module models.a is now ws:models/a.py, shadowing ws:models/b.py"),
     ],
 )
 def test_a_module_is_where_it_was(toy: Workspace, name: str, key: str, said: str) -> None:
     one = check()
     data = evidence(toy, one)
-    data["claim"]["modules"][name] = key
+    data["claim"]["imports"][0]["names"][name] = key
     ok, reason = fresh(one, data, toy)
     assert (ok, reason.startswith(said)) == (not said, True)
 
