@@ -129,7 +129,8 @@ def claim(made: Workspace) -> dict[str, Any]:
     files = {key: sha256_of(made.root / key[3:]) for key in names.values()}
     engine = sorted(PACKAGE.rglob("*.py"))[:FILES]
     files |= {f"gp:{p.relative_to(PACKAGE).as_posix()}": sha256_of(p) for p in engine}
-    return {"files": files, "modules": names, "absent": [f"models.absent_{i}" for i in range(20)]}
+    names |= {f"models.absent_{i}": "" for i in range(20)}
+    return {"files": files, "imports": [{"path": ["ws:.", "start"], "names": names}]}
 
 
 def finding(check: Check) -> Finding:

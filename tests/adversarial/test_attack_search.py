@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from attack_kit import HONEST, MODEL, append, edit, gate, verify
@@ -48,17 +50,18 @@ import taken
 del sys.modules["taken"]
 """
 LATER = {
-    "a package in the place of a module that failed": ("green/broken/__init__.py", "broken is now __init__.py"),
-    "a module in a folder that was on the path for a while": ("green/b/kept.py", "kept is now in b"),
-    "one that was looked for there": ("green/a/optional.py", "optional is now in a"),
-    "a part in a folder that a package added": ("green/parts/part.py", "part is now in parts"),
-    "a module before one that was taken out again": ("green/src/taken.py", "taken is now in src"),
-    "a module that was not there": ("green/src/fast.py", "fast is now in src"),
-    "the same on PYTHONPATH": ("path/fast.py", "fast is now in path"),
-    "a part that was not there": ("green/src/pkg/_fast.py", "pkg._fast is now in src"),
-    "a package that was a folder": ("green/src/mylib/__init__.py", "mylib is now in src"),
-    "a module of Python's own": ("green/src/colorsys.py", "colorsys is now in src"),
-    "an installed package": ("path/iniconfig.py", "iniconfig is now in path"),
+    "a package in the place of a module that failed": ("green/broken/__init__.py", "broken"),
+    "a module in a folder that was on the path for a while": ("green/b/kept.py", "kept"),
+    "one that was looked for there": ("green/a/optional.py", "optional"),
+    "a part in a folder that a package added": ("green/parts/part.py", "pathpkg.part"),
+    "a module before one that was taken out again": ("green/src/taken.py", "taken"),
+    "a module that was not there": ("green/src/fast.py", "fast"),
+    "the same on PYTHONPATH": ("path/fast.py", "fast"),
+    "a part that was not there": ("green/src/pkg/_fast.py", "pkg._fast"),
+    "a package that was a folder": ("green/src/mylib/__init__.py", "mylib"),
+    "a module of Python's own": ("green/src/colorsys.py", "colorsys"),
+    "one that nobody of the workspace asked for": ("path/fractions.py", "fractions"),
+    "an installed package": ("path/iniconfig.py", "iniconfig"),
 }
 
 
@@ -82,13 +85,27 @@ def searching(green: Path, path: Path) -> Path:
 
 @pytest.mark.parametrize("name", LATER)
 def test_a_module_that_is_put_before_another_one_after_the_run(searching: Path, name: str) -> None:
-    later = searching.parent / LATER[name][0]
+    file, module = LATER[name]
+    later = searching.parent / file
     later.parent.mkdir(exist_ok=True)
     later.write_text("")
     found = gate(searching)
     assert found.red
-    assert f"{LATER[name][1]}, shadowing " in found.reason
+    key = f"ws:{later.relative_to(searching)}" if later.is_relative_to(searching) else f"ext:{later}"
+    assert f"module {module} is now {key}, shadowing " in found.reason
     later.unlink()
+    assert gate(searching).exit is Exit.MET
+
+
+def test_a_module_in_an_archive_that_is_put_onto_pythonpath_after_the_run(
+    searching: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ZipFile(searching.parent / "new.zip", "w") as archive:
+        archive.writestr("iniconfig.py", "")
+    places = os.environ["PYTHONPATH"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(searching.parent / "new.zip"), places]))
+    assert "new.zip/iniconfig.py, shadowing the installed one" in gate(searching).reason
+    monkeypatch.setenv("PYTHONPATH", places)
     assert gate(searching).exit is Exit.MET
 
 

@@ -130,7 +130,9 @@ def test_what_is_barred_would_have_been_seen(tmp_path: Path) -> None:
 def test_a_solver_in_front_of_the_installed_one_makes_evidence_stale(workspace: Path, tmp_path: Path) -> None:
     done = gradproof(workspace, "gate", "--json", path=decoys(tmp_path / "decoys", "z3"))
     [why] = [r for r in json.loads(done.stdout)["verdict"]["reasons"] if r.startswith("KANI-GA-002 is NOT_RUN: ")]
-    assert "z3 is now in decoys" in why
+    said = f"its evidence is stale: module z3 is now ext:{tmp_path}/decoys/z3"
+    assert said in why
+    assert "shadowing the installed one" in why
 
 
 def test_an_unrelated_change_runs_nothing_again(workspace: Path, tmp_path: Path) -> None:

@@ -41,10 +41,10 @@ def inputs_of(workspace: Workspace, check: Check) -> dict[str, Any]:
     """The files that evidence of a toy check rests on."""
     module = check.harness.partition(":")[0]
     if not module:
-        return {"files": {}, "modules": {}}
+        return {"files": {}}
     name = module.replace(".", "/") + ".py"
     files = {f"ws:{name}": sha256_of(workspace.root / name), "gp:core/check.py": sha256_of(PACKAGE / "core/check.py")}
-    return {"files": files, "modules": {module: f"ws:{name}"}}
+    return {"files": files, "imports": [{"path": ["ws:.", "start"], "names": {module: f"ws:{name}"}}]}
 
 
 def store(workspace: Workspace, check: Check, finding: Finding) -> Path:

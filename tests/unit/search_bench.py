@@ -3,33 +3,30 @@
 from __future__ import annotations
 
 import os
-import re
-import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import gradproof
-from gradproof.core.workspace import Finder
-from gradproof.evidence.import_path import Trail, searched
-from gradproof.evidence.inputs import key_of, place_of
+from gradproof.core.workspace import Finder, Locator
+from gradproof.evidence.import_path import Search, searched
 
-LIB = {"lib": "home/lib/__init__.py", "lib.part": "home/lib/part.py"}
-HOME = ("home", "site-packages")
-MOVED = re.compile(r"module (\S+) is (?:now (?:in )?(?:the )?(\S+), shadowing (?:the )?([^ ;]+).*|no longer found)")
+LIBRARY = str(Path(os.__file__).resolve().parent)
+LIB = ("lib", "lib.part")
+HOME = ("home", LIBRARY, "site-packages")
+Imports = list[dict[str, Any]]
 
 
 class Run:
     """A run and a gate: the import paths of both, as folders beside the workspace, and what became of the names."""
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self.root, self.patch = root, patch
+        self.root, self.patch, self.out = root, patch, f"ext:{root.parent}"
 
-    def places(self, names: tuple[str, ...]) -> list[str]:
+    def places(self, names: Iterable[str]) -> tuple[str, ...]:
         """Folders beside the workspace, as an import path names them."""
-        return [name if os.path.isabs(name) else str(self.root.parent / name) for name in names]
+        return tuple(name if os.path.isabs(name) else str(self.root.parent / name) for name in names)
 
     def write(self, *files: str) -> None:
         """Empty files beside the workspace."""
@@ -37,31 +34,42 @@ class Run:
             (self.root.parent / name).parent.mkdir(parents=True, exist_ok=True)
             (self.root.parent / name).write_text("")
 
-    def place(self, key: str) -> Path | None:
-        """The file of a claim key."""
-        return place_of(key, self.root)
+    def remove(self, file: str) -> None:
+        """One of these files is gone."""
+        (self.root.parent / file).unlink()
 
-    def claim(self, *path: str, start: tuple[str, ...] = (), modules: Mapping[str, str] | None = None,
-              absent: tuple[str, ...] = (), wanted: tuple[str, ...] = (),
-              finder: Finder | None = None) -> dict[str, Any]:  # fmt: skip
-        """What a run says that ended with this path, and began with `start`. `modules`: files by dotted name."""
-        held = {name: key_of(Path(os.path.realpath(self.root.parent / f)), self.root) or f"ext:{self.root.parent / f}"
-                for name, f in (LIB if modules is None else modules).items()}  # fmt: skip
-        self.patch.setattr(sys, "path", self.places(path))
-        finder = finder or Finder(self.root)
-        finder.absent |= set(absent)
-        search = searched(held, self.root, self.places(start), finder, wanted, self.place)
-        return {"modules": held, "absent": list(absent), "search": search}
+    def imports(self, *path: str, start: tuple[str, ...] = (), names: Iterable[str] = LIB,
+                others: Iterable[str] = (), finder: Finder | None = None) -> Imports:  # fmt: skip
+        """What a run notes that has this path, and began with `start`. `others`: names that installed code asks for."""
+        finder, places = finder or Finder(self.root), self.places(path)
+        for name in (*names, *others):
+            key = (name, *self._within(name, places))
+            finder.asked.setdefault(key, set()).update([] if name in others else [str(self.root / "models/a.py")])
+        return searched(self.root, self.places(start), finder)
 
-    def moved(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:
+    def _within(self, name: str, places: tuple[str, ...]) -> tuple[bool, tuple[str, ...]]:
+        """Whether a name is a part of a package with code, and the folders in which it is looked for."""
+        folders: Iterable[str] = places
+        for part in name.split(".")[:-1]:
+            spec = Locator(self.root).spec(part, folders)
+            if spec is None or spec.loader is None:
+                return False, places
+            folders = spec.submodule_search_locations or ()
+        return folders is not places, tuple(folders)
+
+    def moved(self, imports: Imports, *start: str, here: bool = True) -> list[str]:
         """What the gate says whose Python starts with `start`."""
-        self.patch.setattr(gradproof, "STARTED", tuple(self.places(start)))
-        return Trail(self.root, self.place, here).moved(claim)
+        return Search(self.root, self.places(start), here).moved(imports)
 
-    def told(self, claim: dict[str, Any], *start: str, here: bool = True) -> list[str]:
-        """The same, each as the module's name, where it is now, and what it hides: `lib first ext:/home/lib.py`."""
-        found = [MOVED.fullmatch(why) or why for why in self.moved(claim, *start, here=here)]
-        return [why if isinstance(why, str) else " ".join(filter(None, why.groups())) for why in found]
+
+def shown(reasons: Iterable[str]) -> list[str]:
+    """Reasons without what is shadowed."""
+    return [reason.removeprefix("module ").partition(",")[0] for reason in reasons]
+
+
+def where(imports: Imports, name: str) -> list[str]:
+    """Where a run found a name."""
+    return [search["names"][name] for search in imports if name in search["names"]]
 
 
 def made(root: Path, patch: pytest.MonkeyPatch) -> Run:

@@ -143,7 +143,6 @@ MUTANTS = {"bug": Mutant("bug", "T-1", "toy#1", 7)}
 WORKER = """\
 import sys
 
-sys.path.append({here!r})
 from gradproof.execution import methods as backends, worker
 from gradproof.core.outcome import Kind
 
@@ -153,6 +152,7 @@ real = backends.run
 def run(check, workspace):
     if check.kind is Kind.GATE:
         return real(check, workspace)
+    sys.path.append({here!r})
     return workspace.resolve(check.harness)(check, workspace)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
-EVIDENCE_SCHEMA = "gradproof-evidence/1"
+EVIDENCE_SCHEMA = "gradproof-evidence/2"
 REPORT_SCHEMA = "gradproof-report/1"
 NO_WORKSPACE = "no workspace here: the packaged reference is judged, not your training loop"
 

@@ -16,13 +16,14 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from importlib.machinery import FileFinder, SourceFileLoader
+from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Any
+from zipimport import ZipImportError, zipimporter
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import NO_WORKSPACE
@@ -63,105 +64,108 @@ class _Loader(SourceFileLoader):
             exec(code, vars(module))
 
 
+_KINDS: tuple[tuple[Any, list[str]], ...] = (
+    (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
+    (_Loader, importlib.machinery.SOURCE_SUFFIXES),
+    (importlib.machinery.SourcelessFileLoader, importlib.machinery.BYTECODE_SUFFIXES),
+)
+
+
 def compiled(loader: SourceFileLoader, fullname: str) -> CodeType:
     """A module's code from its source, whose digest is noted. Raises ImportError, OSError, SyntaxError."""
     path = loader.get_filename(fullname)
     data = loader.get_data(path)
     Finder.loaded[str(Path(path).resolve())] = hashlib.sha256(data).hexdigest()
-    Finder.named[fullname] = path
     code: CodeType = loader.source_to_code(data, path)
     return code
 
 
 class Locator:
-    """Where a dotted name is found below one folder, without importing anything."""
+    """Finds modules along folders and archives as Python does, without importing anything."""
 
     def __init__(self, root: Path) -> None:
-        self.root = root
-        self._finders: dict[str, FileFinder] = {}
-        self._found: dict[str, importlib.machinery.ModuleSpec | None] = {}
+        self._inside = f"{root}{os.sep}"
+        self._finders: dict[str, FileFinder | zipimporter] = {}
 
-    def spec(self, name: str, folder: str) -> importlib.machinery.ModuleSpec | None:
-        """Spec of module `name` in `folder`; None when absent or only a namespace."""
+    def spec(self, name: str, folders: Iterable[str]) -> ModuleSpec | None:
+        """Spec of the first module of this name; else of its folders without code, which has no loader."""
+        inner: list[str] = []
+        for folder in folders:
+            try:
+                spec = self._finder(folder).find_spec(name)
+            except Exception:  # an archive with a module that does not compile
+                continue
+            if spec is not None and spec.loader is not None:
+                return spec
+            inner += (spec.submodule_search_locations or ()) if spec is not None else ()
+        found = ModuleSpec(name, None, is_package=True)
+        found.submodule_search_locations = inner
+        return found if inner else None
+
+    def file(self, name: str, folders: Iterable[str]) -> str | None:
+        """File of a dotted name, each part below the one before; None when there is none."""
+        spec = None
+        for part in name.split("."):
+            spec = self.spec(part, folders)
+            folders = self.own_first((spec.submodule_search_locations or ()) if spec is not None else ())
+        return spec.origin if spec is not None and spec.loader is not None else None
+
+    def own_first(self, folders: Iterable[str]) -> list[str]:
+        """The folders of a package in the order in which a run looks into them: those below the root come first."""
+        return sorted(folders, key=lambda folder: not folder.startswith(self._inside))
+
+    def _finder(self, folder: str) -> FileFinder | zipimporter:
         if folder not in self._finders:
-            kinds = importlib.machinery
-            sources = ((_Loader, kinds.SOURCE_SUFFIXES), (kinds.SourcelessFileLoader, kinds.BYTECODE_SUFFIXES))
-            extensions = (kinds.ExtensionFileLoader, kinds.EXTENSION_SUFFIXES)
-            self._finders[folder] = FileFinder(folder, extensions, *sources)
-        spec = self._finders[folder].find_spec(name)
-        return spec if spec is not None and spec.loader is not None else None
-
-    def locate(self, name: str) -> Path | None:
-        """File of module `name` below the root, None when there is none."""
-        if name not in self._found:
-            self._found[name] = self._walk(name)
-        spec = self._found[name]
-        return Path(spec.origin) if spec is not None and spec.origin else None
-
-    def _walk(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        parent, _, _ = name.rpartition(".")
-        if not parent:
-            return self.spec(name, str(self.root))
-        if parent not in self._found:
-            self._found[parent] = self._walk(parent)
-        above = self._found[parent]
-        places = above.submodule_search_locations if above is not None else [str(self.root / parent.replace(".", "/"))]
-        return self.spec(name, places[0]) if places else None
+            try:
+                self._finders[folder] = zipimporter(folder)
+            except ZipImportError:
+                self._finders[folder] = FileFinder(folder, *_KINDS)
+        return self._finders[folder]
 
 
 class Finder(importlib.abc.MetaPathFinder):
-    """Finds the workspace's modules first, and remembers what it looked for in vain.
+    """Finds the workspace's modules first, and remembers what it was asked for.
 
     It imports nothing itself: what it imports, it would be asked for. `first` is called before a module of the
-    workspace is loaded, `during` is entered around the run of its own code. `wanted`: names that were looked for in
-    vain, by the file that asked. `paths`: names that were asked for, by the sys.path of that moment; `inner`: parts of
-    packages, by each folder of the package. A folder that the workspace put before its root on sys.path comes first.
+    workspace is loaded, `during` is entered around the run of its own code. `asked`: a name, whether it was looked for
+    in the folders of a package, and the folders; and the files that asked. A folder that the workspace put before its
+    root on sys.path comes first.
     """
 
     loaded: dict[str, str] = {}  # noqa: RUF012  (one process, one workspace)
-    named: dict[str, str] = {}  # noqa: RUF012
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.absent: set[str] = set()
-        self.wanted: dict[str, set[str]] = {}
-        self.paths: dict[tuple[str, ...], set[str]] = {}
-        self.inner: dict[str, set[str]] = {}
+        self.asked: dict[tuple[str, bool, tuple[str, ...]], set[str]] = {}
         self.first: Callable[[], object] = lambda: None
         self.during = _Loader.during
         self._locator = Locator(root)
-        self._earlier: dict[str, Locator] = {}
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         """Spec of a module below the root; None leaves the name to Python's own finders."""
-        if path is None:
-            self.paths.setdefault(tuple(p for p in sys.path if isinstance(p, str)), set()).add(fullname)
-            if self._before(fullname):
-                return None
-        counting = [p for p in path or () if not _python(Path(p))]
-        for folder in counting:
-            self.inner.setdefault(folder, set()).add(fullname)
+        within = isinstance(path, (list, tuple))  # a package without code has neither: its parts depend on sys.path
+        places = tuple(p for p in (path if path is not None and within else sys.path) if isinstance(p, str))
+        self.asked.setdefault((fullname, within, places), set()).add(_asker())
+        if path is None and self._before(fullname):
+            return None
         folders = [str(self.root)] if path is None else [p for p in path if self._own(Path(p))]
-        for folder in folders:
-            spec = self._locator.spec(fullname, folder)
-            if spec is not None:
-                self.first()
-                if isinstance(spec.loader, _Loader):
-                    spec.loader.during = self.during
-                return spec
-        if folders or counting:
-            self.absent.add(fullname)
-        self.wanted.setdefault(_asker(), set()).add(fullname)
-        return None
+        spec = self._locator.spec(fullname, folders)
+        if spec is None or spec.loader is None:
+            return None
+        self.first()
+        if isinstance(spec.loader, _Loader):
+            spec.loader.during = self.during
+        return spec
 
     def _before(self, name: str) -> bool:
         """Whether a folder that comes before the root on sys.path has the name; content is the root's alone."""
         if name in CONTENT or str(self.root) not in sys.path:
             return False
         earlier = [p for p in sys.path[: sys.path.index(str(self.root))] if isinstance(p, str)]
-        return any(self._earlier.setdefault(p, Locator(Path(p))).locate(name) for p in earlier)
+        spec = self._locator.spec(name, earlier)
+        return spec is not None and spec.loader is not None
 
     def _own(self, folder: Path) -> bool:
         """Below the root, and not in a virtual environment there: its packages keep their own loaders."""
@@ -169,7 +173,7 @@ class Finder(importlib.abc.MetaPathFinder):
 
     def invalidate_caches(self) -> None:
         """Look at the folders anew."""
-        self._locator, self._earlier = Locator(self.root), {}
+        self._locator = Locator(self.root)
 
 
 def _asker() -> str:
@@ -185,7 +189,7 @@ def _pythons(file: str) -> bool:
     return file.startswith("<frozen ") or (path.is_relative_to(_LIBRARY) and not installed(path))
 
 
-def _python(folder: Path) -> bool:
+def pythons(folder: Path) -> bool:
     """Whether a folder is one of Python's own, one of installed packages, or the engine's."""
     return installed(folder) or folder.is_relative_to(_LIBRARY) or folder.is_relative_to(PACKAGE)
 

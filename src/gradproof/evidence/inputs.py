@@ -32,7 +32,6 @@ from gradproof.core.workspace import (
     sha256_of,
 )
 from gradproof.evidence.environment import generated, in_stack, owner_of
-from gradproof.evidence.import_path import searched
 
 ABSENT = ""
 REFERENCE = PACKAGE / "_reference"
@@ -65,11 +64,11 @@ def watch() -> None:
 def _code(loader: SourceFileLoader, fullname: str) -> CodeType | None:
     """In the place of SourceFileLoader.get_code, which believes bytecode."""
     path = loader.get_filename(fullname)
-    return _get_code(loader, fullname) if _by_version(path) else compiled(loader, fullname)
+    return _get_code(loader, fullname) if by_version(path) else compiled(loader, fullname)
 
 
 @cache
-def _by_version(place: str) -> bool:
+def by_version(place: str) -> bool:
     """Whether a module is one of Python, of gradproof, or of the solvers, PyTorch and what those need."""
     path = Path(place)
     if path.is_relative_to(REFERENCE):
@@ -249,22 +248,14 @@ def named_by(check: Check) -> set[str]:
 
 
 def inputs_of(
-    check: Check,
-    root: Path,
-    finder: Finder,
-    start: Iterable[str],
-    also: Iterable[str] = (),
-    read: Mapping[str, Path] | None = None,
+    check: Check, root: Path, also: Iterable[str] = (), read: Mapping[str, Path] | None = None
 ) -> dict[str, Any]:
     """What the run rests on: every file outside the installation that was imported, read or declared read.
 
-    A package that the check names counts wherever it is installed. A module that was loaded under another name than
-    its file's counts by its content alone. A file that was looked for in vain has the digest ABSENT. `finder`:
-    what was asked for, and when. `start`: sys.path as the run began. Raises OSError when a file that was imported, read
-    or declared is gone.
+    A package that the check names counts wherever it is installed. A file that was looked for in vain has the digest
+    ABSENT. Raises OSError when a file that was imported, read or declared is gone.
     """
     files: dict[str, str] = {}
-    modules: dict[str, str] = {}
     named = named_by(check)
     for name, module in sorted(sys.modules.items()):
         origin = getattr(module, "__file__", None)
@@ -274,32 +265,19 @@ def inputs_of(
         key = key_of(path, root)
         if key is None and (name.partition(".")[0] in named or counted(check, path)):
             key = f"ext:{path.as_posix()}"
-        if key is None:
-            continue
-        files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
-        modules |= _named(name, Path(origin), key)
+        if key is not None:
+            files[key] = Finder.loaded.get(str(path)) or sha256_of(path)
     for place, digest in Finder.loaded.items():
         key = key_of(Path(place), root)
         if key is not None:
             files[key] = digest
-    for name, origin in Finder.named.items():  # also what failed, or was taken out again
-        key = None if name in modules else key_of(Path(origin).resolve(), root)
-        modules |= {} if key is None else _named(name, Path(origin), key)
     for name in also:
         path = (root / name).resolve()
         files[key_of(path, root) or f"ext:{path.as_posix()}"] = sha256_of(path)
     for key, path in (read or {}).items():
         if check.layer is not Layer.CUDA or not key.startswith("ext:"):
             files.setdefault(key, sha256_of(path) if path.exists() or str(path) in _there else ABSENT)
-    wanted = [name for place, names in list(finder.wanted.items()) if not _by_version(place) for name in names]
-    search = searched(modules, root, start, finder, wanted, lambda key: place_of(key, root))
-    return {"spec": check.digest, "files": files, "modules": modules, "absent": sorted(finder.absent), "search": search}
-
-
-def _named(name: str, origin: Path, key: str) -> dict[str, str]:
-    """A row of the modules: a name that is its file's, of a file that is not the engine's."""
-    own = origin.name.partition(".")[0] in (name.rpartition(".")[2], "__init__")
-    return {name: key} if own and not key.startswith("gp:") else {}
+    return {"spec": check.digest, "files": files}
 
 
 def counted(check: Check, path: Path) -> bool:
@@ -308,10 +286,10 @@ def counted(check: Check, path: Path) -> bool:
 
 
 def place_of(key: str, root: Path) -> Path | None:
-    """The file that an input key names; None for a key of no known kind."""
+    """The file that an input key names; None for a key of no known kind, or with `..`."""
     kind, _, name = key.partition(":")
     home = {"gp": PACKAGE, "ws": root, "ext": Path("/")}.get(kind)
-    return None if home is None else home / name
+    return None if home is None or ".." in Path(name).parts else home / name
 
 
 def edited(files: Mapping[str, str], root: Path, since: float, engine: float | None = None) -> list[str]:

@@ -1,6 +1,6 @@
 """The shape of one evidence file: how a run is written down, and what a reader insists on.
 
-Format `gradproof-evidence/1`: check, claim (spec digest, files, modules, absent, search), finding, environment, times.
+Format `gradproof-evidence/2`: check, claim (spec digest, files, imports), finding, environment, times.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from typing import Any
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import EVIDENCE_SCHEMA, Outcome
 
-NO_SEARCH: Mapping[str, Any] = {"start": [], "path": [], "where": {}, "apart": {}, "wanted": [], "passing": {}}
-"""Of gradproof.evidence.import_path: every module is at the root."""
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
 SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 YEARS = range(1971, 9999)  # with a day to spare on either side of every zone
@@ -101,14 +99,7 @@ def record(
     return {
         "schema": EVIDENCE_SCHEMA,
         "check": plain(check.to_json(), "check"),
-        "claim": {
-            "spec": check.digest,
-            "files": {},
-            "modules": {},
-            "absent": [],
-            "search": NO_SEARCH,
-            **(inputs or {}),
-        },
+        "claim": {"spec": check.digest, "files": {}, "imports": [], **(inputs or {})},
         "finding": found,
         "environment": dict(environment or {}),
         "started_at": started_at or finished,
@@ -121,7 +112,7 @@ def validate(data: Any) -> Check:
     """The check that an evidence dict speaks about. Raises ValueError with the reason on any other shape."""
     if not isinstance(data, dict) or data.get("schema") != EVIDENCE_SCHEMA:
         found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ValueError(f"its schema is {found!r}, not {EVIDENCE_SCHEMA!r}")
+        raise ValueError(f"its schema is {found!r}, not {EVIDENCE_SCHEMA!r}: run gradproof verify")
     from gradproof.core.schemas.evidence import fault_of  # a worker writes evidence and loads no pydantic
 
     if fault := fault_of(data):

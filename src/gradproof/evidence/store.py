@@ -17,9 +17,10 @@ from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
 from gradproof.core.outcome import Layer, Outcome
-from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
+from gradproof.core.workspace import Workspace, sha256_of
 from gradproof.evidence.environment import differences
-from gradproof.evidence.import_path import Trail
+from gradproof.evidence.import_path import Search, started
+from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus, misdated, validate
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
@@ -79,7 +80,7 @@ class Store:
     def __init__(self, workspace: Workspace) -> None:
         self.workspace = workspace
         self._hashes: dict[str, str] = {}
-        self._trails: dict[bool, Trail] = {}
+        self._searches: dict[bool, Search] = {}
 
     def folder(self, check: Check) -> Path:
         """Where the evidence of a check lies."""
@@ -139,7 +140,7 @@ class Store:
             return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
         reasons = [late] if (late := misdated(evidence)) else []
         reasons += [r for key, digest in inputs["files"].items() if (r := self._file(key, digest))]
-        reasons += self._trail(check).moved(inputs)
+        reasons += self._search(check).moved(inputs["imports"])
         if check.layer is not Layer.CUDA:
             reasons += self._environment(check, evidence["environment"])
         if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
@@ -153,18 +154,13 @@ class Store:
     def _grounds(self, check: Check, inputs: Mapping[str, Any]) -> list[str]:
         """An answer rests on files: its harness, and the engine that ran it."""
         module = check.harness.partition(":")[0]
-        if module and module not in inputs["modules"]:
+        if module and not any(search["names"].get(module) for search in inputs["imports"]):
             return [f"the inputs list no file of its harness {check.harness}"]
         return [] if any(k.startswith("gp:") for k in inputs["files"]) else ["the inputs list no file of the engine"]
 
-    def _place(self, key: str) -> Path | None:
-        kind, _, name = key.partition(":")
-        root = {"ws": self.workspace.root, "gp": PACKAGE, "ext": Path("/")}.get(kind)
-        return None if root is None or ".." in Path(name).parts else root / name
-
     def _file(self, key: str, digest: str) -> str | None:
         if key not in self._hashes:
-            path = self._place(key)
+            path = place_of(key, self.workspace.root)
             if path is None:
                 return f"{key} names no file"
             try:
@@ -174,11 +170,11 @@ class Store:
         now = self._hashes[key]
         return None if now == digest else f"{key} changed" if now else f"{key} is gone"
 
-    def _trail(self, check: Check) -> Trail:
+    def _search(self, check: Check) -> Search:
         here = self._here and check.layer is not Layer.CUDA
-        if here not in self._trails:
-            self._trails[here] = Trail(self.workspace.root, self._place, here)
-        return self._trails[here]
+        if here not in self._searches:
+            self._searches[here] = Search(self.workspace.root, started() if here else (), here)
+        return self._searches[here]
 
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:

@@ -50,7 +50,6 @@ import importlib.util, sys
 spec = importlib.util.spec_from_file_location("gradproof", {init!r}, submodule_search_locations=[{package!r}])
 sys.modules["gradproof"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(sys.modules["gradproof"])
-sys.modules["gradproof"].BARE = frozenset(sys.modules)
 from gradproof.execution.worker import main
 main()
 """

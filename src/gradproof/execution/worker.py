@@ -34,7 +34,8 @@ from gradproof.core.outcome import Layer, Outcome
 from gradproof.core.processes import SERVE, data_held, end_strays, job_of_stdin, limit_memory
 from gradproof.core.workspace import PACKAGE, Locator, Workspace, installed
 from gradproof.evidence.environment import environment, hide, imported, taken, torch_device, variables
-from gradproof.evidence.inputs import edited, inputs_of, reads, watch
+from gradproof.evidence.import_path import searched
+from gradproof.evidence.inputs import ABSENT, edited, inputs_of, reads, watch
 from gradproof.evidence.record import now, record
 from gradproof.evidence.seal import Seal, shadowed
 from gradproof.execution import methods
@@ -79,7 +80,7 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
     try:
         finder = workspace.enter()
         finder.first, finder.during = seal.close, seal.importing
-        finder.absent |= LOOKED_FOR
+        finder.asked |= {(name, False, tuple(start)): set() for name in LOOKED_FOR}
         finding = attempt(check, workspace, memory)
         read = reads(workspace.root, workspace.reports, tempfile.gettempdir())
         if changed := rewritten():
@@ -91,8 +92,10 @@ def perform(job: Mapping[str, Any]) -> dict[str, Any]:
         if strange := shadowed(foreign):
             finding = Finding(Outcome.ERROR, f"not the installed package: {', '.join(strange[:5])}")
         also = finding.stats.get("files_read", ())
-        inputs = inputs_of(check, workspace.root, finder, start, also, read)
-        late = edited(inputs["files"], workspace.root, began, min(began, job.get("since", began)))
+        inputs = inputs_of(check, workspace.root, also, read)
+        inputs["imports"] = searched(workspace.root, start, finder)
+        found = {key: ABSENT for search in inputs["imports"] for key in search["names"].values() if ":" in key}
+        late = edited(found | inputs["files"], workspace.root, began, min(began, job.get("since", began)))
         if late:
             finding = Finding(Outcome.ERROR, f"edited while the check ran: {', '.join(late[:5])}")
     except (GradproofError, OSError) as e:
@@ -258,7 +261,7 @@ def shadowing(root: Path) -> list[str]:
     """Modules at the root of a workspace for which a preloaded library looked: it would have found them there."""
     locator = Locator(root)
     names = LOOKED_FOR & {place.name.partition(".")[0] for place in root.iterdir()}
-    return sorted(name for name in names if locator.spec(name, str(root)) is not None)
+    return sorted(name for name in names if locator.file(name, [str(root)]) is not None)
 
 
 if __name__ == "__main__":

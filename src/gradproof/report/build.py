@@ -39,8 +39,9 @@ def texts(names: Iterable[str], root: Path) -> dict[str, dict[str, Any]]:
     trees: dict[Path, tuple[str, ast.Module | None]] = {}
     for name in dict.fromkeys(names):
         module, _, function = name.partition(":")
-        path = locator.locate(module) if module and function else None
-        if path is None or path.suffix != ".py" or not path.resolve().is_relative_to(root.resolve()):
+        file = locator.file(module, [str(root)]) if module and function else None
+        path = Path(file or "")
+        if path.suffix != ".py" or not path.resolve().is_relative_to(root.resolve()):
             continue
         if path not in trees:
             trees[path] = _tree(path)

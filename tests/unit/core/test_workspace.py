@@ -177,19 +177,20 @@ def test_names_looked_for_in_vain_are_remembered(toy: Workspace) -> None:
     sys.modules.pop("colorsys", None)
     with only(toy):
         assert toy.resolve("models.tries:fast") is None
-        assert {"models.fast", "colorsys"} <= toy.enter().absent
+        assert {"models.fast", "colorsys"} <= {name for name, *_ in toy.enter().asked}
 
 
 def test_locator_sees_what_an_import_would(toy: Workspace) -> None:
     (toy.root / "models/b").mkdir()
     (toy.root / "space").mkdir()
-    locate = Locator(toy.root).locate
-    assert locate("models.a") == toy.root / "models/a.py"
-    assert locate("models.b") == toy.root / "models/b.py"
-    assert locate("space") is None
-    assert locate("models.missing") is None
+    locator, folders = Locator(toy.root), [str(toy.root / "nowhere"), str(toy.root)]
+    assert locator.file("models.a", folders) == str(toy.root / "models/a.py")
+    assert locator.file("models.b", folders) == str(toy.root / "models/b.py")
+    assert locator.file("space", folders) is None
+    assert locator.file("models.missing", folders) is None
+    assert locator.own_first(["/x", str(toy.root), str(toy.root / "a")]) == [str(toy.root / "a"), "/x", str(toy.root)]
     (toy.root / "models/b/__init__.py").write_text("")
-    assert Locator(toy.root).locate("models.b") == toy.root / "models/b/__init__.py"
+    assert Locator(toy.root).file("models.b", folders) == str(toy.root / "models/b/__init__.py")
 
 
 def test_no_cache_entry_is_needed_to_import_the_engine_without_torch_or_z3() -> None:
@@ -207,6 +208,6 @@ def test_a_virtual_environment_below_the_root_keeps_its_own_loaders(tmp_path: Pa
     (package / "part.py").write_text("")
     finder = Finder(root)
     assert finder.find_spec("heavy.part", [str(package)]) is None
-    assert finder.absent == set()
+    assert list(finder.asked) == [("heavy.part", True, (str(package),))]
     assert finder.find_spec("models", None) is not None
     assert finder.find_spec("models.a", [str(root / "models")]) is not None

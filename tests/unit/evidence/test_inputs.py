@@ -287,6 +287,21 @@ def test_an_installed_module_that_the_workspace_imports_is_part_of_the_claim(toy
     assert concluded(toy, "uses_a_package") == "REFUTED"
 
 
+def test_a_harness_of_an_installed_package_is_among_the_imports(toy: Workspace, site: Path) -> None:
+    """The contract asked for it, though no file of the workspace did."""
+    (site / "checks").mkdir()
+    (site / "checks/__init__.py").write_text("")
+    (site / "checks/inner.py").write_text(
+        "from symbolic.odd import answer\n\ndef harness(c, w):\n    return answer(c)\n"
+    )
+    of = check(harness="checks.inner:harness")
+    store, one, data = ran(toy, "", of)
+    assert data["finding"]["outcome"] == "HOLDS"
+    assert store.status(one).reason == ""
+    (toy.root / "checks.py").write_text("")
+    assert "module checks is now ws:checks.py, shadowing ext:" in Store(toy).status(one).reason
+
+
 def test_the_version_of_an_imported_distribution_counts(toy: Workspace, site: Path) -> None:
     metadata(site, "1.0")
     store, one, data = ran(toy, "uses_a_package")
@@ -315,8 +330,8 @@ def test_the_packaged_reference_workspace_counts_by_its_content_wherever_it_is_i
     info.mkdir(parents=True)
     (info / "RECORD").write_text("gradproof/arith/smt.py,,\ngradproof/_reference/models/mean.py,,\n")
     monkeypatch.setattr(inputs, "REFERENCE", package / "_reference")
-    assert inputs._by_version(str(package / "smt.py"))
-    assert not inputs._by_version(str(package / "_reference/models/mean.py"))
+    assert inputs.by_version(str(package / "smt.py"))
+    assert not inputs.by_version(str(package / "_reference/models/mean.py"))
 
 
 def test_the_stack_counts_by_its_own_versions_and_not_by_its_files(toy: Workspace) -> None:

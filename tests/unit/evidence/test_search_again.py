@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from types import ModuleType
+from zipfile import ZipFile
 
 import pytest
-from search_bench import HOME, LIB, Run, made
+from search_bench import HOME, LIBRARY, Run, made, shown, where
+from toy_workspace import check
 
-import gradproof
-from gradproof.__main__ import began
-from gradproof.evidence.import_path import started
+from gradproof.core.workspace import Workspace
+from gradproof.evidence.import_path import Search, started
+from gradproof.evidence.store import Store
 
 
 @pytest.fixture
@@ -23,135 +24,140 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 NAMES: dict[str, tuple[str, list[str]]] = {
     "nothing": ("first/data.txt", []),
-    "a module in a folder before": ("first/lib.py", ["lib first ext:"]),
-    "a package in a folder before": ("first/lib/__init__.py", ["lib first ext:"]),
+    "a module in a folder before": ("first/lib.py", ["lib is now {new}, shadowing {home}/lib/__init__.py"]),
+    "a package in a folder before": ("first/lib/__init__.py", ["lib is now {new}, shadowing {home}/lib/__init__.py"]),
     "a folder without code before": ("first/lib/data.txt", []),
     "a part without its package before": ("first/lib/part.py", []),
     "a module in a folder behind": ("behind/lib.py", []),
-    "a package in the place of a part": ("home/lib/part/__init__.py", ["lib.part __init__.py ext:"]),
-    "a module at the root": ("ws/lib.py", ["lib workspace ext:"]),
+    "a package in the place of a part": (
+        "home/lib/part/__init__.py", ["lib.part is now {new}, shadowing {home}/lib/part.py"]),
+    "a module at the root": ("ws/lib.py", ["lib is now ws:lib.py, shadowing {home}/lib/__init__.py"]),
     "another name": ("first/other.py", []),
-    "a name that was not there, at the root": ("ws/fast.py", ["fast now exists"]),
-    "a name that was not there, on the path": ("home/fast.py", ["fast home what"]),
-    "a part that was not there": ("home/lib/_c.py", ["lib._c home what"]),
-    "a package that was a mere folder": ("home/ns/__init__.py", ["ns home what"]),
-    "a name of Python itself": ("first/colorsys.py", ["colorsys first what"]),
+    "a name that was not there, at the root": ("ws/fast.py", ["fast is now ws:fast.py, shadowing what was not there"]),
+    "a name that was not there, on the path": ("home/fast.py", ["fast is now {new}, shadowing what was not there"]),
+    "a part that was not there": ("home/lib/_c.py", ["lib._c is now {new}, shadowing what was not there"]),
+    "a package that was a mere folder": ("home/ns/__init__.py", ["ns is now {new}, shadowing what was not there"]),
+    "a name of Python itself": ("first/colorsys.py", ["colorsys is now {new}, shadowing the installed one"]),
     "a name of Python itself, behind it": ("site-packages/colorsys.py", []),
-    "an installed name": ("first/acc.py", ["acc first installed"]),
-    "content that was not there": ("ws/symbolic/__init__.py", ["symbolic now exists"]),
+    "an installed name": ("first/acc.py", ["acc is now {new}, shadowing the installed one"]),
+    "content that was not there": (
+        "ws/symbolic/__init__.py", ["symbolic is now ws:symbolic/__init__.py, shadowing what was not there"]),
     "content elsewhere": ("first/models/__init__.py", []),
-    "what user code asked for, installed": ("site-packages/fast.py", ["fast site-packages what"]),
+    "what user code asked for, installed": (
+        "site-packages/fast.py", ["fast is now the installed one, shadowing what was not there"]),
     "what other code asked for, installed": ("site-packages/quick.py", []),
-    "an installed name, at the root": ("ws/acc.py", ["acc workspace installed"]),
-    "a name that was asked for and not loaded": ("first/spare.py", ["spare first ext:"]),
+    "what other code asked for, elsewhere": (
+        "first/quick.py", ["quick is now {new}, shadowing the installed one, if any"]),
+    "an installed name, at the root": ("ws/acc.py", ["acc is now ws:acc.py, shadowing the installed one"]),
+    "a name that was asked for and not loaded": ("first/spare.py", ["spare is now {new}, shadowing {home}/spare.py"]),
 }  # fmt: skip
+ASKED = ("lib", "lib.part", "lib._c", "fast", "ns", "acc", "models", "spare", "symbolic", "colorsys")
 
 
 @pytest.mark.parametrize("new", NAMES)
-def test_what_is_found_elsewhere_later_is_told(run: Run, new: str) -> None:
+def test_what_is_found_elsewhere_later_is_reported(run: Run, new: str) -> None:
     place, reasons = NAMES[new]
     start = ("first", *HOME, "behind")
-    claim = run.claim("ws", *start, start=start, absent=("fast", "lib._c", "ns", "acc", "quick", "models", "spare",
-                                                        "symbolic"),
-                      wanted=("fast",))  # fmt: skip
-    assert run.moved(claim, *start) == []
+    imports = run.imports("ws", *start, start=start, names=ASKED, others=("quick",))
+    assert run.moved(imports, *start) == []
     run.write(place)
-    found = run.told(claim, *start)
-    assert len(found) == len(reasons)
-    assert all(said.startswith(words) for words, said in zip(reasons, found, strict=True))
+    words = [reason.format(new=f"{run.out}/{place}", home=f"{run.out}/home") for reason in reasons]
+    assert run.moved(imports, *start) == [f"module {said}" for said in words]
 
 
-PORTIONS = {
-    "ns.a": "first/ns/a.py",
-    "ns.b": "home/ns/b.py",
-    "pk": "home/pk/__init__.py",
-    "pk.core": "home/out/pk/core.py",
-}
+@pytest.mark.parametrize("gone", ["home/lib/part.py", "home/spare.py", "site-packages/acc/__init__.py"])
+def test_what_is_gone_is_reported(run: Run, gone: str) -> None:
+    imports = run.imports("ws", *HOME, start=HOME, names=("lib", "lib.part", "spare", "acc"))
+    run.remove(gone)
+    [reason] = run.moved(imports, *HOME)
+    assert reason.endswith(" is no longer found")
+
+
+PORTIONS = ("first/ns/a.py", "home/ns/b.py", "home/pk/__init__.py", "home/out/pk/core.py")
 
 
 def test_a_package_in_several_folders_is_fresh_until_one_of_its_parts_is_shadowed(run: Run) -> None:
-    """A namespace package of two portions, and a package with a part from a folder that it added."""
-    run.write(*PORTIONS.values())
+    run.write(*PORTIONS)
     start = ("behind", "first", "home")
-    claim = run.claim("ws", *start, start=start, modules=PORTIONS)
-    assert claim["search"]["apart"] == {"pk.core": f"ext:{run.root.parent}/home/out"}
-    assert run.moved(claim, *start) == []
+    imports = run.imports("ws", *start, start=start, names=("ns", "ns.a", "ns.b"))
+    assert (where(imports, "ns.a"), where(imports, "ns")) == ([f"{run.out}/first/ns/a.py"], [""])
+    assert run.moved(imports, *start) == []
     run.write("first/ns/b.py")
-    assert [words.rpartition(" ")[0] for words in run.told(claim, *start)] == ["ns.b first"]
+    assert shown(run.moved(imports, *start)) == [f"ns.b is now {run.out}/first/ns/b.py"]
     run.write("behind/ns/a.py")
-    assert len(run.moved(claim, *start)) == 2
-    (run.root.parent / "home/out/pk/core.py").unlink()
-    assert "pk.core" in run.told(claim, *start)
-
-
-def test_a_folder_that_had_the_name_already_is_no_news(run: Run) -> None:
-    """As where a workspace put a folder onto its path, imported from there, and took it off again."""
-    run.write("first/lib.py", "ws/lib.py")
-    claim = run.claim("ws", "first", start=("first",))
-    assert set(claim["search"]["apart"]) == set(LIB)
-    assert run.moved(claim, "first") == []
-    (run.root / "lib.py").unlink()
-    assert run.told(claim, "first") == [f"lib first {claim['modules']['lib']}"]
+    assert len(run.moved(imports, *start)) == 2
+    run.write("ws/late/ns/b.py", "home/ns/c.py")
+    again = run.imports("ws", *start, "ws/late", start=start, names=("ns", "ns.b", "ns.c"))
+    assert where(again, "ns.b") == ["ws:late/ns/b.py"]  # a run looks into the workspace's part of a package first
 
 
 def test_forms_in_which_a_module_may_lie(run: Run) -> None:
-    claim = run.claim("ws", *HOME, start=HOME, absent=("fast", "gone", "ns.fast"), wanted=("ns.fast",),
-                      modules={"acc": "site-packages/acc/__init__.py", "rdq": "site-packages/rdq.py"})  # fmt: skip
-    assert "rdq" in claim["search"]["apart"]
     run.write("site-packages/rdq.py", "site-packages/ns/a.py")
-    claim = run.claim("ws", *HOME, start=HOME, absent=("fast", "gone", "ns.fast"), wanted=("ns.fast",),
-                      modules={"acc": "site-packages/acc/__init__.py", "rdq": "site-packages/rdq.py"})  # fmt: skip
-    assert run.moved(claim, *HOME) == []
-    for place, said in (("home/fast.pyc", "fast home "), ("site-packages/ns/fast.py", "ns.fast "),
-                        ("site-packages/rdq/__init__.py", "rdq __init__.py ext:")):  # fmt: skip
+    imports = run.imports("ws", *HOME, start=HOME, names=("fast", "gone", "ns", "ns.fast", "rdq", "acc"))
+    assert run.moved(imports, *HOME) == []
+    suffix = ".abi3.so" if os.name == "posix" else ".pyd"
+    for place, said in (("home/fast.pyc", "fast is now {}"), (f"home/fast{suffix}", "fast is now {}"),
+                        ("site-packages/ns/fast.py", "ns.fast is now the installed one")):  # fmt: skip
         run.write(place)
-        [found] = run.told(claim, *HOME)
-        assert found.startswith(said)
-        (run.root.parent / place).unlink()
-    run.write("new.zip")
-    [found] = run.told(claim, "new.zip", *HOME)
-    assert found.startswith("new.zip ")
-    assert run.moved(run.claim("ws", "new.zip", *HOME, start=("new.zip", *HOME), modules={}), "new.zip", *HOME) == []
+        assert shown(run.moved(imports, *HOME)) == [said.format(f"{run.out}/{place}")]
+        run.remove(place)
 
 
-LIBRARY = str(Path(os.__file__).resolve().parent)
+def test_an_archive_is_looked_into(run: Run) -> None:
+    imports = run.imports("ws", *HOME, start=HOME, names=("lib", "pk", "pk.part"))
+    archive = run.root.parent / "new.zip"
+    archive.write_text("no archive")
+    assert run.moved(imports, "new.zip", *HOME) == []
+    with ZipFile(run.root.parent / "new2.zip", "w") as made:
+        made.writestr("other.py", "")
+        made.writestr("gone.py", "what does not compile (")
+    assert run.moved(imports, "new2.zip", *HOME) == []
+    with ZipFile(run.root.parent / "new3.zip", "w") as made:
+        made.writestr("lib.py", "")
+        made.writestr("pk/", "")
+        made.writestr("pk/part.py", "")
+    assert shown(run.moved(imports, "new3.zip", *HOME)) == [
+        f"lib is now {run.out}/new3.zip/lib.py", f"pk.part is now {run.out}/new3.zip/pk/part.py"
+    ]  # fmt: skip
+    broken = run.imports("ws", "new2.zip", start=("new2.zip",), names=("gone",))
+    assert where(broken, "gone") == [""]
 
 
 def test_a_folder_of_packages_before_pythons_own_library_is_no_installation(run: Run) -> None:
     """As one that is called site-packages, on PYTHONPATH."""
-    claim = run.claim("ws", "site-packages", start=(LIBRARY, "site-packages"), absent=("acc",))
+    start = (LIBRARY, "site-packages")
+    imports = run.imports("ws", *start, start=start, names=("acc",))
     run.write("fr/site-packages/acc.py")
-    assert run.moved(claim, LIBRARY, "fr/site-packages", "site-packages") == []
-    [found] = run.told(claim, "fr/site-packages", LIBRARY, "site-packages")
-    assert found.startswith("acc site-packages ")
+    assert run.moved(imports, LIBRARY, "fr/site-packages", "site-packages") == []
+    assert shown(run.moved(imports, "fr/site-packages", *start)) == [f"acc is now {run.out}/fr/site-packages/acc.py"]
 
 
-def test_a_folder_that_the_workspace_put_among_others_has_new_ones_before_it(run: Run) -> None:
+def test_a_folder_that_the_workspace_put_behind_others_has_new_ones_before_it(run: Run) -> None:
     run.write("mine/m.py", "first/m.py")
-    modules = {"m": "mine/m.py"}
-    for path in (("ws", "home", "mine", "site-packages"), ("ws", "home", "site-packages", "mine")):
-        claim = run.claim(*path, start=HOME, modules=modules)
-        assert run.moved(claim, *HOME) == run.moved(claim, *reversed(HOME)) == []
-        assert run.told(claim, "first", *HOME) == [f"m first {claim['modules']['m']}"]
-    assert len(run.moved(claim, *HOME, "first")) == 1
-    claim = run.claim("mine", "ws", *HOME, start=HOME, modules=modules)
-    assert run.moved(claim, "first", *HOME) == run.moved(claim, "first") == []
-    claim = run.claim("ws", "mine", start=HOME, modules=modules)
-    assert len(run.moved(claim, "first")) == 0
+    for path in (("ws", "home", "mine", *HOME[1:]), ("ws", *HOME, "mine")):
+        imports = run.imports(*path, start=HOME, names=("m",))
+        assert imports[0]["path"] == ["ws:.", "start", f"{run.out}/mine"]
+        assert run.moved(imports, *HOME) == run.moved(imports, *reversed(HOME)) == []
+        assert shown(run.moved(imports, "first", *HOME)) == [f"m is now {run.out}/first/m.py"]
+    assert len(run.moved(imports, *HOME, "first")) == 1
+    for path in (("mine", "ws", *HOME), ("ws", "mine", *HOME), ("ws", "mine")):
+        imports = run.imports(*path, start=HOME, names=("m",))
+        assert run.moved(imports, "first", *HOME) == run.moved(imports, "first") == []
 
 
 STARTS: dict[str, tuple[tuple[str, ...], list[str]]] = {
     "the same": (HOME, []),
     "a new folder without the name first": (("behind", *HOME), []),
-    "a new folder with the name first": (("first", *HOME), ["lib first"]),
+    "a new folder with the name first": (("first", *HOME), ["lib is now {out}/first/lib.py"]),
     "a new folder with the name behind": ((*HOME, "first"), []),
-    "another folder in its place": (("first", "site-packages"), ["lib first"]),
-    "none in its place": (("site-packages",), []),
-    "another folder of installed packages": (("home", "venv/site-packages"), []),
-    "an installed package in its place": (("more/site-packages",), ["lib site-packages"]),
-    "no installed packages": (("home",), ["acc"]),
-    "another folder with an installed name": (("home", "second", "site-packages"), ["acc second"]),
+    "another folder in its place": (("first", *HOME[1:]), ["lib is now {out}/first/lib.py"]),
+    "none in its place": (HOME[1:], ["lib is no longer found"]),
+    "another folder of installed packages": (("home", LIBRARY, "venv/site-packages"), []),
+    "an installed package in its place": ((LIBRARY, "more/site-packages"), ["lib is now the installed one"]),
+    "no installed packages": (("home", LIBRARY), ["acc is no longer found"]),
+    "another folder with an installed name": (("home", "second", *HOME[1:]), ["acc is now {out}/second/acc.py"]),
     "another folder with an installed name behind": ((*HOME, "second"), []),
+    "another order": (("second", "third", *HOME), ["two is now {out}/second/two.py"]),
 }
 
 
@@ -159,26 +165,29 @@ STARTS: dict[str, tuple[tuple[str, ...], list[str]]] = {
 def test_what_python_starts_with_later_is_looked_into(run: Run, now: str) -> None:
     """PYTHONPATH, `.pth` files and editable installations."""
     run.write("first/lib.py", "venv/site-packages/acc.py", "more/site-packages/acc.py", "more/site-packages/lib.py")
-    run.write("second/acc.py")
+    run.write("second/two.py", "third/two.py")
     start, reasons = STARTS[now]
-    claim = run.claim("ws", *HOME, start=HOME, absent=("acc",))
-    assert [" ".join(said.split(" ")[:2]) for said in run.told(claim, *start)] == reasons
+    turned = now == "another order"
+    began = ("third", "second", *HOME) if turned else HOME
+    imports = run.imports("ws", *began, start=began, names=("two",) if turned else ("lib", "acc"))
+    run.write("second/acc.py")
+    assert shown(run.moved(imports, *start)) == [reason.format(out=run.out) for reason in reasons]
 
 
 def test_what_the_workspace_put_onto_the_path_stays_there(run: Run) -> None:
     """A folder first, one behind the root, one last; a folder of PYTHONPATH that it put first; and one that it took."""
     run.write("ws/src/pkg/__init__.py", "ws/vendor/v.py", "last/w.py", "gone/g.py", "first/pkg.py", "home/v.py")
-    modules = {"pkg": "ws/src/pkg/__init__.py", "v": "ws/vendor/v.py", "w": "last/w.py"}
-    claim = run.claim("ws/src", "ws", "ws/vendor", "home", "site-packages", "last",
-                      start=("gone", "ws/src", *HOME), modules=modules, absent=("g", "x"))  # fmt: skip
-    assert run.moved(claim, "gone", "ws/src", *HOME) == []
-    assert run.moved(claim, "gone", "first", *HOME) == []
+    imports = run.imports("ws/src", "ws", "ws/vendor", *HOME, "last", start=("gone", "ws/src", *HOME),
+                          names=("pkg", "v", "w", "x"))  # fmt: skip
+    assert imports[0]["path"] == ["ws:src", "ws:.", "ws:vendor", "start", f"{run.out}/last"]
+    assert run.moved(imports, "gone", "ws/src", *HOME) == []
+    assert run.moved(imports, "gone", "first", *HOME) == []
     run.write("other/w.py")
-    assert run.told(claim, "other", *HOME) == [f"w other {claim['modules']['w']}"]
-    assert run.moved(claim, *HOME, "last") == []
-    assert run.moved(claim, "ws", *HOME) == []
+    assert shown(run.moved(imports, "other", *HOME)) == [f"w is now {run.out}/other/w.py"]
+    assert run.moved(imports, *HOME, "last") == []
+    assert run.moved(imports, "ws", *HOME) == []
     run.write("ws/x.py", "ws/src/x.py")
-    assert run.told(claim, *HOME) == ["x src what"]
+    assert shown(run.moved(imports, *HOME)) == ["x is now ws:src/x.py"]
 
 
 def test_a_link_that_points_elsewhere_later_is_another_module(run: Run) -> None:
@@ -186,102 +195,82 @@ def test_a_link_that_points_elsewhere_later_is_another_module(run: Run) -> None:
     link = run.root.parent / "farm/lib.py"
     link.parent.mkdir()
     link.symlink_to("../one/lib.py")
-    claim = run.claim("ws", "farm", start=("farm",), modules={"lib": "one/lib.py"})
-    assert run.moved(claim, "farm") == []
+    imports = run.imports("ws", "farm", start=("farm",), names=("lib",))
+    assert run.moved(imports, "farm") == []
     link.unlink()
     link.symlink_to("../two/lib.py")
-    assert run.told(claim, "farm") == [f"lib lib.py {claim['modules']['lib']}"]
+    assert run.moved(imports, "farm") == [f"module lib is now {run.out}/two/lib.py, shadowing {run.out}/one/lib.py"]
 
 
 def test_a_folder_that_is_a_link_elsewhere_later_has_other_modules(run: Run) -> None:
     run.write("one/lib.py", "two/lib.py")
     link = run.root / "src/linked"
     link.symlink_to("../../one")
-    claim = run.claim("ws/src/linked", "ws", modules={"lib": "one/lib.py"})
-    assert claim["search"]["where"]["ws:src/linked"] == ["lib"]
-    assert run.moved(claim) == []
+    imports = run.imports("ws/src/linked", "ws", names=("lib",))
+    assert imports[0]["path"][0] == "ws:src/linked"
+    assert run.moved(imports) == []
     link.unlink()
     link.symlink_to("../../two")
-    assert run.told(claim) == [f"lib lib.py {claim['modules']['lib']}"]
+    assert shown(run.moved(imports)) == [f"lib is now {run.out}/two/lib.py"]
 
 
 def test_on_another_machine_only_the_workspace_is_looked_into(run: Run) -> None:
-    modules = {**LIB, "train": "ws/src/pkg/train.py"}
     start = ("first", *HOME)
-    claim = run.claim("first", "ws", "ws/src/pkg", "home", "site-packages", start=start, modules=modules,
-                      absent=("acc", "fast", "lib"), wanted=("fast",))  # fmt: skip
-    run.write("first/lib.py", "first/train.py", "first/acc.py", "home/fast.py", "ws/src/pkg/acc.py")
-    assert run.told(claim, here=False) == ["acc pkg installed"]
-    (run.root / "src/pkg/acc.py").unlink()
+    imports = run.imports("first", "ws", "ws/src/pkg", *HOME, start=start,
+                          names=("lib", "lib.part", "train", "acc", "fast"), others=("quick",))  # fmt: skip
+    run.write("first/lib.py", "first/train.py", "first/acc.py", "home/fast.py", "home/lib/_c.py")
+    assert run.moved(imports, here=False) == []
+    run.write("ws/src/pkg/acc.py", "ws/src/pkg/fast.py", "ws/src/pkg/quick.py")
+    assert shown(run.moved(imports, here=False)) == [f"{n} is now ws:src/pkg/{n}.py" for n in ("acc", "fast", "quick")]
+    for name in ("acc", "fast", "quick"):
+        run.remove(f"ws/src/pkg/{name}.py")
     (run.root.parent / "home/lib").rename(run.root.parent / "home/bil")
-    assert run.moved(claim, here=False) == []
+    assert run.moved(imports, here=False) == []
     run.write("ws/lib.py")
-    assert run.told(claim, here=False) == [f"lib workspace {claim['modules']['lib']}"]
-    (run.root / "lib.py").unlink()
-    (run.root / "src/pkg/train.py").unlink()
-    assert run.told(claim, here=False) == ["train"]
+    assert shown(run.moved(imports, here=False)) == ["lib is now ws:lib.py"]
+    run.remove("ws/lib.py")
+    run.remove("ws/src/pkg/train.py")
+    assert run.moved(imports, here=False) == ["module train is no longer found"]
 
 
 def test_a_link_of_the_workspace_and_a_name_that_it_lost_count_on_another_machine(run: Run) -> None:
     run.write("ws/deep/one.py", "ws/deep/two.py", "ws/lost/spare.py", "ws/lost/lib.py")
     (run.root / "src/pkg/one.py").symlink_to("../../deep/one.py")
-    claim = run.claim("ws/src/pkg", "ws/lost", modules={"pkg": "ws/src/pkg/train.py", "one": "ws/deep/one.py"},
-                      absent=("spare",))  # fmt: skip
-    assert run.moved(claim, here=False) == []
+    imports = run.imports("ws/src/pkg", "ws/lost", names=("one", "spare"))
+    assert run.moved(imports, here=False) == []
     (run.root / "src/pkg/one.py").unlink()
     (run.root / "src/pkg/one.py").symlink_to("../../deep/two.py")
-    (run.root / "lost/spare.py").unlink()
-    assert run.told(claim, here=False) == ["one one.py ws:deep/one.py", "spare"]
+    run.remove("ws/lost/spare.py")
+    assert run.moved(imports, here=False) == ["module one is now ws:deep/two.py, shadowing ws:deep/one.py",
+                                              "module spare is no longer found"]  # fmt: skip
 
 
 def test_a_folder_of_the_workspace_behind_another_machines_is_behind_it(run: Run) -> None:
-    claim = run.claim("ws", "home", "ws/src/pkg", start=("home",))
+    begun = run.imports("ws", "home", "ws/src/pkg", start=("home",), names=("lib",))
+    put = run.imports("ws", "first", "ws/src", "home", "ws/src/pkg", start=("first",), names=("lib",))
     run.write("ws/src/pkg/lib.py")
-    assert run.moved(claim, here=False) == []
+    assert run.moved(begun, here=False) == run.moved(put, here=False) == []
+    run.write("ws/src/lib.py")
+    assert run.moved(begun, here=False) == []
+    assert shown(run.moved(put, here=False)) == ["lib is now ws:src/lib.py"]
 
 
 def test_python_is_asked_for_the_path_that_it_starts_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the command line is not its own process, as in pytest."""
-    monkeypatch.setattr(gradproof, "STARTED", None)
-    places = os.pathsep.join(run.places(("first", "home")))
-    monkeypatch.setenv("PYTHONPATH", places)
+    places = run.places(("first", "home"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
     found = started()
     assert found is not None
-    assert [p for p in found if str(run.root.parent) in p] == run.places(("first", "home"))
+    assert tuple(p for p in found if str(run.root.parent) in p) == places
     assert any(p.endswith("site-packages") for p in found)
     for python in ("/nowhere/python", "/bin/true", "/bin/false"):
         monkeypatch.setattr(sys, "executable", python)
         assert started() is None
 
 
-def test_nobody_is_believed_who_does_not_know_the_path(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    claim = run.claim("ws", "home", start=("home",))
-    monkeypatch.setattr("gradproof.evidence.import_path.started", lambda *args: None)
-    assert "cannot be started" in run.moved(claim, "home")[0]
-    assert run.moved(claim, here=False) == []
-
-
-STRANGE: dict[str, dict[str, str]] = {
-    "a home of Python's": {"PYTHONHOME": "/x"},
-    "another user's folder": {"PYTHONUSERBASE": "/x"},
-    "the current folder": {"PYTHONPATH": f"{os.pathsep}/x"},
-}
-
-
-@pytest.mark.parametrize("name", ["", *STRANGE, "a start-up file"])
-def test_the_command_line_knows_its_path_where_a_worker_has_the_same(
-    name: str, monkeypatch: pytest.MonkeyPatch
+def test_nobody_is_believed_who_does_not_know_the_path(
+    run: Run, toy: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for variable in ("PYTHONHOME", "PYTHONUSERBASE", "PYTHONPATH"):
-        monkeypatch.delenv(variable, raising=False)
-    for module in ("sitecustomize", "usercustomize"):
-        monkeypatch.delitem(sys.modules, module, raising=False)
-    for variable, value in STRANGE.get(name, {}).items():
-        monkeypatch.setenv(variable, value)
-    if name == "a start-up file":
-        monkeypatch.setitem(sys.modules, "usercustomize", ModuleType("usercustomize"))
-    monkeypatch.setattr(sys, "argv", ["/own/bin/gradproof"])
-    monkeypatch.setattr(sys, "path", ["/own/bin", "/a", "/own/bin"])
-    assert began() == (None if name else ("/a", "/own/bin"))
-    monkeypatch.setattr(sys, "path", ["/a", "/own/bin"])
-    assert began() == (None if name else ("/a", "/own/bin"))
+    imports = run.imports("ws", "home", start=("home",))
+    assert "cannot be started" in Search(run.root, None).moved(imports)[0]
+    monkeypatch.setattr("gradproof.evidence.store.started", lambda: None)
+    assert "cannot be started" in Store(toy)._search(check()).moved(imports)[0]

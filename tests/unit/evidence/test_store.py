@@ -33,7 +33,9 @@ def claim(toy: Workspace, of: Check, **more: Any) -> Data:
     names = {"models.a": "ws:models/a.py", "symbolic.toy": "ws:symbolic/toy.py"}
     files = {key: sha256_of(toy.root / key[3:]) for key in names.values()}
     files["gp:core/check.py"] = sha256_of(PACKAGE / "core/check.py")
-    return {"spec": of.digest, "files": files, "modules": names, "absent": ["numpy", "models.fast"], **more}
+    names |= {"numpy": "site or nowhere", "models.fast": ""}
+    imports = [{"path": ["ws:.", "start"], "names": names}]
+    return {"spec": of.digest, "files": files, "imports": imports, **more}
 
 
 def evidence(toy: Workspace, of: Check, finding: Finding | None = None, **more: Any) -> Data:
@@ -191,8 +193,8 @@ STALE: dict[str, tuple[Change, str]] = {
     ),
     "a model that is gone": (lambda w: (w.root / "models/a.py").unlink(), "ws:models/a.py is gone"),
     "a package that shadows": (lambda w: shadow(w.root / "models/a"), "models.a is now"),
-    "a module that was absent": (lambda w: (w.root / "models/fast.py").write_text(""), "models.fast now exists"),
-    "a local numpy": (lambda w: (w.root / "numpy.py").write_text(""), "numpy now exists"),
+    "a module that was absent": (lambda w: (w.root / "models/fast.py").write_text(""), "models.fast is now ws:"),
+    "a local numpy": (lambda w: (w.root / "numpy.py").write_text(""), "numpy is now ws:numpy.py"),
 }
 
 
@@ -224,7 +226,7 @@ def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
 
 def test_a_changed_claim_names_what_changed(toy: Workspace) -> None:
     was, now = check(), check(title="stronger", text={"obligations": [{"id": "T-1", "tolerance": []}]})
-    assert fresh(now, evidence(toy, was), toy)[1].endswith(": text, title")
+    assert fresh(now, evidence(toy, was), toy) == (False, "the claim changed: text, title")
 
 
 def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,8 +248,8 @@ def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: py
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        ({"modules": {}}, "its harness"),
-        ({"files": {}, "modules": {}}, "its harness"),
+        ({"imports": []}, "no file of its harness"),
+        ({"files": {}, "imports": []}, "no file of its harness"),
         ({"files": {"ws:../../etc/passwd": "0"}}, "names no file"),
         ({"files": {"what": "0"}}, "names no file"),
     ],
@@ -263,7 +265,7 @@ def test_an_answer_without_the_engines_files_is_stale(toy: Workspace) -> None:
     one = check()
     data = evidence(toy, one)
     del data["claim"]["files"]["gp:core/check.py"]
-    assert fresh(one, data, toy)[1].endswith(" the engine")
+    assert fresh(one, data, toy) == (False, "the inputs list no file of the engine")
 
 
 def test_an_error_is_stale_when_its_files_have_changed(toy: Workspace) -> None:

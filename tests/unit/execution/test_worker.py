@@ -82,6 +82,13 @@ def edits_itself(check, workspace):
     return answer(check)
 
 
+def is_shadowed_at_once(check, workspace):
+    sys.path.append(str(workspace.root / "late"))
+    import late_module
+    (workspace.root / "late_module.py").write_text("")
+    return answer(check)
+
+
 def sleeps(check, workspace):
     Path(workspace.root / "pid").write_text(str(os.getpid()))
     time.sleep(600)
@@ -129,7 +136,9 @@ def test_the_claim_lists_the_files_that_the_run_rests_on(toy: Workspace) -> None
     assert not {
         key for key in claim["files"] if key.startswith(("gp:cli", "gp:report", "gp:verdict", "gp:evidence/store"))
     }
-    assert claim["modules"]["symbolic.odd"] == "ws:symbolic/odd.py"
+    assert [s["names"]["symbolic.odd"] for s in claim["imports"] if "symbolic.odd" in s["names"]] == [
+        "ws:symbolic/odd.py"
+    ]
     assert {"python", "gradproof", "z3", "torch"} <= set(data["environment"])
     assert fresh(check(harness="symbolic.odd:good"), data, toy) == (True, "")
 
@@ -191,19 +200,30 @@ def test_a_worker_dies_with_its_parent(toy: Workspace) -> None:
     assert worker.wait(100) == -signal.SIGKILL
 
 
-def test_a_package_that_the_check_names_counts_even_where_it_is_installed(toy: Workspace, tmp_path: Path) -> None:
+def test_a_package_that_the_check_names_counts_even_where_it_is_installed(
+    toy: Workspace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     site = tmp_path / "lib/site-packages"
     (site / "trainer").mkdir(parents=True)
     (site / "trainer/__init__.py").write_text("VALUE = 1\n")
     (toy.root / "symbolic/odd.py").write_text(HARNESSES + "\nimport trainer\n")
     of = check(harness="symbolic.odd:good", subject="trainer:VALUE")
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])}
-    subprocess.run(worker_command(toy.root), input=job(toy, of), env=env, check=True, timeout=600)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")]))
+    subprocess.run(worker_command(toy.root), input=job(toy, of), check=True, timeout=600)
     data = json.loads((toy.root / "result.json").read_text())
     assert f"ext:{site}/trainer/__init__.py" in data["claim"]["files"]
     assert fresh(of, data, toy)[0]
     (site / "trainer/__init__.py").write_text("VALUE = 2\n")
     assert not fresh(of, data, toy)[0]
+
+
+def test_a_module_that_is_put_before_an_imported_one_while_the_check_runs_is_an_error(toy: Workspace) -> None:
+    """The run imported the other one."""
+    (toy.root / "late").mkdir()
+    (toy.root / "late/late_module.py").write_text("")
+    finding = perform(toy, "is_shadowed_at_once")["finding"]
+    assert finding["outcome"] == "ERROR"
+    assert finding["reason"] == "edited while the check ran: ws:late_module.py"
 
 
 def test_keys_name_files_by_where_they_belong(tmp_path: Path) -> None:

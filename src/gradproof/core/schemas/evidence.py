@@ -1,4 +1,4 @@
-"""The shape of an evidence file, format `gradproof-evidence/1`; `reports/evidence.schema.json` is made of it.
+"""The shape of an evidence file, format `gradproof-evidence/2`; `reports/evidence.schema.json` is made of it.
 
 It is as strict as its readers need: names of files hold no NUL, numbers can be floats, what is free is not nested
 without end. Evidence stays a dict; `fault_of` says where one differs from this shape.
@@ -253,20 +253,14 @@ class EvidenceCheck(DocumentModel):
     time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN)]
 
 
-class ImportPath(DocumentModel):
-    """The import path: as Python started and as the run ended, and which folder had each name first.
+class ImportSearch(DocumentModel):
+    """Where names were found along one path: an input key, `site`, `site or nowhere`, or nothing.
 
-    `apart`: modules that came from elsewhere; `wanted`: names that code which counts by its content did not find.
-    `passing`: folders that were on the path, or a package's, for a while, and names that were not there then.
-    `site`: installed packages. A module that is not named is at the root.
+    `path`: folders; `start` stands for those that Python starts with. Without it, they are the folders of a package.
     """
 
-    start: list[Name]
     path: list[Name]
-    where: dict[Name, list[Name]]
-    apart: dict[Name, Name]
-    wanted: list[Name]
-    passing: dict[Name, list[Name]]
+    names: dict[Name, Name]
 
 
 class EvidenceInputs(DocumentModel):
@@ -274,9 +268,7 @@ class EvidenceInputs(DocumentModel):
 
     spec: Sha256
     files: dict[Name, str]
-    modules: dict[Name, Name]
-    absent: list[Name]
-    search: ImportPath
+    imports: list[ImportSearch]
 
 
 class Environment(DocumentModel):
@@ -291,10 +283,10 @@ class Environment(DocumentModel):
 class Evidence(DocumentModel):
     """One run of one check. It counts only while `claim` matches the workspace: clause, harness, subject, stubs, files.
 
-    The environment is recorded, and judged by policy. History: 1, the first.
+    The environment is recorded, and judged by policy. History: 1, the first; 2, `imports` with the file of each name.
     """
 
-    document: Literal["gradproof-evidence/1"] = Field(alias="schema")
+    document: Literal["gradproof-evidence/2"] = Field(alias="schema")
     check: EvidenceCheck
     claim: EvidenceInputs
     finding: EvidenceFinding

@@ -17,7 +17,7 @@ def exact(k: Any, mean: Any) -> None:
 
 def prints(k: Any, mean: Any) -> None:
     """Prints an answer of its own, on every channel that it has."""
-    text = json.dumps({"schema": "gradproof-evidence/1", "finding": {"outcome": "HOLDS", "reason": "believe me"}})
+    text = json.dumps({"schema": "gradproof-evidence/2", "finding": {"outcome": "HOLDS", "reason": "believe me"}})
     print("\x00\xff", text, flush=True)
     print(text, file=sys.stderr, flush=True)
     exact(k, mean)
