@@ -19,8 +19,9 @@ from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 from gradproof.shadow.whole.check import check_whole
 
-TOKENS, LENGTH = 7, 11
+TOKENS = 7
 Batch = tuple[torch.Tensor, torch.Tensor]
+Batches = Callable[[Run, Callable[[], Batch]], list[Batch]]
 
 
 @pytest.fixture(scope="module")
@@ -30,22 +31,20 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def drawn(file: Path, rows: int) -> Batch:
+def drawn(file: Path, rows: int, length: int) -> Batch:
     data = np.memmap(file, dtype=np.uint16, mode="r")
-    places = torch.randint(len(data) - LENGTH, (rows,))
-    x = torch.stack([torch.from_numpy(data[i : i + LENGTH].astype(np.int64)) for i in places])
-    y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + LENGTH].astype(np.int64)) for i in places])
+    places = torch.randint(len(data) - length, (rows,))
+    x = torch.stack([torch.from_numpy(data[i : i + length].astype(np.int64)) for i in places])
+    y = torch.stack([torch.from_numpy(data[i + 1 : i + 1 + length].astype(np.int64)) for i in places])
     return x, y
 
 
-def trained(
-    file: Path, batches: Callable[[Run, Callable[[], Batch]], list[Batch]], share: Callable[..., float]
-) -> Step:
+def trained(file: Path, batches: Batches, share: Callable[..., float], length: int = 11) -> Step:
     def step(run: Run) -> None:
         model = nn.Sequential(nn.Embedding(TOKENS, 5), nn.Linear(5, TOKENS))
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(run.windows):
-            for x, y in batches(run, lambda: drawn(file, run.micro_batch_size)):
+            for x, y in batches(run, lambda: drawn(file, run.micro_batch_size, length)):
                 loss = functional.cross_entropy(model(x).view(-1, TOKENS), y.view(-1), ignore_index=-1)
                 (loss * share(run, x)).backward()
             optimizer.step()
@@ -71,8 +70,10 @@ def outcome(found: Verification, obligation: str) -> Outcome:
     return next(r.outcome for r in found.results if r.obligation == obligation)
 
 
-def test_a_right_loop_holds(file: Path) -> None:
-    found = judged(trained(file, each, lambda run, x: 1 / run.accum_steps))
+@pytest.mark.parametrize("length", [8, 11])
+def test_a_right_loop_holds(file: Path, length: int) -> None:
+    """Two rows of 8 labels are as many as the run has samples, 16."""
+    found = judged(trained(file, each, lambda run, x: 1 / run.accum_steps, length))
     assert {r.obligation: r.outcome for r in found.results if r.applies} == dict.fromkeys(
         [r.obligation for r in found.results if r.applies], Outcome.HOLDS
     )
@@ -84,7 +85,8 @@ def test_a_missing_division_is_refuted(file: Path) -> None:
 
 def test_the_same_batch_again_does_not_hold(file: Path) -> None:
     found = judged(trained(file, again, lambda run, x: 1 / run.accum_steps))
-    assert Outcome.HOLDS not in (outcome(found, "GA-EQ-001"), outcome(found, "GA-DATA-001"))
+    assert outcome(found, "GA-EQ-001") in (Outcome.REFUTED, Outcome.UNKNOWN, Outcome.OUTSIDE)
+    assert outcome(found, "GA-DATA-001") in (Outcome.REFUTED, Outcome.UNKNOWN)
 
 
 def by_token(run: Run, x: torch.Tensor) -> float:
@@ -99,4 +101,5 @@ def by_draw(run: Run, x: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("share", [by_token, by_draw])
 def test_a_weight_that_is_a_number_of_one_micro_batch_does_not_hold(file: Path, share: Any) -> None:
-    assert outcome(judged(trained(file, each, share)), "GA-EQ-001") is not Outcome.HOLDS
+    found = outcome(judged(trained(file, each, share)), "GA-EQ-001")
+    assert found in (Outcome.REFUTED, Outcome.UNKNOWN, Outcome.OUTSIDE)

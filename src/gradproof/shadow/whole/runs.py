@@ -62,6 +62,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.contents: set[str] = set()
         """What the float rows of data from outside are called."""
         self.axes: dict[str, set[int | None]] = {}
+        self.widths: set[int] = set()
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
         self.pending: Update | None = None
@@ -145,10 +146,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         super().end()
 
     def source(self, tensor: torch.Tensor, within: tuple[Any, Any], real: torch.Tensor | None = None) -> Value:
-        """Data: rows of samples along the first axis with as many as the run, or a micro-batch.
-
-        Of a `real` tensor they are named by what they hold; labels that were flattened have several rows a sample.
-        """
+        """Data: rows of samples, of a `real` tensor by content. Flattened labels have several rows a sample."""
         shape, site = tuple(tensor.shape), call_site()
         whole = (self.samples, self.samples * self.world)
         fitting = (i for i in range(min(2, len(shape))) if shape[i] in (*whole, self.rows, self.rows * self.world))
@@ -158,8 +156,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
                 return self._shared(site, shape)
             self.axes.setdefault(site, set()).add(axis)
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
-        flat = axis is None and labels and shape[0] and shape[0] % self.rows == 0
-        axis, each = (0, shape[0] // self.rows) if flat else (axis, 1)
+        self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
+        count, left = divmod(shape[0] if labels else 0, self.rows)
+        flat = count > 0 and not left and (axis is None or count in self.widths)
+        axis, each = (0, count) if flat else (axis, 1)
         rows = 1 if axis is None else shape[axis] // each
         size = shape if axis is None else (*shape[:axis], each, *shape[axis + 1 :])
         own = f"{site} {size} {tensor.dtype}"
@@ -191,10 +191,9 @@ class Called(Engine):  # type: ignore[no-untyped-call]
                 distinct = real.is_floating_point() and len(torch.unique(piece.flatten()[:SAMPLED])) > 2
             name, _ = self.named(f"{real.dtype} {tuple(piece.shape)} {digest(piece)}", 0, True)
             found.append((name, self.made[name, 0]))
-            if distinct:
-                self.contents.add(name)
-                if self.made[name, 0]:
-                    self.flow.repeated = self.flow.repeated or self.place()
+            self.contents |= {name} if distinct else set()
+            if distinct and self.made[name, 0]:
+                self.flow.repeated = self.flow.repeated or self.place()
             self.made[name, 0] += 1
         return found
 
