@@ -55,11 +55,14 @@ GEOMETRY = frozenset(
 class Spec:
     """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.
 
+    `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place.
     `results` are the arguments of an `out=` form that take its results: their contents are not read.
     """
 
     name: str
     base: str
+    short: str
+    function: str
     written: tuple[int, ...]
     arguments: tuple[str, ...]
     fresh: tuple[int, ...]
@@ -69,6 +72,10 @@ class Spec:
     random: bool
     alters: bool
     results: frozenset[str]
+
+    def targets(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that the operator writes."""
+        return [t for at in self.written for t in tensors_in(self.argument(at, args, kwargs))]
 
     def argument(self, at: int, args: Any, kwargs: Any) -> Any:
         """The argument at a position of the schema, or None."""
@@ -87,7 +94,8 @@ def spec_of(func: Any) -> Spec | None:
         return None
     name = str(func)
     base = name.rsplit(".", 1)[0]
-    space = base.split(".", 1)[0]
+    space, short = base.split(".", 1)
+    in_place = short.endswith("_") and not short.endswith("__")
     arguments = tuple(a.name for a in schema.arguments)
     silent = SILENT_WRITES.get(base, arguments[:1] if space == "c10d" else ())
     written = tuple(
@@ -97,7 +105,7 @@ def spec_of(func: Any) -> Spec | None:
     fresh = tuple(i for i, r in enumerate(schema.returns) if r.alias_info is None and space != "c10d")
     returns = len(schema.returns)
     return Spec(
-        name, base, written, arguments, fresh, returns,
+        name, base, short, short[:-1] if in_place else short, written, arguments, fresh, returns,
         view=returns > 0 and not written and not fresh,
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,

@@ -169,8 +169,7 @@ class Acts:
 
     def operated(self, spec: Spec, args: Any, kwargs: Any, out: Any, values: Mapping[int, Value]) -> None:
         """An operator of the function's own has run."""
-        base, given = spec.base.split(".", 1)[1], tensors_in((args, kwargs))
-        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
+        base, given, written = spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs)
         met = self.first is NOWHERE and any(value.shared and self._trained(value) for value in values.values())
         if met and any(not value.shared for value in values.values()):
             self.first = self.engine.place()

@@ -116,7 +116,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
-        base = self.running = spec.base.split(".", 1)[1]
+        base = self.running = spec.short
         if spec.base == UNSCALE:
             self._unscaled(args, values)
             return
@@ -126,13 +126,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if not base.startswith("_foreach_"):
             results = list(out) if isinstance(out, list | tuple) else [out]
             if any(isinstance(r, torch.Tensor) for r in results) or spec.written:
-                self._settle(func, spec, base, args, kwargs, values, results)
+                self._settle(func, spec, args, kwargs, values, results)
             return
         results = args[0] if spec.written else out
         count = len(results)
         for at, result in enumerate(results):
             own = tuple(a[at] if isinstance(a, list | tuple) and len(a) == count else a for a in args)
-            self._settle(func, spec, base.removeprefix("_foreach_"), own, kwargs, values, [result])
+            self._settle(func, spec, own, kwargs, values, [result])
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -174,13 +174,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A tensor of data, which no operator made of others. `within`: the least whole number, and the first above."""
 
     def _settle(
-        self, func: Any, spec: Spec, base: str, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
+        self, func: Any, spec: Spec, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
     ) -> None:
         """Work out the values of results, and put them where they are."""
         self.flow.operators += 1
         tensors = tensors_in((args, kwargs))
         values = [known[id(t)] for t in tensors]
-        name = base[:-1] if base.endswith("_") and not base.endswith("__") else base
+        name = spec.function.removeprefix("_foreach_")
         made = [r if isinstance(r, torch.Tensor) else None for r in results]
         call = Call(
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,

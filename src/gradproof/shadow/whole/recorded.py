@@ -121,7 +121,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator. While data are only moved, and in an optimizer's step, nothing is followed."""
-        base = spec.base.split(".", 1)[1]
+        base = spec.short
         if base in READS:
             return self.read(func, base, args, kwargs)
         if self.stepping and not self.inside:
@@ -175,7 +175,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
     def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs)) if plain(t)]
+        written = [t for t in spec.targets(args, kwargs) if plain(t)]
         own = {grad.untyped_storage()._cdata for grad in self._gradients()} if written else set()
         return any(t.untyped_storage()._cdata in own for t in written)
 

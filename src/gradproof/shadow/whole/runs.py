@@ -220,7 +220,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; real tensors, which the function took from outside, become data."""
         args, kwargs = self._faked(args), self._faked(kwargs)
-        base = spec.base.split(".", 1)[1]
+        base = spec.short
         if base in NO_NUMBERS:
             return self.read(func, base, args, kwargs)
         return super().operate(func, spec, args, kwargs)
@@ -294,7 +294,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments."""
-        grad, self.running = torch.is_grad_enabled(), spec.base.split(".", 1)[1]
+        grad, self.running = torch.is_grad_enabled(), spec.short
         self.grads = grad
         with self.aside(), torch.set_grad_enabled(grad):
             return super().before(spec, args, kwargs)
@@ -316,10 +316,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
         """Whether an operator of the function's own writes other numbers into a gradient."""
-        if by_torch() or spec.base.split(".", 1)[1] in EMPTIED:
+        if by_torch() or spec.short in EMPTIED:
             return False
-        written = [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
-        return any(self._is_gradient(t) for t in written)
+        return any(self._is_gradient(t) for t in spec.targets(args, kwargs))
 
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
