@@ -14,11 +14,6 @@ class Explanation(NamedTuple):
 
 
 COMMANDS: Mapping[str, Explanation] = {
-    "GP401": Explanation(
-        "A row of the operator table is refused: the operator has one already, or the row carries no example, so that "
-        "nothing would compare it with the real kernel.",
-        "Keep one row an operator, and pass examples=[Example(...)] to register.",
-    ),
     "GP402": Explanation(
         "The target of gradproof check is not written as FILE.py:FUNCTION.",
         "Write the path of your file, a colon, and the name of the function that trains: train.py:step.",
