@@ -28,8 +28,7 @@ import numpy as np
 
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.shadow.bounds import enclosure
-from gradproof.shadow.bounds.enclosure import FUNCTIONS, above, below, corners, quotients, sums
-from gradproof.shadow.bounds.values import Array, NoBound, Parts
+from gradproof.shadow.bounds.enclosure import FUNCTIONS, Array, NoBound, Parts, above, below, corners, quotients, sums
 from gradproof.shadow.tape import Location
 
 FORMAT: dict[str, Format] = {

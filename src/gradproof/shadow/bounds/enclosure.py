@@ -12,13 +12,18 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from gradproof.shadow.bounds.values import Array
-
+Array = NDArray[Any]
+Parts = tuple[Array, ...]
 Triple = tuple[Array, Array, Array]
 WIDE = 2.0**-45
 LEAST = 1e-300
 erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+class NoBound(Exception):
+    """No bound is known for a value: why. Never a verdict."""
 
 
 def above(x: Any) -> Array:

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import io
 import weakref
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, redirect_stdout
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,19 +24,19 @@ import torch
 from torch import nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.bounds.domain import Domain, Key, narrower
+from gradproof.shadow.bounds.enclosure import Array, NoBound
 from gradproof.shadow.bounds.kernels import KERNELS
 from gradproof.shadow.bounds.memory import (
     FLOATS,
     array,
     aside,
-    base_of,
     certain,
     common,
     digest,
     flat,
-    flattened,
     inside,
     odd,
     stored,
@@ -44,18 +44,19 @@ from gradproof.shadow.bounds.memory import (
     trainable,
     weak,
     whole,
-    written,
 )
 from gradproof.shadow.bounds.rules import MOVED, RULES, Call, Rule, moved
-from gradproof.shadow.bounds.values import Array, NoBound, Value, lift, number
+from gradproof.shadow.bounds.values import Value, lift, number
 from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
-from gradproof.shadow.record.hook_points import params_of
+from gradproof.shadow.record.hook_points import Patches, params_of
 from gradproof.shadow.record.run import Run, Step, seed, stated
 from gradproof.shadow.tape import Location, initialising, user_place
 
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
 """Operators in place that do not read what they write."""
+ENGINE = "_engine_run_backward"
+UNKNOWN = "no bound is known for its kernel"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +75,10 @@ class Plain:
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """An argument of a wider format than that in which the operator computes."""
+    """An argument of a wider format than `dtype`, in which the operator computes."""
 
     value: Value
+    dtype: str
 
 
 class Spoiled(NoBound):
@@ -106,7 +108,7 @@ class Seen:
 
 
 class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Bounds what runs inside `with Follow(domain) as run:`; the observations are in `run.seen`.
+    """Bounds what runs inside `with run.running():`; the observations are in `seen`.
 
     `rules`: by operator, instead of `RULES` and `KERNELS`. `lost`: why nothing is bounded. `outside`: the operators
     whose results were not inside their enclosures, each with its line.
@@ -126,48 +128,37 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.steps: list[int] = []
         self.places: list[Location] = []
         self.optimized: set[int] = set()
-        self.common, self.fitting = "", False
-        self._patched = ExitStack()
 
-    def __enter__(self) -> Follow:
-        if not self._patched._exit_callbacks:  # type: ignore[attr-defined]
-            self._install()
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Without MKL-DNN, which would run a recurrent layer as a single operator. Hooks are gone at the end."""
+        with ExitStack() as stack:
+            patches = Patches()
+            stack.callback(patches.restore)
+            patches.attribute(torch.autograd, ENGINE, patches.wrap(vars(torch.autograd)[ENGINE], self._backward))
+            patches.method(Optimizer, "add_param_group", self._optimized)
+            patches.active = True
+            stack.callback(torch._C._set_mkldnn_enabled, torch._C._get_mkldnn_enabled())
+            torch._C._set_mkldnn_enabled(False)
+            for handle in (
+                nn.modules.module.register_module_forward_pre_hook(self._forward),
+                register_optimizer_step_pre_hook(self._before_step),
+                register_optimizer_step_post_hook(self._after_step),
+            ):
+                stack.callback(handle.remove)
+            stack.enter_context(self)
+            yield
 
-    def _install(self) -> None:
-        """Without MKL-DNN, which would run a recurrent layer as a single operator."""
-        engine, mkldnn = vars(torch.autograd)["_engine_run_backward"], torch._C._get_mkldnn_enabled()
-        self._patched.callback(torch._C._set_mkldnn_enabled, mkldnn)
-        torch._C._set_mkldnn_enabled(False)
+    def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
+        self.places.append(self._place())
+        try:
+            return original(*args, **kwargs)
+        finally:
+            self.places.pop()
 
-        def run(*args: Any, **kwargs: Any) -> Any:
-            self.places.append(self._place())
-            try:
-                return engine(*args, **kwargs)
-            finally:
-                self.places.pop()
-
-        add = Optimizer.add_param_group
-
-        def added(optimizer: Optimizer, group: Any) -> None:
-            add(optimizer, group)
-            self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
-
-        self._patched.callback(setattr, Optimizer, "add_param_group", add)
-        Optimizer.add_param_group = added  # type: ignore[method-assign,assignment]
-        self._patched.callback(setattr, torch.autograd, "_engine_run_backward", engine)
-        vars(torch.autograd)["_engine_run_backward"] = run
-        for handle in (
-            nn.modules.module.register_module_forward_pre_hook(self._forward),
-            register_optimizer_step_pre_hook(self._before_step),
-            register_optimizer_step_post_hook(self._after_step),
-        ):
-            self._patched.callback(handle.remove)
-
-    def close(self) -> None:
-        """Take the hooks away."""
-        self._patched.close()
+    def _optimized(self, original: Any, optimizer: Optimizer, group: Any) -> None:
+        original(optimizer, group)
+        self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
 
     def _place(self) -> Location:
         running = self.places and torch._C._current_graph_task_id() != -1
@@ -229,7 +220,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     return
                 name = self.name(parameter)
                 self.domain.begin(("", found.place), [FLOATS.get(tensor.dtype, "")])
-                found.values[name] = self._lifted(self._read(tensor))
+                found.values[name] = self._lifted(self._read(tensor, ""))
                 found.numbers[name] = (str(tensor.dtype).removeprefix("torch."), array(tensor))
         self.seen.append(found)
 
@@ -252,9 +243,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         strange = next((t for t in tensors if odd(t)), None)
         if spec is None or strange is not None:
             if any(t.requires_grad or self._alive(t) is not None for t in tensors):
-                self.lose(
-                    f"{func} runs a function of its own" if spec is None else f"{func} on a tensor of another layout"
-                )
+                what = "runs a function of its own" if spec is None else "has a tensor of another layout"
+                self.lose(f"{func} {what}")
             return func(*args, **kwargs)
         with aside():
             for t in tensors:
@@ -270,7 +260,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return False
         if any(self._alive(t) is not None for t in tensors):
             return True
-        homes = {t.untyped_storage()._cdata for t in written(spec, args, kwargs)}
+        homes = {t.untyped_storage()._cdata for t in spec.targets(args, kwargs)}
         own = (self._parameter(t) for t in tensors if t.untyped_storage()._cdata not in homes)
         return any(p is not None for p in own) and not initialising()
 
@@ -293,24 +283,28 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             given = tensors_in((args, kwargs))
             collects = spec.base in ("aten.stack", "aten.cat") and any(self._unseen(t) for t in given)
             data = (collects or any(self._data(t) for t in given)) and spec.base not in SHAPE_ONLY
-            data |= any(self._data(t) and not whole(t) for t in written(spec, args, kwargs))
+            data |= any(self._data(t) and not whole(t) for t in spec.targets(args, kwargs))
         out = func(*args, **kwargs)
         with aside():
             data |= spec.random and spec.base not in DROPOUTS
-            for tensor in [*tensors_in(out), *written(spec, args, kwargs)]:
-                if not odd(tensor):
-                    storage = tensor.untyped_storage()
-                    self.made[storage._cdata] = (weak(tensor), data)
+            for tensor in (t for t in [*tensors_in(out), *spec.targets(args, kwargs)] if not odd(t)):
+                self.made[tensor.untyped_storage()._cdata] = (weak(tensor), data)
         return out
 
     def _data(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor that no followed operator made is data."""
-        if odd(tensor) or tensor.untyped_storage()._cdata in self.buffers or self._owned(tensor):
+        if odd(tensor) or self._buffer(tensor) or self._owned(tensor):
             return False
         if self._unseen(tensor):
             return tensor.untyped_storage().nbytes() > tensor.element_size()
         known = self.made.get(tensor.untyped_storage()._cdata)
         return known is not None and known[1]
+
+    def _buffer(self, tensor: torch.Tensor) -> str:
+        """The name of a module's buffer, or nothing."""
+        storage = tensor.untyped_storage()._cdata
+        buffer, name = self.buffers.get(storage, (tensor, ""))
+        return name if buffer.untyped_storage()._cdata == storage else ""
 
     def _unseen(self, tensor: torch.Tensor) -> bool:
         """Whether no operator made a tensor of floating-point numbers."""
@@ -325,14 +319,15 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
         with aside():
-            place, own = self._place(), written(spec, args, kwargs)
+            place, own = self._place(), spec.targets(args, kwargs)
             if spec.alters:
                 self.lose(f"{spec.base} puts other memory under a tensor")
             rest = {n: v for n, v in kwargs.items() if n not in spec.results}
-            self.common = common(tensors_in((args, rest)))
-            given, named = self._read(args), self._read(rest)
+            computes = common(tensors_in((args, rest)))
+            fits = "" if spec.function in CASTS or spec.function in MOVED else computes
+            given, named = tree_map(lambda arg: self._read(arg, fits), (args, rest))
             if spec.base in OVERWRITES:
-                given = (Plain(array(args[0])), *given[1:]) if isinstance(args[0], torch.Tensor) else given
+                given = (Plain(array(args[0])), *given[1:])
             before = {id(t): array(flat(t)) for t in own if self._alive(t) is None and not whole(t)}
         out = func(*args, **kwargs)
         if self.lost:
@@ -341,29 +336,30 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             results = list(out) if isinstance(out, list | tuple) else [out]
             if not tensors_in(results):
                 results = [spec.argument(at, args, kwargs) for at in spec.written]
-            if spec.random and base_of(spec) not in self.rules:
+            if spec.random and spec.function not in self.rules:
                 for tensor in own:
                     self.held.pop(tensor.untyped_storage()._cdata, None)
                     self.made[tensor.untyped_storage()._cdata] = (weak(tensor), spec.base not in DROPOUTS)
                 for tensor in tensors_in(results):
                     if tensor.is_floating_point() and not any(tensor is one for one in own):
-                        self._hold(tensor, Lost(f"{place}: {spec.name}: no bound is known for its kernel"))
+                        self._hold(tensor, Lost(f"{place}: {spec.name}: {UNKNOWN}"))
             else:
-                self._evaluate(func, spec, (given, named), results, own, before, place)
+                formats = [FLOATS.get(t.dtype, "") for t in tensors_in(results) if t.is_floating_point()]
+                formats += [computes] if computes and (spec.results or not formats) else []
+                self._evaluate(func, spec, (given, named), results, own, before, place, formats)
         return out
 
     def _evaluate(
         self, func: Any, spec: Spec, given: tuple[Any, Any], results: list[Any], own: list[torch.Tensor],
-        before: Mapping[int, Array], place: Location,
+        before: Mapping[int, Array], place: Location, formats: Sequence[str],
     ) -> None:  # fmt: skip
         targets = tensors_in(results)
         rest = [t for t in own if not any(t is one for one in targets)]
         try:
-            formats = [FLOATS.get(t.dtype, "") for t in targets if t.is_floating_point()]
-            formats += [self.common] if self.common and (spec.results or not formats) else []
             self.domain.begin((spec.name, place), formats)
-            self.fitting = base_of(spec) not in CASTS and base_of(spec) not in MOVED
-            values = list(flattened(self._apply(func, spec, self._lifted(given[0]), self._lifted(given[1]), results)))
+            args, kwargs = tree_map(self._lifted, given)
+            found = self._apply(func, spec, args, kwargs, results)
+            values = [v for v in tree_leaves(found) if v is not None]
             if len(values) != len(targets):
                 raise NoBound(f"the rule gives {len(values)} results, and the operator {len(targets)}")
             for target, value in zip(targets, values, strict=True):
@@ -378,17 +374,17 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _apply(self, func: Any, spec: Spec, args: Any, kwargs: Any, results: list[Any]) -> Any:
         """The rule of an operator on enclosures; one on lists of tensors is the same operator on each."""
-        spoiled = next((v for v in flattened((args, list(kwargs.values()))) if isinstance(v, Lost)), None)
+        spoiled = next((v for v in tree_leaves((args, kwargs)) if isinstance(v, Lost)), None)
         if spoiled is not None:
             raise Spoiled(spoiled.why)
-        base = base_of(spec)
+        base = spec.function
         rule = self.rules.get(spec.name.removeprefix("aten."), self.rules.get(base))
         named = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
         call = Call(self.domain, results, named | dict(zip(spec.arguments, args, strict=False)) | kwargs)
         if rule is None and base.startswith("_foreach_"):
             return self._each(call, base.removeprefix("_foreach_"), args, kwargs)
         if rule is None and base not in MOVED:
-            raise NoBound("no bound is known for its kernel")
+            raise NoBound(UNKNOWN)
         try:
             found = None if rule is None else rule(call, *args, **kwargs)
             return moved(call, func, args, kwargs) if found is None else found
@@ -398,10 +394,10 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _each(self, call: Call, base: str, args: Any, kwargs: Any) -> list[Any]:
         rule, count = self.rules.get(base), next(len(a) for a in args if isinstance(a, list | tuple))
         if rule is None:
-            raise NoBound("no bound is known for its kernel")
+            raise NoBound(UNKNOWN)
 
         def own(arg: Any, at: int) -> Any:
-            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Value) and arg.shape == (count,) and at >= 0)
+            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Value) and arg.shape == (count,))
             return arg[at] if by_element else arg
 
         lists = [[own(a, at) for a in args] for at in range(count)]
@@ -409,12 +405,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     # Memory
 
-    def _read(self, arg: Any) -> Any:
-        """An argument with the enclosures of its tensors; constants as they are now."""
-        if isinstance(arg, list | tuple):
-            return [self._read(a) for a in arg] if isinstance(arg, list) else tuple(self._read(a) for a in arg)
-        if isinstance(arg, dict):
-            return {name: self._read(a) for name, a in arg.items()}
+    def _read(self, arg: Any, dtype: str) -> Any:
+        """The enclosures of a tensor, or a constant as it is now. `dtype`: in which the operator computes, if any."""
         if not isinstance(arg, torch.Tensor):
             return arg
         held = self._alive(arg) or self._leaf(arg)
@@ -427,15 +419,15 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if isinstance(held.value, Lost):
             return held.value
         found = held.value.move(lambda p: strided(p, arg))
-        return Wide(found) if narrower(self.common, FLOATS.get(arg.dtype, "")) else found
+        return Wide(found, dtype) if narrower(dtype, FLOATS.get(arg.dtype, "")) else found
 
     def _leaf(self, tensor: torch.Tensor) -> Held | None:
         """What no followed operator made is a leaf where it is first read, or a constant: None."""
-        storage, known = tensor.untyped_storage()._cdata, self._parameter(tensor)
+        known, buffer = self._parameter(tensor), self._buffer(tensor)
         if tensor.dtype not in FLOATS:
             return None
-        if storage in self.buffers and self.buffers[storage][0].untyped_storage()._cdata == storage:
-            kind, name = "buffer", self.buffers[storage][1]
+        if buffer:
+            kind, name = "buffer", buffer
         elif self._data(tensor):
             kind, name = "data", str(user_place())
         elif known is not None:
@@ -449,7 +441,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return None
         parts = self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers)
         self._hold(tensor, Value(self.domain, parts))
-        return self.held[storage]
+        return self._alive(tensor)
 
     def _shared(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of a storage that is followed."""
@@ -465,56 +457,48 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.held[storage._cdata] = Held(weak(tensor), tensor.dtype, value, digest(tensor), *where)
 
     def _lifted(self, arg: Any) -> Any:
-        """Constants as enclosures, in the format of the operator."""
-        if isinstance(arg, list | tuple):
-            return [self._lifted(a) for a in arg] if isinstance(arg, list) else tuple(self._lifted(a) for a in arg)
-        if isinstance(arg, dict):
-            return {name: self._lifted(a) for name, a in arg.items()}
+        """What was read, in the format of the operator."""
         if isinstance(arg, Wide):
-            value = arg.value
-            return Value(self.domain, self.domain.rounded(value.parts, self.common)) if self.fitting else value
+            return Value(self.domain, self.domain.rounded(arg.value.parts, arg.dtype))
         return Value(self.domain, self.domain.const(arg.numbers)) if isinstance(arg, Plain) else arg
 
     def _store(self, tensor: torch.Tensor, value: Any, before: Mapping[int, Array]) -> None:
         """A result in its place; integers are the machine's own."""
-        if not isinstance(value, Value) or not (
-            tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool)
-        ):
+        fits = isinstance(value, Value) and (tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool))
+        if not fits:
             self.held.pop(tensor.untyped_storage()._cdata, None)
             if isinstance(value, Value) and not certain(value):
-                self._hold(
-                    tensor, Lost(f"{self.domain.key[1]}: {self.domain.key[0]}: rounding may make another integer")
-                )
+                op, place = self.domain.key
+                self._hold(tensor, Lost(f"{place}: {op}: rounding may make another integer"))
             return
         if tensor.is_floating_point():
-            parts = self.domain.rounded(number(value).parts, FLOATS[tensor.dtype])
-            value = Value(self.domain, parts).expand(tuple(tensor.shape))
-            if not inside(array(tensor), value):
-                self.outside.append(self.domain.key)
+            value = Value(self.domain, self.domain.rounded(number(value).parts, FLOATS[tensor.dtype]))
+        value = value.expand(tuple(tensor.shape))
+        if not value.truth and not inside(array(tensor), value):
+            self.outside.append(self.domain.key)
+        self._hold(tensor, value.reshape(-1) if whole(tensor) else self._with_rest(tensor, value, before))
+
+    def _with_rest(self, tensor: torch.Tensor, value: Value, before: Mapping[int, Array]) -> Value | Lost:
+        """The whole storage after a part of it was written."""
         held = self._alive(tensor)
-        if whole(tensor):
-            self._hold(tensor, value.expand(tuple(tensor.shape)).reshape(-1))
-        elif held is not None and isinstance(held.value, Lost):
-            self._hold(tensor, held.value)
-        else:
-            size = tensor.untyped_storage().nbytes() // tensor.element_size()
-            blank = lift(self.domain, before.get(id(tensor), np.zeros(size, dtype=bool if value.truth else float)))
-            self._hold(tensor, (blank if held is None else held.value).move(np.array))  # type: ignore[union-attr]
-            flat_value = self.held[tensor.untyped_storage()._cdata].value
-            assert isinstance(flat_value, Value)
-            for part, new in zip(flat_value.parts, value.parts, strict=True):
-                strided(part, tensor)[...] = new
+        size = tensor.untyped_storage().nbytes() // tensor.element_size()
+        numbers = before.get(id(tensor), np.zeros(size, dtype=bool if value.truth else float))
+        known = lift(self.domain, numbers) if held is None else held.value
+        if isinstance(known, Lost):
+            return known
+        made = known.move(np.array)
+        for part, new in zip(made.parts, value.parts, strict=True):
+            strided(part, tensor)[...] = new
+        return made
 
 
 def follow(step: Step, run: Run, domain: Domain, rules: Mapping[str, Rule] | None = None) -> Follow:
     """Call a training function once, its output unseen, and bound the rounding of what it does."""
     seed(run.seed)
     made = Follow(domain, rules)
-    with redirect_stdout(io.StringIO()), made:
+    with redirect_stdout(io.StringIO()), made.running():
         try:
             step(run)
         except Exception as caught:
             made.lost = made.lost or f"the function raised {stated(caught)}"
-        finally:
-            made.close()
     return made

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from gradproof.shadow.bounds.domain import SLACK, ULPS, Domain, size_of
-from gradproof.shadow.bounds.enclosure import LEAST, WIDE, below
+from gradproof.shadow.bounds.enclosure import LEAST, WIDE, Array, NoBound, below
 from gradproof.shadow.bounds.rules import Call, Rule, power
-from gradproof.shadow.bounds.values import Array, NoBound, Value
+from gradproof.shadow.bounds.values import Value
 
 FAR = 120.0
 """A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from gradproof.shadow.bounds.enclosure import YES
-from gradproof.shadow.bounds.values import Array, Value
-from gradproof.shadow.ops.schema import Spec, tensors_in
+from gradproof.shadow.bounds.enclosure import YES, Array
+from gradproof.shadow.bounds.values import Value
 
 FLOATS = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -50,26 +49,6 @@ def trainable(tensor: torch.Tensor) -> bool:
     if not tensor.requires_grad or (tensor._base is not None and tensor._base.requires_grad):
         return False
     return bool(tensor.is_leaf)
-
-
-def base_of(spec: Spec) -> str:
-    """`add` for aten.add_.Tensor."""
-    base = spec.base.removeprefix("aten.")
-    return base[:-1] if base.endswith("_") and not base.endswith("__") else base
-
-
-def written(spec: Spec, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operator writes."""
-    return [t for at in spec.written for t in tensors_in(spec.argument(at, args, kwargs))]
-
-
-def flattened(values: Any) -> Iterator[Any]:
-    """What lists and tuples hold, in order, without None."""
-    if isinstance(values, list | tuple):
-        for value in values:
-            yield from flattened(value)
-    elif values is not None:
-        yield values
 
 
 def weak(tensor: torch.Tensor) -> Any:

@@ -15,10 +15,11 @@ import numpy as np
 
 from gradproof.core.errors import GradproofError
 from gradproof.shadow.bounds.domain import Domain, Key, Radius, Ranges
+from gradproof.shadow.bounds.enclosure import Array
 from gradproof.shadow.bounds.follow import Follow, Seen, follow
 from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.bounds.rules import Rule
-from gradproof.shadow.bounds.values import Array, Value
+from gradproof.shadow.bounds.values import Value
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import RANGE
 

@@ -17,16 +17,16 @@ import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_leaves, tree_map
 
 from gradproof.shadow.bounds.domain import ERF, ULPS, Domain
+from gradproof.shadow.bounds.enclosure import Array, NoBound, Parts
 from gradproof.shadow.bounds.values import (
-    Array,
-    NoBound,
-    Parts,
     Value,
     absolute,
     axes_of,
@@ -96,12 +96,11 @@ def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     if given.pop("reduce", None) is not None:
         raise NoBound("no rounding bound is known for a reduction that scatters")
     given = {n: _together(k, v) for n, v in given.items()}
-    truth = all(v.truth for v in _values(list(given.values())))
-    parts = [
-        func(**{n: _component(v, at, truth, n in numbers) for n, v in given.items()}) for at in range(1 if truth else 4)
-    ]
+    truth = all(v.truth for v in tree_leaves(given) if isinstance(v, Value))
+    each = [partial(_component, at=at, truth=truth) for at in range(1 if truth else 4)]
+    parts = [func(**{n: tree_map(partial(f, plain=n in numbers), v) for n, v in given.items()}) for f in each]
     if isinstance(parts[0], list | tuple):
-        return [_joined(k, each, truth) for each in zip(*parts, strict=True)]
+        return [_joined(k, one, truth) for one in zip(*parts, strict=True)]
     return _joined(k, parts, truth)
 
 
@@ -111,15 +110,7 @@ def _together(k: Call, x: Any) -> Any:
     return [k.lift(v) if isinstance(v, torch.Tensor) else v for v in x] if several else x
 
 
-def _values(x: Any) -> list[Value]:
-    if isinstance(x, list | tuple):
-        return [v for part in x for v in _values(part)]
-    return [x] if isinstance(x, Value) else []
-
-
-def _component(x: Any, at: int, truth: bool, plain: bool = False) -> Any:
-    if isinstance(x, list | tuple):
-        return [_component(part, at, truth) for part in x]
+def _component(x: Any, at: int, truth: bool, plain: bool) -> Any:
     if not isinstance(x, Value):
         return x
     part = (x if truth else number(x)).parts[at]

@@ -8,20 +8,12 @@ domain's.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from gradproof.shadow.bounds.domain import Domain
-
-Array = NDArray[Any]
-Parts = tuple[Array, ...]
-
-
-class NoBound(Exception):
-    """No bound is known for a value: why. Never a verdict."""
+from gradproof.shadow.bounds.domain import Domain
+from gradproof.shadow.bounds.enclosure import Array, Parts
 
 
 class Value:

@@ -106,6 +106,8 @@ class Patches:
 
         An installed package is looked through once, and again when it has more or fewer names.
         """
+        if not wanted:
+            return []
         found, ids = [], frozenset(wanted)
         scanned = _SCANNED.setdefault(frozenset(_label(f) for f, _ in self._functions.values()), {})
         for module in list(sys.modules.values()):
