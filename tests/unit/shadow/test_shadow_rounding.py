@@ -487,3 +487,31 @@ def test_what_ran_before_a_step_does_not_round_its_gradients() -> None:
 
     plain, other = (report(steps(also), RUN)[0] for also in (False, True))
     assert [one["bound"] for one in other] == [one["bound"] for one in plain]
+
+
+def test_another_tensor_over_the_memory_of_a_gradient_has_no_bound() -> None:
+    def step(run: Run) -> None:
+        w = nn.Parameter(torch.tensor([0.3, 0.7]))
+        optimizer = torch.optim.SGD([w], lr=0.5)
+        (w * w * 0.3).sum().backward()
+        assert w.grad is not None
+        w.grad = torch.from_dlpack(w.grad) * w.detach()
+        optimizer.step()
+
+    found, lost = report(step, RUN)
+    assert found == []
+    assert "shares the memory" in lost
+
+
+def test_the_default_device_of_the_user_is_not_that_of_enclosures() -> None:
+    def step(run: Run) -> None:
+        w = nn.Parameter(torch.tensor([0.3, 0.7], device="cpu"))
+        optimizer = torch.optim.SGD([w], lr=0.5)
+        torch.set_default_device("meta")
+        try:
+            torch.cat([w * w, w]).sum().backward()
+            optimizer.step()
+        finally:
+            torch.set_default_device(None)
+
+    assert [one["within"] for one in report(step, RUN)[0]] == [True, True]
