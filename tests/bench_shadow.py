@@ -17,8 +17,8 @@ import torch
 from torch import nn
 
 from gradproof.shadow.process.watch import Events
+from gradproof.shadow.record.events import EventLog
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.tape import Tape
 
 ACCUM_STEPS = 4
 STEPS = 3
@@ -53,7 +53,7 @@ def seconds(step: Callable[[], None], within: Any) -> float:
 
 def watching() -> Hooks:
     """Event-only hooks."""
-    return Hooks(Events(Tape()))
+    return Hooks(Events(EventLog()))
 
 
 def compared(step: Callable[[], None], other: Callable[[], Any], pairs: int) -> tuple[float, float]:

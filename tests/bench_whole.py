@@ -46,7 +46,7 @@ def model_of(kind: str, shape: Shape, groups: int) -> Callable[[], nn.Module]:
 def measured(name: str, bug: str) -> dict[str, Any]:
     """Check one model in this process."""
     from gradproof.shadow.request import Request
-    from gradproof.shadow.whole.check import check_whole
+    from gradproof.shadow.verify.check import check_whole
 
     kind, shape, groups, _ = MODELS[name]
     length, words = shape[3], shape[4]

@@ -6,6 +6,7 @@ not. `--write` puts the picture into docs/architecture.md.
 
 from __future__ import annotations
 
+import ast
 import sys
 from collections import Counter
 from functools import cache
@@ -17,7 +18,8 @@ REPOSITORY = Path(__file__).resolve().parents[1]
 SOURCE = REPOSITORY / "src" / "gradproof"
 PAGE = REPOSITORY / "docs" / "architecture.md"
 BEGIN, END = "<!-- the picture: python -m tests.structure --write -->\n", "<!-- the end of the picture -->\n"
-ROWS = "shadow/ops/rows"
+QUIET = frozenset({"gradproof", "_reference", "startup", "backends", "__main__"})
+"""Packages that are in no picture: names of old, data, and what starts the rest."""
 
 
 @cache
@@ -49,26 +51,54 @@ def circles() -> set[frozenset[str]]:
 
 
 @cache
-def longest(name: str) -> tuple[str, ...]:
-    """The longest path of imports that begins at a module. Only where there is no circle."""
-    return (name, *max((longest(other) for other in imports()[name]), key=len, default=()))
+def longest(name: str, folder: str = "") -> tuple[str, ...]:
+    """The longest path of imports that begins at a module, inside one folder if any. Only where there is no circle."""
+    others = [other for other in imports()[name] if not folder or other.rpartition(".")[0] == folder]
+    return (name, *max((longest(other, folder) for other in others), key=len, default=()))
+
+
+def files(root: Path) -> list[Path]:
+    """The modules below a folder."""
+    return sorted(p for p in root.rglob("*.py") if "__pycache__" not in p.parts)
+
+
+def lines(*roots: Path) -> int:
+    """The lines of the modules below some folders."""
+    return sum(len(p.read_text(encoding="utf-8").splitlines()) for root in roots for p in files(root))
+
+
+def folders() -> Counter[str]:
+    """How many modules each folder of the source holds."""
+    return Counter(p.parent.relative_to(SOURCE).as_posix() for p in files(SOURCE) if p.name != "__init__.py")
+
+
+def shared_names(paths: list[Path]) -> dict[str, list[str]]:
+    """The names that more than one class has, with the modules of those classes."""
+    found: dict[str, list[str]] = {}
+    for path in paths:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(path.stem)
+    return {name: modules for name, modules in sorted(found.items()) if len(modules) > 1}
 
 
 def figures() -> dict[str, str]:
     """The figures, by name."""
-    files = sorted(p.relative_to(SOURCE) for p in SOURCE.rglob("*.py") if "__pycache__" not in p.parts)
-    lines = sum(len((SOURCE / p).read_text(encoding="utf-8").splitlines()) for p in files)
-    folders = Counter(p.parent.as_posix() for p in files if p.name != "__init__.py")
-    largest = [f"{folder} {n}" for folder, n in folders.most_common() if folder != ROWS][:3]
     rings = circles()
     path = () if rings else max(map(longest, imports()), key=len)
+    inner = () if rings else max((longest(name, name.rpartition(".")[0]) for name in imports()), key=len)
+    largest = [f"{folder} {n}" for folder, n in folders().most_common(4)]
     return {
-        "source lines": f"{lines:,}",
-        "modules": str(len(files)),
-        "modules at the package root": str(folders["."]),
+        "source lines": f"{lines(SOURCE):,}",
+        "with models and symbolic": f"{lines(SOURCE, REPOSITORY / 'models', REPOSITORY / 'symbolic'):,}",
+        "modules": str(len(files(SOURCE))),
+        "modules at the package root": str(folders()["."]),
         "largest folders": ", ".join(largest),
+        "class names used twice": str(len(shared_names(files(SOURCE)))),
+        "layers of packages": str(max(map(depth, needs()))),
         "import circles": str(len(rings)),
         "longest import path": f"{len(path)}: {' > '.join(n.removeprefix('gradproof.') for n in path)}",
+        "longest in one folder": f"{len(inner)}: {' > '.join(n.removeprefix('gradproof.') for n in inner)}",
         "README bytes": f"{(REPOSITORY / 'README.md').stat().st_size:,}",
     }
 
@@ -79,21 +109,32 @@ def package(name: str) -> str:
     return parts[1] if len(parts) > 1 else "gradproof"
 
 
+@cache
+def needs() -> dict[str, set[str]]:
+    """The packages that each package imports."""
+    found: dict[str, set[str]] = {}
+    for name, others in imports().items():
+        found.setdefault(package(name), set()).update(package(o) for o in others)
+    return {a: {b for b in bs if b != a} - QUIET for a, bs in found.items() if a not in QUIET}
+
+
+@cache
+def depth(name: str) -> int:
+    """How many layers of packages begin at a package, with itself."""
+    return 1 + max((depth(other) for other in needs()[name]), default=0)
+
+
+@cache
+def below(name: str) -> frozenset[str]:
+    """The packages that a package needs, by any path."""
+    return frozenset(needs()[name] | {other for one in needs()[name] for other in below(one)})
+
+
 def picture() -> str:
     """The packages and who imports whom, as Mermaid. An arrow that a longer way implies is left out."""
-    needs: dict[str, set[str]] = {}
-    for name, others in imports().items():
-        needs.setdefault(package(name), set()).update(package(o) for o in others)
-    quiet = {"gradproof", "_reference", "startup", "backends", "__main__"}
-    needs = {a: {b for b in bs if b != a} - quiet for a, bs in needs.items() if a not in quiet}
-
-    @cache
-    def below(one: str) -> frozenset[str]:
-        return frozenset(needs[one] | {c for b in needs[one] for c in below(b)})
-
     arrows = [
-        f"    {a} --> {b}\n" for a in sorted(needs) for b in sorted(needs[a])
-        if not any(b in below(c) for c in needs[a] if c != b)
+        f"    {a} --> {b}\n" for a in sorted(needs()) for b in sorted(needs()[a])
+        if not any(b in below(c) for c in needs()[a] if c != b)
     ]  # fmt: skip
     return f"```mermaid\nflowchart TD\n{''.join(arrows)}```\n"
 

@@ -9,15 +9,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from gradproof.monitoring import Counts, Tally
+from gradproof.monitoring import CountRules, Counts
 from models.registry import Mutant, registered_for
 
 
-class MonitorTally(Tally):
+class MonitorTally(CountRules):
     """The reference."""
 
 
-class SilentTally(Tally):
+class SilentTally(CountRules):
     """The empty body: nothing is counted and nothing stated."""
 
     def micro_batch(self, c: Counts, size: Any) -> Counts:
@@ -36,7 +36,7 @@ class SilentTally(Tally):
         return 0
 
 
-class MicroBatchesAsSteps(Tally):
+class MicroBatchesAsSteps(CountRules):
     """Counts a step with every micro-batch, and none at its end."""
 
     def micro_batch(self, c: Counts, size: Any) -> Counts:
@@ -46,42 +46,42 @@ class MicroBatchesAsSteps(Tally):
         return replace(super().attempt(c, skipped), performed=c.performed)
 
 
-class SkippedAsPerformed(Tally):
+class SkippedAsPerformed(CountRules):
     """Counts a step that the scaler skipped."""
 
     def attempt(self, c: Counts, skipped: bool) -> Counts:
         return super().attempt(c, False)
 
 
-class EpochsRunOn(Tally):
+class EpochsRunOn(CountRules):
     """Never begins an epoch anew."""
 
     def epoch(self, c: Counts) -> Counts:
         return c
 
 
-class OneRank(Tally):
+class OneRank(CountRules):
     """Tells the effective batch of one rank."""
 
     def effective(self, samples: Any, world: Any) -> Any:
         return samples
 
 
-class DividedLoss(Tally):
+class DividedLoss(CountRules):
     """Tells the loss after its division by N."""
 
     def loss(self, handed: Any, divisor: Any, scale: Any, before: Any) -> Any:
         return handed / scale
 
 
-class AccumulatedLoss(Tally):
+class AccumulatedLoss(CountRules):
     """Tells the loss of the window until now."""
 
     def loss(self, handed: Any, divisor: Any, scale: Any, before: Any) -> Any:
         return (before + handed) * divisor / scale
 
 
-class ScaledLoss(Tally):
+class ScaledLoss(CountRules):
     """Tells the loss with the loss scale in it."""
 
     def loss(self, handed: Any, divisor: Any, scale: Any, before: Any) -> Any:

@@ -1,7 +1,7 @@
 """The epochs of `models.systems.torch_epochs` with a log of their own: what the loop tells of itself while it trains.
 
 At start-up the effective batch; for every micro-batch its own loss, which `gradproof watch` gets as well; for every
-epoch the performed and the skipped steps. The arithmetic is a Tally, so that a wrong Tally makes a wrong log.
+epoch the performed and the skipped steps. The arithmetic is CountRules, so that wrong rules make a wrong log.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gradproof.monitoring import Counts, Tally, report_loss
+from gradproof.monitoring import CountRules, Counts, report_loss
 from models.systems.tails import Held
 from models.systems.torch_epochs import EpochJob, EpochStep
 
@@ -30,7 +30,7 @@ class Log:
 class TellingStep(EpochStep):
     """A loop that keeps a log."""
 
-    tally: Tally = field(default_factory=Tally)
+    tally: CountRules = field(default_factory=CountRules)
     log: Log = field(default_factory=Log)
 
     def begins(self, job: EpochJob) -> None:

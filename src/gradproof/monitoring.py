@@ -1,6 +1,6 @@
 """What a monitor of a training counts, and the one call by which a script tells it a loss.
 
-A Tally is plain arithmetic over the events of one optimizer; the text that is proved (KANI-GT-411) is the text that
+CountRules are plain arithmetic over the events of one optimizer; the text that is proved (KANI-GT-411) is the text that
 `gradproof watch` runs. The call is `report_loss`: outside of a watched run it does nothing.
 """
 
@@ -36,7 +36,7 @@ class Counts:
         return Counts(self.passes + other.passes, performed, skipped, other.held, other.samples)
 
 
-class Tally:
+class CountRules:
     """How the counts move, and what is shown of them."""
 
     def micro_batch(self, c: Counts, size: Any) -> Counts:

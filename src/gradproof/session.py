@@ -27,7 +27,7 @@ from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store
 from gradproof.report.text import rendering, writing
 from gradproof.verdict.judge import Verdict, judge, required, waived
-from gradproof.verdict.plan import Policy, plan, policy_of, premises
+from gradproof.verdict.plan import Policy, dependencies, plan, policy_of
 
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
@@ -209,7 +209,7 @@ class Session:
         store = Store(self.workspace)
         return {check.id: store.status(check) for check in checks}
 
-    def at_hand(self) -> Outcomes:
+    def stored(self) -> Outcomes:
         """The stored evidence of every check, as a run that ran nothing."""
         return Outcomes(self.statuses(self.checks), frozenset(), True, False, 0.0)
 
@@ -261,7 +261,7 @@ class Session:
             checks = self.plans[contract.path]
             missing = self.statuses(c for c in checks if c.id not in statuses)
             policy = policy_of(contract, self.options.profile, self.demands)
-            policy = replace(policy, premises=premises(contract, {name: v.exit for name, v in made.items()}))
+            policy = replace(policy, dependencies=dependencies(contract, {name: v.exit for name, v in made.items()}))
             made[contract.id] = judge(checks, {**missing, **statuses}, policy)
         return made
 

@@ -73,7 +73,7 @@ def test_editing_the_verdict_in_the_report(wrong: Path) -> None:
     assert gate(wrong).exit is Exit.BROKEN
     asked = session(wrong)
 
-    run = asked.at_hand()
+    run = asked.stored()
     assert asked.reported(asked.contracts[0], run)["verdict"]["met"] is False
 
 

@@ -77,6 +77,13 @@ PRIVATE = {
     "excused": "waived",
     "standing": "status",
     "disown": "drop_equivalent",
+    "blame": "diagnosis, at fault",
+    "backing": "justification",
+    "founded": "requirements",
+    "at_hand": "stored",
+    "touched": "affected",
+    "ratchet": "baseline comparison",
+    "tape": "log",
 }
 """Words of our own, and what stands in their place."""
 PRIVATE_WORD = re.compile(rf"(?<![\w-])_?({'|'.join(PRIVATE)})(?![\w-])", re.IGNORECASE)

@@ -11,7 +11,7 @@ import pytest
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.check import check_whole
+from gradproof.shadow.verify.check import check_whole
 from tests.soundness.kit import BLIND, RIGHT, STEPS, WRONG, Step
 from tests.soundness.steps import MODULES, steps_of
 

@@ -19,7 +19,7 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
-from gradproof.shadow.process.watch import Watch, run_script
+from gradproof.shadow.process.watch import ScriptWatch, run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
 from tests.soundness.watched_passes import PASSES, PASSES_RIGHT, RANKS_RIGHT, RANKS_WRONG
@@ -67,7 +67,7 @@ def answered(script: str, end: Any) -> None:
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    watch, found = Watch(4, 3), {}
+    watch, found = ScriptWatch(4, 3), {}
     try:
         with watch:
             run_script([script])

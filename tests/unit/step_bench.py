@@ -1,6 +1,6 @@
 """An engine that answers what a test asks for, for tests of what stands around it; and samples of its answers.
 
-`fake` in place of `gradproof.shadow.whole.check`: the training function's own return value names the answer.
+`fake` in place of `gradproof.shadow.verify.check`: the training function's own return value names the answer.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.shadow import result as verdict
+from gradproof.shadow.locations import Location
 from gradproof.shadow.process.watch_script import Script
 from gradproof.shadow.result import Result, Verification
-from gradproof.shadow.tape import Location
 
-WHOLE, WATCH = "gradproof.shadow.whole.check", "gradproof.shadow.process.watch"
+WHOLE, WATCH = "gradproof.shadow.verify.check", "gradproof.shadow.process.watch"
 SAID = ["fine"]
 REASON = "the gradient is 4 times that of the full batch"
 

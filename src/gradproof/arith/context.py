@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from typing import Any, NoReturn, Protocol, TypeVar
 
 
-class Run(Protocol):
+class SymbolicRun(Protocol):
     """What a symbolic number needs of its run."""
 
     rounds: bool
@@ -30,10 +30,10 @@ class Run(Protocol):
         ...
 
 
-_RUN: ContextVar[Run] = ContextVar("gradproof_run")
+_RUN: ContextVar[SymbolicRun] = ContextVar("gradproof_run")
 
 
-def current() -> Run:
+def current() -> SymbolicRun:
     """The run in progress. Raises RuntimeError outside one."""
     try:
         return _RUN.get()
@@ -49,7 +49,7 @@ def refused(reason: str) -> None:
 
 
 @contextmanager
-def running(run: Run) -> Iterator[None]:
+def running(run: SymbolicRun) -> Iterator[None]:
     """Make `run` the current one."""
     token = _RUN.set(run)
     try:

@@ -379,8 +379,8 @@ def certainly_representable(z: Sym, fmt: Format) -> bool:
 class Rounder:
     """Applies one stub along one path. `operators` collects what is rounded, as "add fp32"."""
 
-    def __init__(self, stub: Stub, founded: Founded, operators: set[str] | None = None) -> None:
-        self.stub, self.founded = stub, founded
+    def __init__(self, stub: Stub, requirements: LemmaRequirements, operators: set[str] | None = None) -> None:
+        self.stub, self.requirements = stub, requirements
         self.constraints: list[smt.Term] = []
         self.sites = 0
         self.operators: set[str] = set() if operators is None else operators
@@ -411,7 +411,7 @@ class Rounder:
         return OutOfRange(reason)
 
     def _round(self, z: Sym, name: str, site: Site) -> Sym:
-        if reason := self.founded.objection(self.stub, site):
+        if reason := self.requirements.objection(self.stub, site):
             raise self.refuse(reason)
         self.sites += 1
         lo, hi = self.stub.enclose(site)
@@ -428,7 +428,7 @@ class Rounder:
         return r
 
 
-class Founded:
+class LemmaRequirements:
     """Whether a stub's promises follow, at a site, from what is true of rounding there; sites are judged once."""
 
     def __init__(self, seconds: float) -> None:

@@ -81,7 +81,7 @@ def _held(session: Session) -> list[Exit]:
 
     if not session.options.baselines:
         return []
-    reports = session.reports(session.at_hand())
+    reports = session.reports(session.stored())
     for report in reports:
         for reason in report["verdict"]["reasons"]:
             click.echo(f"{report['contract']['id']}: {reason}", err=True)

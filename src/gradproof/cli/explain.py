@@ -219,10 +219,10 @@ def _check(session: Session, name: str) -> Iterator[str]:
         why = f" ({status.reason})" if status.reason else ""
         yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
         if status.evidence is not None and status.fresh:
-            yield from _backing(status.evidence["finding"]["stats"])
+            yield from _justification(status.evidence["finding"]["stats"])
 
 
-def _backing(stats: Mapping[str, Any]) -> Iterator[str]:
+def _justification(stats: Mapping[str, Any]) -> Iterator[str]:
     """What stands behind a proof."""
     from gradproof.verdict.judge import lemma_lines, words
 
@@ -255,7 +255,7 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
             yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
             yield from (
-                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.backing.items()
+                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.justification.items()
             )
 
 

@@ -30,7 +30,7 @@ def command(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     wanted = asked(formats, json_)
     session = begun(options, wanted, reports=True)
-    run = session.at_hand()
+    run = session.stored()
     claims = claimed(session, run)
     with Outputs(wanted, len(session.contracts), session.workspace.warning) as outputs:
         made = published(session, run, claims, outputs.table)
@@ -70,7 +70,7 @@ def gate(options: Options, formats: tuple[str, ...], json_: bool) -> int:
 
     wanted = asked(formats, json_)
     session = begun(options, wanted)
-    run = session.at_hand()
+    run = session.stored()
     reports = session.reports(run)
     with Outputs(wanted, len(reports), session.workspace.warning) as outputs:
         if outputs.table:

@@ -68,7 +68,7 @@ def _claimed(root: Path, statuses: Iterable[EvidenceStatus]) -> Iterator[Path]:
             yield from (place for key in status.evidence["claim"]["files"] if (place := place_of(key, root)))
 
 
-def touched(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) -> list[Check]:
+def affected(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) -> list[Check]:
     """What must run again, and the stubs that it rests on: what has no fresh evidence, by the digests of its claim.
 
     A crash, and a run that ended without a word on its files, may rest on any file: they are run again too.
@@ -93,7 +93,7 @@ def _due(status: EvidenceStatus) -> bool:
 @baseline
 @output_formats
 @sharding
-@click.option("--watch", is_flag=True, help="Run again what a save touched, print changes; ctrl-C ends (exit 130).")
+@click.option("--watch", is_flag=True, help="Run again what a save affected, print changes; ctrl-C ends (exit 130).")
 @with_options
 def command(
     options: Options, quiet: bool, formats: tuple[str, ...], json_: bool, watch: bool, shard: str | None,
@@ -153,7 +153,7 @@ def watch_workspace(options: Options, wanted: Sequence[Output], shard: str | Non
     return watched(options)
 
 
-# -- `gradproof verify --watch`: run again what a save touched, and print what became of it.
+# -- `gradproof verify --watch`: run again what a save affected, and print what became of it.
 EVERY = 0.3  # seconds between two looks at the files
 SHOWN = 100
 Printed = Mapping[str, tuple[str, str]]
@@ -219,8 +219,8 @@ class Watcher:
 
         chosen = session.selected()
         if self.session is not None:
-            at_hand = session.statuses(chosen)
-            chosen = touched(chosen, at_hand)
+            stored = session.statuses(chosen)
+            chosen = affected(chosen, stored)
             session.options = replace(session.options, no_cache=False)
         self.session = session
         session.mark()

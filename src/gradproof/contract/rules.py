@@ -18,7 +18,7 @@ from gradproof.contract.yaml_reader import Node, Problem
 from gradproof.core.outcome import Expect, Layer
 
 
-# -- What a contract says of the backing of its proofs: lemmas that are there, and requirements that meet some check.
+# -- What a contract says of the justification of its proofs: known lemmas, and requirements that meet some check.
 def lemma_names(r: Rules) -> None:
     """Lemmas of stubs, and of harnesses of step contracts, are lemmas that there are; such a harness names some."""
     from gradproof.rounding.step_contracts import named

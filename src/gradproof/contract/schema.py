@@ -241,7 +241,7 @@ class Gate(FieldGate):
     waivers: list[WaiverShape] = []
 
     @property
-    def backing(self) -> dict[str, list[str]]:
+    def justification(self) -> dict[str, list[str]]:
         """Strategies, by what must back their proofs."""
         return self.require.stated() if self.require else {}
 

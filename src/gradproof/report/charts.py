@@ -46,7 +46,7 @@ SHAPES = {
 
 
 @dataclass(frozen=True)
-class Group:
+class RowGroup:
     """Rows of one dtype, device and name (N, what was compared, or a quantity): what was run, and the worst of them."""
 
     dtype: str
@@ -78,7 +78,7 @@ def _share(row: Row) -> tuple[float, ...]:
     return (math.inf if exceeds(row) else value[0] / limit if limit else 0.0, *value)
 
 
-def _gathered(rows: Iterable[Row], name: Callable[[Row], str]) -> list[Group]:
+def _gathered(rows: Iterable[Row], name: Callable[[Row], str]) -> list[RowGroup]:
     """The rows by dtype, device and name; a quantity of the workspace's own has a limit, all else a bound."""
     made: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -91,23 +91,23 @@ def _gathered(rows: Iterable[Row], name: Callable[[Row], str]) -> list[Group]:
         verdict = "within" if worst.get("bound") is not None else "no limit is stated" if own else "no proven bound"
         verdict = f"ABOVE the {'limit' if own else 'bound'} in {above} of {len(members)} rows" if above else verdict
         ran = tuple(dict.fromkeys(r["net"] for r in members)), tuple(sorted({r["n"] for r in members}))
-        found.append(Group(*key, len(members), *ran, worst, share, above, verdict))
+        found.append(RowGroup(*key, len(members), *ran, worst, share, above, verdict))
     return found
 
 
-def groups(rows: Iterable[Row]) -> list[Group]:
+def groups(rows: Iterable[Row]) -> list[RowGroup]:
     """One group for each dtype, device and N, in that order; its worst row has the largest error."""
     found = _gathered(rows, lambda r: str(r["n"]))
     dtypes = list(dict.fromkeys(g.dtype for g in found))
     return sorted(found, key=lambda g: (dtypes.index(g.dtype), g.device, g.sizes))
 
 
-def summaries(rows: Iterable[Row]) -> list[Group]:
+def summaries(rows: Iterable[Row]) -> list[RowGroup]:
     """One for each device, dtype and note (what was compared, and in which mode), in order of appearance."""
     return _gathered(rows, lambda r: one_line(r.get("note") or ""))
 
 
-def quantities(report: Report) -> list[Group]:
+def quantities(report: Report) -> list[RowGroup]:
     """One for each column of the workspace's own, device and dtype; its worst row comes nearest to its limit."""
     own = [r for r in report["measurements"] if r["column"] not in COLUMNS and r["measured"] is not None]
     return _gathered(own, lambda r: one_line(r["column"]))

@@ -293,7 +293,7 @@ CONTRACT: tuple[Rule, ...] = (
     Rule("qa_gate.checks", "criterion", more),
     Rule("qa_gate.criteria.*", "criterion", more),
     Rule("qa_gate.seeded_bug", "seeded bug", more),
-    Rule("qa_gate.require.*", "required backing", more),
+    Rule("qa_gate.require.*", "required justification", more),
     *_least("qa_gate.least"),
     Rule("qa_gate.gpu_max_age_days", "age of evidence", smaller),
     *_waivers("qa_gate.waivers"),

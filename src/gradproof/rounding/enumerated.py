@@ -49,9 +49,9 @@ class Enumerated(ManyValued):
             raise NonLinear(f"a conversion of {self.fmt} to {fmt} is not enumerated")
         return self
 
-    def exact(self) -> Difference:
+    def exact(self) -> LinearDifference:
         """This number over the reals."""
-        return Difference({id(self): (ONE, self)})
+        return LinearDifference({id(self): (ONE, self)})
 
     @cached_property
     def sums(self) -> Sums:
@@ -143,7 +143,7 @@ def _constant(x: Any) -> Fraction:
     return Fraction(x)
 
 
-class Difference(ManyValued):
+class LinearDifference(ManyValued):
     """A linear combination of nodes over the reals: (coefficient, node) by the node's identity."""
 
     _refusal = NonLinear
@@ -151,25 +151,25 @@ class Difference(ManyValued):
     def __init__(self, parts: Mapping[int, tuple[Fraction, Enumerated]]) -> None:
         self.parts = {key: part for key, part in parts.items() if part[0]}
 
-    def __add__(self, other: Any) -> Difference:
-        if not isinstance(other, Difference):
+    def __add__(self, other: Any) -> LinearDifference:
+        if not isinstance(other, LinearDifference):
             if _constant(other) == 0:
                 return self
             raise NonLinear("a difference from a constant is not enumerated")
         made = dict(self.parts)
         for key, (c, node) in other.parts.items():
             made[key] = (made[key][0] + c if key in made else c, node)
-        return Difference(made)
+        return LinearDifference(made)
 
     __radd__ = __add__
 
-    def __neg__(self) -> Difference:
+    def __neg__(self) -> LinearDifference:
         return self * -1
 
-    def __sub__(self, other: Any) -> Difference:
+    def __sub__(self, other: Any) -> LinearDifference:
         return self.__add__(-other)
 
-    def __rsub__(self, other: Any) -> Difference:
+    def __rsub__(self, other: Any) -> LinearDifference:
         return self.__neg__().__add__(other)
 
     __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __ne__ = Undecided.undecided
@@ -179,13 +179,13 @@ class Difference(ManyValued):
 
     __hash__ = object.__hash__
 
-    def __mul__(self, other: Any) -> Difference:
+    def __mul__(self, other: Any) -> LinearDifference:
         factor = _constant(other)
-        return Difference({key: (c * factor, node) for key, (c, node) in self.parts.items()})
+        return LinearDifference({key: (c * factor, node) for key, (c, node) in self.parts.items()})
 
     __rmul__ = __mul__
 
-    def __truediv__(self, other: Any) -> Difference:
+    def __truediv__(self, other: Any) -> LinearDifference:
         return self * (1 / _constant(other))
 
     def __abs__(self) -> Size:
@@ -246,7 +246,7 @@ def _of_result(
 class Size(Claimed):
     """|difference|, which can be compared with a constant only."""
 
-    def __init__(self, of: Difference) -> None:
+    def __init__(self, of: LinearDifference) -> None:
         self.of = of
 
     def __le__(self, other: Any) -> AtMost:
@@ -256,5 +256,5 @@ class Size(Claimed):
 class AtMost(Claimed):
     """The claim |difference| <= bound, for the enumeration to decide."""
 
-    def __init__(self, of: Difference, bound: Fraction) -> None:
+    def __init__(self, of: LinearDifference, bound: Fraction) -> None:
         self.of, self.bound = of, bound

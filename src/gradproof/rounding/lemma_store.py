@@ -93,7 +93,7 @@ def routes(name: str) -> tuple[Route, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
+class Passes:
     """One exhaustive pass: its parameters, the lemmas that it decides (by promise), how it is run, and its text."""
 
     parameters: Mapping[str, Any]
@@ -130,31 +130,35 @@ def _each(prefix: str, forms: Iterable[str]) -> dict[str, tuple[str, ...]]:
     return {f"{prefix}/{form}": (form,) for form in forms}
 
 
-def _passes() -> list[Pass]:
+def _passes() -> list[Passes]:
     made, single = [], FORMATS["fp32"]
     for fmt in SIXTEEN:
         f = FORMATS[fmt]
         kind = {"format": _shape(f), "literal": fmt != "bf16"}
-        made.append(Pass(kind, _each(f"add/{fmt}", ADD_FORMS), _run("exhaust", "additions", f, literal=fmt != "bf16")))
+        made.append(
+            Passes(kind, _each(f"add/{fmt}", ADD_FORMS), _run("exhaust", "additions", f, literal=fmt != "bf16"))
+        )
         alone = {"format": _shape(f)}
-        made.append(Pass(alone, _each(f"round/{fmt}", ROUND_FORMS), partial(_run_ratios, "round", f)))
-        made.append(Pass(alone, _each(f"convert/{fmt}-fp32", ("exact",)), _run("exhaust_ops", "widened", f, single)))
+        made.append(Passes(alone, _each(f"round/{fmt}", ROUND_FORMS), partial(_run_ratios, "round", f)))
+        made.append(Passes(alone, _each(f"convert/{fmt}-fp32", ("exact",)), _run("exhaust_ops", "widened", f, single)))
     for pair in NARROWING:
         f = FORMATS[pair.rpartition("-")[2]]
         shapes = {"from": _shape(single), "to": _shape(f)}
-        made.append(Pass(shapes, _each(f"convert/{pair}", ROUND_FORMS), _run("exhaust_ops", "conversions", single, f)))
+        made.append(
+            Passes(shapes, _each(f"convert/{pair}", ROUND_FORMS), _run("exhaust_ops", "conversions", single, f))
+        )
     for fmt in THREE:
         f = FORMATS[fmt]
-        made.append(Pass({"format": _shape(f)}, {f"sqrt/{fmt}/table": SQRT_FORMS}, _run("exhaust_ops", "roots", f)))
+        made.append(Passes({"format": _shape(f)}, {f"sqrt/{fmt}/table": SQRT_FORMS}, _run("exhaust_ops", "roots", f)))
         for operator in ("multiply", "divide"):
             known = {"format": _shape(f), "N": list(TABLE_N)}
             decides = {f"{operator}/{fmt}/table": tuple(ROUND_FORMS)}
-            made.append(Pass(known, decides, partial(_run_ratios, operator, f)))
+            made.append(Passes(known, decides, partial(_run_ratios, operator, f)))
     for fmt in THREE:
         known = {"format": _shape(FORMATS[fmt]), "odd": [3, MOST_ODD]}
         decides = _each(f"divide-add/{fmt}", QUOTIENT_FORMS)
         made.append(
-            Pass(
+            Passes(
                 known,
                 decides,
                 _run("exhaust_sums", "quotients_and_sums", FORMATS[fmt], range(3, MOST_ODD + 1, 2)),
@@ -164,10 +168,10 @@ def _passes() -> list[Pass]:
     return made
 
 
-PASSES: tuple[Pass, ...] = tuple(_passes())
+PASSES: tuple[Passes, ...] = tuple(_passes())
 
 
-def pass_of(name: str) -> Pass:
+def pass_of(name: str) -> Passes:
     """The exhaustive pass that decides a lemma. Raises KeyError for a lemma of another method."""
     for p in PASSES:
         if name in p.decides:
@@ -434,7 +438,7 @@ def _ask(name: str, seconds: float) -> dict[str, Any]:
     return {"replies": replies}
 
 
-def _enumerate(p: Pass) -> dict[str, dict[str, Any]]:
+def _enumerate(p: Passes) -> dict[str, dict[str, Any]]:
     """One exhaustive pass: the run of each lemma that it decides, seconds shared by all."""
     began = time.monotonic()
     tally = p.run()

@@ -19,8 +19,8 @@ from typing import Any
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE
+from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
-from gradproof.shadow.tape import Location
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -226,7 +226,7 @@ def own_fault(error: BaseException) -> bool:
     return isinstance(error, Exception) and all(Path(p.file).is_relative_to(PACKAGE) for p in innermost)
 
 
-def blamed(error: BaseException, path: Path) -> Location | None:
+def raised_at(error: BaseException, path: Path) -> Location | None:
     """The innermost line of the user's own folder in the traceback, or the innermost line of any other code."""
     if isinstance(error, SyntaxError) and error.filename:
         return Location(error.filename, error.lineno or 1)

@@ -19,7 +19,7 @@ import numpy as np
 
 from gradproof import __version__
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
-from gradproof.shadow.tape import Location
+from gradproof.shadow.locations import Location
 
 OBLIGATIONS: dict[str, str] = {
     "GA-DATA-001": "the window's micro-batches are the samples of the effective batch, in order",

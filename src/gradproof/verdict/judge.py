@@ -170,7 +170,7 @@ def _rule(check: Check, status: EvidenceStatus, above: Mapping[str, Ruling], pol
     if status.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
         missing = shortfall(check, status.evidence["finding"], policy)
         outcome, reason = (
-            (Outcome.NOT_RUN, f"its backing does not suffice: {missing}") if missing else (outcome, reason)
+            (Outcome.NOT_RUN, f"its justification does not suffice: {missing}") if missing else (outcome, reason)
         )
         effect = DECISION[check.expect, outcome]
     loose = [d for d in check.depends if d not in above or above[d].effect is not Effect.DISCHARGED]
@@ -311,7 +311,7 @@ def _uncovered(
 ) -> list[str]:
     """What keeps the gate open beyond single checks."""
     reasons = [] if obligations else ["the contract has no obligation"]
-    loose = [p for p in policy.premises if not p.discharged]
+    loose = [p for p in policy.dependencies if not p.discharged]
     reasons += [f"it depends on {p.contract}, which is not discharged: {p.why}" for p in loose]
     for row in obligations.values():
         if row.required == 0:
@@ -339,16 +339,16 @@ Lemmas = Mapping[str, KnownLemma]
 
 
 def shortfall(check: Check, finding: Mapping[str, Any], policy: Policy) -> str:
-    """Why the backing of a proof that holds does not suffice; an empty text where it does."""
+    """Why the justification of a proof that holds does not suffice; an empty text where it does."""
     stats = finding["stats"]
     try:
         return next(_missing(check, finding, stats, policy), "")
     except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        return f"what its evidence says of its backing has the wrong shape: {type(error).__name__}: {error}"
+        return f"what its evidence says of its justification has the wrong shape: {type(error).__name__}: {error}"
 
 
 def _missing(check: Check, finding: Mapping[str, Any], stats: Row, policy: Policy) -> Iterator[str]:
-    required, lemmas = policy.backing, policy.lemmas
+    required, lemmas = policy.justification, policy.lemmas
     if check.params.get("lemmas") and (check.kind is Kind.STUB or check.strategy == "step_contract"):
         yield from _unbacked(list(_named(check.params["lemmas"], lemmas)), stats, lemmas)
     if check.strategy == "bit_exhaustive":

@@ -300,7 +300,7 @@ def known_lemmas() -> Mapping[str, KnownLemma]:
 
 
 @dataclass(frozen=True)
-class Premise:
+class Dependency:
     """A contract that this one builds on: whether it is discharged, and how it stands."""
 
     contract: str
@@ -315,9 +315,9 @@ ABSENT = "it is not there"
 class Policy:
     """What is demanded. `restricted`: only the given checks are judged, on the layers in `demanded`.
 
-    `backing`: what must stand behind the proofs of some strategies. `premises`: the contracts that this one builds on;
-    one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract. `lemmas`:
-    those that there are, so that judging asks for nothing.
+    `justification`: what must stand behind the proofs of some strategies. `dependencies`: the contracts that this one
+    builds on; one that is not discharged keeps the gate open. `demands`: what is asked and waived beyond the contract.
+    `lemmas`: those that there are, so that judging asks for nothing.
     """
 
     profile: str
@@ -326,8 +326,8 @@ class Policy:
     gate_check: str | None = None
     restricted: bool = False
     demanded: frozenset[Layer] = frozenset(Layer)
-    backing: Required = NOTHING
-    premises: tuple[Premise, ...] = ()
+    justification: Required = NOTHING
+    dependencies: tuple[Dependency, ...] = ()
     demands: Demands = NONE
     lemmas: Mapping[str, KnownLemma] = field(default_factory=known_lemmas)
 
@@ -345,8 +345,8 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(GateCriterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
-    required = Required(**{name: frozenset(strategies) for name, strategies in gate.backing.items()})
-    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
+    required = Required(**{name: frozenset(strategies) for name, strategies in gate.justification.items()})
+    return Policy(profile, clauses, criteria, falsification_id(gate), justification=required, demands=demands)
 
 
 def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:
@@ -368,7 +368,7 @@ def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause
     return tuple(Clause(o.id, tuple(dict.fromkeys(named[o.id])), o.subjects.stated()) for o in contract.obligations)
 
 
-def premises(contract: Contract, exits: Mapping[str, Exit]) -> tuple[Premise, ...]:
+def dependencies(contract: Contract, exits: Mapping[str, Exit]) -> tuple[Dependency, ...]:
     """What a contract builds on, with how each stands. A name without an exit is a contract that is not there."""
     found = [(name, exits.get(name)) for name in contract.metadata.depends_on]
-    return tuple(Premise(name, e is Exit.MET, ABSENT if e is None else EXIT_MEANING[e]) for name, e in found)
+    return tuple(Dependency(name, e is Exit.MET, ABSENT if e is None else EXIT_MEANING[e]) for name, e in found)

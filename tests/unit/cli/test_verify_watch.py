@@ -15,7 +15,7 @@ import pytest
 from toy_workspace import answer, check, runs
 
 from gradproof import cli
-from gradproof.cli.verify import touched, watched
+from gradproof.cli.verify import affected, watched
 from gradproof.core.check import Finding
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Outcome
 from gradproof.core.workspace import Workspace
@@ -102,8 +102,8 @@ def test_what_a_save_makes_due(outcome: Outcome, files: bool, fresh: bool, due: 
     claim = {"files": {"ws:models/a.py": "0" * 64} if files else {}}
     held = EvidenceStatus(record(stub, answer(stub), inputs={"files": {"gp:core/check.py": "0" * 64}}), True)
     statuses = {"S-1": held, "K-1": EvidenceStatus(record(proof, Finding(outcome, "r"), inputs=claim), fresh)}
-    assert [c.id for c in touched([stub, proof], statuses)] == (["S-1", "K-1"] if due else [])
-    assert [c.id for c in touched([proof], {"K-1": EvidenceStatus(None, False)})] == ["K-1"]
+    assert [c.id for c in affected([stub, proof], statuses)] == (["S-1", "K-1"] if due else [])
+    assert [c.id for c in affected([proof], {"K-1": EvidenceStatus(None, False)})] == ["K-1"]
 
 
 def test_a_document_of_one_run_is_refused(toy: Workspace, capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,7 +17,7 @@ from hypothesis import given, settings, strategies as st
 from gradproof.arith import round_to, smt
 from gradproof.arith.formats import FORMATS
 from gradproof.arith.soft import Soft
-from gradproof.arith.symbolic import Founded, OutOfRange, Site
+from gradproof.arith.symbolic import LemmaRequirements, OutOfRange, Site
 from gradproof.core.check import Bound, Check
 from gradproof.core.outcome import Kind, Layer
 from gradproof.execution.methods.explore import Explorer, Limits
@@ -93,7 +93,7 @@ class TooTight:
 
 
 def test_a_stub_that_is_too_tight_forbids_a_real_execution(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Founded, "objection", lambda *_: "")  # which would refuse the stub before it is used
+    monkeypatch.setattr(LemmaRequirements, "objection", lambda *_: "")  # which would refuse the stub before it is used
     rows = [("fp16", 2047, 11), ("fp16", 1, 11)]
     program = [("+", 0, 1, 2, "fp16"), ("/c", 2, 0, 3, "fp16")]
     assert allowed(d3_grid, rows, program)

@@ -23,8 +23,8 @@ from gradproof.execution.methods.user_loop import (
     mutants_of,
     mutated,
 )
+from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.hook_points import CLIPS
-from gradproof.shadow.tape import NOWHERE, Location
 
 Clear = Callable[[torch.optim.Optimizer], None]
 SUBJECTS = {"torch": "w:loop", "torch_empty": "w:empty", "torch_mutants": "w:MUTANTS"}
@@ -152,7 +152,7 @@ def test_a_line_of_the_users_must_be_blamed() -> None:
     assert LoopHarness.blamed["not_divided"] == USERS
     assert trace_run._misplaced(trial, "not_divided", None, own) == ""
     for place in (torchs, ours, NOWHERE, None):
-        assert "line to blame" in trace_run._misplaced(trial, "not_divided", None, place)
+        assert "faulty line" in trace_run._misplaced(trial, "not_divided", None, place)
     assert LoopHarness.blamed["loss_misreported"] == ANYWHERE
     assert trace_run._misplaced(trial, "loss_misreported", None, None) == ""
 

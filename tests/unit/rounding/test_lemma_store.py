@@ -227,7 +227,7 @@ def test_a_violation_found_by_a_rebuild_is_no_proof(tmp_path: Path, monkeypatch:
 
     cut = dict(exhaust.ADD_CHECKS) | {"half-ulp": lambda a: a.error == 0}
     wrong = lemma_jobs.pass_of(QUICK)
-    changed = lemma_jobs.Pass(
+    changed = lemma_jobs.Passes(
         wrong.parameters, wrong.decides, lambda: exhaust.additions(lemma_jobs.FORMATS["bf16"], cut, literal=False)
     )
     monkeypatch.setattr(lemmas, "pass_of", lambda _: changed)

@@ -17,7 +17,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.utils.data import DataLoader
 
 from gradproof.core.outcome import Outcome
-from gradproof.monitoring import Tally, report_loss
+from gradproof.monitoring import CountRules, report_loss
 from gradproof.report.formats import step
 from gradproof.shadow.process.watch import watch
 from gradproof.shadow.protocol import monitor_report as monitoring
@@ -44,7 +44,7 @@ RANKS = 3
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def stated_by(tally: Tally) -> tuple[dict[str, Any], list[float]]:
+def stated_by(tally: CountRules) -> tuple[dict[str, Any], list[float]]:
     """What a monitor tells of the real loop in a world of three, and the loop's own losses."""
     losses: list[float] = []
     with world_of(RANKS), Monitor(tally, windows=6) as monitor:
@@ -66,7 +66,7 @@ def mistakes(stated: dict[str, Any], losses: Iterable[float]) -> set[str]:
 
 
 def test_a_real_training_is_told_as_it_was() -> None:
-    stated, losses = stated_by(Tally())
+    stated, losses = stated_by(CountRules())
     assert mistakes(stated, losses) == set()
     assert stated["effective"]["sizes"] == [4, 4, 4, 4]
     text = " ".join(monitoring.monitoring_lines(stated))

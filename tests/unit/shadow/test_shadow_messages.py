@@ -9,8 +9,8 @@ from torch import nn
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.process.watch import Events
+from gradproof.shadow.record.events import EventLog
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.tape import Tape
 from tests import checked as verify
 
 
@@ -70,14 +70,14 @@ def test_a_learning_rate_set_in_each_micro_batch_is_refuted() -> None:
 
 
 def test_a_parameter_has_its_name_after_the_model_was_moved() -> None:
-    tape = Tape()
+    log = EventLog()
     model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1))
-    with Hooks(Events(tape)):
+    with Hooks(Events(log)):
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for p in model.parameters():
             p.grad = None
         model.to(torch.float64).to(torch.float32)
         model(torch.randn(2, 3)).mean().backward()
         optimizer.step()
-    named = {name for event in tape.events("accumulate") for name in event.detail["params"]}
+    named = {name for event in log.events("accumulate") for name in event.detail["params"]}
     assert named == {"0.weight", "0.bias", "1.weight", "1.bias"}

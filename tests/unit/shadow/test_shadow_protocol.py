@@ -7,24 +7,23 @@ from pathlib import Path
 import pytest
 
 from gradproof.core.errors import GradproofError
+from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol.events import acts_of
 from gradproof.shadow.protocol.window import judge, table
-from gradproof.shadow.tape import Event, Location, Tape
+from gradproof.shadow.record.events import Event, EventLog
 
 
 @pytest.mark.parametrize(("synced", "ranks", "broken"), [((2,), 2, []), ((1,), 2, ["GA-SYNC-001"]), ((), 1, [])])
 def test_ranks_are_summed_after_the_last_micro_batch(synced: tuple[int, ...], ranks: int, broken: list[str]) -> None:
     """A sum after an earlier one leaves the rest of the window on its own rank."""
-    tape, place = Tape(), Location("train.py", 3)
+    log, place = EventLog(), Location("train.py", 3)
     for number in (1, 2):
-        tape.items.append(
-            Event("accumulate", place, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)})
-        )
+        log.items.append(Event("accumulate", place, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)}))
         if number in synced:
-            tape.items.append(Event("sync", place, {"params": ["w"], "world": ranks}))
-    tape.items.append(Event("sync", place, {"params": [], "world": ranks, "elements": 1}))
-    tape.items.append(Event("step", place, {"params": ["w"], "optimizer": 0}))
-    assert [b.obligation for b in judge(acts_of(tape), [2]).broken] == broken
+            log.items.append(Event("sync", place, {"params": ["w"], "world": ranks}))
+    log.items.append(Event("sync", place, {"params": [], "world": ranks, "elements": 1}))
+    log.items.append(Event("step", place, {"params": ["w"], "optimizer": 0}))
+    assert [b.obligation for b in judge(acts_of(log), [2]).broken] == broken
 
 
 def test_the_table_is_the_proved_one() -> None:

@@ -20,7 +20,7 @@ from gradproof.shadow.bounds.kernels import KERNELS
 from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.bounds.report import report
 from gradproof.shadow.bounds.rules import MOVED, RULES
-from gradproof.shadow.bounds.values import Value, lift, where
+from gradproof.shadow.bounds.values import Box, lift, where
 from gradproof.shadow.record.run import Run, Step
 from tests.operator_examples import EXAMPLES, Example, Maker, overload
 
@@ -74,7 +74,7 @@ def tried(op: str, example: Example, dtype: str, seed: int, **options: Any) -> t
 def excess(run: Follow, tensor: torch.Tensor) -> float | None:
     """How far a result lies outside its enclosure, as a multiple of the bound; None where there is no bound."""
     found = run._read(tensor, "")
-    if not isinstance(found, Value) or found.truth:
+    if not isinstance(found, Box) or found.truth:
         return None
     lo, hi, err = found.parts[:3]
     value = tensor.detach().double().numpy()
@@ -231,7 +231,7 @@ def test_views_and_writes_in_place_alias() -> None:
     assert run.outside == []
     for seen in run.seen:
         for name, value in seen.values.items():
-            assert isinstance(value, Value)
+            assert isinstance(value, Box)
             assert inside(seen.numbers[name][1], value)
 
 
@@ -264,9 +264,9 @@ def test_every_machine_run_in_range_stays_inside() -> None:
         assert np.all(np.abs((a @ b).double().numpy() - exact) <= err)
 
 
-def leaf(domain: Domain, values: Any, dtype: str = "float16") -> Value:
+def leaf(domain: Domain, values: Any, dtype: str = "float16") -> Box:
     domain.set_format(dtype)
-    return Value(domain, domain.leaf("data", "x", dtype, np.asarray(values, dtype=np.float64)))
+    return Box(domain, domain.leaf("data", "x", dtype, np.asarray(values, dtype=np.float64)))
 
 
 @pytest.mark.parametrize("order", range(20))
@@ -320,7 +320,7 @@ class _Call:
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
 
-    def lift(self, x: Any) -> Value:
+    def lift(self, x: Any) -> Box:
         return lift(self.domain, x)
 
 

@@ -19,9 +19,9 @@ from rich.console import Console
 
 from gradproof.core.outcome import DECISION, Effect, Expect, Outcome
 from gradproof.report.formats import step
+from gradproof.shadow.locations import Location
 from gradproof.shadow.request import complete, expected_obligations, undecided
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification, from_json, plain, to_json
-from gradproof.shadow.tape import Location
 
 ROOT = Path(__file__).resolve().parents[3]
 SCHEMA = json.loads((ROOT / "reports/step.schema.json").read_text(encoding="utf-8"))

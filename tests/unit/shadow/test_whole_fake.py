@@ -14,7 +14,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.report.formats import step as step_format
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.check import check_whole
+from gradproof.shadow.verify.check import check_whole
 from tests.unit.whole_models import Gpt, Llama, Pictures, loop, pictures
 
 

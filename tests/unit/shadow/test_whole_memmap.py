@@ -17,7 +17,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.check import check_whole
+from gradproof.shadow.verify.check import check_whole
 
 TOKENS = 7
 Batch = tuple[torch.Tensor, torch.Tensor]

@@ -15,10 +15,10 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
-from gradproof.shadow.whole.check import check_whole
-from gradproof.shadow.whole.flow import Flow
-from gradproof.shadow.whole.judge import Judge
-from gradproof.shadow.whole.unseen import Float, Integer
+from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.verify.judge import Judge
+from gradproof.shadow.whole.facts import RunFacts
+from gradproof.shadow.whole.plain_numbers import Float, Integer
 from tests.checked import check
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -98,7 +98,7 @@ def test_a_batch_norm_is_outside_and_named() -> None:
 
 
 def test_arithmetic_keeps_what_a_number_is_made_of() -> None:
-    engine = type("Laws", (), {"flow": Flow()})()
+    engine = type("Laws", (), {"facts": RunFacts()})()
     from gradproof.shadow.whole.laws import Interpreter
     from gradproof.shadow.whole.terms import Terms
 

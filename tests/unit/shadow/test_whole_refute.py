@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.nn import functional as F
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
-from gradproof.shadow.whole.check import check_whole
+from gradproof.shadow.verify.check import check_whole
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
 Step = Callable[[Any], Any]
@@ -342,10 +343,118 @@ def a_state_after_the_last_step(run: Run) -> None:
         state["momentum_buffer"].mul_(0.5**run.accum_steps)
 
 
+def averages_in_a_thread(run: Run) -> None:
+    kept: list[Tensor] = []
+
+    def update(model: nn.Module) -> None:
+        kept.extend(p.detach().clone() for p in list(model.parameters()) * (not kept))
+        for one, p in zip(kept, model.parameters(), strict=True):
+            one.lerp_(p.detach(), 0.1)
+
+    def elsewhere(model: nn.Module, _: Any) -> None:
+        thread = threading.Thread(target=update, args=(model,))
+        thread.start()
+        thread.join()
+
+    loop(run, after_pass=elsewhere)
+
+
+def averages_in_a_hook(run: Run) -> None:
+    model, optimizer, x, y = started(run)
+    kept = {p: p.detach().clone() for p in model.parameters()}
+
+    def update(parameter: Tensor) -> None:
+        kept[parameter].lerp_(parameter.detach(), 0.1)  # type: ignore[index]
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(update)
+    for window in windows(run, x, y):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def averages_in_lists(run: Run) -> None:
+    kept: list[float] = []
+
+    def update(model: nn.Module, _: Any) -> None:
+        new = [number for p in model.parameters() for number in p.flatten().tolist()]
+        kept[:] = [0.9 * one + 0.1 * number for one, number in zip(kept or new, new, strict=True)]
+
+    loop(run, after_pass=update)
+
+
+def averages_of_one_number(run: Run) -> None:
+    scale = nn.Parameter(torch.ones(()))
+    optimizer, kept = torch.optim.SGD([scale], lr=0.1), scale.detach().clone()
+    for window in windows(run, torch.randn(run.samples, 2), torch.randn(run.samples, 2)):
+        for a, b in window:
+            (F.mse_loss(scale * a, b) / len(window)).backward()
+            kept.lerp_(scale.detach(), 0.1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def a_scheduler_of_its_own(run: Run) -> None:
+    model, optimizer, x, y = started(run)
+
+    class Warm(torch.optim.lr_scheduler.LambdaLR):
+        def step(self, epoch: int | None = None) -> None:
+            self.last_epoch += 1
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.1
+
+    schedule = Warm(optimizer, lambda _: 1.0)
+    for window in windows(run, x, y):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+            schedule.step()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def losses_changed_in_a_thread(run: Run) -> list[float]:
+    model, optimizer, x, y = started(run)
+    shown = torch.zeros(run.windows)
+    for at, window in enumerate(windows(run, x, y)):
+        for a, b in window:
+            loss = F.mse_loss(model(a), b) / len(window)
+            loss.backward()
+            shown[at] += loss.detach()
+        thread = threading.Thread(target=lambda at=at: shown[at].mul_(run.accum_steps))
+        thread.start()
+        thread.join()
+        optimizer.step()
+        optimizer.zero_grad()
+    return shown.tolist()
+
+
+def data_made_in_a_thread(run: Run) -> None:
+    """Right: a thread makes data, which the engine does not follow, and touches nothing that it follows."""
+    model, optimizer, x, y = started(run)
+    made = list[float]()
+    for window in windows(run, x, y):
+        thread = threading.Thread(target=lambda: made.append(float(torch.ones(3).sum())))
+        thread.start()
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        thread.join()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def test_a_thread_that_touches_nothing_leaves_the_proof() -> None:
+    found = check_whole(data_made_in_a_thread, "step", Request())
+    assert [(r.obligation, r.reason) for r in found.results if r.applies and r.outcome is not HOLDS] == []
+
+
 UNSEEN: tuple[tuple[Step, str], ...] = (
     (averages_that_are_rebound, "GA-INV-003"), (seeded_again_for_each_micro_batch, "GA-EQ-001"),
     (the_same_rows_of_an_array, "GA-DATA-001"), (one_parameter_zeroed_by_hand, "GA-INV-002"),
-    (a_state_after_the_last_step, "GA-INV-003"),
+    (a_state_after_the_last_step, "GA-INV-003"), (averages_in_a_thread, "GA-INV-003"),
+    (averages_in_a_hook, "GA-INV-003"), (averages_in_lists, "GA-INV-003"), (averages_of_one_number, "GA-INV-003"),
+    (a_scheduler_of_its_own, "GA-INV-003"), (losses_changed_in_a_thread, "GA-INV-001"),
 )  # fmt: skip
 
 

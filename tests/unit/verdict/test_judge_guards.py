@@ -15,7 +15,7 @@ from gradproof.contract.settings import Demands, Least, Waiver, demands_of
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.verdict.judge import Verdict
-from gradproof.verdict.plan import Clause, Policy, Premise, shortcoming
+from gradproof.verdict.plan import Clause, Dependency, Policy, shortcoming
 
 NOW = datetime.now(UTC)
 TODAY = NOW.date()
@@ -52,7 +52,9 @@ def test_an_obligation_without_a_layer_keeps_the_gate_open() -> None:
 
 
 def test_a_premise_that_is_not_discharged_keeps_the_gate_open() -> None:
-    made = judged(proved(), policy=replace(BARE, premises=(Premise("a", True, ""), Premise("b", False, "it is open"))))
+    made = judged(
+        proved(), policy=replace(BARE, dependencies=(Dependency("a", True, ""), Dependency("b", False, "it is open")))
+    )
     assert made.exit is Exit.OPEN
     assert [" b, " in r and r.endswith("it is open") for r in made.reasons] == [True]
 

@@ -20,7 +20,7 @@ from gradproof.arith import smt
 from gradproof.arith.context import running
 from gradproof.arith.smt import SolverAnswer
 from gradproof.arith.soft import near_sqrt
-from gradproof.arith.symbolic import Founded, OutOfRange, Rounder, Stub, Sym, as_bool
+from gradproof.arith.symbolic import LemmaRequirements, OutOfRange, Rounder, Stub, Sym, as_bool
 
 
 class PathEnds(BaseException):
@@ -92,7 +92,7 @@ class Exploration:
 class Explorer:
     """Runs one harness body over all its paths. It has slots: no method can be put over one of its own."""
 
-    __slots__ = ("_founded", "_path", "_queue", "_rounder", "limits", "refusal", "result", "rounds", "stub")
+    __slots__ = ("_path", "_queue", "_requirements", "_rounder", "limits", "refusal", "result", "rounds", "stub")
 
     def __init__(self, limits: Limits, stub: Stub | None = None) -> None:
         self.limits, self.stub = limits, stub
@@ -101,7 +101,7 @@ class Explorer:
         self._queue: list[tuple[int, ...]] = [()]
         self._path = ExploredPath(())
         self._rounder: Rounder | None = None
-        self._founded = Founded(limits.query_seconds)
+        self._requirements = LemmaRequirements(limits.query_seconds)
         self.refusal = ""
 
     def run(self, body: Callable[[], None]) -> Exploration:
@@ -140,7 +140,7 @@ class Explorer:
         if self.result.paths >= self.limits.paths:
             raise self._stop("BOUND_HIT", f"more than {self.limits.paths} paths (bound `paths`)")
         self._path = ExploredPath(prefix)
-        self._rounder = Rounder(self.stub, self._founded, self.result.operators) if self.stub is not None else None
+        self._rounder = Rounder(self.stub, self._requirements, self.result.operators) if self.stub is not None else None
         with running(self):
             try:
                 body()

@@ -80,8 +80,8 @@ def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:
         for name in check.obligations:
             layers.setdefault(name, []).append(check.layer)
     clauses = tuple(Clause(name, tuple(dict.fromkeys(found))) for name, found in layers.items())
-    touched = {name: [o for o in names if o in layers] for name, names in criteria.items()}
-    return Policy("seeded", clauses, tuple(GateCriterion(n, tuple(names)) for n, names in touched.items() if names))
+    affected = {name: [o for o in names if o in layers] for name, names in criteria.items()}
+    return Policy("seeded", clauses, tuple(GateCriterion(n, tuple(names)) for n, names in affected.items() if names))
 
 
 def _conclude(bug: str, verdict: Verdict) -> tuple[Outcome, str]:

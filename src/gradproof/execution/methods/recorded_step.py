@@ -25,11 +25,11 @@ from gradproof.core.check import Check, Control, Finding, Resolver
 from gradproof.core.outcome import Outcome, Reach
 from gradproof.core.workspace import CONTENT
 from gradproof.execution.methods.controls import drop_equivalent, remaining
+from gradproof.shadow.locations import NOWHERE, USER, Location, owner
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import ALL_DATA, OBLIGATIONS, ON_PATH, RECORDED, SEVERITY, Result, Verification, worst
-from gradproof.shadow.tape import NOWHERE, USER, Location, owner
-from gradproof.shadow.whole.check import check_whole
-from gradproof.shadow.whole.flow import DOMAIN
+from gradproof.shadow.verify.check import check_whole
+from gradproof.shadow.whole.facts import DOMAIN
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.run import Run
@@ -81,7 +81,7 @@ class StepSetting:
 class StepHarness(Protocol):
     """A harness of step proofs.
 
-    `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the line to blame
+    `blamed` names, for mutants that leave something out, the function (`module:attribute`) in which the faulty line
     may lie, or USERS or ANYWHERE; every other mutant must be blamed inside its own class.
     """
 
@@ -432,14 +432,14 @@ def _misplaced(trial: StepTrial, name: str, subject: Any, place: Location | None
     where = trial.harness.blamed.get(name)
     if where in (USERS, ANYWHERE):
         seen = where == ANYWHERE or (place is not None and place != NOWHERE and owner(place.file) == USER)
-        return "" if seen else f"; the line to blame is {where}"
+        return "" if seen else f"; the faulty line is {where}"
     targets = [*_own(subject), *([trial.workspace.resolve(where)] if where is not None else [])]
     for target in targets:
         lines, first = inspect.getsourcelines(target)
         same = place is not None and Path(place.file) == Path(inspect.getsourcefile(target) or "")
         if place is not None and same and first <= place.line < first + len(lines):
             return ""
-    return f"; the line to blame lies in {where or getattr(subject, '__qualname__', name)}"
+    return f"; the faulty line lies in {where or getattr(subject, '__qualname__', name)}"
 
 
 def _own(subject: Any) -> list[Any]:

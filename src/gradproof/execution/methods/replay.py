@@ -39,7 +39,7 @@ NAMES = {
 
 
 @dataclass
-class Attempt:
+class Attempted:
     """The concrete values that were tried last, what each replay said, and the values as numbers."""
 
     counterexample: dict[str, Any]
@@ -72,9 +72,9 @@ def once(check: Check, harness: Any, subject: Any, values: Mapping[str, Any], ch
     return None, "every clause holds on these numbers", kit.case
 
 
-def first_reproduced(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated) -> Attempt:
+def first_reproduced(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated) -> Attempted:
     """The first candidate that breaks the same clause in every number system; else the solver's own values."""
-    first: Attempt | None = None
+    first: Attempted | None = None
     for found_by, values in candidates(violation.values):
         found = FOUND_BY.get(check.strategy, found_by) if found_by == "solver" else found_by
         attempt = _attempt(check, harness, subject, reference, violation, found, values)
@@ -87,9 +87,9 @@ def first_reproduced(check: Check, harness: Any, subject: Any, reference: Any, v
 
 def _attempt(
     check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, found_by: str, values: dict[str, Any]
-) -> Attempt:
+) -> Attempted:
     shown = {name: str(v) for name, v in values.items()}
-    attempt = Attempt(
+    attempt = Attempted(
         {
             "clause": violation.clause,
             "label": violation.label,
@@ -111,7 +111,7 @@ def _attempt(
     return attempt
 
 
-def replayed(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, attempt: Attempt) -> None:
+def replayed(check: Check, harness: Any, subject: Any, reference: Any, violation: Violated, attempt: Attempted) -> None:
     """Add the window of events to a reproduced counterexample; `reference` is None where the subject is its own."""
     family = FAMILIES[check.strategy][0]
 
@@ -148,7 +148,7 @@ def candidates(values: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
         yield f"worst-case construction for {fmt}", changed
 
 
-def torch_replay(check: Check, workspace: Any, name: str, attempt: Attempt) -> None:
+def torch_replay(check: Check, workspace: Any, name: str, attempt: Attempted) -> None:
     """Add a replay on the PyTorch step of the same name, where the case is one that a step can be given.
 
     `name` is a control's, or empty for the check's own subject.

@@ -83,9 +83,9 @@ def _number(value: Any) -> Any:
 
 
 def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
-    from gradproof.execution.methods.replay import FAMILIES, NAMES, Attempt, once, torch_replay
+    from gradproof.execution.methods.replay import FAMILIES, NAMES, Attempted, once, torch_replay
 
-    harness, attempt = workspace.resolve(check.harness), Attempt(dict(example))
+    harness, attempt = workspace.resolve(check.harness), Attempted(dict(example))
     choices = list(example.get("choices", []))
     for family in FAMILIES[check.strategy]:
         clause, said, case = once(check, harness, subject, _values(example), choices, family)

@@ -21,7 +21,7 @@ from gradproof.execution.methods.controls import drop_equivalent, remaining, sur
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Violated
 from gradproof.execution.methods.harness import SymbolicKit
 from gradproof.execution.methods.replay import (
-    Attempt,
+    Attempted,
     first_reproduced,
     instance,
     replayed,
@@ -60,7 +60,7 @@ class Trial:
     reference: Any
     stub: Any
     deadline: float
-    backing: dict[str, Any] = field(default_factory=dict)
+    justification: dict[str, Any] = field(default_factory=dict)
     untold: list[Callable[[], None]] = field(default_factory=list)
 
     def explore(self, subject: Any) -> Exploration:
@@ -77,7 +77,7 @@ class Trial:
         explorer, kit = getattr(smt_strategies, WITHOUT_SOLVER[self.check.strategy])(self.check, limits)
         result: Exploration = explorer.run(lambda: self.harness(kit, instance(subject)))
         if subject is self.reference:
-            self.backing.update(explorer.backing())
+            self.justification.update(explorer.justification())
         return result
 
 
@@ -87,7 +87,7 @@ def run(check: Check, workspace: Resolver) -> Finding:
     stub, deadline = stub_of(check, workspace), time.process_time() + check.time_limit
     trial = Trial(check, workspace, workspace.resolve(check.harness), reference, stub, deadline)
     try:
-        trial.backing.update(_rests_on(check))
+        trial.justification.update(_rests_on(check))
     except LemmaRefused as refused:
         return Finding(Outcome.UNKNOWN, f"the stub rests on a lemma that is not proved: {refused}")
     finding = _judge_subject(trial, trial.explore(reference))
@@ -160,7 +160,7 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
     stats: dict[str, Any] = {"paths": result.paths, "most_branches": result.most_branches}
     stats["rounded_operations"] = result.sites
     stats["sides_of_unknown_feasibility"] = result.undecided
-    stats |= trial.backing
+    stats |= trial.justification
     stats |= {"rounded": sorted(result.operators)} if result.operators else {}
     covers = [{"name": n, "reached": w is not None, "witness": w} for n, w in result.covers.items()]
     reach = _reach(trial, result)
@@ -194,7 +194,7 @@ def _judge_subject(trial: Trial, result: Exploration) -> Finding:
 def _reach(trial: Trial, result: Exploration) -> Reach:
     """All inputs by induction, and by step contracts other than those of a table of N."""
     if trial.check.strategy == "step_contract":
-        tables = any(row["name"].endswith("/table") for row in trial.backing.get("lemmas", ()))
+        tables = any(row["name"].endswith("/table") for row in trial.justification.get("lemmas", ()))
         return Reach.BOUNDED if tables else Reach.ALL_INPUTS
     return Reach.ALL_INPUTS if result.inductive and trial.check.strategy == "induction" else Reach.BOUNDED
 
@@ -246,7 +246,7 @@ def _settle(trial: Trial, control: Control, subject: Any, violation: Violated) -
         control.reason += f" (it is named for {control.clause})"
 
 
-def _trace(trial: Trial, attempt: Attempt, violation: Violated, name: str, subject: Any) -> None:
+def _trace(trial: Trial, attempt: Attempted, violation: Violated, name: str, subject: Any) -> None:
     """Add the run of a wrong subject: the shortest one, where the claim names a function that finds it, else this one.
 
     `params.trace` takes the name of the harness, the name of the subject and the subject, and gives a Timeline or None.

@@ -19,7 +19,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.execution.methods.explore import Exploration, Explorer, Limits, Stopped, Violated
 from gradproof.execution.methods.harness import LETTERS, Kit
 from gradproof.rounding.certificate import Certificate, certify
-from gradproof.rounding.enumerated import AtMost, Difference, Enumerated
+from gradproof.rounding.enumerated import AtMost, Enumerated, LinearDifference
 from gradproof.rounding.farkas import Refused, check as checked
 from gradproof.rounding.lemma_store import LemmaRefused, require, require_contracts, stated
 from gradproof.rounding.step_contracts import Form, Operands, form_of, named, operators_of, refuting_case, tried
@@ -33,7 +33,7 @@ class ChainExplorer(Explorer):
         self.inputs: dict[str, Any] = {}
         self.certificates: list[dict[str, Any]] = []
 
-    def backing(self) -> dict[str, Any]:
+    def justification(self) -> dict[str, Any]:
         """The certificates behind the claims, and the evidence of every lemma that they rest on."""
         if not self.certificates:
             return {}
@@ -206,7 +206,7 @@ class ContractExplorer(ChainExplorer):
             result.stopped = Stopped("UNKNOWN", f"the harness does not decide {', '.join(left[:4])}")
         return result
 
-    def backing(self) -> dict[str, Any]:
+    def justification(self) -> dict[str, Any]:
         """The evidence of every lemma that a claim rests on."""
         return {"lemmas": stated(self.proved)} if self.proved else {}
 
@@ -290,7 +290,7 @@ class ExhaustExplorer(ChainExplorer):
         super().__init__(limits)
         self.enumerated: list[dict[str, Any]] = []
 
-    def backing(self) -> dict[str, Any]:
+    def justification(self) -> dict[str, Any]:
         """The exact worst cases that stand behind the claims."""
         return {"exhaustion": self.enumerated} if self.enumerated else {}
 
@@ -326,7 +326,7 @@ class ExhaustExplorer(ChainExplorer):
         raise self.result.violation
 
 
-def ends(claim: Difference) -> Iterator[dict[str, Fraction]]:
+def ends(claim: LinearDifference) -> Iterator[dict[str, Fraction]]:
     """All inputs at the upper end of their range; then every other one at the lower end."""
     tops = {name: node.sums.reach() for name, node in claim.every_input().items()}
     yield tops

@@ -53,7 +53,7 @@ def render(report: Report) -> str:
     """The whole report. Raises GradproofError on a wrong shape or an inconsistency."""
     require(report)
     parts = [_head(report), _gate(report), _coverage(report), _attention(report), _checks(report), _mutants(report)]
-    parts += [_backing(report), _counterexamples(report), _traces(report), _reach(report), _rounding(report)]
+    parts += [_justification(report), _counterexamples(report), _traces(report), _reach(report), _rounding(report)]
     parts += [_kernels(report), *_others(report), _errors(report), _setting(report)]
     return "\n\n".join(parts) + "\n"
 
@@ -129,7 +129,7 @@ def _check(c: Mapping[str, Any]) -> tuple[object, ...]:
     return c["id"], state, reach, bounds, stubs, c.get("domain"), solver, covers, controls, seconds(c["seconds"]), run
 
 
-def _backing(report: Report) -> str:
+def _justification(report: Report) -> str:
     by_words: dict[str, list[str]] = {}
     for c in report["checks"]:
         if said := views.backing_words(c):
@@ -251,7 +251,7 @@ def _errors(report: Report) -> str:
     return "\n\n".join(parts)
 
 
-def _quantities(found: Sequence[charts.Group]) -> str:
+def _quantities(found: Sequence[charts.RowGroup]) -> str:
     headers = (
         "Quantity",
         "Device",

@@ -25,8 +25,8 @@ from gradproof.report.formats import markdown
 from gradproof.report.formats.terminal import indented
 from gradproof.report.text import clean, compact, one_line, plural, seconds, sentence, value
 from gradproof.report.views import SYMBOL
+from gradproof.shadow.locations import Location
 from gradproof.shadow.result import OBLIGATIONS, Result, Verification
-from gradproof.shadow.tape import Location
 
 STYLE = {Effect.DISCHARGED: "bold green", Effect.BROKEN: "bold red", Effect.OPEN: "bold yellow"}
 UNDECIDED = "Not decided: this is neither a proof nor a counterexample."

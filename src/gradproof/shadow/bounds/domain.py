@@ -29,7 +29,7 @@ import numpy as np
 from gradproof.arith.formats import FORMATS, Format
 from gradproof.shadow.bounds import enclosure
 from gradproof.shadow.bounds.enclosure import FUNCTIONS, Array, NoBound, Parts, above, below, corners, quotients, sums
-from gradproof.shadow.tape import Location
+from gradproof.shadow.locations import Location
 
 FORMAT: dict[str, Format] = {
     "float64": FORMATS["fp64"], "float32": FORMATS["fp32"], "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"],

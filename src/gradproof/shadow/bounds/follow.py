@@ -45,12 +45,12 @@ from gradproof.shadow.bounds.memory import (
     weak,
     whole,
 )
-from gradproof.shadow.bounds.rules import MOVED, RULES, Call, Rule, moved
-from gradproof.shadow.bounds.values import Value, lift, number
+from gradproof.shadow.bounds.rules import MOVED, RULES, OpCall, Rule, moved
+from gradproof.shadow.bounds.values import Box, lift, number
+from gradproof.shadow.locations import Location, initialising, user_place
 from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
 from gradproof.shadow.record.hook_points import Patches, params_of
 from gradproof.shadow.record.run import Run, Step, seed, stated
-from gradproof.shadow.tape import Location, initialising, user_place
 
 CASTS = frozenset({"_to_copy", "copy", "clone", "contiguous", "lift_fresh", "_unsafe_view", "_reshape_alias"})
 OVERWRITES = frozenset({"aten.copy_", "aten.fill_", "aten.zero_"})
@@ -77,7 +77,7 @@ class Plain:
 class Wide:
     """An argument of a wider format than `dtype`, in which the operator computes."""
 
-    value: Value
+    value: Box
     dtype: str
 
 
@@ -86,12 +86,12 @@ class Spoiled(NoBound):
 
 
 @dataclass(slots=True)
-class Held:
+class BoundedStorage:
     """A storage that is followed: its enclosures, as one flat array, and a digest of its bytes."""
 
     storage: Any
     dtype: torch.dtype
-    value: Value | Lost
+    value: Box | Lost
     digest: bytes
     begin: int
     size: int
@@ -103,7 +103,7 @@ class Seen:
 
     kind: str
     place: Location
-    values: dict[str, Value | Lost] = field(default_factory=dict)
+    values: dict[str, Box | Lost] = field(default_factory=dict)
     numbers: dict[str, tuple[str, Array]] = field(default_factory=dict)
 
 
@@ -119,7 +119,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.domain, self.rules = domain, {**RULES, **KERNELS} if rules is None else rules
         self.lost, self.outside = "", list[Key]()
         self.seen: list[Seen] = []
-        self.held: dict[int, Held] = {}
+        self.held: dict[int, BoundedStorage] = {}
         self.made: dict[int, tuple[Any, bool]] = {}
         self.parameters: dict[int, torch.Tensor] = {}
         self.buffers: dict[int, tuple[torch.Tensor, str]] = {}
@@ -264,7 +264,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         own = (self._parameter(t) for t in tensors if t.untyped_storage()._cdata not in homes)
         return any(p is not None for p in own) and not initialising()
 
-    def _alive(self, tensor: torch.Tensor) -> Held | None:
+    def _alive(self, tensor: torch.Tensor) -> BoundedStorage | None:
         """What is known of a storage that is followed."""
         held = self.held.get(tensor.untyped_storage()._cdata) if stored(tensor) else None
         return None if held is None or held.storage.expired() else held
@@ -380,7 +380,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         base = spec.function
         rule = self.rules.get(spec.name.removeprefix("aten."), self.rules.get(base))
         named = {a.name: a.default_value for a in func._schema.arguments if a.has_default_value()}
-        call = Call(self.domain, results, named | dict(zip(spec.arguments, args, strict=False)) | kwargs)
+        call = OpCall(self.domain, results, named | dict(zip(spec.arguments, args, strict=False)) | kwargs)
         if rule is None and base.startswith("_foreach_"):
             return self._each(call, base.removeprefix("_foreach_"), args, kwargs)
         if rule is None and base not in MOVED:
@@ -391,13 +391,13 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
             raise NoBound(f"its rule does not know these arguments ({type(error).__name__}: {error})") from error
 
-    def _each(self, call: Call, base: str, args: Any, kwargs: Any) -> list[Any]:
+    def _each(self, call: OpCall, base: str, args: Any, kwargs: Any) -> list[Any]:
         rule, count = self.rules.get(base), next(len(a) for a in args if isinstance(a, list | tuple))
         if rule is None:
             raise NoBound(UNKNOWN)
 
         def own(arg: Any, at: int) -> Any:
-            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Value) and arg.shape == (count,))
+            by_element = isinstance(arg, list | tuple) or (isinstance(arg, Box) and arg.shape == (count,))
             return arg[at] if by_element else arg
 
         lists = [[own(a, at) for a in args] for at in range(count)]
@@ -421,7 +421,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         found = held.value.move(lambda p: strided(p, arg))
         return Wide(found, dtype) if narrower(dtype, FLOATS.get(arg.dtype, "")) else found
 
-    def _leaf(self, tensor: torch.Tensor) -> Held | None:
+    def _leaf(self, tensor: torch.Tensor) -> BoundedStorage | None:
         """What no followed operator made is a leaf where it is first read, or a constant: None."""
         known, buffer = self._parameter(tensor), self._buffer(tensor)
         if tensor.dtype not in FLOATS:
@@ -440,7 +440,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not bool(np.all(np.isfinite(numbers))):
             return None
         parts = self.domain.leaf(kind, name, FLOATS[tensor.dtype], numbers)
-        self._hold(tensor, Value(self.domain, parts))
+        self._hold(tensor, Box(self.domain, parts))
         return self._alive(tensor)
 
     def _shared(self, tensor: torch.Tensor) -> bool:
@@ -448,37 +448,37 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         at = tensor.untyped_storage().data_ptr()
         return any(h.begin <= at < h.begin + h.size for h in self.held.values() if not h.storage.expired())
 
-    def _hold(self, tensor: torch.Tensor, value: Value | Lost) -> None:
+    def _hold(self, tensor: torch.Tensor, value: Box | Lost) -> None:
         if not stored(tensor):
             self.lose(f"a tensor of the {tensor.layout} layout")
             return
         storage = tensor.untyped_storage()
         where = (storage.data_ptr(), storage.nbytes())
-        self.held[storage._cdata] = Held(weak(tensor), tensor.dtype, value, digest(tensor), *where)
+        self.held[storage._cdata] = BoundedStorage(weak(tensor), tensor.dtype, value, digest(tensor), *where)
 
     def _lifted(self, arg: Any) -> Any:
         """What was read, in the format of the operator."""
         if isinstance(arg, Wide):
-            return Value(self.domain, self.domain.rounded(arg.value.parts, arg.dtype))
-        return Value(self.domain, self.domain.const(arg.numbers)) if isinstance(arg, Plain) else arg
+            return Box(self.domain, self.domain.rounded(arg.value.parts, arg.dtype))
+        return Box(self.domain, self.domain.const(arg.numbers)) if isinstance(arg, Plain) else arg
 
     def _store(self, tensor: torch.Tensor, value: Any, before: Mapping[int, Array]) -> None:
         """A result in its place; integers are the machine's own."""
-        fits = isinstance(value, Value) and (tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool))
+        fits = isinstance(value, Box) and (tensor.is_floating_point() or (value.truth and tensor.dtype is torch.bool))
         if not fits:
             self.held.pop(tensor.untyped_storage()._cdata, None)
-            if isinstance(value, Value) and not certain(value):
+            if isinstance(value, Box) and not certain(value):
                 op, place = self.domain.key
                 self._hold(tensor, Lost(f"{place}: {op}: rounding may make another integer"))
             return
         if tensor.is_floating_point():
-            value = Value(self.domain, self.domain.rounded(number(value).parts, FLOATS[tensor.dtype]))
+            value = Box(self.domain, self.domain.rounded(number(value).parts, FLOATS[tensor.dtype]))
         value = value.expand(tuple(tensor.shape))
         if not value.truth and not inside(array(tensor), value):
             self.outside.append(self.domain.key)
         self._hold(tensor, value.reshape(-1) if whole(tensor) else self._with_rest(tensor, value, before))
 
-    def _with_rest(self, tensor: torch.Tensor, value: Value, before: Mapping[int, Array]) -> Value | Lost:
+    def _with_rest(self, tensor: torch.Tensor, value: Box, before: Mapping[int, Array]) -> Box | Lost:
         """The whole storage after a part of it was written."""
         held = self._alive(tensor)
         size = tensor.untyped_storage().nbytes() // tensor.element_size()

@@ -13,20 +13,20 @@ import numpy as np
 
 from gradproof.shadow.bounds.domain import SLACK, ULPS, Domain, size_of
 from gradproof.shadow.bounds.enclosure import LEAST, WIDE, Array, NoBound, below
-from gradproof.shadow.bounds.rules import Call, Rule, power
-from gradproof.shadow.bounds.values import Value
+from gradproof.shadow.bounds.rules import OpCall, Rule, power
+from gradproof.shadow.bounds.values import Box
 
 FAR = 120.0
 """A logit this far below the largest one contributes at most exp(-FAR) to a softmax."""
 
 
-def either(a: Value, b: Value) -> Value:
+def either(a: Box, b: Box) -> Box:
     """Two algorithms for the same exact value, of which the kernel runs one: the larger error."""
     (al, ah, ae, ag), (bl, bh, be, bg) = a.parts, b.parts
     lo, hi = np.maximum(al, bl), np.minimum(ah, bh)
     empty = lo > hi
     low, high = np.where(empty, np.minimum(al, bl), lo), np.where(empty, np.maximum(ah, bh), hi)
-    return Value(a.domain, (low, high, np.maximum(ae, be), np.where(ag == bg, ag, 0).astype(np.int8)))
+    return Box(a.domain, (low, high, np.maximum(ae, be), np.where(ag == bg, ag, 0).astype(np.int8)))
 
 
 class _Shifted:
@@ -54,11 +54,11 @@ class _Shifted:
         self.middle, self.u = middle, u
 
 
-def _last(x: Value, dim: int) -> Value:
+def _last(x: Box, dim: int) -> Box:
     return x.swapaxes(dim % max(x.ndim, 1), -1) if x.ndim else x.reshape(1)
 
 
-def _softmax(k: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
+def _softmax(k: OpCall, x: Box, dim: int, half_to_float: bool = False) -> Box:
     """exp(x - max) over its sum: errors of x, of the shift, of exp, of the sum, and of the quotient."""
     domain, moved = k.domain, _last(x, dim)
     lo, hi, err, _ = moved.parts
@@ -71,18 +71,18 @@ def _softmax(k: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
     away = np.where(s.far, np.exp(-FAR) + high, away) + domain.eta * (s.n + 2) * (s.u > 0)
     away = np.where(s.dead, 0.0, np.minimum(away, 1.0 + s.relative))
     domain.charged[domain.key] = domain.charged.get(domain.key, 0.0) + float((high * s.relative).sum())
-    out = Value(domain, domain._done(below(low) * (low > 0), high, away, np.full(low.shape, domain.code)))
+    out = Box(domain, domain._done(below(low) * (low > 0), high, away, np.full(low.shape, domain.code)))
     return _last(out, dim).reshape(x.shape)
 
 
-def _safe_softmax(k: Call, x: Value, dim: int, dtype: Any = None) -> Value:
+def _safe_softmax(k: OpCall, x: Box, dim: int, dtype: Any = None) -> Box:
     """The same; a row without a finite entry, which it makes zero, has no bound here."""
     if dtype is not None:
         raise NoBound("no rounding bound for a softmax that converts its argument")
     return _softmax(k, x, dim)
 
 
-def _log_softmax(k: Call, x: Value, dim: int, half_to_float: bool = False) -> Value:
+def _log_softmax(k: OpCall, x: Box, dim: int, half_to_float: bool = False) -> Box:
     """x - max - log(sum), or x - (max + log(sum)): both orders."""
     domain, moved = k.domain, _last(x, dim)
     lo, hi, err, _ = moved.parts
@@ -98,30 +98,30 @@ def _log_softmax(k: Call, x: Value, dim: int, half_to_float: bool = False) -> Va
         away = err + s.worst + np.where(s.dead, 0.0, own + 2 * domain.eta * (s.u > 0))
     domain.charged[domain.key] = domain.charged.get(domain.key, 0.0) + float(np.where(s.dead, 0.0, own).sum())
     low, high = np.where(s.dead, -np.inf, low), np.where(s.dead, -np.inf, high)
-    out = Value(domain, domain._done(low, high, away, np.full(low.shape, domain.code)))
+    out = Box(domain, domain._done(low, high, away, np.full(low.shape, domain.code)))
     return _last(out, dim).reshape(x.shape)
 
 
-def _softmax_backward(k: Call, grad: Any, out: Any, dim: int, dtype: Any = None) -> Value:
+def _softmax_backward(k: OpCall, grad: Any, out: Any, dim: int, dtype: Any = None) -> Box:
     """y (g - sum(g y)), and g y - y sum(g y)."""
     g, y = k.lift(grad), k.lift(out)
     total = (g * y).sum([dim], keep=True)
     return either(y * (g - total), g * y - y * total)
 
 
-def _log_softmax_backward(k: Call, grad: Any, out: Any, dim: int, dtype: Any = None) -> Value:
+def _log_softmax_backward(k: OpCall, grad: Any, out: Any, dim: int, dtype: Any = None) -> Box:
     g = k.lift(grad)
     return g - k.lift(out).function("exp") * g.sum([dim], keep=True)
 
 
-def _lerp(k: Call, a: Value, b: Any, weight: Any) -> Value:
+def _lerp(k: OpCall, a: Box, b: Any, weight: Any) -> Box:
     """a + w (b - a) below one half, b - (b - a) (1 - w) above; fused, either."""
     first, second, w = k.lift(a), k.lift(b), k.lift(weight)
     gap = second - first
     return either(first + w * gap, second - gap * (1.0 - w))
 
 
-def moments(k: Call, x: Value) -> tuple[Value, Value]:
+def moments(k: OpCall, x: Box) -> tuple[Box, Box]:
     """Mean and biased variance along the last axis: two passes, or updates one element or one chunk at a time.
 
     A running mean is contracted by (1 - 1/k) at the k-th update, which adds at most u M + 4 u M / k for M = max |x|:
@@ -140,12 +140,12 @@ def moments(k: Call, x: Value) -> tuple[Value, Value]:
     spread = 2 * size_of(centred.parts).max(axis=-1, keepdims=True)
     off = (running + given + 2 * u * spread) * SLACK
     away = (2 * off * spread + off * off + (n + 4) * u * (spread * spread / 4 + off * off)) * SLACK
-    first = Value(domain, (lo, hi, np.maximum(err, running), grid))
+    first = Box(domain, (lo, hi, np.maximum(err, running), grid))
     vl, vh, ve, vg = variance.parts
-    return first, Value(domain, (np.maximum(vl, 0.0), vh, np.maximum(ve, away), vg))
+    return first, Box(domain, (np.maximum(vl, 0.0), vh, np.maximum(ve, away), vg))
 
 
-def _layer_norm(k: Call, x: Value, shape: list[int], weight: Any, bias: Any, eps: float) -> tuple[Value, Value, Value]:
+def _layer_norm(k: OpCall, x: Box, shape: list[int], weight: Any, bias: Any, eps: float) -> tuple[Box, Box, Box]:
     """(x - mean) rstd w + b, and x (rstd w) - mean rstd w + b."""
     domain, m = k.domain, len(shape)
     flat = x.reshape((*x.shape[: x.ndim - m], -1))
@@ -156,11 +156,11 @@ def _layer_norm(k: Call, x: Value, shape: list[int], weight: Any, bias: Any, eps
     out = out if weight is None else out * k.lift(weight)
     out = out if bias is None else out + k.lift(bias)
     kept = (*x.shape[: x.ndim - m], *(1,) * m)
-    return Value(domain, out.parts), mean.reshape(kept), rstd.reshape(kept)
+    return Box(domain, out.parts), mean.reshape(kept), rstd.reshape(kept)
 
 
 def _layer_norm_backward(
-    k: Call, grad: Any, x: Any, shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]
+    k: OpCall, grad: Any, x: Any, shape: list[int], mean: Any, rstd: Any, weight: Any, bias: Any, mask: list[bool]
 ) -> tuple[Any, Any, Any]:
     """Both published forms of the input's gradient; sums of rows in any order for weight and bias."""
     g, v, mu, r = k.lift(grad), k.lift(x), k.lift(mean), k.lift(rstd)
@@ -179,14 +179,14 @@ def _layer_norm_backward(
     return both, dw, db_out
 
 
-def _rsqrt(k: Call, x: Value) -> Value:
+def _rsqrt(k: OpCall, x: Box) -> Box:
     """One function on a GPU (2 units in the last place), an inverse of a square root elsewhere: the larger charge."""
     return x.function("pow", np.full(x.shape, -0.5))
 
 
-def _pow(k: Call, x: Any, exponent: Any) -> Value:
+def _pow(k: OpCall, x: Any, exponent: Any) -> Box:
     """Products for the exponents that kernels single out; for others, products or the function."""
-    if not isinstance(x, Value) or not isinstance(exponent, int | float):
+    if not isinstance(x, Box) or not isinstance(exponent, int | float):
         raise NoBound("no rounding bound for a power whose exponent is a tensor")
     made = power(x, float(exponent))
     if exponent in (0, 1, 2, 3, 0.5, -0.5, -1, -2):

@@ -12,7 +12,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradproof.shadow.bounds.enclosure import YES, Array
-from gradproof.shadow.bounds.values import Value
+from gradproof.shadow.bounds.values import Box
 
 FLOATS = {torch.float64: "float64", torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bfloat16"}
 
@@ -90,7 +90,7 @@ def strided(part: Array, tensor: torch.Tensor) -> Array:
     return np.lib.stride_tricks.as_strided(part[tensor.storage_offset() :], tuple(tensor.shape), steps)
 
 
-def certain(value: Value) -> bool:
+def certain(value: Box) -> bool:
     """Whether every number in an enclosure has the same whole part, or the truth value is sure."""
     if value.truth:
         return bool(np.all(value.parts[0] <= YES))
@@ -98,7 +98,7 @@ def certain(value: Value) -> bool:
     return bool(np.all(np.trunc(low - err) == np.trunc(high + err)))
 
 
-def inside(numbers: Array, value: Value) -> bool:
+def inside(numbers: Array, value: Box) -> bool:
     """Whether numbers lie in their enclosures."""
     low, high, err, _ = value.parts
     return bool(np.all((numbers >= low - err) & (numbers <= high + err)))

@@ -19,7 +19,7 @@ from gradproof.shadow.bounds.enclosure import Array
 from gradproof.shadow.bounds.follow import Follow, Seen, follow
 from gradproof.shadow.bounds.memory import inside
 from gradproof.shadow.bounds.rules import Rule
-from gradproof.shadow.bounds.values import Value
+from gradproof.shadow.bounds.values import Box
 from gradproof.shadow.record.run import Run, Step
 from gradproof.shadow.request import RANGE
 
@@ -96,7 +96,7 @@ def _alike(one: Follow, other: Follow) -> bool:
 
 def _bounds(run: Follow) -> dict[Which, float]:
     values = ((which, seen.values[which[2]]) for which, seen in _tensors(run))
-    return {which: largest(value.parts[2]) for which, value in values if isinstance(value, Value)}
+    return {which: largest(value.parts[2]) for which, value in values if isinstance(value, Box)}
 
 
 def _loudest(charged: Mapping[Key, float]) -> list[Key]:
@@ -114,7 +114,7 @@ def _entry(
         "measured": None, "within": None, "top": [], "reason": "",
     }  # fmt: skip
     wide, point = seen.values[name], exact.values[name]
-    if not isinstance(wide, Value) or not isinstance(point, Value):
+    if not isinstance(wide, Box) or not isinstance(point, Box):
         return made | {"reason": getattr(wide, "why", "") or getattr(point, "why", "")}
     bound = bounds[which]
     parts = [(key, _share(bound, lost.get(which, bound))) for key, lost in shares.items()]

@@ -27,7 +27,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from gradproof.shadow.bounds.domain import ERF, ULPS, Domain
 from gradproof.shadow.bounds.enclosure import Array, NoBound, Parts
 from gradproof.shadow.bounds.values import (
-    Value,
+    Box,
     absolute,
     axes_of,
     larger,
@@ -52,25 +52,25 @@ ASSUMED = (
 
 
 @dataclass(slots=True)
-class Call:
+class OpCall:
     """What a rule may use besides its arguments: the domain, the real operator's results, and all arguments by name."""
 
     domain: Domain
     results: Sequence[Any]
     named: dict[str, Any]
 
-    def lift(self, x: Any) -> Value:
+    def lift(self, x: Any) -> Box:
         """A constant, or a tensor of integers or truth values; a Value as it is."""
         return lift(self.domain, x.numpy(force=True) if isinstance(x, torch.Tensor) else x)
 
-    def zeros(self, shape: Sequence[int]) -> Value:
+    def zeros(self, shape: Sequence[int]) -> Box:
         """Zeros."""
         return self.lift(np.zeros(tuple(shape)))
 
 
 def concrete(x: Any) -> Array:
     """A tensor of integers or truth values as an array. Raises NoBound where it depends on rounded numbers."""
-    if isinstance(x, Value):
+    if isinstance(x, Box):
         raise NoBound("an index depends on rounded numbers")
     return np.asarray(x.numpy(force=True))
 
@@ -88,7 +88,7 @@ FILLS = frozenset({"value", "fill_value"})
 """Arguments that are written into a tensor, where they are numbers."""
 
 
-def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+def moved(k: OpCall, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
     """Run a movement on each component of its arguments. Raises NoBound for one that adds or multiplies."""
     given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
     numbers = {n for n in FILLS & given.keys() if isinstance(given[n], int | float)}
@@ -96,7 +96,7 @@ def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     if given.pop("reduce", None) is not None:
         raise NoBound("no rounding bound is known for a reduction that scatters")
     given = {n: _together(k, v) for n, v in given.items()}
-    truth = all(v.truth for v in tree_leaves(given) if isinstance(v, Value))
+    truth = all(v.truth for v in tree_leaves(given) if isinstance(v, Box))
     each = [partial(_component, at=at, truth=truth) for at in range(1 if truth else 4)]
     parts = [func(**{n: tree_map(partial(f, plain=n in numbers), v) for n, v in given.items()}) for f in each]
     if isinstance(parts[0], list | tuple):
@@ -104,34 +104,34 @@ def moved(k: Call, func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> An
     return _joined(k, parts, truth)
 
 
-def _together(k: Call, x: Any) -> Any:
+def _together(k: OpCall, x: Any) -> Any:
     """A list of tensors, all as values where one of them is."""
-    several = isinstance(x, list | tuple) and any(isinstance(v, Value) for v in x)
+    several = isinstance(x, list | tuple) and any(isinstance(v, Box) for v in x)
     return [k.lift(v) if isinstance(v, torch.Tensor) else v for v in x] if several else x
 
 
 def _component(x: Any, at: int, truth: bool, plain: bool) -> Any:
-    if not isinstance(x, Value):
+    if not isinstance(x, Box):
         return x
     part = (x if truth else number(x)).parts[at]
     return part.item() if plain else torch.tensor(part, device="cpu")
 
 
-def _joined(k: Call, parts: Sequence[torch.Tensor], truth: bool) -> Value:
-    return Value(k.domain, tuple(p.numpy() for p in parts), truth)
+def _joined(k: OpCall, parts: Sequence[torch.Tensor], truth: bool) -> Box:
+    return Box(k.domain, tuple(p.numpy() for p in parts), truth)
 
 
-def same(k: Call, x: Any, *args: Any, **kwargs: Any) -> Value:
+def same(k: OpCall, x: Any, *args: Any, **kwargs: Any) -> Box:
     """Copies, in any format: the value as it is."""
     return k.lift(x)
 
 
-def copied(k: Call, target: Any, source: Any, *rest: Any) -> Value:
+def copied(k: OpCall, target: Any, source: Any, *rest: Any) -> Box:
     """What is copied into another tensor."""
     return k.lift(source).expand(tuple(target.shape))
 
 
-def chosen(k: Call, x: Value, *args: Any, **kwargs: Any) -> tuple[Value, Any]:
+def chosen(k: OpCall, x: Box, *args: Any, **kwargs: Any) -> tuple[Box, Any]:
     """Elements at the places along an axis that the machine chose; another choice is another path."""
     at = k.results[1].numpy(force=True)
     return x.move(lambda p: np.take_along_axis(p, at, k.named["dim"]) if p.ndim else p), at
@@ -145,7 +145,7 @@ POWER = 4096
 """Largest exponent that is unfolded into products; above it `pow` is a function."""
 
 
-def unary(f: Callable[[Value], Value]) -> Rule:
+def unary(f: Callable[[Box], Box]) -> Rule:
     """A function of one tensor."""
     return lambda k, x, *args, **kwargs: f(k.lift(x))
 
@@ -160,36 +160,36 @@ def named(name: str) -> Rule:
     return lambda k, x: k.lift(x).function(name)
 
 
-def truth(x: Value) -> Value:
+def truth(x: Box) -> Box:
     """Whether each element differs from zero."""
     return x if x.truth else ~x.same(0.0)
 
 
-def add(k: Call, x: Any, y: Any, alpha: Any = 1) -> Value:
+def add(k: OpCall, x: Any, y: Any, alpha: Any = 1) -> Box:
     """`x + alpha y`; of truth values, or."""
     a, b = k.lift(x), k.lift(y)
     return a | b if a.truth and b.truth else a + b * alpha
 
 
-def sub(k: Call, x: Any, y: Any, alpha: float = 1) -> Value:
+def sub(k: OpCall, x: Any, y: Any, alpha: float = 1) -> Box:
     """`x - alpha y`."""
     return k.lift(x) - k.lift(y) * alpha
 
 
-def mul(k: Call, x: Any, y: Any) -> Value:
+def mul(k: OpCall, x: Any, y: Any) -> Box:
     """A product; of truth values, and."""
     a, b = k.lift(x), k.lift(y)
     return a & b if a.truth and b.truth else a * b
 
 
-def div(k: Call, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
+def div(k: OpCall, x: Any, y: Any, rounding_mode: str | None = None) -> Box:
     """A quotient. Raises NoBound for a rounded one."""
     if rounding_mode is not None:
         raise NoBound("no rounding bound is known for a quotient that is rounded to a whole number")
     return k.lift(x) / k.lift(y)
 
 
-def power(x: Value, exponent: float) -> Value:
+def power(x: Box, exponent: float) -> Box:
     """A constant power: products for whole and half exponents up to `POWER`, else the function `pow`."""
     twice = Fraction(exponent) * 2 if math.isfinite(exponent) else Fraction(1, 2)
     if twice.denominator != 1 or abs(twice) > 2 * POWER:
@@ -202,7 +202,7 @@ def power(x: Value, exponent: float) -> Value:
     return 1.0 / result if twice < 0 else result
 
 
-def product(x: Value, times: int) -> Value:
+def product(x: Box, times: int) -> Box:
     """A whole power, by squaring."""
     result, square = lift(x.domain, np.ones(x.shape)), number(x)
     while times:
@@ -212,24 +212,24 @@ def product(x: Value, times: int) -> Value:
     return result
 
 
-def clamp(k: Call, x: Any, min: Any = None, max: Any = None) -> Value:
+def clamp(k: OpCall, x: Any, min: Any = None, max: Any = None) -> Box:
     """Between two bounds, numbers or tensors."""
     low = k.lift(x) if min is None else larger(k.lift(x), k.lift(min))
     return low if max is None else smaller(low, k.lift(max))
 
 
-def gelu(k: Call, x: Value, approximate: str = "none") -> Value:
+def gelu(k: OpCall, x: Box, approximate: str = "none") -> Box:
     """By the error function, or by the hyperbolic tangent."""
     if approximate == "tanh":
         return 0.5 * x * (1.0 + _inner(x).function("tanh"))
     return x * 0.5 * (1.0 + (x * SQRT1_2).function("erf"))
 
 
-def _inner(x: Value) -> Value:
+def _inner(x: Box) -> Box:
     return BETA * (x + KAPPA * (x * x * x))
 
 
-def gelu_backward(k: Call, grad: Any, x: Any, approximate: str = "none") -> Value:
+def gelu_backward(k: OpCall, grad: Any, x: Any, approximate: str = "none") -> Box:
     """Of either form."""
     g, v = k.lift(grad), k.lift(x)
     if approximate == "tanh":
@@ -240,85 +240,85 @@ def gelu_backward(k: Call, grad: Any, x: Any, approximate: str = "none") -> Valu
     return g * (cdf + v * ((v * v * -0.5).function("exp") * (TWO_SQRTPI * SQRT1_2 * 0.5)))
 
 
-def silu_backward(k: Call, grad: Any, x: Any) -> Value:
+def silu_backward(k: OpCall, grad: Any, x: Any) -> Box:
     """From the argument."""
     v = k.lift(x)
     s = v.function("sigmoid")
     return k.lift(grad) * (s * (1.0 + v * (1.0 - s)))
 
 
-def softplus(k: Call, x: Value, beta: float = 1.0, limit: float = 20.0) -> Value:
+def softplus(k: OpCall, x: Box, beta: float = 1.0, limit: float = 20.0) -> Box:
     """`log(1 + exp(beta x)) / beta`, the argument itself beyond the limit."""
     z = x * beta
     return where(z > limit, x, z.function("softplus") / beta)
 
 
-def softplus_backward(k: Call, grad: Any, x: Any, beta: float, limit: float) -> Value:
+def softplus_backward(k: OpCall, grad: Any, x: Any, beta: float, limit: float) -> Box:
     """From the argument."""
     g, z = k.lift(grad), k.lift(x) * beta
     return where(z > limit, g, g * z.function("sigmoid"))
 
 
-def elu(k: Call, x: Value, alpha: float = 1.0, scale: float = 1.0, inside: float = 1.0) -> Value:
+def elu(k: OpCall, x: Box, alpha: float = 1.0, scale: float = 1.0, inside: float = 1.0) -> Box:
     """Exponential below zero (`selu` and `celu` too)."""
     return where(x < 0.0, (x * inside).function("expm1") * (alpha * scale), x * scale)
 
 
-def elu_backward(k: Call, grad: Any, alpha: float, scale: float, inside: float, is_result: bool, kept: Any) -> Value:
+def elu_backward(k: OpCall, grad: Any, alpha: float, scale: float, inside: float, is_result: bool, kept: Any) -> Box:
     """From the result or from the argument."""
     g, v = k.lift(grad), k.lift(kept)
     below = (v + alpha * scale) if is_result else (v * inside).function("exp") * (alpha * scale)
     return where(v < 0.0, g * below * inside, g * scale)
 
 
-def within(k: Call, grad: Any, x: Any, low: float, high: float) -> Value:
+def within(k: OpCall, grad: Any, x: Any, low: float, high: float) -> Box:
     """The gradient of a clamp: zero at and beyond the bounds."""
     g, v = k.lift(grad), k.lift(x)
     return where((v <= low) | (v >= high), k.zeros(v.shape), g)
 
 
-def threshold_backward(k: Call, grad: Any, x: Any, limit: float) -> Value:
+def threshold_backward(k: OpCall, grad: Any, x: Any, limit: float) -> Box:
     """Zero where at most the limit."""
     return where(k.lift(x) <= limit, 0.0, k.lift(grad))
 
 
-def unscale(k: Call, grads: list[Any], found_inf: Any, inverse: Any) -> tuple[list[Value], Any]:
+def unscale(k: OpCall, grads: list[Any], found_inf: Any, inverse: Any) -> tuple[list[Box], Any]:
     """Every gradient times the inverse scale."""
     return [k.lift(g) * k.lift(inverse) for g in grads], k.results[1]
 
 
 # -- Sums.
-def converted(k: Call, x: Any, dtype: Any) -> Value:
+def converted(k: OpCall, x: Any, dtype: Any) -> Box:
     """What is summed in another format is converted first."""
     value = number(k.lift(x))
-    return value if dtype is None else Value(k.domain, k.domain.rounded(value.parts, str(dtype).removeprefix("torch.")))
+    return value if dtype is None else Box(k.domain, k.domain.rounded(value.parts, str(dtype).removeprefix("torch.")))
 
 
-def summed(k: Call, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def summed(k: OpCall, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Box:
     """The sum."""
     return converted(k, x, dtype).sum(dim, keepdim)
 
 
-def mean(k: Call, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def mean(k: OpCall, x: Any, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Box:
     """The sum over the count."""
     return converted(k, x, dtype).mean(dim, keepdim)
 
 
-def amax(k: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def amax(k: OpCall, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
     """The largest along axes."""
     chosen = axes_of(x.ndim, dim)
-    found = Value(x.domain, x.domain.largest_of(x.parts, chosen))
+    found = Box(x.domain, x.domain.largest_of(x.parts, chosen))
     return found.reshape(tuple(1 if i in chosen else n for i, n in enumerate(x.shape))) if keepdim else found
 
 
-def amin(k: Call, x: Value, dim: Axes = None, keepdim: bool = False) -> Value:
+def amin(k: OpCall, x: Box, dim: Axes = None, keepdim: bool = False) -> Box:
     """The smallest along axes."""
     return -amax(k, -x, dim, keepdim)
 
 
-def masked_fill(k: Call, x: Any, mask: Any, value: Any) -> Any:
+def masked_fill(k: OpCall, x: Any, mask: Any, value: Any) -> Any:
     """A number under a mask that is computed; None under a plain one, which is a movement."""
-    return where(mask, k.lift(value), k.lift(x)) if isinstance(mask, Value) else None
+    return where(mask, k.lift(value), k.lift(x)) if isinstance(mask, Box) else None
 
 
 def with_index(f: Rule) -> Rule:
@@ -326,7 +326,7 @@ def with_index(f: Rule) -> Rule:
     return lambda k, x, dim=None, keepdim=False: (f(k, x, dim, keepdim), *k.results[1:])
 
 
-def norm(k: Call, x: Value, ord: float | None = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Value:
+def norm(k: OpCall, x: Box, ord: float | None = 2, dim: Axes = None, keepdim: bool = False, dtype: Any = None) -> Box:
     """The norm of a vector."""
     order = 2 if ord is None else ord
     if order == 2:
@@ -341,7 +341,7 @@ def norm(k: Call, x: Value, ord: float | None = 2, dim: Axes = None, keepdim: bo
     return power(power(size, order).sum(dim, keepdim), 1.0 / order)
 
 
-def gathered(k: Call, x: Any, add: Callable[[torch.Tensor], torch.Tensor], onto: Any = None, most: int = 0) -> Value:
+def gathered(k: OpCall, x: Any, add: Callable[[torch.Tensor], torch.Tensor], onto: Any = None, most: int = 0) -> Box:
     """Sums of the elements of `x` that a real operator adds up, onto those of `onto`."""
     given = number(k.lift(x))
     terms: list[tuple[Parts, Callable[[Array], Array]]] = [
@@ -349,7 +349,7 @@ def gathered(k: Call, x: Any, add: Callable[[torch.Tensor], torch.Tensor], onto:
     ]
     if onto is not None:
         terms.append((number(k.lift(onto)).parts, np.asarray))
-    return Value(k.domain, k.domain.sums(terms, most or given.parts[0].size + 1))
+    return Box(k.domain, k.domain.sums(terms, most or given.parts[0].size + 1))
 
 
 def zeros_like(x: Any) -> torch.Tensor:
@@ -357,7 +357,7 @@ def zeros_like(x: Any) -> torch.Tensor:
     return torch.zeros(tuple(x.shape), dtype=torch.float64, device="cpu")
 
 
-def index_add(k: Call, x: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Value:
+def index_add(k: OpCall, x: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Box:
     """Added at indices along a dimension."""
     at, blank = (
         torch.as_tensor(concrete(index), device="cpu"),
@@ -366,7 +366,7 @@ def index_add(k: Call, x: Any, dim: int, index: Any, source: Any, alpha: float =
     return gathered(k, k.lift(source) * alpha, lambda p: blank.index_add(dim, at, p), x)
 
 
-def scatter_add(k: Call, x: Any, dim: int, index: Any, source: Any) -> Value:
+def scatter_add(k: OpCall, x: Any, dim: int, index: Any, source: Any) -> Box:
     """Added at indices along a dimension, one an element."""
     at, blank = (
         torch.as_tensor(concrete(index), device="cpu"),
@@ -375,7 +375,7 @@ def scatter_add(k: Call, x: Any, dim: int, index: Any, source: Any) -> Value:
     return gathered(k, source, lambda p: blank.scatter_add(dim, at, p), x)
 
 
-def index_put(k: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *rest: Any) -> Any:
+def index_put(k: OpCall, x: Any, indices: Sequence[Any], values: Any, accumulate: bool = False, *rest: Any) -> Any:
     """Added at indices; None where elements are replaced, which is a movement."""
     if not accumulate:
         return None
@@ -384,7 +384,7 @@ def index_put(k: Call, x: Any, indices: Sequence[Any], values: Any, accumulate: 
     return gathered(k, values, lambda p: torch.ops.aten.index_put(blank, at, p, True), x)
 
 
-def embedding_backward(k: Call, g: Value, tokens: Any, rows: int, padding: int, by_count: bool) -> Value:
+def embedding_backward(k: OpCall, g: Box, tokens: Any, rows: int, padding: int, by_count: bool) -> Box:
     """Each row gets the sum of the gradients where its token stood. Raises NoBound for a scale by frequency."""
     if by_count:
         raise NoBound("no rounding bound is known for an embedding that is scaled by frequency")
@@ -392,27 +392,27 @@ def embedding_backward(k: Call, g: Value, tokens: Any, rows: int, padding: int, 
     return gathered(k, g, lambda p: backward(p, at, rows, padding, False))
 
 
-def fused(k: Call, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+def fused(k: OpCall, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Box:
     """`beta x + alpha a b`, of matrices."""
     return k.lift(x) * beta + (k.lift(a) @ k.lift(b)) * alpha
 
 
-def addmv(k: Call, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Value:
+def addmv(k: OpCall, x: Any, a: Any, b: Any, *, beta: float = 1, alpha: float = 1) -> Box:
     """`beta x + alpha a b`, of a matrix and a vector."""
     return k.lift(x) * beta + mv(k, a, b) * alpha
 
 
-def mv(k: Call, a: Any, b: Any) -> Value:
+def mv(k: OpCall, a: Any, b: Any) -> Box:
     """A matrix and a vector."""
     return (k.lift(a) @ k.lift(b).reshape(-1, 1)).reshape(-1)
 
 
-def dot(k: Call, a: Any, b: Any) -> Value:
+def dot(k: OpCall, a: Any, b: Any) -> Box:
     """Two vectors."""
     return (k.lift(a).reshape(1, -1) @ k.lift(b).reshape(-1, 1)).reshape(())
 
 
-def dropout(k: Call, x: Value, p: float, train: bool | None) -> Any:
+def dropout(k: OpCall, x: Box, p: float, train: bool | None) -> Any:
     """The recorded mask, and what it leaves, scaled by the machine's 1 / (1 - p)."""
     mask = k.results[1]
     kept = x if train is False else where(concrete(mask), x, 0.0) * (0.0 if p == 1 else 1.0 / (1.0 - p))
@@ -423,59 +423,59 @@ def dropout(k: Call, x: Value, p: float, train: bool | None) -> Any:
 MEAN = 1
 
 
-def reduced(x: Value, reduction: int) -> Value:
+def reduced(x: Box, reduction: int) -> Box:
     """0: as it is; 1: the mean; 2: the sum."""
     return x.mean() if reduction == MEAN else x.sum() if reduction else x
 
 
-def spread(grad: Value, shape: tuple[int, ...], reduction: int) -> Value:
+def spread(grad: Box, shape: tuple[int, ...], reduction: int) -> Box:
     """What each element's loss is multiplied by in the total."""
     each = grad / math.prod(shape) if reduction == MEAN else grad
     return each.expand(shape)
 
 
-def loss(each: Callable[..., Value]) -> Rule:
+def loss(each: Callable[..., Box]) -> Rule:
     """A loss by element of a difference: `each(a - b, parameter)`."""
 
-    def rule(k: Call, x: Any, y: Any, reduction: int = MEAN, *more: float, **named: float) -> Value:
+    def rule(k: OpCall, x: Any, y: Any, reduction: int = MEAN, *more: float, **named: float) -> Box:
         return reduced(each(k.lift(x) - k.lift(y), *more, *named.values()), reduction)
 
     return rule
 
 
-def loss_backward(slope: Callable[..., Value]) -> Rule:
+def loss_backward(slope: Callable[..., Box]) -> Rule:
     """The gradient of one: `slope(a - b, what it is multiplied by, parameter)`."""
 
-    def rule(k: Call, grad: Any, x: Any, y: Any, reduction: int, *more: float) -> Value:
+    def rule(k: OpCall, grad: Any, x: Any, y: Any, reduction: int, *more: float) -> Box:
         off = k.lift(x) - k.lift(y)
         return slope(off, spread(k.lift(grad), off.shape, reduction), *more)
 
     return rule
 
 
-def smooth(d: Value, beta: float = 1.0) -> Value:
+def smooth(d: Box, beta: float = 1.0) -> Box:
     """Squares over twice beta inside, absolute differences less half of it outside."""
     z = absolute(d)
     return z if beta == 0 else where(z < beta, z * z * 0.5 / beta, z - 0.5 * beta)
 
 
-def smooth_slope(d: Value, c: Value, beta: float) -> Value:
+def smooth_slope(d: Box, c: Box, beta: float) -> Box:
     """The difference over beta, at most one."""
     return where(d <= -beta, -c, where(d >= beta, c, c * 0.0 if beta == 0 else d * c / beta))
 
 
-def huber(d: Value, delta: float = 1.0) -> Value:
+def huber(d: Box, delta: float = 1.0) -> Box:
     """Half squares inside, a line outside."""
     z = absolute(d)
     return where(z <= delta, z * z * 0.5, (z - 0.5 * delta) * delta)
 
 
-def huber_slope(d: Value, c: Value, delta: float) -> Value:
+def huber_slope(d: Box, c: Box, delta: float) -> Box:
     """The difference, at most delta."""
     return where(d <= -delta, -c * delta, where(d >= delta, c * delta, d * c))
 
 
-def bce_logits(k: Call, x: Any, y: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN) -> Value:
+def bce_logits(k: OpCall, x: Any, y: Any, weight: Any = None, pos_weight: Any = None, reduction: int = MEAN) -> Box:
     """(1 - y) x + (1 + (p - 1) y) log(1 + exp(-x))."""
     a, b = k.lift(x), k.lift(y)
     soft = (-a).function("softplus")
@@ -491,17 +491,17 @@ def classes_of(target: Any, ignore: int) -> tuple[Array, Array]:
     return kept, flat[kept]
 
 
-def class_weights(k: Call, weight: Any, classes: Array) -> Value:
+def class_weights(k: OpCall, weight: Any, classes: Array) -> Box:
     """The weight of each row's class, one without weights."""
     return k.lift(np.ones(classes.shape)) if weight is None else k.lift(weight)[classes]
 
 
-def by_class(x: Value) -> Value:
+def by_class(x: Box) -> Box:
     """(N, C, ...) or (C,) as (rows, C)."""
     return x.reshape(1, -1) if x.ndim == 1 else x.move(lambda p: np.moveaxis(p, 1, -1)).reshape(-1, x.shape[1])
 
 
-def nll_loss(k: Call, x: Value, target: Any, weight: Any, reduction: int, ignore: int) -> tuple[Value, Value]:
+def nll_loss(k: OpCall, x: Box, target: Any, weight: Any, reduction: int, ignore: int) -> tuple[Box, Box]:
     """The loss, and the total weight. Raises NoBound where no target is valid: the mean is 0/0 there."""
     kept, classes = classes_of(target, ignore)
     w = class_weights(k, weight, classes)
@@ -515,8 +515,8 @@ def nll_loss(k: Call, x: Value, target: Any, weight: Any, reduction: int, ignore
 
 
 def nll_loss_backward(
-    k: Call, grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignore: int, total: Any
-) -> Value:
+    k: OpCall, grad: Any, x: Any, target: Any, weight: Any, reduction: int, ignore: int, total: Any
+) -> Box:
     """-w g (over the total weight, for the mean) at each row's class."""
     kept, classes = classes_of(target, ignore)
     g = k.lift(grad)
@@ -541,7 +541,7 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(["logical_and", "bitwise_and"], binary(lambda a, b: truth(a) & truth(b))),
     **dict.fromkeys(["logical_or", "bitwise_or"], binary(lambda a, b: truth(a) | truth(b))),
     "masked_fill": masked_fill,
-    "where": lambda k, c, a, b: where(c if isinstance(c, Value) else concrete(c), k.lift(a), k.lift(b)),
+    "where": lambda k, c, a, b: where(c if isinstance(c, Box) else concrete(c), k.lift(a), k.lift(b)),
     "neg": unary(lambda x: -x), "abs": unary(absolute), "square": unary(lambda x: x * x),
     "sign": unary(lambda x: where(x < 0.0, -1.0, where(x > 0.0, np.ones(x.shape), 0.0))),
     "reciprocal": unary(lambda x: 1.0 / x),

@@ -29,7 +29,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.request import Request, blamed, complete, function_of, load, own_fault, stated, undecided
+from gradproof.shadow.request import Request, complete, function_of, load, own_fault, raised_at, stated, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
 Answer = dict[str, Any]
@@ -71,7 +71,7 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
     traceback.print_exception(error)
     if own_fault(error):
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
-    help, place = "run the function by itself first", blamed(error, path)
+    help, place = "run the function by itself first", raised_at(error, path)
     return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), place, help))}
 
 
@@ -253,7 +253,7 @@ def verified(function: Callable[[Any], Any], request: Request, subject: str = ""
 
     Source: GA-EQ-001 to GA-INV-005 of the contract gradient-accumulation-kernel-v1.
     """
-    from gradproof.shadow.whole.check import check_whole
+    from gradproof.shadow.verify.check import check_whole
 
     subject = subject or getattr(function, "__qualname__", "function")
     if request.ranks > 1:
@@ -268,7 +268,7 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     """Bound the rounding error of one recording; a bound that does not hold is an error of gradproof's own."""
     from gradproof.shadow.bounds.report import report
     from gradproof.shadow.bounds.rules import ASSUMED
-    from gradproof.shadow.whole.check import run_of
+    from gradproof.shadow.verify.check import run_of
 
     began = time.perf_counter()
     made.rounding, lost = report(function, run_of(request), request.ranges)
@@ -318,7 +318,7 @@ def worst_of(every: Sequence[Sequence[Result]]) -> list[Result]:
 
 def verified_rank(job: tuple[str, str, Request, str, str, int]) -> Verification:
     """What one rank finds. `job`: file, function, request, subject, the folder of messages, and its number."""
-    from gradproof.shadow.whole.check import check_whole
+    from gradproof.shadow.verify.check import check_whole
     from gradproof.shadow.whole.group import Group
 
     file, name, request, subject, folder, rank = job

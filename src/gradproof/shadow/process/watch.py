@@ -25,12 +25,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import Location, user_place
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
+from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
-from gradproof.shadow.tape import Event, Location, Tape, user_place
-from gradproof.shadow.whole.one_run import OneRun
+from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
@@ -38,17 +39,17 @@ from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 class Events:
     """A sink that keeps events. `stated` gets the kind of each, and the number of its pass."""
 
-    def __init__(self, tape: Tape, stated: Callable[[str, int], None] | None = None) -> None:
-        self.tape, self.stated = tape, stated
+    def __init__(self, log: EventLog, stated: Callable[[str, int], None] | None = None) -> None:
+        self.log, self.stated = log, stated
 
     def event(self, kind: str, place: Location | None = None, **detail: Any) -> None:
         """Keep an event."""
-        self.tape.items.append(Event(kind, place or user_place(), detail))
+        self.log.items.append(Event(kind, place or user_place(), detail))
         if self.stated is not None:
             self.stated(kind, int(detail.get("number", 0)))
 
 
-class Watch:
+class ScriptWatch:
     """Watches whatever trains inside `with Watch(...) as watch:`; afterwards `watch.verification()` judges it.
 
     `accum_steps` None is read from the run. It stops, and gives torch back as it was, after `windows` windows and the
@@ -64,15 +65,15 @@ class Watch:
     ) -> None:
         self.accum_steps, self.windows = accum_steps, windows
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
-        self.engine, self.tape = Recorded(), Tape()
-        self.hooks = Hooks(Events(self.tape, self._seen))
+        self.engine, self.log = Recorded(), EventLog()
+        self.hooks = Hooks(Events(self.log, self._seen))
         self.stopped = False
         self.arrivals: dict[int, Arrival] = {}
         self._steps = 0
         self._open = False
         self._stack, self._following = ExitStack(), ExitStack()
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ScriptWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
             self._following.enter_context(recording(self.engine))
@@ -113,11 +114,11 @@ class Watch:
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        judge = OneRun(self.engine, any(self.tape.events("clip")))
-        doubt = interfered(self.tape, self.engine)
+        judge = OneRun(self.engine, any(self.log.events("clip")))
+        doubt = interfered(self.log, self.engine)
         watched = WatchedRun(
-            self.tape, self.monitor, self.windows, self.accum_steps, self.arrivals,
-            doubt is None and judge.in_passes(), next(iter(self.engine.flow.lost), None),
+            self.log, self.monitor, self.windows, self.accum_steps, self.arrivals,
+            doubt is None and judge.in_passes(), next(iter(self.engine.facts.lost), None),
         )  # fmt: skip
         found = WatchRuling(watched).verification()
         with_values(found, judge, doubt, bool(self.monitor.reports))
@@ -142,11 +143,11 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
             found.results[at] = result
 
 
-def interfered(tape: Tape, engine: Recorded) -> tuple[str, Location] | None:
+def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:
     """What wrote into a gradient while it arrived, besides the derivative; None where nothing was seen."""
     if engine.overwritten is not None:
         return UNSHOWN["written"], engine.overwritten
-    for event in tape.events("accumulate"):
+    for event in log.events("accumulate"):
         for name, why in UNSHOWN.items():
             if event.detail.get(name):
                 return why, event.place
@@ -202,7 +203,7 @@ def watch(
 
     Whatever it raises passes through.
     """
-    watcher = Watch(accum_steps, windows, epoch_batches)
+    watcher = ScriptWatch(accum_steps, windows, epoch_batches)
     with watcher:
         if callable(target):
             target()

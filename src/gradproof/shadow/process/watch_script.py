@@ -133,10 +133,10 @@ def script_from(data: Mapping[str, Any]) -> Script:
 
 def watcher_of(job: Mapping[str, Any]) -> Any:
     """A watcher, not yet begun."""
-    from gradproof.shadow.process.watch import Watch
+    from gradproof.shadow.process.watch import ScriptWatch
 
     options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
-    return Watch(**options, opened=opened)
+    return ScriptWatch(**options, opened=opened)
 
 
 def opened(monitor: Any) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from gradproof.shadow.tape import Event, Location, Tape
+from gradproof.shadow.locations import Location
+from gradproof.shadow.record.events import Event, EventLog
 
 NARROW = frozenset({"float16", "bfloat16", "complex32"})
 OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
@@ -18,8 +19,8 @@ DETAILED = frozenset({"step", "schedule", "rate"})
 
 
 @dataclass(slots=True, eq=False)
-class Act:
-    """Something that the protocol speaks about: to which parameters, at which item of the tape, after `micro` arrivals.
+class ProtocolEvent:
+    """Something that the protocol speaks about: to which parameters, at which item of the log, after `micro` arrivals.
 
     `kind`: arrive, zero, assign, touch, unscale, clip, step, schedule, rate, rewrite, sync, end.
     """
@@ -32,19 +33,19 @@ class Act:
     detail: dict[str, Any] = field(default_factory=dict)
 
 
-class Flow:
-    """One pass over a tape."""
+class EventReader:
+    """One pass over a log."""
 
     def __init__(self) -> None:
-        self.acts: list[Act] = []
+        self.acts: list[ProtocolEvent] = []
         self.micro = 0
 
     def act(self, kind: str, params: Iterable[str], event: Event, index: int, **detail: Any) -> None:
         """Note an act."""
-        self.acts.append(Act(kind, frozenset(params), event.place, index, self.micro, detail))
+        self.acts.append(ProtocolEvent(kind, frozenset(params), event.place, index, self.micro, detail))
 
     def event(self, index: int, event: Event) -> None:
-        """One event of the tape."""
+        """One event of the log."""
         kind, detail = event.kind, event.detail
         params = detail.get("params", ())
         if kind in ("accumulate", "gradients"):
@@ -72,9 +73,9 @@ def rest(event: Event) -> dict[str, Any]:
     return {k: v for k, v in event.detail.items() if k not in ("params", "place", "index")}
 
 
-def acts_of(tape: Tape) -> list[Act]:
-    """The acts of a tape, in order."""
-    flow = Flow()
-    for index, event in enumerate(tape.items):
+def acts_of(log: EventLog) -> list[ProtocolEvent]:
+    """The acts of a log, in order."""
+    flow = EventReader()
+    for index, event in enumerate(log.items):
         flow.event(index, event)
     return flow.acts

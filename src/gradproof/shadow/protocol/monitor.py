@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.monitoring import LISTENERS, Counts, Tally
-from gradproof.shadow.protocol.monitor_loss import Handed, Reported, handed
+from gradproof.monitoring import LISTENERS, CountRules, Counts
+from gradproof.shadow.locations import user_place
+from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
 from gradproof.shadow.record.buffers import found_skip
 from gradproof.shadow.record.hook_points import Patches, all_subclasses, listed, tensors_of
 from gradproof.shadow.record.hooks import Call
-from gradproof.shadow.tape import user_place
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
 LOADER = "rows of the first tensor in the DataLoader's batch"
@@ -114,13 +114,13 @@ class Monitor:
 
     def __init__(
         self,
-        tally: Tally | None = None,
+        tally: CountRules | None = None,
         windows: int = 3,
         accum_steps: int | None = None,
         epoch_batches: int | None = None,
         opened: Callable[[Monitor], None] | None = None,
     ) -> None:
-        self.tally = tally or Tally()
+        self.tally = tally or CountRules()
         self.windows, self.accum_steps, self.epoch_batches, self.opened = windows, accum_steps, epoch_batches, opened
         self.epochs: list[Epoch] = []
         self.epoch = Epoch(None)
@@ -129,7 +129,7 @@ class Monitor:
         self.closed: list[list[Handed]] = []
         self.open: list[Handed] = []
         self.recorded: list[Handed] = []
-        self.reports: list[Reported] = []
+        self.reports: list[ReportedLoss] = []
         self.unchecked = 0
         self.scalers: list[Scaled] = []
         self.world = 1
@@ -381,7 +381,7 @@ class Monitor:
             return
         with torch.no_grad(), _disable_current_modes():
             kept = number_of(value)
-        self.reports.append(Reported(kept, of, divided, window, len(self.recorded), user_place()))
+        self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_place()))
 
 
 def number_of(value: Any) -> Tensor | float | None:

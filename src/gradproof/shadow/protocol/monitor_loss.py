@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.monitoring import Tally
+from gradproof.monitoring import CountRules
 
 PASSING = frozenset({"ToCopyBackward0", "CloneBackward0", "ViewBackward0", "SqueezeBackward0", "ReshapeAliasBackward0"})
 MIXING = frozenset({"AddBackward0", "SubBackward0", "NegBackward0", "MulBackward0"})
@@ -49,7 +49,7 @@ class Handed:
     products: tuple[float, ...] = ()
     elements: float | None = None
 
-    def own(self, tally: Tally, before: float, lengths: Sequence[int]) -> float | None:
+    def own(self, tally: CountRules, before: float, lengths: Sequence[int]) -> float | None:
         """The loss before its division by N, or None where that is not known; `lengths` are what N may be."""
         number = self.number
         if number is None or not self.mean or (self.divisor != 1 and self.divisor not in lengths):
@@ -183,7 +183,7 @@ def _divisor(node: Any) -> float | None:
 
 
 @dataclass
-class Reported:
+class ReportedLoss:
     """A loss that the script reported, the micro-batches of the window until then, and the run's by then."""
 
     value: Tensor | float | None
@@ -193,7 +193,7 @@ class Reported:
     at: int
     place: Any
 
-    def verdict(self, tally: Tally, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
+    def verdict(self, tally: CountRules, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
         """Right, wrong, or None where the run does not tell; and in words.
 
         The loss of a micro-batch may be reported before its backward pass: then it is the next of the `run`.
@@ -208,7 +208,7 @@ class Reported:
                     return right, words
         return found[0] if found else (None, "no micro-batch was handed to backward")
 
-    def _against(self, window: list[Handed], tally: Tally, lengths: Sequence[int]) -> tuple[bool | None, str]:
+    def _against(self, window: list[Handed], tally: CountRules, lengths: Sequence[int]) -> tuple[bool | None, str]:
         value = float(self.value or 0.0)
         rows = own_losses(window, tally, lengths)
         numbers = [h.number for h in window]
@@ -240,7 +240,7 @@ def close(value: float, due: float | None, room: float) -> bool:
     return due is not None and (value == due or abs(value - due) <= room * abs(due))
 
 
-def own_losses(window: Sequence[Handed], tally: Tally, lengths: Sequence[int]) -> list[float | None]:
+def own_losses(window: Sequence[Handed], tally: CountRules, lengths: Sequence[int]) -> list[float | None]:
     """The own loss of each micro-batch of a window; the window's length is among what N may be."""
     before, found = 0.0, []
     for h in window:

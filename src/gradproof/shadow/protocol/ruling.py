@@ -14,13 +14,14 @@ from itertools import pairwise
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.protocol.events import OF_GRADIENTS, Act, acts_of
+from gradproof.shadow.locations import Location
+from gradproof.shadow.protocol.events import OF_GRADIENTS, ProtocolEvent, acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
 from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
+from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
-from gradproof.shadow.tape import Event, Location, Tape
 
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 SUMS = ("GA-INV-002", "GA-INV-004")
@@ -88,7 +89,7 @@ class WatchedRun:
     `in_passes`: the values show that each backward pass is one micro-batch. `lost`: where a value was lost, and why.
     """
 
-    tape: Tape
+    log: EventLog
     monitor: Monitor
     windows: int
     accum_steps: int | None
@@ -102,7 +103,7 @@ class WatchRuling:
 
     def __init__(self, watch: WatchedRun) -> None:
         self.watch = watch
-        self.acts = acts_of(watch.tape)
+        self.acts = acts_of(watch.log)
         self.groups = list(clusters(self.acts))
         self.counts = {c.optimizer: lengths(self.acts, c, watch) for c in self.groups}
         self.given = watch.accum_steps
@@ -113,7 +114,7 @@ class WatchRuling:
         seen = Counter(w.count for counts in self.counts.values() for w in counts)
         return max(seen, key=lambda n: (seen[n], n)) if seen else 1
 
-    def sizes(self, acts: list[Act], cluster: Cluster) -> list[int]:
+    def sizes(self, acts: list[ProtocolEvent], cluster: Cluster) -> list[int]:
         """The windows that a cluster is held to: a short one is none that could be the tail of an epoch."""
         counts = self.counts[cluster.optimizer]
         if self.given is None or self._multiple(counts):
@@ -232,7 +233,7 @@ class WatchRuling:
     def _exchanged(self) -> bool:
         """Whether gradients may have been summed over the ranks by hand."""
         written = any(a.kind in ("touch", "assign", "sync") for a in self.acts)
-        return written or any(self.watch.tape.events("collective"))
+        return written or any(self.watch.log.events("collective"))
 
     def _not_lost(self, broken: Broken) -> str:
         lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
@@ -285,8 +286,8 @@ class WatchRuling:
         return last is not None and last.iteration is not None and any(e.iteration is last.iteration for e in ends)
 
     def _prepared(self) -> Iterator[tuple[int, int]]:
-        """From where to where on the tape a step went that hooks of its optimizer prepared."""
-        ends = [i for i, e in enumerate(self.watch.tape.items) if isinstance(e, Event) and e.kind == "stepped"]
+        """From where to where on the log a step went that hooks of its optimizer prepared."""
+        ends = [i for i, e in enumerate(self.watch.log.items) if isinstance(e, Event) and e.kind == "stepped"]
         for step in self.steps:
             if step.detail.get("hooked"):
                 yield step.index, next((i for i in ends if i > step.index), step.index)
@@ -294,7 +295,7 @@ class WatchRuling:
     def _unmoved(self) -> list[Event]:
         """Steps that moved no weight, but for those that the loss scaler skipped."""
         skipped = {a.detail.get("call") for a in self.steps if a.detail.get("skipped")}
-        ended = [e for e in self.watch.tape.events("stepped") if e.detail["call"] not in skipped]
+        ended = [e for e in self.watch.log.events("stepped") if e.detail["call"] not in skipped]
         return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
 
     def _held(self, name: str, why: str) -> Result:
@@ -333,24 +334,24 @@ class WatchRuling:
             if len({a.params for a in steps}) > 1:
                 yield PROTOCOL, GREW, steps[-1].place
             seen |= group.own
-        yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.tape.events("threads"))
+        yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.log.events("threads"))
         yield from ((PROTOCOL, CHANGED, step.place) for step in self.steps if step.detail.get("changed"))
         free = (a for a in self.acts if a.kind == "arrive" and a.detail.get("free"))
         yield from ((PROTOCOL, FREE, a.place) for a in free)
-        yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.tape.events("aborted"))
+        yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.log.events("aborted"))
 
     def _idle(self) -> Iterator[tuple[str, Location | None]]:
         """Steps that change nothing, and averages that are updated more often than the weights."""
         if self.steps and all(bool(a.detail.get("skipped")) for a in self.steps):
             yield SKIPPED, self.steps[-1].place
         yield from ((UNMOVED, e.place) for e in self._unmoved() if self._after_a_gradient(e))
-        updates = list(self.watch.tape.events("averaged"))
+        updates = list(self.watch.log.events("averaged"))
         if len(updates) > len(self.steps) + 1:
             yield AVERAGED, updates[-1].place
 
     def _after_a_gradient(self, event: Event) -> bool:
-        first = next(self.watch.tape.events("accumulate"), None)
-        items = self.watch.tape.items
+        first = next(self.watch.log.events("accumulate"), None)
+        items = self.watch.log.items
         return first is not None and items.index(first) < items.index(event)
 
     def _apart(self) -> Iterator[tuple[str, None]]:
@@ -358,7 +359,7 @@ class WatchRuling:
         reached = frozenset().union(*(a.params for a in self.acts if a.kind == "arrive"))
         own = frozenset().union(*(g.own for g in self.groups))
         known = {a.detail.get("optimizer") for a in self.steps} | {a.detail.get("outer") for a in self.steps}
-        for event in self.watch.tape.events("made"):
+        for event in self.watch.log.events("made"):
             made = event.detail["optimizers"].items()
             if any(key not in known and (set(names) & reached) - own for key, names in made):
                 yield NEVER, None
@@ -438,7 +439,7 @@ def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
     return last.iteration is following.iteration and following.read > last.read
 
 
-def lengths(acts: list[Act], cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
+def lengths(acts: list[ProtocolEvent], cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()

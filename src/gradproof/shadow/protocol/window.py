@@ -12,8 +12,8 @@ from typing import Any
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.workspace import PACKAGE
-from gradproof.shadow.protocol.events import NARROW, Act
-from gradproof.shadow.tape import NOWHERE, Location
+from gradproof.shadow.locations import NOWHERE, Location
+from gradproof.shadow.protocol.events import NARROW, ProtocolEvent
 
 TABLE = "gradproof_window_table"
 
@@ -22,7 +22,7 @@ TABLE = "gradproof_window_table"
 class Broken:
     """A broken obligation: the event that broke it, as the table names it, its line, and the parameters concerned.
 
-    `micro` counts the backward passes before it, `index` is its item on the tape. `last`: the window's events were
+    `micro` counts the backward passes before it, `index` is its item on the log. `last`: the window's events were
     followed no further, so that nothing is known of what they break after it.
     """
 
@@ -71,11 +71,11 @@ def table() -> ModuleType:
 class Windows:
     """The windows of one cluster."""
 
-    def __init__(self, acts: list[Act], cluster: Cluster, sizes: Sequence[int]) -> None:
+    def __init__(self, acts: list[ProtocolEvent], cluster: Cluster, sizes: Sequence[int]) -> None:
         self.acts, self.cluster = acts, cluster
         self.steps = [a for a in acts if a.kind == "step" and a.detail.get("optimizer", -1) == cluster.optimizer]
         self.taken = False
-        self.passes: dict[int, list[Act]] = {}
+        self.passes: dict[int, list[ProtocolEvent]] = {}
         for act in acts:
             if act.kind == "arrive":
                 self.passes.setdefault(act.detail["number"], []).append(act)
@@ -107,12 +107,12 @@ class Windows:
         yield from self._ranks()
         yield from self._rates()
 
-    def _mine(self, act: Act) -> bool:
+    def _mine(self, act: ProtocolEvent) -> bool:
         optimizer = act.detail.get("optimizer")
         return optimizer is None or optimizer == self.cluster.optimizer
 
     def _replay(
-        self, stream: list[tuple[str, Act]], scaled: bool, scheduler: int | None, name: str
+        self, stream: list[tuple[str, ProtocolEvent]], scaled: bool, scheduler: int | None, name: str
     ) -> Iterator[Broken]:
         window = table()
         stated = [(e, a) for e, a in stream if e != "schedule" or a.detail["scheduler"] == scheduler]
@@ -137,9 +137,9 @@ class Windows:
         arrivals = (a.place for a in self.acts if a.kind == "arrive" and a.params & self.cluster.params)
         return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
 
-    def stream(self, name: str) -> list[tuple[str, Act]]:
+    def stream(self, name: str) -> list[tuple[str, ProtocolEvent]]:
         """The events of the table that concern one parameter, in order."""
-        out: list[tuple[str, Act]] = []
+        out: list[tuple[str, ProtocolEvent]] = []
         held, stated, last_number = False, set[int](), None
         wanted = set(self.numbers)
         for act in self.acts:
@@ -164,13 +164,13 @@ class Windows:
                 out.extend(self._other(act, name))
         return out
 
-    def _counts(self, act: Act, name: str) -> bool:
+    def _counts(self, act: ProtocolEvent, name: str) -> bool:
         """Whether this act is the one of its backward pass that stands for this parameter."""
         same = self.passes[act.detail["number"]]
         mine = [a for a in same if name in a.params] or [a for a in same if a.params & self.cluster.params]
         return act is mine[0]
 
-    def _other(self, act: Act, name: str) -> Iterator[tuple[str, Act]]:
+    def _other(self, act: ProtocolEvent, name: str) -> Iterator[tuple[str, ProtocolEvent]]:
         proxy = name not in self._stepped() and bool(act.params & self.cluster.own)
         if act.kind in ("unscale", "clip") and (name in act.params or proxy):
             yield act.kind, act
@@ -184,7 +184,7 @@ class Windows:
     def _stepped(self) -> frozenset[str]:
         return frozenset().union(*(a.params for a in self.steps)) if self.steps else self.cluster.params
 
-    def _moved(self, zero: Act, name: str, number: int | None) -> bool:
+    def _moved(self, zero: ProtocolEvent, name: str, number: int | None) -> bool:
         """Whether what is zeroed was first added to something that the next step applies."""
         after = [a for a in self.acts if a.index > zero.index]
         step = next((a for a in after if a in self.steps), None)
@@ -216,7 +216,7 @@ class Windows:
             elif act in self.steps:
                 opened, changes, inner = False, 0, None
 
-    def _flat(self, act: Act) -> bool:
+    def _flat(self, act: ProtocolEvent) -> bool:
         """A sum of more than a number: it may be the gradients, flattened."""
         return not act.params and int(act.detail.get("elements", 1)) > 1
 
@@ -240,7 +240,7 @@ class Windows:
                 return
 
 
-def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
+def evaluated(steps: Sequence[ProtocolEvent], sizes: Sequence[int]) -> list[int]:
     """Sizes of the windows where an optimizer (LBFGS) evaluates its closure several times: each is a window."""
     calls: dict[Any, int] = {}
     for step in steps:
@@ -251,8 +251,8 @@ def evaluated(steps: Sequence[Act], sizes: Sequence[int]) -> list[int]:
     return [n for n, times in zip(sizes, calls.values(), strict=True) for _ in range(times)]
 
 
-def _cause(stated: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
-    """A clip or unscale that only goes with a step that is wrong itself: then the step is to blame."""
+def _cause(stated: list[tuple[str, ProtocolEvent]], step: Any) -> tuple[int, Any]:
+    """A clip or unscale that only goes with a step that is wrong itself: then the step is at fault."""
     window = table()
     following = step.index + 1
     while following < len(stated) and stated[following][0] in ("clip", "unscale", "sync"):
@@ -262,7 +262,7 @@ def _cause(stated: list[tuple[str, Act]], step: Any) -> tuple[int, Any]:
     return (following, wrong) if stepped and isinstance(wrong, window.Breaks) else (step.index, step.broken)
 
 
-def _repeated(act: Act, acts: list[Act]) -> bool:
+def _repeated(act: ProtocolEvent, acts: list[ProtocolEvent]) -> bool:
     """Accelerate advances a schedule once a rank and step, from one line of its own: these count once."""
     if "accelerate" not in act.place.via:
         return False
@@ -293,10 +293,10 @@ class Judgement:
     unseen: list[str] = field(default_factory=list)
 
 
-Sizes = Callable[[list[Act], Cluster], Sequence[int]]
+Sizes = Callable[[list[ProtocolEvent], Cluster], Sequence[int]]
 
 
-def judge(acts: list[Act], sizes: Sequence[int], each: Sizes | None = None) -> Judgement:
+def judge(acts: list[ProtocolEvent], sizes: Sequence[int], each: Sizes | None = None) -> Judgement:
     """Judge the acts of a run: the first break of each parameter's and scheduler's stream, merged where they agree.
 
     `each` gives the windows of a cluster where they differ from `sizes`.
@@ -316,7 +316,7 @@ def judge(acts: list[Act], sizes: Sequence[int], each: Sizes | None = None) -> J
     return found
 
 
-def _begun(acts: list[Act]) -> list[Act]:
+def _begun(acts: list[ProtocolEvent]) -> list[ProtocolEvent]:
     """Without what comes before the first gradient: steps of nothing, and schedules, which a resumed run advances."""
     first = next((a.index for a in acts if a.kind == "arrive"), 0)
     idle = [
@@ -326,7 +326,7 @@ def _begun(acts: list[Act]) -> list[Act]:
     return [a for a in acts if a not in idle]
 
 
-def readable(acts: Iterable[Act]) -> list[dict[str, Any]]:
+def readable(acts: Iterable[ProtocolEvent]) -> list[dict[str, Any]]:
     """list[Act] as plain data; the same act on one parameter after the other, at one line, is one row."""
     rows: list[dict[str, Any]] = []
     for act in acts:
@@ -360,7 +360,7 @@ def merged(breaks: Iterable[tuple[Broken, str]]) -> list[Broken]:
     return sorted(out, key=lambda b: b.index)
 
 
-def clusters(acts: list[Act]) -> Iterator[Cluster]:
+def clusters(acts: list[ProtocolEvent]) -> Iterator[Cluster]:
     """The optimizers that stepped, or that were made and never did, each with the parameters that it answers for."""
     steps = [a for a in acts if a.kind == "step"]
     wrappers = {a.detail.get("outer") for a in steps} - {None}
@@ -387,11 +387,11 @@ def clusters(acts: list[Act]) -> Iterator[Cluster]:
 
 
 def _uncounted(
-    acts: list[Act], groups: list[Cluster], sizes: Sequence[int], found: Judgement
+    acts: list[ProtocolEvent], groups: list[Cluster], sizes: Sequence[int], found: Judgement
 ) -> Iterator[tuple[Broken, str]]:
     """Steps of gradients whose arrival nothing saw: only their number can be judged."""
     known = frozenset().union(*(c.own for c in groups))
-    unseen: dict[int, list[Act]] = {}
+    unseen: dict[int, list[ProtocolEvent]] = {}
     for act in acts:
         if act.kind == "step" and not act.params & known:
             unseen.setdefault(act.detail.get("optimizer", -1), []).append(act)
@@ -407,7 +407,7 @@ def _uncounted(
             )
 
 
-def narrow(acts: list[Act], groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
+def narrow(acts: list[ProtocolEvent], groups: list[Cluster]) -> Iterator[tuple[Broken, str]]:
     """Accumulation into `.grad` in fewer bits than fp32."""
     answered = frozenset().union(*(c.params for c in groups))
     held: dict[str, int] = {}

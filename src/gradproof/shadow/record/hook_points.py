@@ -23,9 +23,9 @@ from torch.optim.optimizer import (
 )
 from torch.optim.swa_utils import AveragedModel
 
+from gradproof.shadow.locations import LIBRARY, TORCH, owner
 from gradproof.shadow.record.buffers import found_skip
 from gradproof.shadow.record.names import functional
-from gradproof.shadow.tape import LIBRARY, TORCH, owner
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks

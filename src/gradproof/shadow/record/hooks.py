@@ -31,6 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from gradproof.shadow.locations import Location, user_place
 from gradproof.shadow.record.buffers import (
     Buffers,
     Ranks,
@@ -56,7 +57,6 @@ from gradproof.shadow.record.hook_points import (
     unwrapped,
 )
 from gradproof.shadow.record.names import NAMES, functional
-from gradproof.shadow.tape import Location, user_place
 
 # -- What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls.
 Call = Callable[..., Any]

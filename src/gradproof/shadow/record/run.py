@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from gradproof.core.errors import GradproofError
-from gradproof.shadow.tape import NOWHERE, OWN, USER, Location, owner
+from gradproof.shadow.locations import NOWHERE, OWN, USER, Location, owner
 
 Step = Callable[["Run"], Any]
 
@@ -150,7 +150,7 @@ def stated(error: BaseException) -> str:
     return f"{'gradproof itself: ' if own else ''}{type(error).__name__}: {error}"
 
 
-def blamed(error: BaseException) -> Location:
+def raised_at(error: BaseException) -> Location:
     """The user's innermost line of a traceback."""
     found = NOWHERE
     for frame, line in traceback.walk_tb(error.__traceback__):

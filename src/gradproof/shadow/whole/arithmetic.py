@@ -595,6 +595,6 @@ def pad(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros around a tensor."""
     value = call.args[2] if len(call.args) > 2 else 0
     rank, widths = len(call.shapes[0]), call.args[1]
-    touched = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
-    own = "".join(x_.upper() if i in touched else x_ for i, x_ in enumerate(LETTERS[:rank]))
+    padded = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
+    own = "".join(x_.upper() if i in padded else x_ for i, x_ in enumerate(LETTERS[:rank]))
     return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gradproof.shadow.locations import NOWHERE, Location, initialising, user_place
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.tape import NOWHERE, Location, initialising, user_place
 from gradproof.shadow.whole import losses as losses
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
-from gradproof.shadow.whole.flow import Flow, Gradient, Kept, Update
+from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters
@@ -64,7 +64,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.mark: Any = run
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
-        self.flow = Flow()
+        self.facts = RunFacts()
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
@@ -151,7 +151,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A loss scaler divides gradients by its scale."""
         grads, found, inverse = args
         self.shares |= {by for term, by in self.combination(inverse).items() if term == self.terms.one}
-        self.flow.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
+        self.facts.unscaled[self.window] = self.laws.scalar(self.combination(inverse))
         for grad in grads:
             call = Call(
                 "mul", (grad, inverse), {}, (), [grad, inverse], [values[id(grad)], values[id(inverse)]],
@@ -177,7 +177,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self, func: Any, spec: Spec, args: Any, kwargs: Any, known: dict[int, Value], results: list[Any]
     ) -> None:
         """Work out the values of results, and put them where they are."""
-        self.flow.operators += 1
+        self.facts.operators += 1
         tensors = tensors_in((args, kwargs))
         values = [known[id(t)] for t in tensors]
         name = spec.function.removeprefix("_foreach_")
@@ -214,11 +214,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if found is None and law is not None:
             found = self.laws.apply(law, call)
         if found is not None:
-            self.flow.laws[call.name] += 1
+            self.facts.laws[call.name] += 1
             return found
         if call.name.startswith("empty") or call.name.startswith("new_empty"):
             return [self._blank(call, at) for at in range(len(call.out))]
-        self.flow.opaque[call.name] += 1
+        self.facts.opaque[call.name] += 1
         return self.laws.opaque(call)
 
     def _blank(self, call: Call, at: int) -> Value:
@@ -256,7 +256,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             return
         if torch._C._current_graph_task_id() != -1 or initialising():
             return
-        storage, steps = target.untyped_storage(), len(self.flow.updates)
+        storage, steps = target.untyped_storage(), len(self.facts.updates)
         key = (storage._cdata, geometry_of(target))
         known = self.updated.get(key)
         if known is None or known.weak.expired():
@@ -272,31 +272,31 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def end(self) -> None:
         """Note what the parameters held last, and the tensors that the user's code wrote in more than one window."""
         shapes = {self.name(p): (p, tuple(p.shape)) for p in self.declared.values()}
-        self.flow.final = {name: self.terms.named(self.combination(p), shape) for name, (p, shape) in shapes.items()}
+        self.facts.final = {name: self.terms.named(self.combination(p), shape) for name, (p, shape) in shapes.items()}
         for number, optimizer in self.optimizers.values():
             for at, held in enumerate(optimizer.state.values()):
                 for key, one in held.items() if isinstance(held, dict) else ():
                     if isinstance(one, torch.Tensor):
                         made = self.terms.named(self.combination(one), tuple(one.shape))
-                        self.flow.final[f"state {key} {at} of optimizer {number}"] = made
+                        self.facts.final[f"state {key} {at} of optimizer {number}"] = made
         for at, ((_, name), module) in enumerate(self.held_buffers.items()):
             buffer = getattr(module(), "_buffers", {}).get(name)
             if isinstance(buffer, torch.Tensor) and self.memory.met(buffer):
                 made = self.terms.named(self.combination(buffer), tuple(buffer.shape))
-                self.flow.final[f"buffer {name} {at}"] = made
+                self.facts.final[f"buffer {name} {at}"] = made
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:
                 site = f"{known.place} {known.shape}"
                 turns[site] += 1
-                self.flow.kept[f"{site} {turns[site]}"] = (known.place, known.value, known.numbers)
+                self.facts.kept[f"{site} {turns[site]}"] = (known.place, known.value, known.numbers)
 
     # Optimizers and backward passes
 
     @property
     def window(self) -> int:
         """The number of the next optimizer step, or of the one that runs."""
-        return len(self.flow.updates) - self.stepping
+        return len(self.facts.updates) - self.stepping
 
     def before_step(self, optimizer: Any) -> None:
         """An optimizer is about to step: keep the gradients that it was handed."""
@@ -305,7 +305,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         passes = self.all_passes - self.last.get(number, 0)
         update = Update(user_place(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
         update.order = tuple(self.name(parameter) for parameter in own)
-        self.flow.updates.append(update)
+        self.facts.updates.append(update)
         self.last[number] = self.all_passes
         self.stepping, self.passes, self.begun_with = True, 0, {}
 
@@ -329,7 +329,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped: what it wrote are leaves, which stand for their definitions."""
-        update, self.stepping = self.flow.updates[-1], False
+        update, self.stepping = self.facts.updates[-1], False
         update.begun_with, self.passes, self.begun_with = {**self.begun_with, **update.begun_with}, 0, {}
         self.applied(update, list(parameters(optimizer)))
         for held in list(optimizer.state.values()):
@@ -357,13 +357,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def begin(self, roots: Any, *_: Any) -> None:
         """A backward pass begins."""
-        if not self.passes and not (self.stepping and self.flow.updates[-1].passes):
+        if not self.passes and not (self.stepping and self.facts.updates[-1].passes):
             held = {self.name(p): self.combination(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             self.begun_with = {name: value for name, value in held.items() if value}
         self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
-        self.flow.lines.append(self.place())
+        self.facts.lines.append(self.place())
         own = [self.combination(t) for t in tensors_in(roots) if t.numel() == 1 and not inside(t)]
-        self.flow.roots += [(self.window, root) for root in own]
+        self.facts.roots += [(self.window, root) for root in own]
 
     def ended(self, found: Any) -> None:
         """A backward pass has ended. `found`: the gradients that it returned, or None for each that it accumulated.
@@ -371,7 +371,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         A pass inside of an optimizer's step is a closure's: the step applies what it leaves.
         """
         if self.stepping:
-            update, self.closures = self.flow.updates[-1], True
+            update, self.closures = self.facts.updates[-1], True
             own = self.optimizers_of(update)
             update.passes += self.all_passes - self.last[update.optimizer]
             self.last[update.optimizer] = self.all_passes
@@ -382,7 +382,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _couples(self, call: Call) -> None:
         place = self.place()
-        self.flow.coupled.setdefault(f"{call.name} at {place}", place)
+        self.facts.coupled.setdefault(f"{call.name} at {place}", place)
 
     # Values
 
@@ -470,8 +470,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
-                self.flow.narrowed.add((self.place(), self.window, self.all_passes))
-                self.flow.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
+                self.facts.narrowed.add((self.place(), self.window, self.all_passes))
+                self.facts.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
@@ -479,7 +479,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if call.name == "native_dropout":
             return self._dropped(call)
         if call.name not in GENERATORS or any(isinstance(arg, torch.Tensor) for arg in call.args[1:]):
-            self.flow.opaque[call.name] += 1
+            self.facts.opaque[call.name] += 1
             return [shared(self.terms.of(self._fresh(call.name, call.out_shape(at)))) for at in range(len(call.out))]
         return self._drawn_like(call, bool(written))
 
@@ -532,11 +532,21 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def line(self, tensor: torch.Tensor) -> Location | None:
         """The line that made a number, where lines are noted."""
 
+    def elsewhere(self, func: Any, args: Any, kwargs: Any) -> None:
+        """An operator of another thread: what it reads of parameters and gradients, or writes, is lost."""
+        spec = spec_of(func)
+        written = [] if spec is None else spec.targets(args, kwargs)
+        for tensor in tensors_in((args, kwargs)):
+            held = self.memory.read(tensor)
+            trained = held is not None and any(self.terms.trained[term] for part in held.parts for term in part)
+            if trained or (held is not None and any(tensor is one for one in written)):
+                self.lose("another thread computes with a tensor that is followed", user_place())
+
     def lose(self, what: str, place: Location | None = None) -> None:
         """The engine lost sight of a value."""
         entry = (place or self.place(), what)
-        if entry not in self.flow.lost:
-            self.flow.lost.append(entry)
+        if entry not in self.facts.lost:
+            self.facts.lost.append(entry)
 
 
 def writes(spec: Spec, kwargs: Any) -> Sequence[int]:

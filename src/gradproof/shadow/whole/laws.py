@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.tape import Location, user_place
+from gradproof.shadow.locations import Location, user_place
 from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, exact, frozen, multiplied, plus, times
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared

@@ -20,11 +20,11 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.locations import Location, by_torch, recomputing, user_place
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
-from gradproof.shadow.tape import Location, by_torch, recomputing, user_place
 from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
-from gradproof.shadow.whole.flow import Gradient, Update
+from gradproof.shadow.whole.facts import Gradient, Update
 from gradproof.shadow.whole.laws import within
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
@@ -39,7 +39,7 @@ BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empt
 
 
 @dataclass(slots=True)
-class Pass:
+class BackwardPass:
     """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
 
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
@@ -53,7 +53,7 @@ class Pass:
 
 
 @dataclass(slots=True)
-class Step(Update):
+class RecordedStep(Update):
     """One optimizer step of a real run. `until`: the backward passes before it."""
 
     until: int = 0
@@ -79,7 +79,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         super().__init__(Terms(), MICRO, 0)
         self.laws.marks = self.laws.tallies = True
         self.awake = self.closed = False
-        self.runs: list[Pass] = []
+        self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
         self.arrived: set[int] = set()
         self.used: dict[int, Location] = {}
@@ -213,7 +213,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number is read: what follows is about the recorded path."""
         if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
-            self.flow.reads.append((self.place(), base))
+            self.facts.reads.append((self.place(), base))
             self.looked.update(self._terms(args[0]))
         return func(*args, **kwargs)
 
@@ -288,7 +288,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _seen_again(self, tensor: torch.Tensor) -> None:
         """Whether data of one window are met in several of its micro-batches."""
-        storage, window = tensor.untyped_storage(), len(self.flow.updates)
+        storage, window = tensor.untyped_storage(), len(self.facts.updates)
         number = self._fetch_of(tensor)
         number = self.fetch if number is None else number
         key = (storage._cdata, geometry_of(tensor))
@@ -359,8 +359,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _site(self) -> str:
         """Where data are met: the line, which call of it, and which of the operator's data they are."""
-        same = self._last[0] == self.flow.operators
-        self._last = (self.flow.operators, self._last[1] + 1 if same else 0)
+        same = self._last[0] == self.facts.operators
+        self._last = (self.facts.operators, self._last[1] + 1 if same else 0)
         return f"{call_site()} {self._last[1]}"
 
     @guarded
@@ -386,7 +386,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         single = first.is_floating_point() and first.dim() == 1
         self.marked.add(number)
         self.rows.setdefault(number, None if single else first.shape[0])
-        self.flow.operators += 1
+        self.facts.operators += 1
         for tensor in given:
             self.value(tensor)
 
@@ -429,11 +429,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.lose("a gradient is no plain tensor")
             elif parameter.grad is not None:
                 found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
-        update = Step(user_place(), found, passes=self.passes, begun_with=self.begun_with)
+        update = RecordedStep(user_place(), found, passes=self.passes, begun_with=self.begun_with)
         update.optimizer, update.until = number, len(self.runs)
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
-        self.flow.updates.append(update)
+        self.facts.updates.append(update)
         self.stepping, self.passes, self.begun_with = True, 0, {}
 
     @guarded
@@ -444,7 +444,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self.stepping = False
         for parameter in parameters(optimizer):
-            leaf = self.terms.make("state", (self.name(parameter), len(self.flow.updates)), (), tuple(parameter.shape))
+            leaf = self.terms.make("state", (self.name(parameter), len(self.facts.updates)), (), tuple(parameter.shape))
             self.memory.write(parameter, shared(self.terms.of(leaf)))
         for held in list(optimizer.state.values()):
             for one in held.values() if isinstance(held, dict) else ():
@@ -464,7 +464,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._reachable()
         super().begin(roots)
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
-        run = Pass(self.place(), [self.combination(t) for t in tensors if t.numel() == 1])
+        run = BackwardPass(self.place(), [self.combination(t) for t in tensors if t.numel() == 1])
         seeds = tensors_in(rest[0]) if rest else []
         one = self.terms.of(self.terms.one)
         run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)

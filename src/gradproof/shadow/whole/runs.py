@@ -19,20 +19,20 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
+from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_place
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, user_place
-from gradproof.shadow.whole.acts import EMPTIED, READ, Acts
 from gradproof.shadow.whole.arithmetic import RULES, number
 from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
-from gradproof.shadow.whole.flow import SAMPLED, Gradient, Hints, Numbers, Update, sampled
+from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.laws import LOOKUPS, Call, within
+from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
+from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
-    NoNumbers,
     Unchanged,
     call_site,
     digest,
@@ -74,10 +74,10 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         """A tensor holds a value now."""
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
         scalars = (
-            {s for part in value.parts for s in self.terms.common(part)} - self.flow.scaled.keys() if alone else ()
+            {s for part in value.parts for s in self.terms.common(part)} - self.facts.scaled.keys() if alone else ()
         )
         if scalars and tensor.is_floating_point() and self._is_gradient(tensor):
-            self.flow.scaled |= dict.fromkeys(scalars, self.place())
+            self.facts.scaled |= dict.fromkeys(scalars, self.place())
         if alone and self.hints.by_hand and not initialising() and self._by_hand(tensor):
             self.memory.write(tensor, value)
         else:
@@ -126,7 +126,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             added = plus(self.combination(parameter), before, -UNIT)
             update.gradients.setdefault(self.name(parameter), Gradient(self.name(parameter), added))
         update.order = tuple(self.name(parameter) for parameter, _ in own.values())
-        self.flow.updates.append(update)
+        self.facts.updates.append(update)
         written = [parameter for parameter, _ in own.values()]
         copies = [self.memory.alike(self.value(parameter)) for parameter in written]
         self.applied(update, written)
@@ -167,7 +167,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.made[own, 0] += rows
         own, before = self.named(own, turn, real is not None)
         line = site.rpartition(" ")[0]
-        self.flow.sources[line] = max(self.flow.sources.get(line, 0), first + rows)
+        self.facts.sources[line] = max(self.facts.sources.get(line, 0), first + rows)
         if real is not None and axis is None and self.constants:
             return shared(self.terms.of(self.terms.make("constant", (f"{real.dtype} {digest(real)}",), (), shape)))
         owners = range(before + first, before + first + rows)
@@ -193,7 +193,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             found.append((name, self.made[name, 0]))
             self.contents |= {name} if distinct else set()
             if distinct and self.made[name, 0]:
-                self.flow.repeated = self.flow.repeated or self.place()
+                self.facts.repeated = self.facts.repeated or self.place()
             self.made[name, 0] += 1
         return found
 
@@ -231,7 +231,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         if found is not None:
             kind = args[0].dtype
             return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.flow.reads.append((self.place(), base))
+        self.facts.reads.append((self.place(), base))
         raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
 
     def _faked(self, value: Any) -> Any:
@@ -277,7 +277,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.exports = 0
         self.busy = 0
         self.numbers = Numbers()
-        self.acts = Acts(self)
+        self.events = LoopEvents(self)
         self.given: dict[int, Location] = {}
         self.passes_before = 0
         self.begun: dict[str, torch.Tensor] = {}
@@ -304,9 +304,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             super().after(func, spec, args, kwargs, values, out)
             if torch._C._current_graph_task_id() != -1:
-                self.acts.hooked()
+                self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
-                self.acts.operated(spec, args, kwargs, out, values)
+                self.events.operated(spec, args, kwargs, out, values)
                 if (
                     self.stepping
                     and self.all_passes == self.passes_before
@@ -323,7 +323,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
         place = user_place()
-        return place != self.flow.updates[-1].place and place.function != "step"
+        return place != self.facts.updates[-1].place and place.function != "step"
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
@@ -359,7 +359,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             settle(out)
             if torch._C._current_graph_task_id() == -1:
-                self.acts.operated(spec, args, kwargs, out, {})
+                self.events.operated(spec, args, kwargs, out, {})
         return out
 
     def _before_draw(self, spec: Spec, args: Any, kwargs: Any) -> None:
@@ -392,6 +392,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if not self.busy and tensor.layout is torch.strided and not within_func(tensor):
             with self.aside():
                 self.note(how, tensor)
+                if how == "tolist":
+                    self.events.read_out(tensor)
 
     def note(self, how: str, tensor: torch.Tensor) -> None:
         """A number of a tensor became a plain number of Python."""
@@ -400,22 +402,22 @@ class Real(Called):  # type: ignore[no-untyped-call]
         value = self.laws.whole(self.value(tensor), tuple(tensor.shape))
         if self.laws.constant(value):
             return
-        self.flow.reads.append((self.place(), how))
-        self.flow.free = True
-        self.flow.gated |= self._of_gradients(value)
+        self.facts.reads.append((self.place(), how))
+        self.facts.free = True
+        self.facts.gated |= self._of_gradients(value)
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
-        self.flow.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
+        self.facts.counted |= whole and self.terms.plain(value) and how not in NO_NUMBERS - {"_local_scalar_dense"}
 
     def _of_gradients(self, value: Combination) -> bool:
         """Whether a number is made of parameters after a backward pass of the window, and is no loss."""
-        roots = {self.terms.bare(term)[0] for _, root in self.flow.roots for term in root}
+        roots = {self.terms.bare(term)[0] for _, root in self.facts.roots for term in root}
         other = any(self.terms.trained[term] and self.terms.bare(term)[0] not in roots for term in value)
         return bool(self.passes) and other
 
     def _indices(self, tensor: torch.Tensor) -> list[int]:
         """The numbers of a list of indices that names samples."""
-        self.flow.reads.append((self.place(), "indices"))
-        self.flow.free = True
+        self.facts.reads.append((self.place(), "indices"))
+        self.facts.free = True
         with _disable_current_modes():
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
 
@@ -457,7 +459,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with torch.no_grad(), _disable_current_modes():
             whole = made.detach()
             if self.repeats:
-                self.flow.again |= {leaf for part in value.parts for leaf in part}
+                self.facts.again |= {leaf for part in value.parts for leaf in part}
             for at, part in enumerate(value.parts):
                 ((leaf, _),) = part.items()
                 piece = whole if value.shared else whole.narrow(value.axis, at * value.rows, value.rows)
@@ -490,8 +492,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         self.given[tensor.untyped_storage()._cdata] = self.place()
         if any(self.terms.trained[term] for part in self.value(tensor).parts for term in part):
-            self.flow.escaped = self.flow.escaped or self.place()
-            self.acts.add(READ)
+            self.facts.escaped = self.facts.escaped or self.place()
+            self.events.add(READ)
         self.escapes.left(tensor.untyped_storage(), found, foreign)
         self.seen.left(tensor.untyped_storage())
         self.note("numpy", tensor)
@@ -508,7 +510,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def look(self) -> None:
         """Keep what the parameters and their gradients hold."""
-        self.acts.held()
+        self.events.held()
         for parameter in self.kept:
             for kind, tensor in (("parameter", parameter), ("gradient", parameter.grad if parameter.is_leaf else None)):
                 if tensor is not None and tensor.layout is torch.strided and not within_func(tensor):
@@ -530,7 +532,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.begun = {name: sampled(grad) for name, grad in held.items()}
             super().begin(roots, *rest)
             own = [root for root in tensors_in(roots) if root.numel() == 1 and not within_func(root)]
-            self.acts.began(own[0] if own else None)
+            self.events.began(own[0] if own else None)
             for root in own:
                 self.numbers.root(self.window, float(root))
 
@@ -541,8 +543,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
             held = [sampled(p.grad) for p in self.kept if p.is_leaf and p.grad is not None]
             self.numbers.ended(self.window, held)
             if self.stepping:
-                own = self.optimizers_of(self.flow.updates[-1])
-                self.acts.stepping(own)
+                own = self.optimizers_of(self.facts.updates[-1])
+                self.events.stepping(own)
                 self.numbers.weights[-1] = {self.name(p): sampled(p) for p in own}
                 self.numbers.gradients[-1] = {self.name(p): sampled(p.grad) for p in own if p.grad is not None}
             self.look()
@@ -555,7 +557,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self.passes_before = self.all_passes
             super().before_step(optimizer)
             own = list(parameters(optimizer))
-            self.acts.stepping(own)
+            self.events.stepping(own)
             self.numbers.begun.append(self.begun)
             self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
             self.numbers.stepping(self.window)
@@ -582,7 +584,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def line(self, tensor: torch.Tensor) -> Location | None:
         """The line that made a number."""
-        return None if (found := self.acts.line(tensor)) is NOWHERE else found
+        return None if (found := self.events.line(tensor)) is NOWHERE else found
 
     def numbers_of(self, target: torch.Tensor) -> torch.Tensor:
         """The numbers of a tensor."""

@@ -13,9 +13,10 @@ from itertools import pairwise
 from typing import Any
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
-from gradproof.shadow.tape import Location
-from gradproof.shadow.whole.recorded import MICRO, Pass, Recorded, Step
+from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
+from gradproof.shadow.whole.recorded import MICRO, BackwardPass, Recorded, RecordedStep
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -24,7 +25,6 @@ from gradproof.shadow.whole.terms import (
     exact,
     multiplied,
 )
-from gradproof.shadow.whole.weights import NORMS, Coupled, Window, alike, close
 
 DOMAIN = "whole tensors"
 MEAN = "they add up to that of a mean"
@@ -39,18 +39,18 @@ class OneRun:
 
     def __init__(self, engine: Recorded, clips: bool = False) -> None:
         self.engine, self.terms, self.clips = engine, engine.terms, clips
-        self.windows: list[Window] = []
+        self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
         self.factors: list[Result] = []
         self.totals: set[str] = set()
         last: dict[int, int] = {}
-        for step in engine.flow.updates:
-            assert isinstance(step, Step)
+        for step in engine.facts.updates:
+            assert isinstance(step, RecordedStep)
             runs = engine.runs[last.get(step.optimizer, 0) : step.until]
             last[step.optimizer] = step.until
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients:
-                self.windows.append(Window(self.terms, step, own, self.skeletons))
+                self.windows.append(WindowWeights(self.terms, step, own, self.skeletons))
         self.ended = self._impossible() if self.windows else None
         self.equal = self.equality() if self.windows and self.ended is None else None
 
@@ -76,7 +76,7 @@ class OneRun:
             seen |= own
         return True
 
-    def _micro_batches(self, run: Pass) -> set[int]:
+    def _micro_batches(self, run: BackwardPass) -> set[int]:
         bare = [self.terms.bare(term)[0] for gain in run.gains.values() for term in gain]
         return {sample // MICRO for sample in self.terms.samples(bare)}
 
@@ -94,8 +94,8 @@ class OneRun:
         return Result(name, Outcome.UNKNOWN, reason, domain=DOMAIN, details={"code": NO_LOSS})
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
-        if self.engine.flow.lost:
-            place, what = self.engine.flow.lost[0]
+        if self.engine.facts.lost:
+            place, what = self.engine.facts.lost[0]
             return Outcome.OPAQUE, f"a value was lost: {what}", place
         if all(len(window.runs) < 2 for window in self.windows):
             return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._place()
@@ -118,18 +118,18 @@ class OneRun:
     def reach(self) -> str:
         """What a result is about."""
         count = len(self.windows)
-        path = f", on the recorded path ({len(self.engine.flow.reads)} numbers were read)" * bool(
-            self.engine.flow.reads
+        path = f", on the recorded path ({len(self.engine.facts.reads)} numbers were read)" * bool(
+            self.engine.facts.reads
         )
         return f"all real weights and data at these shapes, {count} recorded windows{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
-        flow = self.engine.flow
+        facts = self.engine.facts
         return [
             "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-            f"the laws of {len(flow.laws)} operators (gradproof.shadow.whole.laws), each of them deterministic",
-            f"{len(flow.opaque)} operators are uninterpreted functions: {', '.join(sorted(flow.opaque)) or 'none'}",
+            f"the laws of {len(facts.laws)} operators (gradproof.shadow.whole.laws), each of them deterministic",
+            f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "no denominator is zero",
         ]
@@ -150,7 +150,7 @@ class OneRun:
         reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
 
-    def _dropped(self, at: int, window: Window) -> Result | None:
+    def _dropped(self, at: int, window: WindowWeights) -> Result | None:
         """Samples whose gradients arrived and are not in the step."""
         lost = sorted(window.own - window.samples)
         if not lost:
@@ -158,7 +158,7 @@ class OneRun:
         reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {at + 1}"
         return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place)
 
-    def _unequal(self, at: int, window: Window) -> Result | None:
+    def _unequal(self, at: int, window: WindowWeights) -> Result | None:
         name = "GA-EQ-001"
         for parameter in window.step.order:
             if parameter not in window.step.gradients and any(parameter in run.gains for run in window.runs):
@@ -186,15 +186,15 @@ class OneRun:
                     return self._weighted(what, window, each)
         return None
 
-    def _coupled(self, name: str, what: str, window: Window, term: int) -> Result:
-        where = next(iter(self.engine.flow.coupled.items()), None)
+    def _coupled(self, name: str, what: str, window: WindowWeights, term: int) -> Result:
+        where = next(iter(self.engine.facts.coupled.items()), None)
         if where is None:
             reason = f"the samples of {what} were not distinguished in {self.terms.operators[term]}"
             return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
         reason = f"samples of {what} meet in {where[0].split(' at ')[0]}"
         return self._result(name, Outcome.OUTSIDE, reason, where[1])
 
-    def _weighted(self, what: str, window: Window, each: Mapping[int, Combination]) -> Result:
+    def _weighted(self, what: str, window: WindowWeights, each: Mapping[int, Combination]) -> Result:
         """Samples have other weights: a wrong rule where the numbers differ, or equal by chance."""
         numbers = {sample: self.number(weight) for sample, weight in each.items()}
         shown = {self.sample(sample): self.formula(weight) for sample, weight in sorted(each.items())}
@@ -215,22 +215,22 @@ class OneRun:
             counterexample={"weights": shown}, help="give every sample, or every token, of a window one weight",
         )  # fmt: skip
 
-    def _simple(self, window: Window) -> bool:
+    def _simple(self, window: WindowWeights) -> bool:
         """Whether each micro-batch as a whole has a weight like 1, 1/N or N: no weight that the step computes."""
         for run in window.runs:
-            alone = Window(self.terms, window.step, [run], self.skeletons)
+            alone = WindowWeights(self.terms, window.step, [run], self.skeletons)
             masses = alone.masses(self.engine, (UNIT, {}))
             numbers = [self.number(mass) for mass in (masses or {}).values()]
             if not numbers or any(number is None or not self._share(number, window) for number in numbers):
                 return False
         return True
 
-    def _share(self, number: Fraction, window: Window) -> bool:
+    def _share(self, number: Fraction, window: WindowWeights) -> bool:
         """Whether a weight of a micro-batch is 1, N or 1/N, for a number of micro-batches of a window of this run."""
         counts = {len(other.runs) for other in self.windows if other.runs} | {1}
         return any(close(number, share) for n in counts for share in (UNIT, Fraction(n), Fraction(1, n)))
 
-    def _losses(self, window: Window) -> Location:
+    def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""
         return window.runs[0].place if window.runs else window.step.place
 
@@ -274,7 +274,7 @@ class OneRun:
         parts = zip(self.terms.kids[scalar], self.terms.attributes[scalar], strict=True)
         return self.number({kid: Fraction(*exactly) for kid, exactly in parts})
 
-    def _scaled(self, at: int, window: Window, scales: list[Fraction]) -> Result | None:
+    def _scaled(self, at: int, window: WindowWeights, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
         masses = window.masses(self.engine, window.factor())
         count = len(window.runs)
@@ -371,7 +371,7 @@ class OneRun:
 
     def width(self) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        name, narrow = "GA-INV-004", self.engine.flow.narrow
+        name, narrow = "GA-INV-004", self.engine.facts.narrow
         if narrow:
             place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
             if sums:
@@ -414,7 +414,7 @@ class OneRun:
             return self._result(name, Outcome.UNKNOWN, *unsure)
         return self._result(name, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
 
-    def _clips(self, at: int, window: Window) -> tuple[str, Location] | None:
+    def _clips(self, at: int, window: WindowWeights) -> tuple[str, Location] | None:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
@@ -442,18 +442,18 @@ class OneRun:
             return None
         return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.place
 
-    def _looked_at(self, window: Window) -> bool:
+    def _looked_at(self, window: WindowWeights) -> bool:
         """Whether Python read a number that is made of a gradient of the window: it may have scaled with it."""
         return bool(self.terms.reached(self.engine.looked) & window.arrived)
 
-    def _known(self, window: Window) -> bool:
+    def _known(self, window: WindowWeights) -> bool:
         """Whether the samples of a window weigh 1 in all, or what a wrong N makes of it."""
         if window.summed(self.engine) is not None:
             return True
         masses = window.masses(self.engine, window.factor()) or {}
         return any(self._share(number, window) for number in map(self.number, masses.values()) if number is not None)
 
-    def _partial(self, window: Window, value: Combination) -> int | None:
+    def _partial(self, window: WindowWeights, value: Combination) -> int | None:
         """A factor with a norm, or a clamp, of a part of the window's gradient."""
         for term in value:
             bare, powers = self.terms.bare(term)
@@ -466,10 +466,10 @@ class OneRun:
                 return bare
         return None
 
-    def _clipped(self, term: int, window: Window) -> Location:
+    def _clipped(self, term: int, window: WindowWeights) -> Location:
         return self.engine.laws.places.get(term, window.step.place)
 
-    def _bent(self, what: str, window: Window, value: Combination) -> tuple[str, Location] | None:
+    def _bent(self, what: str, window: WindowWeights, value: Combination) -> tuple[str, Location] | None:
         for term in value:
             bare = self.terms.bare(term)[0]
             unit = window.top(bare)

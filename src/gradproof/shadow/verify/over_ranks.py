@@ -16,13 +16,13 @@ from typing import Any
 import torch
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, RECORDED, Result
-from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.flow import CLOSE, DOMAIN, Hints, Update, difference, largest, leaves
-from gradproof.shadow.whole.followed import Followed, with_numbers
+from gradproof.shadow.verify.followed import Followed, with_numbers
+from gradproof.shadow.verify.judge import Judge
+from gradproof.shadow.whole.facts import CLOSE, DOMAIN, Hints, Update, difference, largest, leaves
 from gradproof.shadow.whole.group import Exchange, Group
-from gradproof.shadow.whole.judge import Judge
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms, ratio
 from gradproof.shadow.whole.values import shared
@@ -127,7 +127,7 @@ class RankJudge:
     def __init__(self, pair: Pair, found: dict[str, Result]) -> None:
         self.pair, self.terms, self.found = pair, pair.terms, found
         self.group = pair.exchange.group
-        self.updates = pair.ours.flow.updates
+        self.updates = pair.ours.facts.updates
 
     def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
@@ -160,7 +160,7 @@ class RankJudge:
         return found
 
     def _read(self, at: int) -> set[int | str]:
-        of_window = (root for window, root in self.pair.ours.flow.roots if window == at)
+        of_window = (root for window, root in self.pair.ours.facts.roots if window == at)
         roots = {self.terms.bare(term)[0] for root in of_window for term in root}
         rows = {self._rows(term) for term in roots} - {""}
         return {self.terms.owners[term] for term in roots if self.terms.owners[term] >= 0} | rows
@@ -243,7 +243,7 @@ class RankJudge:
         if twice is not None and apart is not None:
             at, ranks = twice
             engine = self.pair.ours.engine
-            place = engine.acts.first if isinstance(engine, Real) else self._line(at)
+            place = engine.events.first if isinstance(engine, Real) else self._line(at)
             reason = f"window {at + 1}: ranks {ranks[0]} and {ranks[1]} read the same samples"
             data = self._result(DATA, Outcome.REFUTED, reason, place)
             follows = {"follows_from": DATA}
@@ -282,8 +282,8 @@ class RankJudge:
 
         With it: how many times that it is, in words; nothing where no number shows it, None where the samples differ.
         """
-        theirs = one.flow.updates
-        if one.error or one.flow.lost or len(theirs) != len(self.updates):
+        theirs = one.facts.updates
+        if one.error or one.facts.lost or len(theirs) != len(self.updates):
             return 0, "", None
         for at, (mine, other) in enumerate(zip(self.updates, theirs, strict=True)):
             for name, gradient in mine.gradients.items():
@@ -301,7 +301,7 @@ class RankJudge:
         assert isinstance(ours, Real)
         assert isinstance(theirs, Real)
         found = difference(ours.numbers, theirs.numbers, at)
-        if found is None or not leaves(self.terms, self.updates[at]) <= leaves(self.terms, one.flow.updates[at]):
+        if found is None or not leaves(self.terms, self.updates[at]) <= leaves(self.terms, one.facts.updates[at]):
             return ""
         factor = found.factor()
         return "another than" if factor is None else f"{factor} times"
@@ -313,7 +313,7 @@ class RankJudge:
         """The line that made what the last backward pass of a window began at."""
         engine = self.pair.ours.engine
         assert isinstance(engine, Real)
-        passes = engine.acts.of(at, "backward")
+        passes = engine.events.of(at, "backward")
         if not passes:
             return self.updates[at].place
         return passes[-1].place if passes[-1].root is NOWHERE else passes[-1].root
@@ -360,7 +360,7 @@ class RankJudge:
                 return
 
     def _roots(self, at: int) -> list[int]:
-        return [term for window, root in self.pair.full.flow.roots if window == at for term in root]
+        return [term for window, root in self.pair.full.facts.roots if window == at for term in root]
 
     def _by_form(self, equal: Result, one: Followed) -> Result:
         """Where one rank alone reads other samples: gradients are compared without the names of their data and draws.
@@ -368,8 +368,8 @@ class RankJudge:
         Two gradients of one form are the same function of as many samples. One with other coefficients weighs them
         otherwise.
         """
-        theirs = one.flow.updates
-        if one.error or one.flow.lost or len(theirs) != len(self.updates):
+        theirs = one.facts.updates
+        if one.error or one.facts.lost or len(theirs) != len(self.updates):
             return self._result(EQ, Outcome.UNKNOWN, UNSEEN, self._line(0))
         for at, (update, other) in enumerate(zip(self.updates, theirs, strict=True)):
             for name, gradient in update.gradients.items():
@@ -378,7 +378,7 @@ class RankJudge:
                 if mine == full:
                     continue
                 window = f"the gradient of {name} in window {at + 1}"
-                counted = self.pair.ours.flow.reads or self.pair.ours.engine.laws.integers
+                counted = self.pair.ours.facts.reads or self.pair.ours.engine.laws.integers
                 if counted or Counter(form for form, _ in mine.elements()) != Counter(
                     form for form, _ in full.elements()
                 ):

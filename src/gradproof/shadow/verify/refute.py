@@ -2,7 +2,7 @@
 
 Terms alone refute where both runs weigh the same terms otherwise (`judge`). Here a gradient, a parameter or a reported
 loss of the run by micro-batches differs from the full batch's by more than rounding, with the same data, the same draws
-and the same numbers before it; the acts of the window say which rule was broken, and at which line.
+and the same numbers before it; the events of the window say which rule was broken, and at which line.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 import torch
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
-from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.acts import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, Act, Acts
-from gradproof.shadow.whole.flow import LATER, Difference, alike, difference, leaves, near, proportional, shaped
-from gradproof.shadow.whole.followed import Followed
-from gradproof.shadow.whole.judge import Judge
-from gradproof.shadow.whole.reported import Reported
+from gradproof.shadow.verify.followed import Followed
+from gradproof.shadow.verify.judge import Judge
+from gradproof.shadow.verify.reported import Reported
+from gradproof.shadow.whole.facts import LATER, Difference, alike, difference, leaves, near, proportional, shaped
+from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, Combination, Terms
 
@@ -55,7 +55,7 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
     results = judge.results(reported.loss)
     if not isinstance(ours.engine, Real) or not isinstance(full.engine, Real) or ours.error or full.error:
         return results
-    if ours.flow.lost or full.flow.lost:
+    if ours.facts.lost or full.facts.lost:
         return results
     refuter = Refuter(judge, reported, ours.engine, full.engine)
     found: dict[str, Result] = {}
@@ -72,7 +72,7 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
         if shown is not None and shown.obligation in open_:
             found.setdefault(shown.obligation, shown)
     refuter.weigh(results)
-    refuter.blame(results)
+    refuter.diagnose(results)
     return refuter.shared([found.get(r.obligation, r) for r in results])
 
 
@@ -82,9 +82,9 @@ class Refuter:
     def __init__(self, judge: Judge, reported: Reported, ours: Real, full: Real) -> None:
         self.judge, self.reported, self.terms = judge, reported, judge.terms
         self.mine, self.other = ours.numbers, full.numbers
-        self.updates, self.full = judge.ours.flow.updates, judge.full.flow.updates
-        self.acts: Acts = ours.acts
-        self.theirs: Acts = full.acts
+        self.updates, self.full = judge.ours.facts.updates, judge.full.facts.updates
+        self.events: LoopEvents = ours.events
+        self.theirs: LoopEvents = full.events
         self.found: dict[str, Result] = {}
         self.paired = len(self.updates) == len(self.full)
         self.first = next(self._apart(), None)
@@ -107,15 +107,15 @@ class Refuter:
     def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
         return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
 
-    def blame(self, results: list[Result]) -> None:
+    def diagnose(self, results: list[Result]) -> None:
         """Lines and timelines: of what is refuted, and the line of a gradient that is undecided."""
         for each in self.found.values():
-            line = self.acts.timeline(each, self.window_of(each))
+            line = self.events.timeline(each, self.window_of(each))
             each.counterexample = {**(each.counterexample or {}), **({} if line is None else {"trace": line})}
         for result in results:
             undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and not result.details
             if undecided and self.judge.unequal is not None:
-                result.place = self.blamed(self.judge.unequal[0])
+                result.place = self.diagnosed(self.judge.unequal[0])
 
     def shared(self, results: list[Result]) -> list[Result]:
         """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
@@ -133,13 +133,13 @@ class Refuter:
         same = all(shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
         pairs = zip(ours.values, full.values, strict=False)
         losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
-        inside = (act for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE))
-        written = any(act.operator.startswith(SCALES) for act in inside)
+        inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
+        written = any(event.operator.startswith(SCALES) for event in inside)
         rates = self.first is None and self.mine.rates != self.other.rates
         for result in results:
             if result.obligation == LOSS and losses:
                 self._doubted(result, "the terms of the returned losses are the full batch's, their numbers are not")
-            if result.obligation in (EQ, CLIP) and written and ours.flow.gated:
+            if result.obligation in (EQ, CLIP) and written and ours.facts.gated:
                 self._doubted(result, "gradients are scaled inside a window, and Python read numbers of them")
             if result.obligation == STEPS and self.paired and not same:
                 self._doubted(result, "the terms of the parameters are the full batch's at the end, their numbers not")
@@ -153,17 +153,17 @@ class Refuter:
     def placed(self, result: Result) -> Result:
         """What terms refuted, at the line that made it."""
         if result.obligation == EQ and self.first is not None:
-            result.place = self.blamed(self.first[0])
+            result.place = self.diagnosed(self.first[0])
             result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
         elif result.obligation == STEPS and not self.paired:
             return self.counted() or result
         elif result.obligation == EQ and self.judge.unequal is not None:
-            result.place = self.blamed(self.judge.unequal[0])
+            result.place = self.diagnosed(self.judge.unequal[0])
         return result
 
     def window_of(self, result: Result) -> int:
         """The step at which something is wrong: the first at its line, that of the first difference, or the last."""
-        here = [act.window for act in self.acts.list if act.place == result.place]
+        here = [event.window for event in self.events.list if event.place == result.place]
         last = max(0, len(self.updates) - 1)
         if self.first is not None and (not here or self.first[0] in here):
             return self.first[0]
@@ -171,14 +171,16 @@ class Refuter:
 
     # Lines
 
-    def blamed(self, at: int) -> Location:
+    def diagnosed(self, at: int) -> Location:
         """The line that makes the gradient of a step wrong: a broken rule's, a write's, or that of the last root."""
         cause = next((self.found[name] for name in CAUSES if name in self.found), None)
         if cause is not None and cause.place not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
             return cause.place
-        acts = self.acts.of(at)
-        writes = [act for act in acts if act.kind == WRITE and not self._clips(act) and act.operator != UNSCALED]
-        hooks, passes = ([act for act in acts if act.kind == kind] for kind in (HOOK, BACKWARD))
+        events = self.events.of(at)
+        writes = [
+            event for event in events if event.kind == WRITE and not self._clips(event) and event.operator != UNSCALED
+        ]
+        hooks, passes = ([event for event in events if event.kind == kind] for kind in (HOOK, BACKWARD))
         if writes or hooks:
             return (writes or hooks)[-1].place
         if not passes:
@@ -190,19 +192,23 @@ class Refuter:
         """Whether each window has one backward pass."""
         return all(update.passes == 1 for update in self.updates)
 
-    def _clips(self, act: Act) -> bool:
-        return act.operator.startswith(CLAMPS) or act.scaled
+    def _clips(self, event: LoopEvent) -> bool:
+        return event.operator.startswith(CLAMPS) or event.scaled
 
-    def _partial(self, at: int) -> list[Act]:
+    def _partial(self, at: int) -> list[LoopEvent]:
         """The writes of a window that clip or unscale its gradients before the last backward pass.
 
         A clip of what is unscaled later is one as well.
         """
-        acts = self.acts.of(at)
-        last = max((i for i, act in enumerate(acts) if act.kind == BACKWARD), default=0)
-        later = max((i for i, act in enumerate(acts) if act.operator == UNSCALED), default=0)
-        found = [act for act in acts[:last] if act.kind == WRITE and (self._clips(act) or act.operator == UNSCALED)]
-        return found or [act for act in acts[:later] if act.kind == WRITE and self._clips(act)]
+        events = self.events.of(at)
+        last = max((i for i, event in enumerate(events) if event.kind == BACKWARD), default=0)
+        later = max((i for i, event in enumerate(events) if event.operator == UNSCALED), default=0)
+        found = [
+            event
+            for event in events[:last]
+            if event.kind == WRITE and (self._clips(event) or event.operator == UNSCALED)
+        ]
+        return found or [event for event in events[:later] if event.kind == WRITE and self._clips(event)]
 
     # GA-INV-002
 
@@ -214,9 +220,9 @@ class Refuter:
             lost, empty = self._lost(at) & begun, not held
             if not lost or STEPS in self.found or (not empty and difference(self.mine, self.other, at) is None):
                 continue
-            acts = self.acts.of(at, BACKWARD, ZERO)
-            first = next((i for i, act in enumerate(acts) if act.kind == BACKWARD), len(acts))
-            zeros = [act.place for act in acts[first:] if act.kind == ZERO]
+            events = self.events.of(at, BACKWARD, ZERO)
+            first = next((i for i, event in enumerate(events) if event.kind == BACKWARD), len(events))
+            zeros = [event.place for event in events[first:] if event.kind == ZERO]
             if zeros:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
                 return self._result(STALE, reason, zeros[-1])
@@ -237,7 +243,7 @@ class Refuter:
             return None
         for at, update in enumerate(self.updates):
             there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
-            if self.acts.early(at) or self.judge.idle():
+            if self.events.early(at) or self.judge.idle():
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
@@ -249,14 +255,14 @@ class Refuter:
 
     def _read(self, at: int) -> set[int]:
         """The samples that the backward passes of a window begin with."""
-        return {s for window, root in self.judge.ours.flow.roots if window == at for s in self._samples(root)}
+        return {s for window, root in self.judge.ours.facts.roots if window == at for s in self._samples(root)}
 
     # GA-INV-003
 
     def leftover(self) -> Result | None:
         """Backward passes after the last step, whose gradients no step applies."""
         asked, made = self.judge.asked, len(self.updates)
-        passes = self.acts.of(made, BACKWARD)
+        passes = self.events.of(made, BACKWARD)
         if not self.judge.run.tail or made >= asked or not passes or self.judge.optimizers > 1:
             return None
         reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
@@ -266,7 +272,7 @@ class Refuter:
         """A step without a backward pass since the step before."""
         seen: set[int] = set()
         for at, update in enumerate(self.updates):
-            held = any(g.value for g in update.gradients.values()) and not self.acts.of(at, WRITE)
+            held = any(g.value for g in update.gradients.values()) and not self.events.of(at, WRITE)
             held = held and at > 0 and update.gradients == self.updates[at - 1].gradients
             if update.optimizer in seen and not update.passes and held:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
@@ -290,7 +296,7 @@ class Refuter:
     def written(self) -> Result | None:
         """The function writes parameters between two backward passes of a window."""
         for at in range(len(self.updates)):
-            writes = [act.place for act in self.acts.inside(at, WEIGHTS)]
+            writes = [event.place for event in self.events.inside(at, WEIGHTS)]
             if writes and self.paired and difference(self.mine, self.other, at, "weights") is not None:
                 reason = f"parameters are written between the backward passes of window {at + 1}"
                 return self._result(STEPS, reason, writes[-1])
@@ -298,7 +304,7 @@ class Refuter:
 
     def ended(self) -> Result | None:
         """Parameters that the function writes after the last step are not the full batch's at the end."""
-        writes = [act.place for act in self.acts.of(len(self.updates), WEIGHTS)]
+        writes = [event.place for event in self.events.of(len(self.updates), WEIGHTS)]
         if not self.paired or self.first is not None or not writes:
             return None
         last, other = self.mine.last, self.other.last
@@ -318,7 +324,7 @@ class Refuter:
             if not any(self.mine.rates[at]) or not self._paralysed():
                 return None
             return self._result(STEPS, f"step {at + 1} moves no parameter", place)
-        writes = [act.place for act in self.acts.of(at + 1, WEIGHTS)]
+        writes = [event.place for event in self.events.of(at + 1, WEIGHTS)]
         following = self.mine.weights[at + 1] if at + 1 < len(self.mine.weights) else {}
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
         if not writes or not back:
@@ -344,7 +350,7 @@ class Refuter:
         """More steps of a schedule than by the full batch, or another learning rate with the same gradient."""
         at = self.often()
         if at is not None:
-            made = self.acts.inside(at, SCHEDULE)
+            made = self.events.inside(at, SCHEDULE)
             reason = f"a schedule makes {len(made)} steps between the backward passes of window {at + 1}"
             return self._result(STEPS, reason, made[-1].place)
         for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
@@ -359,14 +365,14 @@ class Refuter:
 
     def often(self) -> int | None:
         """The first window between whose backward passes a schedule steps."""
-        return next((at for at in range(len(self.updates)) if self.acts.inside(at, SCHEDULE)), None)
+        return next((at for at in range(len(self.updates)) if self.events.inside(at, SCHEDULE)), None)
 
     def averaged(self) -> Result | None:
         """What a line keeps over windows, an average of the parameters, is not what the full batch's run keeps."""
         if self.first is not None or not self.paired:
             return None
-        theirs = self.judge.full.flow.kept
-        for key, (place, made, mine) in self.judge.ours.flow.kept.items():
+        theirs = self.judge.full.facts.kept
+        for key, (place, made, mine) in self.judge.ours.facts.kept.items():
             other = theirs[key][2] if key in theirs else None
             if self.terms.owners[made] != NOBODY or not self.terms.trained[made]:
                 continue
@@ -383,7 +389,9 @@ class Refuter:
             return None
         for at in range(len(self.updates)):
             writes = self._partial(at)
-            late = any(act.operator == UNSCALED for act in self.acts.of(at)) and self.judge._misscaled() is not None
+            late = (
+                any(event.operator == UNSCALED for event in self.events.of(at)) and self.judge._misscaled() is not None
+            )
             if not writes or not (late or (self.first is not None and self.first[0] == at)):
                 continue
             what = "unscaled" if writes[-1].operator == UNSCALED else "clipped"
@@ -398,10 +406,10 @@ class Refuter:
 
     def narrowed(self) -> Result | None:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
-        writes = {act.place for at in range(len(self.updates)) for act in self.acts.inside(at, WRITE)}
-        turns = Counter((place, window) for place, window, _ in self.judge.ours.flow.narrowed)
+        writes = {event.place for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
+        turns = Counter((place, window) for place, window, _ in self.judge.ours.facts.narrowed)
         writes |= {place for (place, _), count in turns.items() if count > 1}
-        for place, dtype, _ in self.judge.ours.flow.narrow:
+        for place, dtype, _ in self.judge.ours.facts.narrow:
             if place in writes:
                 return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", place)
         return None
@@ -415,33 +423,33 @@ class Refuter:
         if self.first is None:
             return self._restarted()
         at, found = self.first
-        if self.judge.ours.flow.sources != self.judge.full.flow.sources:
+        if self.judge.ours.facts.sources != self.judge.full.facts.sources:
             return None
         begun = [[self._samples(root) for root in self._began(run, at)] for run in (self.judge.ours, self.judge.full)]
         mine, other = (set().union(*each) for each in begun)
         reason = f"window {at + 1} is computed from other samples than the full batch's"
-        rooted = any(window == at for window, _ in self.judge.ours.flow.roots)
+        rooted = any(window == at for window, _ in self.judge.ours.facts.roots)
         missing = rooted and other - mine and all(begun[0]) and not self._one_pass()
         if mine - other or missing or (not rooted and self._repeated(at)):
-            return self._result(DATA, reason, self.acts.first, counterexample=found.shown())
+            return self._result(DATA, reason, self.events.first, counterexample=found.shown())
         if mine and mine == other and self._mixed(at):
             reason = f"window {at + 1} takes inputs and targets of different samples together"
-            return self._result(DATA, reason, self.acts.first, counterexample=found.shown(), details={"code": PAIRED})
+            return self._result(DATA, reason, self.events.first, counterexample=found.shown(), details={"code": PAIRED})
         return None
 
     def _restarted(self) -> Result | None:
         """Every window is computed from the same samples, although there are others."""
-        samples, sources = self.judge.samples, self.judge.ours.flow.sources
+        samples, sources = self.judge.samples, self.judge.ours.facts.sources
         if len(samples) < 2 or self.judge.cycles > 1 or self.judge.optimizers > 1 or self._others_read(samples[0]):
             return None
         if any(found != samples[0] for found in samples) or max(sources.values(), default=0) < 2 * len(samples[0]):
             return None
         reason = f"every window is computed from the same {len(samples[0])} samples, and there are others"
-        return self._result(DATA, reason, self.acts.first)
+        return self._result(DATA, reason, self.events.first)
 
     def _repeated(self, at: int) -> bool:
         """Whether a sample is in a gradient several times as often as in the full batch's, and others are missing."""
-        mine, other = (run.flow.updates[at].gradients for run in (self.judge.ours, self.judge.full))
+        mine, other = (run.facts.updates[at].gradients for run in (self.judge.ours, self.judge.full))
         pairs = [(g.value, other[name].value) for name, g in mine.items() if name in other]
         by = {a[term] / b[term] for a, b in pairs if a.keys() < b.keys() for term in a}
         return bool(by) and all(one > 1 and one.denominator == 1 for one in by)
@@ -457,8 +465,8 @@ class Refuter:
 
     def _began(self, run: Followed, at: int) -> list[Combination]:
         """What the backward passes of a window began with; its gradients where they were taken otherwise."""
-        roots = [root for window, root in run.flow.roots if window == at]
-        return roots or [gradient.value for gradient in run.flow.updates[at].gradients.values()]
+        roots = [root for window, root in run.facts.roots if window == at]
+        return roots or [gradient.value for gradient in run.facts.updates[at].gradients.values()]
 
     def _mixed(self, at: int) -> bool:
         """Whether a loss is made of several samples in the run by micro-batches, and of one in the full batch's."""
@@ -485,7 +493,7 @@ class Refuter:
             reason = reason.replace("is not", f"is {factor} times")
         details = {} if cause is None else {"follows_from": cause.obligation}
         help = HELP[EQ] if cause is None else cause.help
-        return self._result(EQ, reason, self.blamed(at), help=help, details=details, counterexample=found.shown())
+        return self._result(EQ, reason, self.diagnosed(at), help=help, details=details, counterexample=found.shown())
 
     def _same_leaves(self, at: int) -> bool:
         """Whether a gradient is made of no other data and draws than the full batch's."""
@@ -563,7 +571,7 @@ class Refuter:
             return None
         pairs = list(zip(ours[columns[0] :: each], full[columns[0] :: each], strict=True))
         window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
-        reads = self.judge.ours.flow.reads
+        reads = self.judge.ours.facts.reads
         reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
         place = reads[-1][0] if reads else NOWHERE
         return self._result(LOSS, reason, place, counterexample={"loss": mine, "full_batch": other})

@@ -22,11 +22,11 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Result, Verification, on_path
-from gradproof.shadow.whole.flow import Hints, same_gradients, sampled
-from gradproof.shadow.whole.followed import Followed, again, with_numbers, without_numbers
+from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
+from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
+from gradproof.shadow.verify.refute import judged
+from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
-from gradproof.shadow.whole.over_ranks import Pair, agreed, over_ranks
-from gradproof.shadow.whole.refute import judged
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import parameters, steps
@@ -72,7 +72,7 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
     start, group = time.perf_counter(), group or Group()
     best = attempted(step, request, Hints(), group)
     for integers in (False, True):
-        reads = group.some(bool(best.ours.flow.reads))
+        reads = group.some(bool(best.ours.facts.reads))
         if group.every(best.whole) or best.ours.error or (integers and (request.fake or not reads)):
             continue
         other = attempted(step, request, replace(best.hints, snap=True, integers=integers), group)
@@ -82,7 +82,7 @@ def check_whole(step: Step, subject: str, request: Request, group: Group | None 
         reason = "the step hands other gradients to its optimizer when nobody follows it, or when it is called again"
         for result in said:
             result.outcome, result.reason, result.reach = Outcome.OPAQUE, reason, ""
-    if group.some(bool(best.held) and best.ours.flow.free) and not request.fake:
+    if group.some(bool(best.held) and best.ours.facts.free) and not request.fake:
         elsewhere(step, request, best, group)
     return described(best, subject, request, time.perf_counter() - start)
 
@@ -156,22 +156,22 @@ def run_of(request: Request) -> Run:
 def described(attempt: Attempt, subject: str, request: Request, seconds: float) -> Verification:
     """The results with everything that they rest on."""
     made = Verification(subject, request.options(), attempt.results)
-    flow = attempt.ours.flow
-    made.operators = dict(sorted((flow.laws + flow.opaque).items()))
+    facts = attempt.ours.facts
+    made.operators = dict(sorted((facts.laws + facts.opaque).items()))
     if isinstance(attempt.ours.engine, Real):
-        made.events, made.weights = attempt.ours.engine.acts.events(), weights(attempt)
+        made.events, made.weights = attempt.ours.engine.events.readable(), weights(attempt)
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
     made.notes = [
-        f"{flow.parameters} parameters, {flow.operators} operators, {len(attempt.terms)} terms",
-        *(f"samples: {count} rows made at {site}" for site, count in sorted(flow.sources.items())),
+        f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
+        *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
-    made.assumptions = assumptions(flow.laws, flow.opaque)
+    made.assumptions = assumptions(facts.laws, facts.opaque)
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
-    made.paths = list(dict.fromkeys(f"{how} at {place} reads a number" for place, how in flow.reads))
+    made.paths = list(dict.fromkeys(f"{how} at {place} reads a number" for place, how in facts.reads))
     for result in attempt.results:
-        result.reach = on_path(result.reach, list(dict.fromkeys(str(place) for place, _ in flow.reads)))
+        result.reach = on_path(result.reach, list(dict.fromkeys(str(place) for place, _ in facts.reads)))
     if attempt.snapped():
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")
@@ -188,7 +188,7 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
 def weights(attempt: Attempt) -> list[dict[str, Any]]:
     """The weight of each sample in the gradient of one parameter of each window, beside that in the full batch's."""
     terms, rows = attempt.terms, list[dict[str, Any]]()
-    for at, (mine, other) in enumerate(zip(attempt.ours.flow.updates, attempt.full.flow.updates, strict=False)):
+    for at, (mine, other) in enumerate(zip(attempt.ours.facts.updates, attempt.full.facts.updates, strict=False)):
         for name in sorted(mine.gradients.keys() & other.gradients.keys()):
             ours, full = mine.gradients[name].value, other.gradients[name].value
             found = {terms.owners[term]: (by, full.get(term, 0)) for term, by in ours.items()}

@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.shadow.whole.laws import LAWS
-from gradproof.shadow.whole.recorded import Pass, Recorded, Step
+from gradproof.shadow.whole.recorded import BackwardPass, Recorded, RecordedStep
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -56,10 +56,10 @@ class Weights:
         return {sample for each in self.by.values() for sample in each}
 
 
-class Window:
+class WindowWeights:
     """What the gradients of one optimizer step are made of. `samples`: those of the window."""
 
-    def __init__(self, terms: Terms, step: Step, runs: list[Pass], skeletons: dict[Any, int]) -> None:
+    def __init__(self, terms: Terms, step: RecordedStep, runs: list[BackwardPass], skeletons: dict[Any, int]) -> None:
         self.terms, self.step, self.runs, self.skeletons = terms, step, runs, skeletons
         self.unit: dict[int, int] = {}
         self.clipping: dict[int, bool] = {}

@@ -1,4 +1,4 @@
-"""The events of a run, and where in the user's code it is.
+"""Where in the user's code a run is.
 
 Whose code a line is: a frame belongs to torch, to gradproof, to a library (the standard library or an installed
 package) or to the user.
@@ -11,11 +11,10 @@ import os
 import sys
 import sysconfig
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from types import FrameType
-from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +31,6 @@ class Location:
 
 
 NOWHERE = Location("", 0)
-
-
-@dataclass(slots=True, eq=False)
-class Event:
-    """Something that the window protocol speaks about.
-
-    `kind`: zero, accumulate, unscale, clip, step, stepped, schedule, sync, end. `detail`: whatever else is known
-    (parameter names, learning rate, dtype, limit).
-    """
-
-    kind: str
-    place: Location
-    detail: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class Tape:
-    """The events of a run, in order."""
-
-    items: list[Event] = field(default_factory=list)
-
-    def events(self, kind: str) -> Iterator[Event]:
-        """The events of a kind."""
-        return (event for event in self.items if event.kind == kind)
 
 
 USER, LIBRARY, TORCH, OWN = "user", "library", "torch", "own"

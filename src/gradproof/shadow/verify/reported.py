@@ -7,11 +7,11 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, NO_LOSS, RECORDED, Result
-from gradproof.shadow.tape import Location
-from gradproof.shadow.whole.flow import DOMAIN, alike, alike_in_print, same_losses
-from gradproof.shadow.whole.followed import Followed
+from gradproof.shadow.verify.followed import Followed
+from gradproof.shadow.whole.facts import DOMAIN, alike, alike_in_print, same_losses
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Combination, Terms, plus, ratio, times
 
@@ -81,7 +81,7 @@ class Reported:
         One number for each window is made of that window; another may be made of all windows.
         """
         windows: dict[int, set[int]] = {}
-        for window, root in self.full.flow.roots:
+        for window, root in self.full.facts.roots:
             for term in root:
                 windows.setdefault(self.terms.bare(term)[0], set()).add(window)
         if not windows:
@@ -98,7 +98,7 @@ class Reported:
     def _whole_loss(self, at: int, returned: Combination) -> bool:
         """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
         total: Combination = {}
-        for window, root in self.full.flow.roots:
+        for window, root in self.full.facts.roots:
             total = plus(total, root) if window == at else total
         bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
         if bare.keys() & total.keys():

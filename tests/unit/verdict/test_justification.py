@@ -33,9 +33,9 @@ def chain_stats() -> dict[str, Any]:
 
 
 def ruled(of: Check, stats: dict[str, Any], required: Required = BOTH) -> Verdict:
-    """The verdict on a proof that holds, with this backing."""
+    """The verdict on a proof that holds, with this justification."""
     evidence = record(of, answer(of, stats=stats))
-    policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), backing=required)
+    policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), justification=required)
     return judge([of], {of.id: EvidenceStatus(evidence, True)}, policy)
 
 
@@ -143,7 +143,7 @@ def test_forged_backing_leaves_the_gate_open(forge: Callable[[dict[str, Any]], N
     made = ruled(CHAIN, stats)
     assert made.exit is Exit.OPEN
     assert (made.rulings["K-1"].outcome, made.rulings["K-1"].effect) == (Outcome.NOT_RUN, Effect.OPEN)
-    assert any(reason.startswith("K-1 is NOT_RUN: ") and "backing" in reason for reason in made.reasons)
+    assert any(reason.startswith("K-1 is NOT_RUN: ") and "justification" in reason for reason in made.reasons)
 
 
 def test_the_reason_names_what_is_missing() -> None:
@@ -200,8 +200,8 @@ def test_a_stub_needs_the_lemmas_that_it_names() -> None:
 def test_a_refutation_needs_no_backing() -> None:
     row = check(strategy="linear_chain")
     finding = record(row, answer(row))["finding"]
-    assert shortfall(row, finding, Policy("ci", (), backing=BOTH)) != ""
-    assert shortfall(check(strategy="exhaustive"), finding, Policy("ci", (), backing=BOTH)) == ""
+    assert shortfall(row, finding, Policy("ci", (), justification=BOTH)) != ""
+    assert shortfall(check(strategy="exhaustive"), finding, Policy("ci", (), justification=BOTH)) == ""
 
 
 # The contract of this repository
@@ -209,7 +209,7 @@ def test_a_refutation_needs_no_backing() -> None:
 
 def test_our_own_gate_requires_certificates_and_a_second_solver() -> None:
     policy = policy_of(CONTRACT, "ci")
-    assert policy.backing == Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract"}))
+    assert policy.justification == Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract"}))
     rows = {c.id: c for c in plan(CONTRACT)}
     chains = [c for c in rows.values() if c.strategy == "linear_chain"]
     assert len(chains) >= 4

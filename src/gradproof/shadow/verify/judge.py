@@ -12,12 +12,12 @@ from fractions import Fraction
 from typing import Any
 
 from gradproof.core.outcome import Outcome
+from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
-from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.acts import BACKWARD, READ, Act
-from gradproof.shadow.whole.flow import DOMAIN, Gradient, Update, apart
-from gradproof.shadow.whole.followed import Followed
+from gradproof.shadow.verify.followed import Followed
+from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
+from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
 
@@ -44,23 +44,23 @@ class Judge:
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
-        self.optimizers = len({update.optimizer for update in ours.flow.updates}) or 1
+        self.optimizers = len({update.optimizer for update in ours.facts.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()
-        self.samples = [self._samples(update) for update in ours.flow.updates]
+        self.samples = [self._samples(update) for update in ours.facts.updates]
         self.unequal = self._first_unequal()
 
     def _cycles(self) -> int:
         """How often the function goes over its windows: as often in both runs, or once."""
-        steps, each = len(self.ours.flow.updates), len(self.sizes) * self.optimizers
-        whole = steps == len(self.full.flow.updates) and steps % each == 0
+        steps, each = len(self.ours.facts.updates), len(self.sizes) * self.optimizers
+        whole = steps == len(self.full.facts.updates) and steps % each == 0
         return max(1, steps // each) if whole else 1
 
     def _windows(self) -> list[int]:
         """The window of each optimizer step, counted for each optimizer."""
         turns: Counter[int] = Counter()
         found = []
-        for update in self.ours.flow.updates:
+        for update in self.ours.facts.updates:
             found.append(turns[update.optimizer])
             turns[update.optimizer] += 1
         return found
@@ -76,7 +76,7 @@ class Judge:
 
     def _first_unequal(self) -> tuple[int, str] | None:
         """The first window and parameter whose gradients are not one combination in both runs."""
-        for at, (ours, full) in enumerate(zip(self.ours.flow.updates, self.full.flow.updates, strict=False)):
+        for at, (ours, full) in enumerate(zip(self.ours.facts.updates, self.full.facts.updates, strict=False)):
             for name in [*ours.gradients, *(full.gradients.keys() - ours.gradients.keys())]:
                 mine, other = ours.gradients.get(name), full.gradients.get(name)
                 if mine is None or other is None or mine.value != other.value:
@@ -106,17 +106,17 @@ class Judge:
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
-        if self.ours.flow.operators == self.full.flow.operators:
+        if self.ours.facts.operators == self.full.facts.operators:
             return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
-        if not self.ours.flow.updates:
+        if not self.ours.facts.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
-        for mine, other in zip(self.ours.flow.updates, self.full.flow.updates, strict=False):
+        for mine, other in zip(self.ours.facts.updates, self.full.facts.updates, strict=False):
             if mine.order != other.order:
                 reason = "the optimizer has its parameters in another order in the full batch's run"
                 return Outcome.UNKNOWN, reason, mine.place
         if not all(self.samples):
             at = next(i for i, found in enumerate(self.samples) if not found)
-            where = self.ours.flow.updates[at].place
+            where = self.ours.facts.updates[at].place
             if self.idle():
                 return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
             return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
@@ -124,17 +124,17 @@ class Judge:
 
     def _ended(self, run: Followed, what: str) -> tuple[Outcome, str, Location] | None:
         """What keeps a run from being followed to its end."""
-        flow = run.flow
-        if flow.reads and not self.real:
-            place, how = flow.reads[0]
+        facts = run.facts
+        if facts.reads and not self.real:
+            place, how = facts.reads[0]
             return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
             return Outcome.OPAQUE, reason, run.raised
         if run.error:
             return Outcome.OPAQUE if run.unsupported else Outcome.ERROR, f"{what} ended with {run.error}", run.raised
-        if flow.lost:
-            return Outcome.OPAQUE, f"a value was lost: {flow.lost[0][1]}", flow.lost[0][0]
+        if facts.lost:
+            return Outcome.OPAQUE, f"a value was lost: {facts.lost[0][1]}", facts.lost[0][0]
         return None
 
     def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None = None, **more: Any) -> Result:
@@ -149,7 +149,7 @@ class Judge:
             return None
         at, name, size = found
         reason = f"the terms of the gradient of {name} are the full batch's, and its numbers differ by {size:.2g}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.flow.updates[at].place)
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.facts.updates[at].place)
 
     def _doubt(self, name: str, reason: str, place: Location | None = None) -> Result:
         """Something that speaks against an obligation, whoever else proves it."""
@@ -160,19 +160,19 @@ class Judge:
     def equality(self) -> Result:
         """Each gradient is the full batch's."""
         name, found = "GA-EQ-001", self.unequal
-        ours, full = self.ours.flow.updates, self.full.flow.updates
+        ours, full = self.ours.facts.updates, self.full.facts.updates
         strange = self._foreign_scalars()
         if found is None and strange is not None:
             reason = "a gradient is scaled by a number that is made of other samples than those of its window"
             return self._result(name, Outcome.UNKNOWN, reason, strange)
         if found is None and self.ranks == 1 and not self.totals_stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.flow.lines), ours[0].place))
-        if found is None and (self.ours.flow.counted or self.laws.integers) and not self._counts_stand():
+            return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.facts.lines), ours[0].place))
+        if found is None and (self.ours.facts.counted or self.laws.integers) and not self._counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
         drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
-        if found is None and (self.ours.flow.again | self.full.flow.again) & self.terms.reached(drawn):
+        if found is None and (self.ours.facts.again | self.full.facts.again) & self.terms.reached(drawn):
             reason = "a generator draws the same numbers again, and the full batch draws others"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
         if found is None and len(ours) == len(full) == self.asked:
@@ -200,7 +200,7 @@ class Judge:
         laws = self.full.engine.laws
         counts = {sum(row) for row in self.laws.seen_counts}
         totals: dict[int, Fraction] = {}
-        for window, root in self.full.flow.roots if laws.integers and len(counts) > 1 else ():
+        for window, root in self.full.facts.roots if laws.integers and len(counts) > 1 else ():
             for term, by in root.items():
                 mass = laws.reduced.get(term, ({}, ""))[0]
                 if not mass or not laws.constant(mass):
@@ -214,8 +214,8 @@ class Judge:
         laws = self.full.engine.laws
         totals: dict[int, Combination] = {}
         factors: dict[int, set[Fraction]] = {}
-        for window, root in self.full.flow.roots:
-            scale, scalars = self.full.flow.unscaled.get(window, (Fraction(1), {}))
+        for window, root in self.full.facts.roots:
+            scale, scalars = self.full.facts.unscaled.get(window, (Fraction(1), {}))
             for term, by in self.terms.rescaled(times(root, scale), scalars).items():
                 bare, powers = self.terms.bare(term)
                 mass = laws.reduced.get(bare, (None, ""))[0]
@@ -253,7 +253,7 @@ class Judge:
 
     def _same_update(self, at: int) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
-        ours, full = self.ours.flow.updates, self.full.flow.updates
+        ours, full = self.ours.facts.updates, self.full.facts.updates
         if (
             self.idle()
             or len(ours) != len(full)
@@ -272,7 +272,7 @@ class Judge:
 
     def _foreign_scalars(self) -> Location | None:
         """The step of a gradient that is scaled by a number of other samples than those of its summands."""
-        for update in self.ours.flow.updates:
+        for update in self.ours.facts.updates:
             bared = [self.terms.bare(t) for g in update.gradients.values() for t in g.value]
             scalars = {scalar for _, powers in bared for scalar in powers}
             if self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared):
@@ -288,7 +288,7 @@ class Judge:
         if by is not None:
             counterexample = {"quantity": window, "times_the_full_batch": str(by), "weights": self._weights(left)}
             reason = f"{window} is {by} times the full batch's"
-            place = next(iter(self.ours.flow.lines), place)
+            place = next(iter(self.ours.facts.lines), place)
             return self._result(
                 name, Outcome.REFUTED, reason, place, counterexample=counterexample,
                 help="divide each loss by the number of micro-batches of its own window",
@@ -301,7 +301,7 @@ class Judge:
             reason = f"{window} weighs its samples otherwise than the full batch does"
             return self._result(name, Outcome.REFUTED, reason, place, counterexample=counterexample)
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
-        coupled = next(iter(self.ours.flow.coupled.items()), None) if meet else None
+        coupled = next(iter(self.ours.facts.coupled.items()), None) if meet else None
         if coupled is not None:
             what, where = coupled
             reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
@@ -342,12 +342,12 @@ class Judge:
         bad = self._counts()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
-        values = [term for u in self.ours.flow.updates for g in u.gradients.values() for term in g.value]
-        if (self.ours.flow.again | self.full.flow.again) & self.terms.reached(values):
+        values = [term for u in self.ours.facts.updates for g in u.gradients.values() for term in g.value]
+        if (self.ours.facts.again | self.full.facts.again) & self.terms.reached(values):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
-            return self._doubt(name, reason, self.ours.flow.updates[-1].place)
-        if self.ours.flow.repeated is not None and self.cycles == 1:
-            return self._doubt(name, "data from outside hold what earlier data held", self.ours.flow.repeated)
+            return self._doubt(name, reason, self.ours.facts.updates[-1].place)
+        if self.ours.facts.repeated is not None and self.cycles == 1:
+            return self._doubt(name, "data from outside hold what earlier data held", self.ours.facts.repeated)
         return self._result(
             name, Outcome.HOLDS, f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window"
         )
@@ -355,7 +355,7 @@ class Judge:
     def _counts(self) -> tuple[str, Location] | None:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
         seen: dict[int, set[int]] = {}
-        for update, at, found in zip(self.ours.flow.updates, self.windows, self.samples, strict=True):
+        for update, at, found in zip(self.ours.facts.updates, self.windows, self.samples, strict=True):
             size, earlier = self.sizes[at % len(self.sizes)], seen.setdefault(update.optimizer, set())
             if at % len(self.sizes) == 0:
                 earlier.clear()
@@ -369,10 +369,10 @@ class Judge:
 
     def _passes(self) -> tuple[str, Location] | None:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
-        each = self.full.flow.updates[-1].passes
-        for number, (update, at) in enumerate(zip(self.ours.flow.updates, self.windows, strict=True)):
+        each = self.full.facts.updates[-1].passes
+        for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            full = self.full.flow.updates[number].passes if number < len(self.full.flow.updates) else 0
+            full = self.full.facts.updates[number].passes if number < len(self.full.facts.updates) else 0
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
@@ -381,7 +381,7 @@ class Judge:
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""
-        name, ours, full = "GA-INV-003", self.ours.flow.updates, self.full.flow.updates
+        name, ours, full = "GA-INV-003", self.ours.facts.updates, self.full.facts.updates
         asked = self.asked
         if len(ours) != len(full) and self.optimizers == 1:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
@@ -401,32 +401,32 @@ class Judge:
         if still is not None:
             reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
             return self._doubt(name, reason, still)
-        for key, (place, held, _) in self.ours.flow.kept.items():
-            if self.full.flow.kept.get(key, (place, -1, None))[1] != held:
+        for key, (place, held, _) in self.ours.facts.kept.items():
+            if self.full.facts.kept.get(key, (place, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
                 return self._result(name, Outcome.UNKNOWN, reason, place)
-        kept = next((act for at in range(len(ours)) for act in self.kept_inside(at)), None)
+        kept = next((event for at in range(len(ours)) for event in self.kept_inside(at)), None)
         if kept is not None:
             reason = "this line computes with parameters inside a window; what it keeps was not compared"
             return self._doubt(name, reason, kept.place)
-        if self.ours.flow.final != self.full.flow.final:
+        if self.ours.facts.final != self.full.facts.final:
             reason = "the parameters at the end were not shown to be those of the full batch's run"
             return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
-    def kept_inside(self, at: int) -> list[Act]:
+    def kept_inside(self, at: int) -> list[LoopEvent]:
         """The lines that compute with parameters alone, inside of a window."""
-        return self.ours.engine.acts.inside(at, READ) if isinstance(self.ours.engine, Real) else []
+        return self.ours.engine.events.inside(at, READ) if isinstance(self.ours.engine, Real) else []
 
     def idle(self) -> bool:
         """Whether a step leaves each parameter as it was."""
-        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.ours.flow.updates)
+        steps = ([self.terms.operators[term] for term in update.after.values()] for update in self.ours.facts.updates)
         return any(set(made) <= {"parameter", "state", "outside"} for made in steps)
 
     def _unmoved(self) -> Location | None:
         """A step after which the next window's gradients are made of the same versions of all parameters."""
         before: dict[int, set[int]] = {}
-        for update in self.ours.flow.updates:
+        for update in self.ours.facts.updates:
             terms = self.terms.reached(term for g in update.gradients.values() for term in g.value)
             leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
             if leaves and leaves == before.get(update.optimizer):
@@ -436,7 +436,7 @@ class Judge:
 
     def stale(self) -> Result:
         """No summand of a gradient is of an earlier window."""
-        name, updates = "GA-INV-002", self.ours.flow.updates
+        name, updates = "GA-INV-002", self.ours.facts.updates
         if max(self.windows) < 1:
             return self._result(
                 name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place
@@ -462,7 +462,7 @@ class Judge:
                     reason = (
                         f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
                     )
-                    place = next((act.place for act in self.acts(at) if act.kind == BACKWARD), now.place)
+                    place = next((event.place for event in self.events(at) if event.kind == BACKWARD), now.place)
                     return self._result(name, Outcome.REFUTED, reason, place, help="call zero_grad() after each step")
                 if any(self.terms.owners[term] != NOBODY for term in carried):
                     reason = f"the gradient of {one} in window {at + 1} has a part of that of an earlier window"
@@ -481,14 +481,14 @@ class Judge:
 
     def _read(self, index: int) -> set[int]:
         """The samples that the backward passes between two steps of an optimizer begin with. `index`: of the second."""
-        updates = self.ours.flow.updates
+        updates = self.ours.facts.updates
         mine = [at for at in range(index) if updates[at].optimizer == updates[index].optimizer]
-        roots = [root for at, root in self.ours.flow.roots if max(mine, default=-1) < at <= index]
+        roots = [root for at, root in self.ours.facts.roots if max(mine, default=-1) < at <= index]
         return self.terms.summed(roots)
 
     def _lacking(self) -> tuple[str, Location] | None:
         """A gradient that is made of other samples than the full batch's."""
-        for at, (mine, other) in enumerate(zip(self.ours.flow.updates, self.full.flow.updates, strict=False)):
+        for at, (mine, other) in enumerate(zip(self.ours.facts.updates, self.full.facts.updates, strict=False)):
             for name, gradient in mine.gradients.items():
                 values = (gradient.value, other.gradients[name].value) if name in other.gradients else ()
                 made = [self.terms.summed([value]) for value in values]
@@ -501,7 +501,7 @@ class Judge:
 
     def _begun(self) -> tuple[str, Location] | None:
         """A gradient that was there when the first backward pass of a window began, and still is at its step."""
-        for at, update in zip(self.windows, self.ours.flow.updates, strict=True):
+        for at, update in zip(self.windows, self.ours.facts.updates, strict=True):
             for name, before in update.begun_with.items():
                 held = update.gradients.get(name)
                 kept = {self.terms.bare(term)[0] for term in before}
@@ -512,8 +512,8 @@ class Judge:
     def _rootless(self) -> tuple[str, Location] | None:
         """A summand of a gradient that is made of no sample, parameter or state."""
         terms = self.terms
-        weights = {defined for update in self.ours.flow.updates for defined in update.after.values()}
-        for at, update in enumerate(self.ours.flow.updates):
+        weights = {defined for update in self.ours.facts.updates for defined in update.after.values()}
+        for at, update in enumerate(self.ours.facts.updates):
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
@@ -521,16 +521,16 @@ class Judge:
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
         return None
 
-    def acts(self, at: int) -> list[Act]:
+    def events(self, at: int) -> list[LoopEvent]:
         """What a real run did before a step."""
-        return self.ours.engine.acts.of(at) if isinstance(self.ours.engine, Real) else []
+        return self.ours.engine.events.of(at) if isinstance(self.ours.engine, Real) else []
 
     def width(self, equal: Result) -> Result:
         """No sum over micro-batches is narrower than fp32."""
-        name, narrow = "GA-INV-004", self.ours.flow.narrow
-        if not narrow and self.ours.flow.escaped is not None and equal.outcome is not Outcome.HOLDS:
+        name, narrow = "GA-INV-004", self.ours.facts.narrow
+        if not narrow and self.ours.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
-            return self._result(name, Outcome.UNKNOWN, reason, self.ours.flow.escaped)
+            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.escaped)
         if not narrow:
             return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
         place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
@@ -548,10 +548,10 @@ class Judge:
                 reason = "a gradient was scaled by a norm of something else than the gradients of its window"
                 return self._doubt(name, reason, place)
             return self._result(name, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
-        for at, update in enumerate(self.ours.flow.updates):
+        for at, update in enumerate(self.ours.facts.updates):
             whole = self.samples[at]
             values = [term for g in update.gradients.values() for term in g.value]
-            scalars = {s for term in values for s in self.terms.bare(term)[1]} & self.ours.flow.scaled.keys()
+            scalars = {s for term in values for s in self.terms.bare(term)[1]} & self.ours.facts.scaled.keys()
             for norm in sorted(s for s in scalars if self.clips(s) and not self._endless(s)):
                 part = self.terms.samples([norm])
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
@@ -566,11 +566,11 @@ class Judge:
 
     def _line_of(self, norm: int) -> Location | None:
         """The line that scaled a gradient by a norm."""
-        return self.ours.flow.scaled.get(norm)
+        return self.ours.facts.scaled.get(norm)
 
     def _misscaled(self) -> Location | None:
         """The step of gradients that are scaled by a norm, which is not that of these gradients."""
-        for update in self.ours.flow.updates:
+        for update in self.ours.facts.updates:
             scalars: set[int] = set()
             bared: set[int] = set()
             for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
@@ -585,10 +585,10 @@ class Judge:
 
     def _clipped_nothing(self) -> Location | None:
         """A line that scaled a gradient by a norm, of which nothing came to a step."""
-        updates = [u for side in (self.ours, self.full) for u in side.flow.updates]
+        updates = [u for side in (self.ours, self.full) for u in side.facts.updates]
         applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
         for side in (self.ours, self.full):
-            for scalar, place in side.flow.scaled.items():
+            for scalar, place in side.facts.scaled.items():
                 if scalar not in applied and self.terms.found([scalar], NORMS) and not self._endless(scalar):
                     return place
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.tape import Location
+from gradproof.shadow.locations import Location
 from gradproof.shadow.whole.terms import Combination, Powers, Shape, Terms
 
 DOMAIN = "whole tensors"
@@ -78,7 +78,7 @@ class Kept:
 
 
 @dataclass(slots=True)
-class Flow:
+class RunFacts:
     """What one run showed.
 
     `roots`: what each backward pass began at, with the number of optimizer steps before it. `counted`: whole

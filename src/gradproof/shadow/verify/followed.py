@@ -13,14 +13,15 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gradproof.shadow.record.run import Printed, Run, blamed, decimals, default_dtype, inside, numbers, seed, stated
-from gradproof.shadow.tape import NOWHERE, Location
-from gradproof.shadow.whole.acts import seen
-from gradproof.shadow.whole.flow import Hints
+from gradproof.shadow.locations import NOWHERE, Location
+from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
+from gradproof.shadow.whole.facts import Hints
 from gradproof.shadow.whole.group import Exchange
+from gradproof.shadow.whole.loop_events import seen
+from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading
 from gradproof.shadow.whole.runs import Called, Fake, Real
 from gradproof.shadow.whole.terms import Combination
-from gradproof.shadow.whole.unseen import Carries, Reading, Unread, Unreading, replaced, watched, ways_out
+from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
 
 def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
@@ -49,7 +50,7 @@ class Followed:
     """
 
     def __init__(self, engine: Called) -> None:
-        self.engine, self.flow = engine, engine.flow
+        self.engine, self.facts = engine, engine.facts
         self.error, self.raised = "", NOWHERE
         self.returned: list[Combination] = []
         self.values: list[float] = []
@@ -69,11 +70,11 @@ class Followed:
             with self.engine.aside():
                 self._returned(returned, reading)
         except Exception as caught:
-            self.error, self.raised = stated(caught), blamed(caught)
+            self.error, self.raised = stated(caught), raised_at(caught)
             self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
         self.engine.end()
         self.printed = decimals("".join(printed.texts))
-        self.flow.parameters = sum(t.numel() for t in self.engine.declared.values())
+        self.facts.parameters = sum(t.numel() for t in self.engine.declared.values())
 
     def _returned(self, returned: Any, reading: Reading | None) -> None:
         read = {} if reading is None else reading.plain
@@ -83,21 +84,21 @@ class Followed:
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
-                line = self.engine.acts.line(one) if isinstance(self.engine, Real) else NOWHERE
+                line = self.engine.events.line(one) if isinstance(self.engine, Real) else NOWHERE
                 plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
                 self._reported(self.engine.combination(one), plain, line)
             else:
                 self.plain += numbers(one)
 
     def _reported(self, made: Combination, plain: float, line: Location) -> None:
-        reads = [place for place, _ in self.flow.reads]
+        reads = [place for place, _ in self.facts.reads]
         self.returned.append(made)
         self.values.append(plain)
         self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
 
 
 def _plain(one: Any) -> float:
-    return math.nan if isinstance(one, Unread) else float(one)
+    return math.nan if isinstance(one, UnknownNumber) else float(one)
 
 
 def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Followed:
@@ -129,7 +130,7 @@ def with_numbers(
     seed(run.seed)
     reading = Reading(engine)
     eager = torch.compiler.set_stance("force_eager")  # or Dynamo skips what it met for good
-    with eager, engine, reading, watched(engine), seen(engine.acts), ways_out(engine.exported, engine.stored):
+    with eager, engine, reading, watched(engine), seen(engine.events), ways_out(engine.exported, engine.stored):
         found.call(step, run, reading)
     found.error = exchange.group.end(found.error)
     if found.error and not found.unsupported and exchange.group.size == 1:
@@ -149,7 +150,7 @@ def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
 
 def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
     """What two runs show that have to be made again; the same hints where nothing has to."""
-    by_hand = hints.by_hand or not (ours.flow.updates or full.flow.updates)
+    by_hand = hints.by_hand or not (ours.facts.updates or full.facts.updates)
     mine, other = ours.engine.axes, full.engine.axes
     apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
     return replace(hints, by_hand=by_hand, common=hints.common | apart)

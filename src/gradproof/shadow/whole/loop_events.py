@@ -1,6 +1,6 @@
 """What the function did to gradients and parameters, and at which lines: the lines that a refutation names.
 
-An act is noted where the function itself acts: what autograd and an optimizer's step do is theirs. A tensor of one
+An event is noted where the function itself acts: what autograd and an optimizer's step do is theirs. A tensor of one
 element remembers the line that made it, for the losses that a backward pass begins at and that the function returns.
 """
 
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
+from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_place
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.result import Result
-from gradproof.shadow.tape import NOWHERE, Location, by_torch, initialising, recomputing, user_place
 from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.unseen import replaced
 from gradproof.shadow.whole.values import Value, weakly
@@ -31,19 +31,19 @@ BACKWARD, WRITE, MADE, HOOK, ZERO, WEIGHTS, SCHEDULE, STEP, READ = (
 )  # fmt: skip
 WORDS = {WRITE: "write .grad", WEIGHTS: "weights change", SCHEDULE: "lr changes"}
 NOTHING = "none"
-BLAMED, EACH = "this line is blamed", "each time that it runs in the window"
+AT_FAULT, EACH = "this line is at fault", "each time that it runs in the window"
 HANDED_ON = frozenset({
     "clone", "copy_", "_to_copy", "detach", "alias", "view", "stack", "cat", "reshape", "unsqueeze", "squeeze",
     "select", "expand", "lift_fresh", "t", "transpose", "permute", "numpy_T", "contiguous", "slice", "unbind",
     "allreduce_", "broadcast_", "reduce_", "allgather_", "_allgather_base_",
 })  # fmt: skip
-"""Operators that hand a number on: the line that made it is blamed, not theirs."""
+"""Operators that hand a number on: the line that made it is at fault, not theirs."""
 EMPTIED = frozenset({"zero_", "_foreach_zero_", "fill_"})
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """One act: its line, and before which optimizer step it was, counted from 0.
+class LoopEvent:
+    """One event: its line, and before which optimizer step it was, counted from 0.
 
     `operator`: what wrote, or made, a tensor; `scaled`: by a number that is made of gradients. `root`: the line that
     made the number at which a backward pass began.
@@ -66,26 +66,26 @@ class HeldGradient:
     new: int = 0
     clipped: bool = False
 
-    def after(self, act: Act) -> str:
-        """The state after an act, in words."""
-        if act.kind == BACKWARD:
+    def after(self, event: LoopEvent) -> str:
+        """The state after an event, in words."""
+        if event.kind == BACKWARD:
             self.new, self.clipped = self.new + 1, False
-        elif act.kind == WRITE:
-            self.clipped |= act.scaled
-        elif act.kind == STEP:
+        elif event.kind == WRITE:
+            self.clipped |= event.scaled
+        elif event.kind == STEP:
             self.old, self.new, self.clipped = self.old + self.new, 0, False
-        elif act.kind == ZERO:
+        elif event.kind == ZERO:
             self.old, self.new, self.clipped = 0, 0, False
         parts = [f"{self.old} applied"] * bool(self.old) + [str(self.new)] * bool(self.new)
         return (" + ".join(parts) or NOTHING) + (" clipped" if self.clipped else "")
 
 
-class Acts:
-    """The acts of one run. `first`: the line where data first met a parameter."""
+class LoopEvents:
+    """The events of one run. `first`: the line where data first met a parameter."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        self.list: list[Act] = []
+        self.list: list[LoopEvent] = []
         self.first = NOWHERE
         self._lines: dict[int, tuple[Any, Location, Location]] = {}
         self._gradients: dict[int, Any] = {}
@@ -93,18 +93,20 @@ class Acts:
         self._shapes: set[Any] = set()
         self._applied: set[int] = set()
 
-    def of(self, window: int, *kinds: str) -> list[Act]:
-        """The acts before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
+    def of(self, window: int, *kinds: str) -> list[LoopEvent]:
+        """The events before an optimizer step, of some kinds. What made a gradient that was applied wrote it."""
         found = [
-            act for act in self.list if (act.window == window and act.kind != MADE) or act.storage in self._applied
+            event
+            for event in self.list
+            if (event.window == window and event.kind != MADE) or event.storage in self._applied
         ]
-        own = [replace(act, kind=WRITE) if act.kind == MADE else act for act in found if act.window == window]
-        return [act for act in own if act.kind in kinds or not kinds]
+        own = [replace(event, kind=WRITE) if event.kind == MADE else event for event in found if event.window == window]
+        return [event for event in own if event.kind in kinds or not kinds]
 
     def add(self, kind: str, place: Location | None = None, **more: Any) -> None:
-        """Note an act."""
+        """Note an event."""
         engine = self.engine
-        self.list.append(Act(kind, place or engine.place(), engine.window, **more))
+        self.list.append(LoopEvent(kind, place or engine.place(), engine.window, **more))
 
     def began(self, root: torch.Tensor | None) -> None:
         """A backward pass begins."""
@@ -125,44 +127,44 @@ class Acts:
         self._applied |= {p.grad.untyped_storage()._cdata for p in own if p.grad is not None}
         self.add(STEP)
 
-    def events(self) -> list[dict[str, Any]]:
-        """The acts as plain data."""
-        return [{"event": act.kind, "place": str(act.place), "window": act.window} for act in self._notable()]
+    def readable(self) -> list[dict[str, Any]]:
+        """The events as plain data."""
+        return [{"event": event.kind, "place": str(event.place), "window": event.window} for event in self._notable()]
 
-    def inside(self, window: int, *kinds: str) -> list[Act]:
-        """The acts of some kinds between the first and the last backward pass of a window."""
-        acts = self.of(window)
-        passes = [at for at, act in enumerate(acts) if act.kind == BACKWARD] or [0]
-        return [act for act in acts[passes[0] : passes[-1]] if act.kind in kinds]
+    def inside(self, window: int, *kinds: str) -> list[LoopEvent]:
+        """The events of some kinds between the first and the last backward pass of a window."""
+        events = self.of(window)
+        passes = [at for at, event in enumerate(events) if event.kind == BACKWARD] or [0]
+        return [event for event in events[passes[0] : passes[-1]] if event.kind in kinds]
 
-    def early(self, window: int) -> list[Act]:
+    def early(self, window: int) -> list[LoopEvent]:
         """The writes of gradients before the first backward pass of a window, those that only empty them left out."""
-        acts = self.of(window)
-        first = next((at for at, act in enumerate(acts) if act.kind == BACKWARD), len(acts))
-        return [act for act in acts[:first] if act.kind == WRITE and act.operator not in EMPTIED]
+        events = self.of(window)
+        first = next((at for at, event in enumerate(events) if event.kind == BACKWARD), len(events))
+        return [event for event in events[:first] if event.kind == WRITE and event.operator not in EMPTIED]
 
-    def _notable(self) -> list[Act]:
-        """The acts but those that concern no gradient; what one line does at once is one act."""
-        found: list[Act] = []
+    def _notable(self) -> list[LoopEvent]:
+        """The events but those that concern no gradient; what one line does at once is one event."""
+        found: list[LoopEvent] = []
         for window in range(self.list[-1].window + 1 if self.list else 0):
-            for act in self.of(window):
-                if act.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=act.operator) != act:
-                    found.append(act)
+            for event in self.of(window):
+                if event.kind in (BACKWARD, STEP) or not found or replace(found[-1], operator=event.operator) != event:
+                    found.append(event)
         return found
 
     def timeline(self, result: Result, window: int) -> dict[str, Any] | None:
         """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
-        acts = [act for act in self._notable() if act.window <= window]
+        events = [event for event in self._notable() if event.window <= window]
         held = HeldGradient()
-        ticks = [Tick(WORDS.get(act.kind, act.kind), held.after(act), shown(act.place)) for act in acts]
+        ticks = [Tick(WORDS.get(event.kind, event.kind), held.after(event), shown(event.place)) for event in events]
         if not ticks:
             return None
         here = [
-            at for at, act in enumerate(acts)
-            if act.window == window and result.place not in (None, NOWHERE) and result.place in (act.place, act.root)
+            at for at, e in enumerate(events)
+            if e.window == window and result.place not in (None, NOWHERE) and result.place in (e.place, e.root)
         ]  # fmt: skip
         if here:
-            words = BLAMED if len(here) == 1 else f"{BLAMED}, {EACH}"
+            words = AT_FAULT if len(here) == 1 else f"{AT_FAULT}, {EACH}"
             ticks[here[0]] = replace(ticks[here[0]], refused=words)
         ticks[-1] = replace(ticks[-1], harm=result.reason)
         return as_json(Timeline(f"{result.obligation}, window {window + 1}", NOTHING, shortened(ticks)))
@@ -195,24 +197,36 @@ class Acts:
         terms = self.engine.terms
         return value is not None and any(terms.trained[term] for part in value.parts for term in part)
 
-    def _keeps(self, base: str, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        """Parameters are computed with, outside of autograd and without data: what comes of it may be kept."""
+    def read_out(self, tensor: torch.Tensor) -> None:
+        """Python has read all numbers of a tensor: those of a parameter may be kept."""
+        if tensor.numel() > 1 and _among(tensor, self._weights):
+            self.add(READ)
+
+    def _keeps(
+        self, base: str, given: list[torch.Tensor], made: list[torch.Tensor], place: Location | None = None
+    ) -> None:
+        """Parameters are computed with, outside of autograd and without data: what comes of it may be kept.
+
+        A number that is made of a larger parameter, as its norm, is not looked at.
+        """
         graded = self.engine.grads and any(tensor.requires_grad for tensor in given)
         if graded or base in HANDED_ON or not any(_among(tensor, self._weights) for tensor in given) or initialising():
             return
         memory, owners = self.engine.memory, self.engine.terms.owners
+        single = all(tensor.numel() == 1 for tensor in given)
         for tensor in made:
-            value = None if tensor.numel() == 1 else memory.read(tensor)
+            value = None if tensor.numel() == 1 and not single else memory.read(tensor)
             if value is not None and all(owners[term] == NOBODY for part in value.parts for term in part):
-                self.add(READ)
+                self.add(READ, place)
 
-    def hooked(self) -> None:
+    def hooked(self, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run while autograd ran: the function's own where a hook of its own called it."""
         place = user_place()
         if place in (NOWHERE, self.engine.place()) or place.function == "backward" or recomputing():
             return
         if not self.list or self.list[-1].place != place:
             self.add(HOOK, place)
+        self._keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out), place)
 
     def _made(self, base: str, tensor: torch.Tensor, given: list[torch.Tensor]) -> None:
         place = self.engine.place()
@@ -256,14 +270,28 @@ def _emptied(tensor: torch.Tensor) -> bool:
 
 
 @contextmanager
-def seen(acts: Acts) -> Iterator[None]:
-    """`zero_grad` and the steps of schedules are acts while this runs."""
+def seen(events: LoopEvents) -> Iterator[None]:
+    """`zero_grad` and the steps of schedules are events while this runs."""
     with ExitStack() as stack:
         for owner in (torch.optim.Optimizer, torch.nn.Module):
-            stack.enter_context(_noted(owner, "zero_grad", acts, ZERO))
-        for schedule in _below(torch.optim.lr_scheduler.LRScheduler):
-            if "step" in vars(schedule):
-                stack.enter_context(_noted(schedule, "step", acts, SCHEDULE))
+            stack.enter_context(_noted(owner, "zero_grad", events, ZERO))
+        schedulers = torch.optim.lr_scheduler.LRScheduler
+        noted: set[type] = set()
+
+        def note(kind: type) -> None:
+            for one in kind.__mro__:
+                if one not in noted and issubclass(one, schedulers) and "step" in vars(one):
+                    noted.add(one)
+                    stack.enter_context(_noted(one, "step", events, SCHEDULE))
+
+        def made(self: Any, *args: Any, **kwargs: Any) -> None:
+            note(type(self))
+            making(self, *args, **kwargs)
+
+        making = schedulers.__init__
+        for kind in _below(schedulers):
+            note(kind)
+        stack.enter_context(replaced(schedulers, "__init__", made))
         yield
 
 
@@ -276,7 +304,7 @@ def _below(cls: type) -> list[type]:
 
 
 @contextmanager
-def _noted(owner: Any, name: str, acts: Acts, kind: str) -> Iterator[None]:
+def _noted(owner: Any, name: str, events: LoopEvents, kind: str) -> Iterator[None]:
     original: Callable[..., Any] = vars(owner)[name]
     busy = [0]
 
@@ -289,7 +317,7 @@ def _noted(owner: Any, name: str, acts: Acts, kind: str) -> Iterator[None]:
                 kind == SCHEDULE and named and owner is not torch.optim.lr_scheduler.ReduceLROnPlateau
             )  # a schedule that is given its place counts no steps
             if busy[0] == 1 and not moved and not initialising():
-                acts.add(kind)
+                events.add(kind)
             return original(*args, **kwargs)
         finally:
             busy[0] -= 1
