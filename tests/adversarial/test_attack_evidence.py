@@ -106,7 +106,7 @@ def test_evidence_of_another_device_and_of_another_dtype(green: Path) -> None:
         shutil.copy(made, folder / made.name)
         found = gate(green, "F-1@cpu-fp32")
         assert found.red
-        assert f"it is evidence of {name}" in found.reason
+        assert f"evidence of {name}" in found.reason
 
 
 def test_evidence_of_another_device_under_this_ones_name(green: Path) -> None:
@@ -115,7 +115,7 @@ def test_evidence_of_another_device_under_this_ones_name(green: Path) -> None:
     forged(path, lambda data: data["check"].update(layer="cuda", params={**data["check"]["params"], "device": "cuda"}))
     found = gate(green, "F-1@cpu-fp32")
     assert found.red
-    assert "the claim changed: layer, params" in found.reason
+    assert "changed: layer, params" in found.reason
 
 
 def test_a_run_on_a_cpu_passed_off_as_one_on_a_gpu(green: Path) -> None:
@@ -199,14 +199,14 @@ def test_times_that_are_none(green: Path, times: dict[str, str]) -> None:
     forged(evidence(green), lambda data: data.update(times))
     found = gate(green)
     assert found.red
-    assert "is no time with a zone" in found.reason
+    assert "with a zone" in found.reason
 
 
 def test_an_end_before_the_beginning(green: Path) -> None:
     forged(evidence(green), lambda data: data.update(finished_at="2001-01-01T00:00:00.000+00:00"))
     found = gate(green)
     assert found.red
-    assert "it ended before it began" in found.reason
+    assert "before it began" in found.reason
 
 
 @pytest.mark.parametrize("whole", [False, True])
@@ -233,20 +233,17 @@ def test_a_control_marked_killed_by_a_crash(green: Path) -> None:
 
 
 FORGERIES: dict[str, tuple[Callable[[Data], Any], str]] = {
-    "no control": (lambda d: d["finding"].update(controls=[]), "the empty body was not tried"),
+    "no control": (lambda d: d["finding"].update(controls=[]), "empty body was not"),
     "no cover": (lambda d: d["finding"].update(covers=[]), "no cover shows"),
     "a cover without a witness": (lambda d: d["finding"]["covers"][0].update(reached=False), "was not reached"),
     "no clause": (lambda d: d["finding"].update(clauses={}), "no clause was checked"),
     "a clause of another": (lambda d: d["finding"].update(clauses={"T-10": "HOLDS"}), "no clause of T-1"),
-    "a reach beyond the strategy": (
-        lambda d: d["finding"].update(reach="all inputs"),
-        "its strategy is exhaustive, and its reach is all inputs",
-    ),
+    "a reach beyond the strategy": (lambda d: d["finding"].update(reach="all inputs"), "reach is all inputs"),
     "no reach": (lambda d: d["finding"].update(reach=None), "states no reach"),
-    "no files": (lambda d: d["claim"].update(files={}, imports=[]), "list no file of its harness"),
+    "no files": (lambda d: d["claim"].update(files={}, imports=[]), "of its harness"),
     "no engine": (
         lambda d: d["claim"].update(files={k: v for k, v in d["claim"]["files"].items() if k[:3] != "gp:"}),
-        "list no file of the engine",
+        "of the engine",
     ),
     "fewer mutants": (lambda d: d["check"].update(mutants=[]), "the claim changed: mutants"),
     "a smaller bound": (lambda d: d["check"]["bounds"][0].update(value=1), "the claim changed: bounds"),

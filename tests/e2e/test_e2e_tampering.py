@@ -93,7 +93,7 @@ def test_an_edited_outcome_is_not_believed(refuted: Path) -> None:
     code, why = gate(refuted)
     assert code == 4
     assert "K-1 is NOT_RUN" in why
-    assert "was edited or cut short" in why
+    assert "edited or cut short" in why
 
 
 @pytest.mark.parametrize("change", [claim_success, invented])
@@ -151,7 +151,7 @@ def test_evidence_about_another_subject_is_not_believed(green: Path, refuted: Pa
     shutil.copy(other, own.parent / other.name)
     code, why = gate(refuted)
     assert code == 4
-    assert re.search(r"the claim changed: [a-z, ]*subject", why)
+    assert re.search(r"changed: [a-z, ]*subject", why)
 
 
 @pytest.mark.parametrize("name", ["models/__init__.py", "symbolic/__init__.py"])
@@ -168,7 +168,7 @@ def test_a_new_file_that_would_be_imported_is_enough(green: Path) -> None:
     (green / "z3.py").write_text('"""A solver that agrees with everybody."""\n', encoding="utf-8")
     code, why = gate(green)
     assert code == 4
-    assert "module z3 is now ws:z3.py, shadowing the installed one" in why
+    assert re.search(r"\bz3 .* ws:z3\.py, .* installed", why)
 
 
 def test_a_changed_bound_is_enough(green: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ LIBRARY = str(Path(os.__file__).resolve().parent)
 LIB = ("lib", "lib.part")
 HOME = ("home", LIBRARY, "site-packages")
 Imports = list[dict[str, Any]]
+PLACES = re.compile(r"\b(?:ws|ext|what):[^\s,;]+|installed|any|not there")
+"""What a reason names: keys of files, and what stands for none."""
 
 
 class Run:
@@ -62,9 +65,14 @@ class Run:
         return Search(self.root, self.places(start), here).moved(imports)
 
 
+def hiding(reasons: Iterable[str]) -> list[str]:
+    """Of each reason the module, where it is now and what it hides: `lib ws:lib.py ext:/lib.py`. One gone is a name."""
+    return [" ".join([reason.split()[1], *PLACES.findall(reason)]) for reason in reasons]
+
+
 def shown(reasons: Iterable[str]) -> list[str]:
-    """Reasons without what is shadowed."""
-    return [reason.removeprefix("module ").partition(",")[0] for reason in reasons]
+    """The same without what is hidden."""
+    return [" ".join(found.split()[:2]) for found in hiding(reasons)]
 
 
 def where(imports: Imports, name: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from search_bench import hiding
 from test_store import evidence
 from toy_workspace import answer, check, refutation
 
@@ -39,7 +41,8 @@ def test_every_answer_rests_on_files(toy: Workspace, outcome: Outcome) -> None:
     assert fresh(one, evidence(toy, one, finding), toy) == (True, "")
     claim = {"spec": one.digest, "files": {}, "imports": []}
     bare = {**evidence(toy, one, finding), "claim": claim}
-    assert fresh(one, bare, toy) == (False, "the inputs list no file of its harness symbolic.toy:a_is_one")
+    ok, reason = fresh(one, bare, toy)
+    assert (ok, reason.endswith(" harness symbolic.toy:a_is_one")) == (False, True)
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir], ids=["pipe", "folder"])
@@ -82,11 +85,11 @@ def test_a_folder_of_evidence_is_looked_through_once(toy: Workspace) -> None:
 @pytest.mark.parametrize(
     ("name", "key", "said"),
     [
-        ("json", "ext:/somewhere/json.py", "module json is now the installed one, shadowing ext:"),
-        ("models.a", "ext:/somewhere/models/a.py", "module models.a is now ws:models/a.py, shadowing ext:"),
-        ("models.gone", "ws:models/gone.py", "module models.gone is no longer found"),
-        ("models.a", "what:models/a.py", "module models.a is now ws:models/a.py, shadowing what:"),
-        ("models.a", "ws:models/b.py", "module models.a is now ws:models/a.py, shadowing ws:models/b.py"),
+        ("json", "ext:/somewhere/json.py", "json installed ext:/somewhere/json.py"),
+        ("models.a", "ext:/somewhere/models/a.py", "models.a ws:models/a.py ext:/somewhere/models/a.py"),
+        ("models.gone", "ws:models/gone.py", "models.gone"),
+        ("models.a", "what:models/a.py", "models.a ws:models/a.py what:models/a.py"),
+        ("models.a", "ws:models/b.py", "models.a ws:models/a.py ws:models/b.py"),
     ],
 )
 def test_a_module_is_where_it_was(toy: Workspace, name: str, key: str, said: str) -> None:
@@ -94,7 +97,7 @@ def test_a_module_is_where_it_was(toy: Workspace, name: str, key: str, said: str
     data = evidence(toy, one)
     data["claim"]["imports"][0]["names"][name] = key
     ok, reason = fresh(one, data, toy)
-    assert (ok, reason.startswith(said)) == (not said, True)
+    assert (ok, hiding([reason])) == (False, [said])
 
 
 def at(hours: float) -> str:
@@ -103,8 +106,7 @@ def at(hours: float) -> str:
 
 @pytest.mark.parametrize(
     ("began", "ended", "said"),
-    [(-2, -1, ""), (-1, 0.5, ""), (0.4, -0.4, ""), (-1, 1.5, "which is in the future"),
-     (-1, -2.5, "it ended before it began")],
+    [(-2, -1, ""), (-1, 0.5, ""), (0.4, -0.4, ""), (-1, 1.5, "in the future"), (-1, -2.5, "before it began")],
 )  # fmt: skip
 def test_clocks_may_differ_by_an_hour_and_no_more(began: float, ended: float, said: str) -> None:
     data = {"started_at": at(began), "finished_at": at(ended)}
@@ -114,7 +116,7 @@ def test_clocks_may_differ_by_an_hour_and_no_more(began: float, ended: float, sa
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2026-01-01T00:00:00"])
 def test_a_time_without_a_zone_is_none(text: str) -> None:
-    with pytest.raises(ValueError, match="is no time with a zone"):
+    with pytest.raises(ValueError, match="zone"):
         when(text)
 
 
@@ -152,9 +154,10 @@ def test_a_bundle_that_carries_what_its_evidence_rests_on(toy: Workspace) -> Non
 def test_a_file_that_a_bundle_does_not_list_or_lists_otherwise(toy: Workspace, key: str) -> None:
     files, data = of(toy, {"ext:/lib/x.py": DIGEST})
     left = {k: v for k, v in files.items() if k != key}
-    assert carried(toy, left).fresh(check(), data) == (False, f"{key} is not in files.sha256")
-    other = carried(toy, {**files, key: OTHER}).fresh(check(), data)
-    assert other == (False, f"{key} has another digest in files.sha256")
+    for listed, said in ((left, "not in"), ({**files, key: OTHER}, "digest in")):
+        ok, reason = carried(toy, listed).fresh(check(), data)
+        assert not ok
+        assert re.fullmatch(rf"{re.escape(key)} .*{said} files\.sha256", reason)
 
 
 def test_a_source_that_is_listed_rightly_and_is_another_is_stale(toy: Workspace) -> None:
@@ -166,15 +169,16 @@ def test_a_source_that_is_listed_rightly_and_is_another_is_stale(toy: Workspace)
 @pytest.mark.parametrize(
     ("recorded", "said"),
     [
-        ({"python": "3.12.1"}, "python 3.12.1 then, 3.11.9 in distributions.json"),
-        ({"z3": "4.12.0"}, "z3 4.12.0 then, 4.13.0 in distributions.json"),
-        ({"distributions": {"numpy": "1.0"}}, "numpy 1.0 then, 2.0 in distributions.json"),
-        ({"distributions": {"scipy": "1.0"}}, "scipy 1.0 then, None in distributions.json"),
+        ({"python": "3.12.1"}, "python 3.12.1 then, 3.11.9"),
+        ({"z3": "4.12.0"}, "z3 4.12.0 then, 4.13.0"),
+        ({"distributions": {"numpy": "1.0"}}, "numpy 1.0 then, 2.0"),
+        ({"distributions": {"scipy": "1.0"}}, "scipy 1.0 then, None"),
     ],
 )
 def test_evidence_of_other_versions_is_none_of_this_bundle(toy: Workspace, recorded: Any, said: str) -> None:
     files, data = of(toy, {}, **recorded)
-    assert carried(toy, files, numpy="2.0").fresh(check(), data) == (False, said)
+    ok, reason = carried(toy, files, numpy="2.0").fresh(check(), data)
+    assert (ok, reason.partition(" in ")[::2]) == (False, (said, "distributions.json"))
 
 
 def test_the_clock_of_a_bundle_is_that_of_its_newest_evidence() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from search_bench import hiding
 from toy_workspace import check, runs, worker_command, write_workspace
 
 from gradproof import cli
@@ -299,7 +300,8 @@ def test_a_harness_of_an_installed_package_is_among_the_imports(toy: Workspace, 
     assert data["finding"]["outcome"] == "HOLDS"
     assert store.status(one).reason == ""
     (toy.root / "checks.py").write_text("")
-    assert "module checks is now ws:checks.py, shadowing ext:" in Store(toy).status(one).reason
+    [found] = hiding([Store(toy).status(one).reason])
+    assert found.startswith("checks ws:checks.py ext:")
 
 
 def test_the_version_of_an_imported_distribution_counts(toy: Workspace, site: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -70,12 +71,8 @@ def test_a_real_training_is_told_as_it_was() -> None:
     assert mistakes(stated, losses) == set()
     assert stated["effective"]["sizes"] == [4, 4, 4, 4]
     text = " ".join(monitoring.monitoring_lines(stated))
-    for words in (
-        "4 x 4 x 3 = 48 samples",
-        "2 optimizer steps and 1 skipped",
-        "for 10 backward passes",
-        "scale now 512",
-    ):
+    assert re.search(r"\b2 optimizer steps \S+ 1 skipped", text)
+    for words in ("4 x 4 x 3 = 48", "for 10 backward passes", "scale now 512"):
         assert words in text
 
 
@@ -108,10 +105,10 @@ def running() -> Callable[[Tensor, Tensor], None]:
 
 LOGS: dict[str, tuple[Callable[[Tensor, Tensor], None], str]] = {
     "divided": (lambda loss, share: report_loss(share), "divided by N"),
-    "scaled": (lambda loss, share: report_loss(share * 1024), "with the loss scale in it"),
-    "accumulated": (running(), "the sum over the window's micro-batches"),
-    "own loss as divided": (lambda loss, share: report_loss(loss, divided=True), "it is the loss of the micro-batch"),
-    "last one for the window": (lambda loss, share: report_loss(loss, "window"), "it is the loss of the micro-batch"),
+    "scaled": (lambda loss, share: report_loss(share * 1024), "the loss scale"),
+    "accumulated": (running(), "sum over the window's"),
+    "own loss as divided": (lambda loss, share: report_loss(loss, divided=True), "loss of the micro-batch$"),
+    "last one for the window": (lambda loss, share: report_loss(loss, "window"), "loss of the micro-batch$"),
 }
 
 
@@ -120,7 +117,7 @@ def test_a_wrong_log_is_flagged_at_its_line(name: str) -> None:
     log, words = LOGS[name]
     found = watch(lambda: monitored_loop.train(log), 4, 2).result("GA-INV-001")
     assert found.outcome is Outcome.REFUTED
-    assert words in found.reason
+    assert re.search(words, found.reason.rpartition(";")[2])
     assert found.place is not None
     assert Path(found.place.file) == Path(__file__)
 
@@ -128,7 +125,7 @@ def test_a_wrong_log_is_flagged_at_its_line(name: str) -> None:
 def test_a_right_log_is_a_note_and_the_window_s_mean_holds() -> None:
     each = watch(monitored_loop.train, 4, 1)
     assert each.result("GA-INV-001").outcome is Outcome.UNKNOWN
-    assert "of 4 reported losses 4 are as reported" in each.notes[0]
+    assert re.search(r"\b4 reported losses 4\b", each.notes[0])
     said = watch(lambda: monitored_loop.train(lambda loss, share: report_loss(share, divided=True)), 4, 1)
     assert "divided by N" in said.notes[0]
     assert {said.result(name).outcome for name in PROTOCOL} == {Outcome.HOLDS}
@@ -181,7 +178,8 @@ def test_a_log_that_is_not_recognised_is_not_decided() -> None:
     assert decided is not None
     assert decided.outcome is Outcome.UNKNOWN
     assert {row["loss"] for row in monitored(made)["losses"]} == {None}
-    assert heard(made) == ["of 4 reported losses 0 are as reported"]
+    [note] = heard(made)
+    assert re.search(r"\b4 reported losses 0\b", note)
 
 
 def run(
@@ -299,7 +297,8 @@ def test_a_loss_may_be_reported_where_nothing_watches() -> None:
     report_loss(2.0)
     found = reported(monitor)
     assert found is not None
-    assert (found.outcome, found.reason) == (Outcome.UNKNOWN, "no micro-batch was handed to backward")
+    assert found.outcome is Outcome.UNKNOWN
+    assert re.search("^no micro-batch .* backward$", found.reason)
     assert len(monitor.reports) == 1
     assert torch.autograd.backward is before
     with pytest.raises(ValueError, match="known: batch, window"):
@@ -329,15 +328,15 @@ def test_a_compiled_model_is_watched() -> None:
 
 def test_a_given_number_that_is_not_seen_is_said() -> None:
     made = run([torch.ones(2, 3)] * 4, accum_steps=4)
-    assert "the first window has 2 micro-batches, and 4 were given" in monitoring.monitoring_lines(monitored(made))[0]
+    assert re.search(r"\b2 micro-batches, .*\b4 .* given", monitoring.monitoring_lines(monitored(made))[0])
 
 
 def test_the_json_form_and_the_text_have_it() -> None:
     made: Verification = watch(monitored_loop.train, 4, 2)
     jsonschema.validate(to_json(made), SCHEMA)
     text = step.text(from_json(to_json(made)), 300)
-    assert "effective batch: 4 x 4 x 1 = 16 samples a step" in text
-    assert "window 2, losses of its micro-batches: 0.659184, inf," in text
+    assert "4 x 4 x 1 = 16" in text
+    assert re.search(r"window 2, [^.]*: 0\.659184, inf,", text)
     assert "Monitoring" not in step.text(Verification("train.py", {}))
 
 
@@ -347,7 +346,7 @@ def test_the_command_tells_the_effective_batch_at_start_up() -> None:
     done = subprocess.run(words, capture_output=True, text=True, cwd=ROOT, check=False, timeout=600)
     assert done.returncode == 4, done.stderr
     first = next(line for line in done.stderr.splitlines() if line.startswith("gradproof watch:"))
-    assert first.startswith("gradproof watch: effective batch: 4 x 4 x 1 = 16 samples a step")
+    assert "4 x 4 x 1 = 16" in first
     data = json.loads(done.stdout)
     jsonschema.validate(data, SCHEMA)
     assert [row["skipped"] for row in data["monitoring"]["epochs"]["rows"]] == [1, 0]

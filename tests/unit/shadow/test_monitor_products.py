@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -53,7 +54,8 @@ HIDDEN: dict[str, Callable[[Tensor], Tensor]] = {
 def test_a_divided_loss_is_not_told_as_the_micro_batch_s_own(name: str) -> None:
     made = train(HIDDEN[name], lambda handed, seen: report_loss(handed))
     assert {row["loss"] for row in monitored(made)["losses"]} == {None}
-    assert heard(made) == ["of 12 reported losses 0 are as reported"]
+    [note] = heard(made)
+    assert re.search(r"\b12 reported losses 0\b", note)
 
 
 def test_the_mean_of_losses_that_a_product_divided_does_not_hold() -> None:
@@ -90,7 +92,7 @@ def test_a_log_that_is_no_number_stops_no_training_and_decides_nothing(value: An
     made = train(lambda x: x.mean() / N, lambda handed, seen: report_loss(value))
     decided = reported(made)
     assert decided is not None
-    assert (decided.outcome, decided.reason) == (Outcome.UNKNOWN, "what was reported is no number")
+    assert (decided.outcome, decided.reason.endswith("no number")) == (Outcome.UNKNOWN, True)
 
 
 def test_a_validation_that_forgot_no_grad_tells_no_micro_batch() -> None:

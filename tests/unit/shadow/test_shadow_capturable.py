@@ -43,4 +43,4 @@ def test_a_capturable_optimizer(name: str, foreach: bool) -> None:
     right = verify.check(partial(train, name=name, foreach=foreach, scaled=True))
     assert right.outcome is Outcome.HOLDS, [(r.obligation, r.reason) for r in right.results]
     wrong = verify.check(partial(train, name=name, foreach=foreach, scaled=False)).result("GA-EQ-001")
-    assert (wrong.outcome, "4 times the full batch's" in wrong.reason) == (Outcome.REFUTED, True)
+    assert (wrong.outcome, " 4 times " in wrong.reason) == (Outcome.REFUTED, True)

@@ -97,7 +97,7 @@ def test_without_its_1_over_n_it_is_refuted(name: str) -> None:
         loop(run, DECIDED[name](), loss=lambda a, b: F.mse_loss(a, b) * run.accum_steps)
 
     result = verify.check(step).result("GA-EQ-001")
-    assert (result.outcome, "4 times the full batch's" in result.reason) == (REFUTED, True), result.reason
+    assert (result.outcome, " 4 times " in result.reason) == (REFUTED, True), result.reason
 
 
 def reads_its_bytes(run: Any) -> None:
@@ -107,7 +107,7 @@ def reads_its_bytes(run: Any) -> None:
 
 
 UNDECIDED: dict[str, tuple[Callable[[Any], None], str, str]] = {
-    "bytes": (reads_its_bytes, "the storage of a tensor", "operators of torch"),
+    "bytes": (reads_its_bytes, "the storage of", "operators of torch"),
 }  # fmt: skip
 
 
@@ -142,7 +142,7 @@ def test_an_error_that_only_the_recorder_causes_is_no_error_of_the_function() ->
     result = found.result("GA-EQ-001")
     assert (result.outcome, found.code) == (OPAQUE, 4)
     assert "runs without the recorder" in result.reason
-    assert "TypeError: no mode is wanted here" in result.reason
+    assert "TypeError: no mode" in result.reason
     assert result.help
 
 

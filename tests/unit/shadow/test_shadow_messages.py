@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import torch
@@ -56,14 +57,13 @@ def a_window(run: Any) -> None:
 
 def test_a_gradient_of_one_output_alone_is_refuted() -> None:
     result = verify.check(sparse).result("GA-EQ-001")
-    assert (result.outcome, "4 times the full batch's" in result.reason) == (Outcome.REFUTED, True), result.reason
+    assert (result.outcome, " 4 times " in result.reason) == (Outcome.REFUTED, True), result.reason
 
 
 def test_a_learning_rate_set_in_each_micro_batch_is_refuted() -> None:
     found = verify.check(by_hand).result("GA-INV-003")
-    assert (found.outcome, "has the learning rate 0.025, the full batch's 0.1" in found.reason) == (
-        Outcome.REFUTED, True,
-    )  # fmt: skip
+    assert found.outcome is Outcome.REFUTED
+    assert re.search(r"learning rate 0\.025, .* 0\.1$", found.reason)
     assert found.place is not None
     assert found.place.function == "by_hand"
     assert verify.check(a_window).outcome is Outcome.HOLDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import pickle
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.result import ALL_DATA, RECORDED, Verification, on_path
+from gradproof.shadow.result import ALL_DATA, ON_PATH, RECORDED, Verification, on_path
 from tests import checked as verify
 
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -80,7 +81,7 @@ def hidden(read: Read) -> Step:
 def narrowed(found: Verification) -> None:
     """No result claims all inputs, and the lines at which numbers were read are listed."""
     assert all(r.reach != ALL_DATA for r in found.results)
-    assert "that take the recorded path" in found.result("GA-EQ-001").reach
+    assert found.result("GA-EQ-001").reach.startswith(ON_PATH[ALL_DATA])
     assert f"{HERE}:" in found.result("GA-EQ-001").reach
     assert any(f"{HERE}:" in text for text in found.paths)
 
@@ -101,7 +102,7 @@ def test_a_loss_that_is_only_read_holds_for_the_recorded_path(name: str) -> None
 def test_a_factor_that_hides_behind_a_read_is_found(name: str) -> None:
     result = verify.check(hidden(ALL[name])).result("GA-EQ-001")
     if result.outcome is not Outcome.OPAQUE:
-        assert (result.outcome, "4 times the full batch's" in result.reason) == (REFUTED, True), result.reason
+        assert (result.outcome, " 4 times " in result.reason) == (REFUTED, True), result.reason
 
 
 def test_without_a_read_all_inputs_are_claimed() -> None:
@@ -198,5 +199,7 @@ def test_floats_made_without_randomness_are_not_refuted(name: str) -> None:
 def test_a_reach_names_a_few_lines() -> None:
     assert on_path(ALL_DATA, []) == ALL_DATA
     assert on_path(ALL_DATA, ["a.py:1"]).endswith("(values read: a.py:1)")
-    assert on_path(ALL_DATA, [f"a.py:{i}" for i in range(5)]).endswith("a.py:0, a.py:1, a.py:2 and 2 more)")
+    many = on_path(ALL_DATA, [f"a.py:{i}" for i in range(5)])
+    assert re.findall(r"a\.py:\d", many) == ["a.py:0", "a.py:1", "a.py:2"]
+    assert many.endswith(" 2 more)")
     assert on_path(RECORDED, ["a.py:1"]) == RECORDED

@@ -37,12 +37,12 @@ def source(note: str) -> str:
 LOSS, BACKWARD = "loss = model(x).square().mean()", "share.backward()"
 CLIP, STEP = "nn.utils.clip_grad_norm_(model.parameters(), 0.1)", "optimizer.step()"
 KNOWN = [
-    ("stale", "GA-INV-002", BACKWARD, 1, BACKWARD, "still has that of sample 0, of window 1"),
-    ("unscaled", "GA-EQ-001", LOSS, 1, BACKWARD, "4 times the full batch's"),
-    ("clips_each", "GA-INV-005", CLIP, 2, CLIP, "is scaled by a norm of 2 of 8 samples"),
-    ("clips_each", "GA-EQ-001", CLIP, 2, CLIP, "is not the full batch's"),
-    ("early", "GA-INV-003", STEP, 3, STEP, "3 optimizer steps in 2 windows"),
-    ("divided_again", "GA-EQ-001", "torch._foreach_div_(", 5, "torch._foreach_div_(", "1/4 times the full batch's"),
+    ("stale", "GA-INV-002", BACKWARD, 1, BACKWARD, r"\bsample 0, .*\bwindow 1\b"),
+    ("unscaled", "GA-EQ-001", LOSS, 1, BACKWARD, " 4 times "),
+    ("clips_each", "GA-INV-005", CLIP, 2, CLIP, r"\bnorm of 2 .*\b8 samples"),
+    ("clips_each", "GA-EQ-001", CLIP, 2, CLIP, "not the full batch"),
+    ("early", "GA-INV-003", STEP, 3, STEP, r"\b3 optimizer steps .*\b2 windows"),
+    ("divided_again", "GA-EQ-001", "torch._foreach_div_(", 5, "torch._foreach_div_(", " 1/4 times "),
 ]
 """The loop, the obligation, the line of the result, the number of the event to blame, its line, and the reason."""
 
@@ -52,7 +52,7 @@ def test_the_event_to_blame_is_marked_and_no_earlier_one(
     name: str, obligation: str, at: str, number: int, text: str, why: str
 ) -> None:
     result = said(name).result(obligation)
-    assert (result.outcome, why in result.reason) == (Outcome.REFUTED, True), result
+    assert (result.outcome, bool(re.search(why, result.reason))) == (Outcome.REFUTED, True), result
     assert result.place is not None
     assert at in linecache.getline(result.place.file, result.place.line)
     line = drawn(result)
@@ -62,7 +62,7 @@ def test_the_event_to_blame_is_marked_and_no_earlier_one(
     tick = refused[0][1]
     assert "this line is at fault" in tick.refused
     assert text in source(tick.note)
-    assert any(why in t.harm for t in line.ticks)
+    assert any(re.search(why, t.harm) for t in line.ticks)
 
 
 def test_weights_that_are_changed_after_a_step_are_seen_in_the_next_window() -> None:
@@ -98,7 +98,8 @@ def test_the_run_is_shown_one_event_a_line(render: Any) -> None:
 
 def test_what_is_no_run_is_said_and_nothing_of_it_is_obeyed() -> None:
     found = Result("GA-EQ-001", Outcome.REFUTED, "", counterexample={"trace": {"ticks": "none"}})
-    assert step.run_of(found) == ["The run that shows it cannot be read."]
+    [said_of_it] = step.run_of(found)
+    assert "cannot be read" in said_of_it
     tick = {"event": "step\x1b[31m", "after": "", "note": "", "refused": "x", "harm": ""}
     found.counterexample = {"trace": {"title": "t\x1b[0m", "start": "", "ticks": [tick]}}
     assert not any("\x1b" in row for row in step.run_of(found))

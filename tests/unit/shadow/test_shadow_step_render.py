@@ -54,8 +54,8 @@ def test_every_outcome_is_told_and_only_holds_reads_as_success(name: str, outcom
     assert str(outcome) in text.replace("\\", "")
     assert ("every obligation holds" in text) == (outcome is Outcome.HOLDS)
     assert ("NOT DECIDED" in text) == (outcome in OPEN)
-    assert ("this is neither a proof nor a counterexample" in text) == (outcome in OPEN)
-    assert ("8 of 8 obligations hold" in text) == (outcome is Outcome.HOLDS)
+    assert ("neither a proof" in text) == (outcome in OPEN)
+    assert ("8 of 8 obligations" in text) == (outcome is Outcome.HOLDS)
 
 
 @pytest.mark.parametrize("name", RENDERERS)
@@ -189,7 +189,7 @@ def test_numbers_become_plain() -> None:
     json.dumps(plain(found), allow_nan=False)
     with pytest.raises(ValueError, match=r"here\.a\[0\] is a builtins\.object"):
         plain({"a": [object()]}, "here")
-    with pytest.raises(ValueError, match="a key of type float"):
+    with pytest.raises(ValueError, match="type float"):
         plain({1.5: 1})
 
 

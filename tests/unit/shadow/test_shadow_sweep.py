@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -125,7 +126,7 @@ def test_a_worker_that_dies_spins_or_raises_kills_no_mutant(tmp_path: Path) -> N
     finally:
         worker.close()
     assert [a.outcome for a in answers] == [CRASH, TIMEOUT, CRASH]
-    assert answers[0].error == "the worker died with 3"
+    assert re.search(r"died .*\b3$", answers[0].error)
     assert "SyntaxError" in answers[2].error
     assert {of_mutant(mutant(), a) for a in answers} == {NO_ANSWER}
     assert {of_correct(a) for a in answers} == {NO_ANSWER}
@@ -184,9 +185,9 @@ def rows() -> list[Row]:
 def test_the_page_names_what_was_missed() -> None:
     page = markdown(rows())
     assert page == markdown(rows())
-    assert "2 mutants: 1 MISSED (false proved), 1 no answer" in page
+    assert re.search(r"\b2 mutants: 1 MISSED .* 1 no answer", page)
     assert "| `plain` |" in page
-    assert "- `plain`, `divided_twice` (N=4): **MISSED (false proved)**" in page
+    assert "- `plain`, `divided_twice` (N=4): **MISSED" in page
     assert "Boom" in page
 
 

