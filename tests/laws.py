@@ -21,7 +21,7 @@ import torch
 from gradproof.shadow.ops.schema import spec_of, tensors_in
 from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import bared
-from gradproof.shadow.whole.laws import LAWS, Call, Interpreter, Law
+from gradproof.shadow.whole.laws import LAWS, Call, Interpreter, Law, rows_of
 from gradproof.shadow.whole.terms import Combination, Shape, Terms
 from gradproof.shadow.whole.values import Value, shared
 from tests.operator_examples import EXAMPLES, Example, Int, Maker, T, overload
@@ -368,15 +368,18 @@ def examples() -> Iterator[tuple[str, str, Example, Any, Any]]:
             yield name, op, example, args, {key: maker.made(v) for key, v in example.kwargs.items()}
 
 
-def cut_up(x: Traced, tensor: torch.Tensor, axis: int, count: int, number: int, weighted: bool) -> Value:
+def cut_up(
+    x: Traced, tensor: torch.Tensor, axis: int, count: int, number: int, weighted: bool, turns: int = 1
+) -> Value:
     """A tensor as parts along an axis, each a weight times a leaf."""
     rows = tensor.shape[axis] // count
     parts: list[Combination] = []
+    laid = Value((), axis, rows, turns)
     for i in range(count):
         by = WEIGHTS[i % len(WEIGHTS)] if weighted and tensor.is_floating_point() else Fraction(1)
-        piece = tensor.narrow(axis, i * rows, rows)
+        piece = rows_of(tensor, laid, i).flatten(axis, axis + 1)
         parts.append({x.leaf(100 * number + i, piece / float(by) if by != 1 else piece): by})
-    return Value(tuple(parts), axis, rows)
+    return laid.holding(parts)
 
 
 def layouts(tensors: list[torch.Tensor]) -> Iterator[dict[int, int]]:
@@ -397,10 +400,22 @@ def layouts(tensors: list[torch.Tensor]) -> Iterator[dict[int, int]]:
                 yield chosen
 
 
+def takes(tensors: list[torch.Tensor], layout: dict[int, int]) -> tuple[int, ...]:
+    """The turns that the parts of a layout can take: two, where each part has two rows."""
+    return (1, 2) if all(tensors[i].shape[axis] == 4 for i, axis in layout.items()) else (1,)
+
+
 def attempt(
-    name: str, op: str, example: Example, args: Any, kwargs: Any, layout: dict[int, int], law: Law | None
+    name: str,
+    op: str,
+    example: Example,
+    args: Any,
+    kwargs: Any,
+    layout: dict[int, int],
+    law: Law | None,
+    turns: int = 1,
 ) -> bool:
-    """Try one layout. Whether a law decided it. Raises Wrong where the numbers differ."""
+    """Try one layout, in which parts may take turns. Whether a law decided it. Raises Wrong where the numbers differ."""
     func = overload(op, example, args, kwargs)
     spec = spec_of(func)
     whole = func(*args, **kwargs)
@@ -411,7 +426,7 @@ def attempt(
     for i, tensor in enumerate(tensors):
         if i in layout:
             count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
-            values.append(cut_up(x, tensor, layout[i], count, i + 1, True))
+            values.append(cut_up(x, tensor, layout[i], count, i + 1, True, turns))
         elif i == 0 and "index_put" in name and not tensor.any():
             values.append(shared({}))
         elif name in ("nll_loss_backward", "nll_loss2d_backward") and i == len(tensors) - 1:
@@ -449,7 +464,8 @@ def compare(name: str, x: Traced, found: list[Value], outs: list[Any]) -> None:
             made = x.total(value.parts[0], shape)
         else:
             size = (*shape[: value.axis], value.rows, *shape[value.axis + 1 :])
-            made = torch.cat([x.total(part, size).expand(size) for part in value.parts], value.axis)
+            apart = [x.total(part, size).expand(size).unflatten(value.axis, (value.turns, -1)) for part in value.parts]
+            made = torch.cat(apart, value.axis + 1).flatten(value.axis, value.axis + 1)
         real, close = out.to(torch.float64), CLOSE.get(out.dtype, 1e-9)
         if made.shape != real.shape or not torch.allclose(made, real, rtol=close, atol=close, equal_nan=True):
             raise Wrong(f"{name}, result {at}: {made.flatten()[:4].tolist()} and not {real.flatten()[:4].tolist()}")
@@ -475,14 +491,14 @@ def tried() -> dict[str, Trial]:
     for name, op, example, args, kwargs in examples():
         trial = found.setdefault(name, Trial(name))
         tensors = tensors_in((args, kwargs))
-        for layout in layouts(tensors):
+        for layout, turns in ((layout, turns) for layout in layouts(tensors) for turns in takes(tensors, layout)):
             try:
-                decided = attempt(name, op, example, args, kwargs, layout, None)
+                decided = attempt(name, op, example, args, kwargs, layout, None, turns)
             except NotImplementedError:
                 trial.absent += 1  # this machine has no such kernel
                 continue
             except Exception as error:
-                trial.wrong.append(f"{args_of(example)} {layout}: {type(error).__name__} {error}")
+                trial.wrong.append(f"{args_of(example)} {layout} {turns}: {type(error).__name__} {error}")
                 continue
             trial.cases += decided
             trial.opaque += not decided

@@ -106,7 +106,7 @@ def verify(file: Path, accum_steps: int, tail: int, ranks: int) -> dict[str, Any
     lines = file.read_text(encoding="utf-8").splitlines()
     results = []
     for result in made.results:
-        place = result.place
+        place = result.location
         text = ""
         if place is not None and place.line:
             mine = Path(place.file) == file and place.line <= len(lines)

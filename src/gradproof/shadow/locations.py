@@ -79,7 +79,7 @@ def frames() -> Iterator[FrameType]:
         frame = frame.f_back
 
 
-def user_place() -> Location:
+def user_location() -> Location:
     """The innermost line of the user's code on the stack.
 
     Where there is none, the innermost line of a library outside torch and the standard library; else `NOWHERE`.
@@ -88,10 +88,10 @@ def user_place() -> Location:
     for frame in frames():
         kind = owner(frame.f_code.co_filename)
         if kind == USER:
-            return place_of(frame, library)
+            return location_of(frame, library)
         if kind == LIBRARY and library is None and "-packages" in frame.f_code.co_filename:
             library = frame
-    return NOWHERE if library is None else place_of(library, library)
+    return NOWHERE if library is None else location_of(library, library)
 
 
 def by_torch() -> bool:
@@ -115,7 +115,7 @@ def recomputing() -> bool:
     return any(frame.f_code.co_filename.endswith(CHECKPOINT) for frame in frames())
 
 
-def place_of(frame: FrameType, library: FrameType | None = None) -> Location:
+def location_of(frame: FrameType, library: FrameType | None = None) -> Location:
     """The line that a frame is at; `library` is named as the way that led there."""
     via = f"{library.f_code.co_filename}:{library.f_lineno}" if library is not None else ""
     return Location(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name, via)

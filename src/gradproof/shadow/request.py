@@ -161,7 +161,7 @@ def complete(verification: Verification, ranks: int) -> Verification:
     for name in expected_obligations(ranks):
         if name not in said:
             verification.results.append(Result(name, Outcome.NOT_RUN, "nothing was said about this obligation"))
-    order = {name: place for place, name in enumerate(OBLIGATIONS)}
+    order = {name: location for location, name in enumerate(OBLIGATIONS)}
     verification.results.sort(key=lambda result: order.get(result.obligation, len(order)))
     return verification
 
@@ -171,7 +171,7 @@ def undecided(
     config: Mapping[str, Any],
     outcome: Outcome,
     reason: str,
-    place: Location | None = None,
+    location: Location | None = None,
     help: str = "",
 ) -> Verification:
     """A verification in which nothing was decided, each obligation for the same reason.
@@ -181,7 +181,7 @@ def undecided(
     if outcome in (Outcome.HOLDS, Outcome.REFUTED):
         raise ValueError(f"{outcome} is an answer")
     names = expected_obligations(int(config.get("ranks", 1)))
-    results = [Result(name, outcome, reason, place, help) for name in names]
+    results = [Result(name, outcome, reason, location, help) for name in names]
     return Verification(subject, dict(config), results)
 
 
@@ -230,9 +230,11 @@ def raised_at(error: BaseException, path: Path) -> Location | None:
     """The innermost line of the user's own folder in the traceback, or the innermost line of any other code."""
     if isinstance(error, SyntaxError) and error.filename:
         return Location(error.filename, error.lineno or 1)
-    places = [*_frames(error.__traceback__)]
-    own = [p for p in places if Path(p.file) == path] or [p for p in places if Path(p.file).is_relative_to(path.parent)]
-    others = [p for p in places if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
+    locations = [*_frames(error.__traceback__)]
+    own = [p for p in locations if Path(p.file) == path] or [
+        p for p in locations if Path(p.file).is_relative_to(path.parent)
+    ]
+    others = [p for p in locations if not Path(p.file).is_relative_to(PACKAGE) and not p.file.startswith("<")]
     return next(reversed(own or others), None)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
@@ -69,7 +69,7 @@ class Result:
     obligation: str
     outcome: Outcome
     reason: str
-    place: Location | None = None
+    location: Location | None = None
     help: str = ""
     domain: str = ""
     reach: str = ""
@@ -216,9 +216,8 @@ def to_json(verification: Verification) -> dict[str, Any]:
 
 def _result(result: Result, where: str) -> dict[str, Any]:
     made = {f.name: getattr(result, f.name) for f in fields(result)}
-    place = result.place
-    if place is not None:
-        made["place"] = {"file": place.file, "line": place.line, "function": place.function, "via": place.via}
+    location = made.pop("location")
+    made["place"] = None if location is None else asdict(location)
     return {name: plain(value, f"{where}.{name}") for name, value in made.items()}
 
 
@@ -247,12 +246,10 @@ def _read(row: Any, where: str) -> Result:
     if not isinstance(row, dict) or set(row) != set(_RESULT):
         raise ValueError(f"{where} is no result")
     _shaped(row, _RESULT, where)
-    place = row["place"]
-    if place is not None:
-        if set(place) != _PLACE or not isinstance(place["line"], int):
-            raise ValueError(f"{where}.place is no place")
-        place = Location(**place)
-    return Result(**{**row, "outcome": Outcome(row["outcome"]), "place": place})
+    place, rest = row["place"], {name: value for name, value in row.items() if name not in ("place", "outcome")}
+    if place is not None and (set(place) != _PLACE or not isinstance(place["line"], int)):
+        raise ValueError(f"{where}.place is no location")
+    return Result(**rest, outcome=Outcome(row["outcome"]), location=None if place is None else Location(**place))
 
 
 def _shaped(data: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:

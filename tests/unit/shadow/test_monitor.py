@@ -118,8 +118,8 @@ def test_a_wrong_log_is_flagged_at_its_line(name: str) -> None:
     found = watch(lambda: monitored_loop.train(log), 4, 2).result("GA-INV-001")
     assert found.outcome is Outcome.REFUTED
     assert re.search(words, found.reason.rpartition(";")[2])
-    assert found.place is not None
-    assert Path(found.place.file) == Path(__file__)
+    assert found.location is not None
+    assert Path(found.location.file) == Path(__file__)
 
 
 def test_a_right_log_is_a_note_and_the_window_s_mean_holds() -> None:

@@ -64,8 +64,8 @@ def test_a_learning_rate_set_in_each_micro_batch_is_refuted() -> None:
     found = verify.check(by_hand).result("GA-INV-003")
     assert found.outcome is Outcome.REFUTED
     assert re.search(r"learning rate 0\.025, .* 0\.1$", found.reason)
-    assert found.place is not None
-    assert found.place.function == "by_hand"
+    assert found.location is not None
+    assert found.location.function == "by_hand"
     assert verify.check(a_window).outcome is Outcome.HOLDS
 
 

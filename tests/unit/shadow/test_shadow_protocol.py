@@ -16,13 +16,15 @@ from gradproof.shadow.record.events import Event, EventLog
 @pytest.mark.parametrize(("synced", "ranks", "broken"), [((2,), 2, []), ((1,), 2, ["GA-SYNC-001"]), ((), 1, [])])
 def test_ranks_are_summed_after_the_last_micro_batch(synced: tuple[int, ...], ranks: int, broken: list[str]) -> None:
     """A sum after an earlier one leaves the rest of the window on its own rank."""
-    log, place = EventLog(), Location("train.py", 3)
+    log, location = EventLog(), Location("train.py", 3)
     for number in (1, 2):
-        log.items.append(Event("accumulate", place, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)}))
+        log.items.append(
+            Event("accumulate", location, {"params": ["w"], "number": number, "shared": ["w"] * (ranks > 1)})
+        )
         if number in synced:
-            log.items.append(Event("sync", place, {"params": ["w"], "world": ranks}))
-    log.items.append(Event("sync", place, {"params": [], "world": ranks, "elements": 1}))
-    log.items.append(Event("step", place, {"params": ["w"], "optimizer": 0}))
+            log.items.append(Event("sync", location, {"params": ["w"], "world": ranks}))
+    log.items.append(Event("sync", location, {"params": [], "world": ranks, "elements": 1}))
+    log.items.append(Event("step", location, {"params": ["w"], "optimizer": 0}))
     assert [b.obligation for b in judge(acts_of(log), [2]).broken] == broken
 
 

@@ -53,8 +53,8 @@ def test_the_event_to_blame_is_marked_and_no_earlier_one(
 ) -> None:
     result = said(name).result(obligation)
     assert (result.outcome, bool(re.search(why, result.reason))) == (Outcome.REFUTED, True), result
-    assert result.place is not None
-    assert at in linecache.getline(result.place.file, result.place.line)
+    assert result.location is not None
+    assert at in linecache.getline(result.location.file, result.location.line)
     line = drawn(result)
     refused = [(i, t) for i, t in line.faults if t.refused]
     assert [i for i, _ in refused] == [number], line

@@ -123,7 +123,7 @@ def test_control_characters_reach_no_terminal() -> None:
 def test_a_source_that_is_gone_is_not_quoted() -> None:
     found = step_bench.refuted(Location("/gone/train.py", 3, "step"))
     assert "/gone/train.py:3 in step" in step.text(found)
-    found.results[1].place = Location("", 0)
+    found.results[1].location = Location("", 0)
     assert ":0" not in step.text(found)
 
 
@@ -137,10 +137,10 @@ def test_the_json_form_follows_the_schema_and_comes_back(place: Location) -> Non
         jsonschema.Draft202012Validator(SCHEMA).validate(data)
         again = from_json(data)
         assert to_json(again) == data
-        assert (again.outcome, again.code, again.results[1].place) == (
+        assert (again.outcome, again.code, again.results[1].location) == (
             found.outcome,
             found.code,
-            found.results[1].place,
+            found.results[1].location,
         )
 
 

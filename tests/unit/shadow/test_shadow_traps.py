@@ -74,7 +74,7 @@ def test_what_happens_after_the_last_step_counts() -> None:
 def test_weights_changed_between_two_steps_are_blamed_on_their_line() -> None:
     found = said("decay_by_n")
     for name in ("GA-INV-003", "GA-EQ-001"):
-        place = found.result(name).place
+        place = found.result(name).location
         assert place is not None
         assert "p.mul_(1 - 0.01" in linecache.getline(place.file, place.line)
 
@@ -91,7 +91,7 @@ def test_the_users_arrays_are_left_as_they_were() -> None:
 
 
 def test_an_average_is_blamed_on_the_line_that_writes_it() -> None:
-    place = said("average_n_times").result("GA-INV-003").place
+    place = said("average_n_times").result("GA-INV-003").location
     assert place is not None
     assert "add_(p" in linecache.getline(place.file, place.line)
 

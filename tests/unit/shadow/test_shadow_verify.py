@@ -52,8 +52,8 @@ def test_a_step_that_cannot_be_verified_has_its_own_outcome(name: str, outcomes:
     found = said(name)
     result = found.result("GA-EQ-001")
     assert result.outcome in outcomes, result.reason
-    assert result.place is not None
-    assert text in linecache.getline(result.place.file, result.place.line)
+    assert result.location is not None
+    assert text in linecache.getline(result.location.file, result.location.line)
     assert all(r.outcome is not REFUTED for r in found.results)
     assert found.code != 0
 

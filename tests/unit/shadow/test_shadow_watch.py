@@ -56,7 +56,7 @@ def test_a_bug_is_refuted_at_its_line(name: str) -> None:
     edits, scaled, obligation, line = BUGS[name]
     found = [r for r in seen(edits, scaled=scaled).results if r.outcome is Outcome.REFUTED]
     lines = source(edits).splitlines()
-    stated = [(r.obligation, lines[r.place.line - 1]) for r in found if r.place is not None]
+    stated = [(r.obligation, lines[r.location.line - 1]) for r in found if r.location is not None]
     assert any(o == obligation and line in at for o, at in stated), stated
 
 

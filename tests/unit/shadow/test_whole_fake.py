@@ -63,7 +63,7 @@ def test_group_norm_holds_and_batch_norm_is_outside() -> None:
 def test_a_wrong_transformer_is_refuted(model: Callable[[], nn.Module], bug: str, obligation: str) -> None:
     found = fake(loop(model, bug=bug))
     assert found.result(obligation).outcome is Outcome.REFUTED
-    assert found.result(obligation).place is not None
+    assert found.result(obligation).location is not None
 
 
 def test_a_tail_by_the_wrong_number_is_refuted_with_its_weights() -> None:
@@ -101,8 +101,8 @@ def branch(run: Any) -> None:
 def test_a_path_that_depends_on_a_number_is_not_decided_and_names_its_line() -> None:
     found = fake(branch)
     assert {r.outcome for r in found.results} == {Outcome.OPAQUE}
-    assert found.results[0].place is not None
-    assert found.results[0].place.line == branch.__code__.co_firstlineno + 6
+    assert found.results[0].location is not None
+    assert found.results[0].location.line == branch.__code__.co_firstlineno + 6
 
 
 @pytest.mark.parametrize("how", ["numpy", "__bool__", "__float__", "__array__"])

@@ -281,8 +281,8 @@ WRONG: tuple[tuple[Step, str, str], ...] = (
 def test_what_is_wrong_is_refuted_at_its_line(step: Step, obligation: str, line: str) -> None:
     result = check_whole(step, "step", Request()).result(obligation)
     assert result.outcome is REFUTED, result.reason
-    assert result.place is not None
-    assert line in linecache.getline(result.place.file, result.place.line)
+    assert result.location is not None
+    assert line in linecache.getline(result.location.file, result.location.line)
     assert result.counterexample is not None
     assert result.counterexample["trace"]["ticks"]
 

@@ -273,18 +273,18 @@ def _stated(trial: StepTrial, tried: Tried) -> str:
     result = tried.result
     who = "" if tried.subject == trial.check.subject else f"{tried.subject}: "
     reason = trial.shown(result.reason)
-    return f"{who}{result.obligation} {reason}{_at(result.place)} ({tried.setting})"
+    return f"{who}{result.obligation} {reason}{_at(result.location)} ({tried.setting})"
 
 
-def _at(place: Location | None) -> str:
-    return "" if place is None or place == NOWHERE else f", at {shown(place)}"
+def _at(location: Location | None) -> str:
+    return "" if location is None or location == NOWHERE else f", at {shown(location)}"
 
 
-def shown(place: Location) -> str:
+def shown(location: Location) -> str:
     """The path from models/ or symbolic/ on, elsewhere folder/file, and the line: the same on every machine."""
-    parts = Path(place.file).parts
+    parts = Path(location.file).parts
     start = max((i for i, part in enumerate(parts[:-1]) if part in CONTENT), default=max(0, len(parts) - 2))
-    return f"{'/'.join(parts[start:])}:{place.line}"
+    return f"{'/'.join(parts[start:])}:{location.line}"
 
 
 def reach_of(result: Result) -> Reach:
@@ -354,7 +354,7 @@ def _example(trial: StepTrial, tried: Tried, result: Result) -> dict[str, Any]:
     values = {
         "setting": tried.setting.to_json(),
         "subject": tried.subject,
-        "place": shown(result.place) if result.place is not None and result.place != NOWHERE else "",
+        "place": shown(result.location) if result.location is not None and result.location != NOWHERE else "",
         "detail": trial.shown(result.reason),
         "help": result.help,
         **{name: value for name, value in (result.counterexample or {}).items() if name != "trace"},
@@ -421,23 +421,23 @@ def _settled(trial: StepTrial, control: Control, subject: Any, tried: Tried, cla
         return control.outcome is Outcome.ERROR
     control.outcome, control.counterexample = Outcome.REFUTED, _example(trial, tried, hit)
     control.replays = [{"on": "the real step, as recorded", "reproduced": True, "detail": trial.shown(hit.reason)}]
-    wanted = "" if control.kind == "empty_body" else _misplaced(trial, control.name, subject, hit.place)
+    wanted = "" if control.kind == "empty_body" else _misplaced(trial, control.name, subject, hit.location)
     control.killed = not wanted
-    control.reason = f"{hit.obligation} {trial.shown(hit.reason)}{_at(hit.place)}{wanted}"
+    control.reason = f"{hit.obligation} {trial.shown(hit.reason)}{_at(hit.location)}{wanted}"
     return True
 
 
-def _misplaced(trial: StepTrial, name: str, subject: Any, place: Location | None) -> str:
+def _misplaced(trial: StepTrial, name: str, subject: Any, location: Location | None) -> str:
     """What is wrong with the blamed line; nothing where it lies in the mutant, or where the harness says."""
     where = trial.harness.blamed.get(name)
     if where in (USERS, ANYWHERE):
-        seen = where == ANYWHERE or (place is not None and place != NOWHERE and owner(place.file) == USER)
+        seen = where == ANYWHERE or (location is not None and location != NOWHERE and owner(location.file) == USER)
         return "" if seen else f"; the faulty line is {where}"
     targets = [*_own(subject), *([trial.workspace.resolve(where)] if where is not None else [])]
     for target in targets:
         lines, first = inspect.getsourcelines(target)
-        same = place is not None and Path(place.file) == Path(inspect.getsourcefile(target) or "")
-        if place is not None and same and first <= place.line < first + len(lines):
+        same = location is not None and Path(location.file) == Path(inspect.getsourcefile(target) or "")
+        if location is not None and same and first <= location.line < first + len(lines):
             return ""
     return f"; the faulty line lies in {where or getattr(subject, '__qualname__', name)}"
 

@@ -80,7 +80,7 @@ def blocks(verification: Verification) -> list[Block]:
     """What is broken, then what is open, then what holds; what is open for one and the same reason is gathered."""
     made: dict[Any, list[Result]] = {}
     for i, r in enumerate(verification.results):
-        alike = (r.outcome, r.reason, r.place, r.help) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
+        alike = (r.outcome, r.reason, r.location, r.help) if DECISION[Expect.HOLDS, r.outcome] is Effect.OPEN else i
         made.setdefault(alike, []).append(r)
     first = (Effect.BROKEN, Effect.OPEN, Effect.DISCHARGED)
     return sorted((Block(tuple(results)) for results in made.values()), key=lambda block: first.index(block.effect))
@@ -151,20 +151,20 @@ def setting(verification: Verification) -> str:
     return " · ".join([*named, *rest])
 
 
-def shown(place: Location) -> str:
+def shown(location: Location) -> str:
     """file:line, relative to the working directory where it lies below it."""
-    path = Path(place.file)
+    path = Path(location.file)
     try:
         name = path.relative_to(Path.cwd()).as_posix()
     except (ValueError, OSError):
-        name = place.file
-    return one_line(f"{name}:{place.line}") + (f" in {one_line(place.function)}" if place.function else "")
+        name = location.file
+    return one_line(f"{name}:{location.line}") + (f" in {one_line(location.function)}" if location.function else "")
 
 
-def quoted(place: Location) -> str:
+def quoted(location: Location) -> str:
     """The source line as it is in the file now; empty when it cannot be read."""
-    linecache.checkcache(place.file)
-    return one_line(linecache.getline(place.file, place.line))
+    linecache.checkcache(location.file)
+    return one_line(linecache.getline(location.file, location.line))
 
 
 def facts(verification: Verification) -> Iterator[tuple[str, list[str]]]:
@@ -316,13 +316,13 @@ def _block(block: Block, console: Console) -> None:
         indented(console, Text(sentence(r.reason)))
     if block.effect is Effect.OPEN:
         indented(console, Text(UNDECIDED))
-    if r.place is not None and r.place.file:
-        indented(console, Text(shown(r.place), style="bold"))
-        line = quoted(r.place)
+    if r.location is not None and r.location.file:
+        indented(console, Text(shown(r.location), style="bold"))
+        line = quoted(r.location)
         if line:
-            indented(console, Text(f"{r.place.line} | {line}"), 4)
-        if r.place.via:
-            indented(console, Text(f"through {one_line(r.place.via)}", style="dim"), 4)
+            indented(console, Text(f"{r.location.line} | {line}"), 4)
+        if r.location.via:
+            indented(console, Text(f"through {one_line(r.location.via)}", style="dim"), 4)
     for name, data in (("Counterexample", numbers(r)), ("Details", r.details)):
         _pairs(name, data, console)
     for line in run_of(r):
@@ -401,9 +401,9 @@ def _section(block: Block) -> str:
     parts += [markdown.escape(sentence(words)) for words in (block.says, reach, r.reason) if words]
     if block.effect is Effect.OPEN:
         parts.append(UNDECIDED)
-    if r.place is not None and r.place.file:
-        line = quoted(r.place)
-        parts.append(f"At {markdown.escape(shown(r.place))}" + (f": {markdown.escape(line)}" if line else ""))
+    if r.location is not None and r.location.file:
+        line = quoted(r.location)
+        parts.append(f"At {markdown.escape(shown(r.location))}" + (f": {markdown.escape(line)}" if line else ""))
     for name, data in (("Counterexample", numbers(r)), ("Detail", r.details)):
         kept, more = cut(pairs(data), 10 * ITEMS)
         if kept:

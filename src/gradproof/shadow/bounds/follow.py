@@ -47,7 +47,7 @@ from gradproof.shadow.bounds.memory import (
 )
 from gradproof.shadow.bounds.rules import MOVED, RULES, OpCall, Rule, moved
 from gradproof.shadow.bounds.values import Box, lift, number
-from gradproof.shadow.locations import Location, initialising, user_place
+from gradproof.shadow.locations import Location, initialising, user_location
 from gradproof.shadow.ops.schema import DROPOUTS, SHAPE_ONLY, Spec, spec_of, tensors_in
 from gradproof.shadow.record.hook_points import Patches, params_of
 from gradproof.shadow.record.run import Run, Step, seed, stated
@@ -102,7 +102,7 @@ class Seen:
     """The gradients that a step was given (`grad`), or the weights after it (`weight`): enclosures, and numbers."""
 
     kind: str
-    place: Location
+    location: Location
     values: dict[str, Box | Lost] = field(default_factory=dict)
     numbers: dict[str, tuple[str, Array]] = field(default_factory=dict)
 
@@ -126,7 +126,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.names: dict[int, tuple[torch.Tensor, str]] = {}
         self.modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self.steps: list[int] = []
-        self.places: list[Location] = []
+        self.locations: list[Location] = []
         self.optimized: set[int] = set()
 
     @contextmanager
@@ -150,19 +150,19 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             yield
 
     def _backward(self, original: Any, *args: Any, **kwargs: Any) -> Any:
-        self.places.append(self._place())
+        self.locations.append(self._location())
         try:
             return original(*args, **kwargs)
         finally:
-            self.places.pop()
+            self.locations.pop()
 
     def _optimized(self, original: Any, optimizer: Optimizer, group: Any) -> None:
         original(optimizer, group)
         self.optimized.update(map(id, optimizer.param_groups[-1]["params"]))
 
-    def _place(self) -> Location:
-        running = self.places and torch._C._current_graph_task_id() != -1
-        return self.places[0] if running else user_place()
+    def _location(self) -> Location:
+        running = self.locations and torch._C._current_graph_task_id() != -1
+        return self.locations[0] if running else user_location()
 
     # Names and events
 
@@ -212,21 +212,21 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._observe("weight", [(p, p) for p in params_of(optimizer)])
 
     def _observe(self, kind: str, tensors: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        found = Seen(kind, self._place())
+        found = Seen(kind, self._location())
         with aside():
             for parameter, tensor in tensors:
                 if odd(tensor):
                     self.lose(f"a tensor of {tensor.layout} and {tensor.dtype}")
                     return
                 name = self.name(parameter)
-                self.domain.begin(("", found.place), [FLOATS.get(tensor.dtype, "")])
+                self.domain.begin(("", found.location), [FLOATS.get(tensor.dtype, "")])
                 found.values[name] = self._lifted(self._read(tensor, ""))
                 found.numbers[name] = (str(tensor.dtype).removeprefix("torch."), array(tensor))
         self.seen.append(found)
 
     def lose(self, why: str) -> None:
         """Bound nothing more: why, and the line."""
-        self.lost = self.lost or f"{self._place()}: {why}"
+        self.lost = self.lost or f"{self._location()}: {why}"
 
     # Operators
 
@@ -319,7 +319,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and its rule on the enclosures of its arguments."""
         with aside():
-            place, own = self._place(), spec.targets(args, kwargs)
+            location, own = self._location(), spec.targets(args, kwargs)
             if spec.alters:
                 self.lose(f"{spec.base} puts other memory under a tensor")
             rest = {n: v for n, v in kwargs.items() if n not in spec.results}
@@ -342,21 +342,21 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self.made[tensor.untyped_storage()._cdata] = (weak(tensor), spec.base not in DROPOUTS)
                 for tensor in tensors_in(results):
                     if tensor.is_floating_point() and not any(tensor is one for one in own):
-                        self._hold(tensor, Lost(f"{place}: {spec.name}: {UNKNOWN}"))
+                        self._hold(tensor, Lost(f"{location}: {spec.name}: {UNKNOWN}"))
             else:
                 formats = [FLOATS.get(t.dtype, "") for t in tensors_in(results) if t.is_floating_point()]
                 formats += [computes] if computes and (spec.results or not formats) else []
-                self._evaluate(func, spec, (given, named), results, own, before, place, formats)
+                self._evaluate(func, spec, (given, named), results, own, before, location, formats)
         return out
 
     def _evaluate(
         self, func: Any, spec: Spec, given: tuple[Any, Any], results: list[Any], own: list[torch.Tensor],
-        before: Mapping[int, Array], place: Location, formats: Sequence[str],
+        before: Mapping[int, Array], location: Location, formats: Sequence[str],
     ) -> None:  # fmt: skip
         targets = tensors_in(results)
         rest = [t for t in own if not any(t is one for one in targets)]
         try:
-            self.domain.begin((spec.name, place), formats)
+            self.domain.begin((spec.name, location), formats)
             args, kwargs = tree_map(self._lifted, given)
             found = self._apply(func, spec, args, kwargs, results)
             values = [v for v in tree_leaves(found) if v is not None]
@@ -365,10 +365,10 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for target, value in zip(targets, values, strict=True):
                 self._store(target, value, before)
         except NoBound as error:
-            why = str(error) if isinstance(error, Spoiled) else f"{place}: {spec.name}: {error}"
+            why = str(error) if isinstance(error, Spoiled) else f"{location}: {spec.name}: {error}"
             rest = [*targets, *own]
         else:
-            why = f"{place}: {spec.name} writes an argument for which no bound is known"
+            why = f"{location}: {spec.name} writes an argument for which no bound is known"
         for tensor in rest:
             self._hold(tensor, Lost(why))
 
@@ -429,7 +429,7 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if buffer:
             kind, name = "buffer", buffer
         elif self._data(tensor):
-            kind, name = "data", str(user_place())
+            kind, name = "data", str(user_location())
         elif known is not None:
             kind, name = "param", self.name(known)
         else:
@@ -468,8 +468,8 @@ class Follow(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not fits:
             self.held.pop(tensor.untyped_storage()._cdata, None)
             if isinstance(value, Box) and not certain(value):
-                op, place = self.domain.key
-                self._hold(tensor, Lost(f"{place}: {op}: rounding may make another integer"))
+                op, location = self.domain.key
+                self._hold(tensor, Lost(f"{location}: {op}: rounding may make another integer"))
             return
         if tensor.is_floating_point():
             value = Box(self.domain, self.domain.rounded(number(value).parts, FLOATS[tensor.dtype]))

@@ -110,8 +110,8 @@ def _entry(
     quantity, window, name = which
     dtype, numbers = seen.numbers[name]
     made: dict[str, Any] = {
-        "quantity": quantity, "param": name, "window": window, "place": str(seen.place), "dtype": dtype, "bound": None,
-        "measured": None, "within": None, "top": [], "reason": "",
+        "quantity": quantity, "param": name, "window": window, "place": str(seen.location), "dtype": dtype,
+        "bound": None, "measured": None, "within": None, "top": [], "reason": "",
     }  # fmt: skip
     wide, point = seen.values[name], exact.values[name]
     if not isinstance(wide, Box) or not isinstance(point, Box):

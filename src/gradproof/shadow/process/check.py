@@ -71,8 +71,8 @@ def ended(error: BaseException, subject: str, options: Mapping[str, Any], path: 
     traceback.print_exception(error)
     if own_fault(error):
         return _failed(subject, options, f"gradproof itself raised {type(error).__name__}: {error}", "please report it")
-    help, place = "run the function by itself first", raised_at(error, path)
-    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), place, help))}
+    help, location = "run the function by itself first", raised_at(error, path)
+    return {"verification": to_json(undecided(subject, options, Outcome.ERROR, stated(error), location, help))}
 
 
 def mistake(error: GradproofError) -> Answer:

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.locations import Location, user_place
+from gradproof.shadow.locations import Location, user_location
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
 from gradproof.shadow.record.events import Event, EventLog
@@ -42,9 +42,9 @@ class Events:
     def __init__(self, log: EventLog, stated: Callable[[str, int], None] | None = None) -> None:
         self.log, self.stated = log, stated
 
-    def event(self, kind: str, place: Location | None = None, **detail: Any) -> None:
+    def event(self, kind: str, location: Location | None = None, **detail: Any) -> None:
         """Keep an event."""
-        self.log.items.append(Event(kind, place or user_place(), detail))
+        self.log.items.append(Event(kind, location or user_location(), detail))
         if self.stated is not None:
             self.stated(kind, int(detail.get("number", 0)))
 
@@ -135,7 +135,7 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
     found.assumptions += judge.assumptions() if results else []
     for result in results:
         if doubt is not None and result.outcome is Outcome.HOLDS:
-            result.outcome, (result.reason, result.place), result.help = Outcome.OPAQUE, doubt, FUNCTION
+            result.outcome, (result.reason, result.location), result.help = Outcome.OPAQUE, doubt, FUNCTION
         at = next((i for i, r in enumerate(found.results) if r.obligation == result.obligation), None)
         if at is None:
             found.results.append(result)
@@ -150,7 +150,7 @@ def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:
     for event in log.events("accumulate"):
         for name, why in UNSHOWN.items():
             if event.detail.get(name):
-                return why, event.place
+                return why, event.location
     return None
 
 

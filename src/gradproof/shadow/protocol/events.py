@@ -27,7 +27,7 @@ class ProtocolEvent:
 
     kind: str
     params: frozenset[str]
-    place: Location
+    location: Location
     index: int
     micro: int
     detail: dict[str, Any] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class EventReader:
 
     def act(self, kind: str, params: Iterable[str], event: Event, index: int, **detail: Any) -> None:
         """Note an act."""
-        self.acts.append(ProtocolEvent(kind, frozenset(params), event.place, index, self.micro, detail))
+        self.acts.append(ProtocolEvent(kind, frozenset(params), event.location, index, self.micro, detail))
 
     def event(self, index: int, event: Event) -> None:
         """One event of the log."""

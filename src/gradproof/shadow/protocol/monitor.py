@@ -23,7 +23,7 @@ from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, 
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
-from gradproof.shadow.locations import user_place
+from gradproof.shadow.locations import user_location
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
 from gradproof.shadow.record.buffers import found_skip
 from gradproof.shadow.record.hook_points import Patches, all_subclasses, listed, tensors_of
@@ -381,7 +381,7 @@ class Monitor:
             return
         with torch.no_grad(), _disable_current_modes():
             kept = number_of(value)
-        self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_place()))
+        self.reports.append(ReportedLoss(kept, of, divided, window, len(self.recorded), user_location()))
 
 
 def number_of(value: Any) -> Tensor | float | None:

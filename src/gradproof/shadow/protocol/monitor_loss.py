@@ -191,7 +191,7 @@ class ReportedLoss:
     divided: bool
     window: list[Handed]
     at: int
-    place: Any
+    location: Any
 
     def verdict(self, tally: CountRules, lengths: Sequence[int], run: Sequence[Handed]) -> tuple[bool | None, str]:
         """Right, wrong, or None where the run does not tell; and in words.

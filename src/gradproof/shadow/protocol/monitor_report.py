@@ -142,12 +142,12 @@ def reported(monitor: Monitor) -> Result | None:
         for report, right, words in found:
             if right is wanted:
                 help = "report the loss before its division by N" if right is False else ""
-                return Result(REPORTED, outcome, words, report.place, help, "events", RECORDED)
+                return Result(REPORTED, outcome, words, report.location, help, "events", RECORDED)
     last = {id(report.window[-1]) for report, _, _ in found if report.of == "window" and report.window}
     if not all(id(window[-1]) in last for window in monitor.closed):
         return None
     if any(len({h.elements for h in w}) > 1 or w[0].elements is None for w in monitor.closed):
-        return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].place, "", "events", RECORDED)
+        return Result(REPORTED, Outcome.UNKNOWN, RAGGED, found[0][0].location, "", "events", RECORDED)
     why = f"{len(found)} losses were reported, and the mean over its micro-batches for each of the recorded windows"
     return Result(REPORTED, Outcome.HOLDS, why, domain="events", reach=RECORDED)
 

@@ -184,7 +184,7 @@ class WatchRuling:
             elif act.kind in ("zero", "sync"):
                 due -= act.params if act.kind == "zero" else act.detail["own"]
             elif act.kind == "step" and act.params & due and not self._broken("GA-SYNC-001", found):
-                return [Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, act.place, FUNCTION, "events", RECORDED)]
+                return [Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, act.location, FUNCTION, "events", RECORDED)]
         if self._broken("GA-SYNC-001", found):
             return []
         return [self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step")]
@@ -195,8 +195,8 @@ class WatchRuling:
         if name in UNDECIDED or self.watch.lost is None:
             why = UNDECIDED.get(name, UNFOLLOWED)
             return Result(name, Outcome.UNKNOWN, why, None, help, "events", RECORDED)
-        place, what = self.watch.lost
-        return Result(name, Outcome.OPAQUE, f"a value was lost: {what}", place, help, "events", RECORDED)
+        location, what = self.watch.lost
+        return Result(name, Outcome.OPAQUE, f"a value was lost: {what}", location, help, "events", RECORDED)
 
     def _broken(self, name: str, found: Judgement) -> bool:
         return any(b.obligation == name for b in found.broken)
@@ -206,9 +206,11 @@ class WatchRuling:
         excuse = self._excuse(broken)
         if excuse:
             why = f"{broken.why}, and {excuse}"
-            return Result(broken.obligation, Outcome.OPAQUE, why, broken.place, "", "events", RECORDED, details)
+            return Result(broken.obligation, Outcome.OPAQUE, why, broken.location, "", "events", RECORDED, details)
         help = HELP.get(broken.obligation, "")
-        return Result(broken.obligation, Outcome.REFUTED, broken.why, broken.place, help, "events", RECORDED, details)
+        return Result(
+            broken.obligation, Outcome.REFUTED, broken.why, broken.location, help, "events", RECORDED, details
+        )
 
     def _excuse(self, broken: Broken) -> str:
         """Why a broken rule is no violation for certain; empty where it is one."""
@@ -307,22 +309,22 @@ class WatchRuling:
         yield from ((words, None) for words in found.unseen)
         ends = next((b for b in found.broken if b.last), None)
         if ends is not None:
-            yield BROKEN.format(ends.obligation), ends.place
-        yield from ((why, place) for names, why, place in self.odd() if "GA-INV-003" in names)
+            yield BROKEN.format(ends.obligation), ends.location
+        yield from ((why, location) for names, why, location in self.odd() if "GA-INV-003" in names)
         yield from self._idle()
         yield from self._apart()
         for w in (w for counts in self.counts.values() for w in counts):
             if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
-                yield PASSED, w.place
+                yield PASSED, w.location
             if w.batches > 1 and not w.shown:
-                yield SEVERAL, w.place
+                yield SEVERAL, w.location
         for act in self.acts:
             if act.kind == "arrive" and act.detail.get("kept"):
-                yield KEPT, act.place
+                yield KEPT, act.location
             if act.kind == "rewrite":
-                yield REWRITTEN, act.place
+                yield REWRITTEN, act.location
             if act.kind == "arrive" and act.detail.get("taken"):
-                yield TAKEN, act.place
+                yield TAKEN, act.location
 
     def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
@@ -332,22 +334,22 @@ class WatchRuling:
             if group.own & seen:
                 yield PROTOCOL, SHARED, None
             if len({a.params for a in steps}) > 1:
-                yield PROTOCOL, GREW, steps[-1].place
+                yield PROTOCOL, GREW, steps[-1].location
             seen |= group.own
-        yield from ((PROTOCOL, THREADS, event.place) for event in self.watch.log.events("threads"))
-        yield from ((PROTOCOL, CHANGED, step.place) for step in self.steps if step.detail.get("changed"))
+        yield from ((PROTOCOL, THREADS, event.location) for event in self.watch.log.events("threads"))
+        yield from ((PROTOCOL, CHANGED, step.location) for step in self.steps if step.detail.get("changed"))
         free = (a for a in self.acts if a.kind == "arrive" and a.detail.get("free"))
-        yield from ((PROTOCOL, FREE, a.place) for a in free)
-        yield from ((OF_GRADIENTS, ABORTED, e.place) for e in self.watch.log.events("aborted"))
+        yield from ((PROTOCOL, FREE, a.location) for a in free)
+        yield from ((OF_GRADIENTS, ABORTED, e.location) for e in self.watch.log.events("aborted"))
 
     def _idle(self) -> Iterator[tuple[str, Location | None]]:
         """Steps that change nothing, and averages that are updated more often than the weights."""
         if self.steps and all(bool(a.detail.get("skipped")) for a in self.steps):
-            yield SKIPPED, self.steps[-1].place
-        yield from ((UNMOVED, e.place) for e in self._unmoved() if self._after_a_gradient(e))
+            yield SKIPPED, self.steps[-1].location
+        yield from ((UNMOVED, e.location) for e in self._unmoved() if self._after_a_gradient(e))
         updates = list(self.watch.log.events("averaged"))
         if len(updates) > len(self.steps) + 1:
-            yield AVERAGED, updates[-1].place
+            yield AVERAGED, updates[-1].location
 
     def _after_a_gradient(self, event: Event) -> bool:
         first = next(self.watch.log.events("accumulate"), None)
@@ -385,8 +387,8 @@ class WatchRuling:
 
     def _counted(self, found: Judgement) -> Result:
         """GA-INV-003, where nothing broke it: it holds, or the events do not show it."""
-        for why, place in self.unsure(found):
-            return Result("GA-INV-003", Outcome.OPAQUE, why, place, "", "events", RECORDED)
+        for why, location in self.unsure(found):
+            return Result("GA-INV-003", Outcome.OPAQUE, why, location, "", "events", RECORDED)
         counts = [w for each in self.counts.values() for w in each]
         shown = ", ".join(str(w.count) for w in counts)
         even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
@@ -407,7 +409,7 @@ class WatchRuling:
             words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
             return self._held("GA-INV-003", words)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
-        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].place, help, "events", RECORDED)
+        return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].location, help, "events", RECORDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +429,7 @@ class WatchedWindow:
     forwards: tuple[int, ...]
     batches: int
     read: int
-    place: Location
+    location: Location
     shown: bool
     simple: bool
 
@@ -443,21 +445,21 @@ def lengths(acts: list[ProtocolEvent], cluster: Cluster, watch: WatchedRun) -> l
     """Each complete window of a cluster."""
     run = Windows(acts, cluster, [])
     numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
-    places: list[Location] = []
+    locations: list[Location] = []
     for act in acts:
         number = act.detail.get("number")
         if act.kind == "arrive" and number in numbers and number not in passes:
             passes.append(number)
         elif act in run.steps and passes:
             windows.append(passes)
-            places.append(act.place)
+            locations.append(act.location)
             passes = []
     starts = [*(w[0] for w in windows), *(passes or [0])]
     ends = [0, *(w[-1] for w in windows)]
-    return [_window(w, watch, ends[i], starts[i + 1], places[i]) for i, w in enumerate(windows)]
+    return [_window(w, watch, ends[i], starts[i + 1], locations[i]) for i, w in enumerate(windows)]
 
 
-def _window(passes: list[int], watch: WatchedRun, before: int, following: int, place: Location) -> WatchedWindow:
+def _window(passes: list[int], watch: WatchedRun, before: int, following: int, location: Location) -> WatchedWindow:
     """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
     seen = [watch.arrivals.get(number) for number in passes]
     last, after = seen[-1], watch.arrivals.get(following)
@@ -474,7 +476,7 @@ def _window(passes: list[int], watch: WatchedRun, before: int, following: int, p
     shown |= watch.in_passes and simple
     read = max(read, 0)
     return WatchedWindow(
-        len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, place, shown, simple
+        len(passes), seen[0], last, ended, forwards, batches(seen[0], last), read, location, shown, simple
     )
 
 

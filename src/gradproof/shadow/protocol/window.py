@@ -29,7 +29,7 @@ class Broken:
     obligation: str
     why: str
     event: str
-    place: Location
+    location: Location
     micro: int
     params: tuple[str, ...]
     index: int
@@ -53,12 +53,12 @@ def table() -> ModuleType:
     Raises GradproofError GP409 when neither is there.
     """
     homes = (PACKAGE / "_reference", PACKAGE.parents[1])
-    places = [home / "models" / "accumulation" / "window.py" for home in homes]
-    found = next((path for path in places if path.is_file()), None)
+    locations = [home / "models" / "accumulation" / "window.py" for home in homes]
+    found = next((path for path in locations if path.is_file()), None)
     spec = None if found is None else importlib.util.spec_from_file_location(TABLE, found)
     if spec is None or spec.loader is None:
         raise GradproofError(
-            "GP409", f"no table of the window protocol at {' or '.join(map(str, places))}",
+            "GP409", f"no table of the window protocol at {' or '.join(map(str, locations))}",
             "models/accumulation/window.py, packaged with gradproof or in its checkout",
             "install gradproof again, from its wheel",
         )  # fmt: skip
@@ -129,13 +129,13 @@ class Windows:
         event, act = stated[at]
         if broken.why == table().RULES[window.State.STEPPED, window.Event.STEP].why:
             before = next(a for e, a in reversed(stated[:at]) if e == "step")
-            act = before if act.place.via and not before.place.via else act
-        place = self._last() if event == "end" or act.place == NOWHERE else act.place
-        yield Broken(broken.obligation, broken.why, event, place, act.micro, (), act.index, event != "end")
+            act = before if act.location.via and not before.location.via else act
+        location = self._last() if event == "end" or act.location == NOWHERE else act.location
+        yield Broken(broken.obligation, broken.why, event, location, act.micro, (), act.index, event != "end")
 
     def _last(self) -> Location:
-        arrivals = (a.place for a in self.acts if a.kind == "arrive" and a.params & self.cluster.params)
-        return self.steps[-1].place if self.steps else next(reversed(list(arrivals)), NOWHERE)
+        arrivals = (a.location for a in self.acts if a.kind == "arrive" and a.params & self.cluster.params)
+        return self.steps[-1].location if self.steps else next(reversed(list(arrivals)), NOWHERE)
 
     def stream(self, name: str) -> list[tuple[str, ProtocolEvent]]:
         """The events of the table that concern one parameter, in order."""
@@ -210,7 +210,7 @@ class Windows:
                 changes += 1
                 inner = act if opened and act.detail["at"] == "backward" else inner
                 if inner is not None and changes > 1:
-                    broken = Broken("GA-INV-003", why, "rate", inner.place, inner.micro, (), inner.index)
+                    broken = Broken("GA-INV-003", why, "rate", inner.location, inner.micro, (), inner.index)
                     yield from ((broken, name) for name in sorted(self.cluster.params))
                     return
             elif act in self.steps:
@@ -235,7 +235,7 @@ class Windows:
                 due -= set(due) if self._flat(act) else act.params
             elif act in self.steps and due:
                 why = "stepped on a gradient that was not summed over the ranks after the last micro-batch"
-                broken = Broken("GA-SYNC-001", why, "step", act.place, act.micro, (), act.index)
+                broken = Broken("GA-SYNC-001", why, "step", act.location, act.micro, (), act.index)
                 yield from ((broken, name) for name in sorted(due))
                 return
 
@@ -264,14 +264,14 @@ def _cause(stated: list[tuple[str, ProtocolEvent]], step: Any) -> tuple[int, Any
 
 def _repeated(act: ProtocolEvent, acts: list[ProtocolEvent]) -> bool:
     """Accelerate advances a schedule once a rank and step, from one line of its own: these count once."""
-    if "accelerate" not in act.place.via:
+    if "accelerate" not in act.location.via:
         return False
     position = acts.index(act)
     before = acts[position - 1] if position else None
     return (
         before is not None
         and before.kind == "schedule"
-        and before.place == act.place
+        and before.location == act.location
         and before.detail.get("scheduler") == act.detail.get("scheduler")
     )
 
@@ -331,7 +331,7 @@ def readable(acts: Iterable[ProtocolEvent]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for act in acts:
         shown = {k: _plain(v) for k, v in act.detail.items() if k in SHOWN and v not in (None, "", False)}
-        row = {"event": act.kind, "place": str(act.place), "micro": act.micro, "params": sorted(act.params), **shown}
+        row = {"event": act.kind, "place": str(act.location), "micro": act.micro, "params": sorted(act.params), **shown}
         last = rows[-1] if rows else row
         if act.params and last is not row and {**last, "params": []} == {**row, "params": []}:
             last["params"] = sorted({*last["params"], *row["params"]})
@@ -350,7 +350,7 @@ def merged(breaks: Iterable[tuple[Broken, str]]) -> list[Broken]:
     """One finding for all the parameters that one act broke in the same way, in the order of the run."""
     groups: dict[tuple[str, str, str, str], list[tuple[Broken, str]]] = {}
     for broken, name in breaks:
-        key = (broken.obligation, broken.why, broken.event, str(broken.place))
+        key = (broken.obligation, broken.why, broken.event, str(broken.location))
         groups.setdefault(key, []).append((broken, name))
     out = []
     for rows in groups.values():
@@ -397,12 +397,12 @@ def _uncounted(
             unseen.setdefault(act.detail.get("optimizer", -1), []).append(act)
     for steps in unseen.values():
         found.steps += len(steps)
-        found.unseen.append(f"{steps[0].place}: gradients are applied here that no backward pass was seen to bring")
+        found.unseen.append(f"{steps[0].location}: gradients are applied here that no backward pass was seen to bring")
         if len(steps) != len(sizes):
             why = f"{len(steps)} optimizer steps for {len(sizes)} windows"
             act = steps[min(len(sizes), len(steps) - 1)]
             yield from (
-                (Broken("GA-INV-003", why, "step", act.place, act.micro, (), act.index), name)
+                (Broken("GA-INV-003", why, "step", act.location, act.micro, (), act.index), name)
                 for name in sorted(act.params)
             )
 
@@ -421,4 +421,4 @@ def narrow(acts: list[ProtocolEvent], groups: list[Cluster]) -> Iterator[tuple[B
             dtype = act.detail.get("dtypes", {}).get(name, "")
             if held[name] == 2 and dtype in NARROW:
                 why = f"gradients are accumulated in {dtype}"
-                yield Broken("GA-INV-004", why, "accumulate", act.place, act.micro, (), act.index), name
+                yield Broken("GA-INV-004", why, "accumulate", act.location, act.micro, (), act.index), name

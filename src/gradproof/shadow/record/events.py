@@ -18,7 +18,7 @@ class Event:
     """
 
     kind: str
-    place: Location
+    location: Location
     detail: dict[str, Any] = field(default_factory=dict)
 
 

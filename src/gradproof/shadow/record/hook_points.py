@@ -116,13 +116,13 @@ class Patches:
                 continue
             before = scanned.get(id(names))
             if before is not None and before[1] == len(names):
-                places = before[2]
+                locations = before[2]
             else:
-                places = () if ids.isdisjoint(map(id, list(names.values()))) else _places(names, ids)
+                locations = () if ids.isdisjoint(map(id, list(names.values()))) else _locations(names, ids)
                 file = getattr(module, "__file__", None)
                 if isinstance(file, str) and owner(file) in (LIBRARY, TORCH):
-                    scanned[id(names)] = (names, len(names), places)
-            found += [(module, name, names[name]) for name in places if id(names.get(name)) in ids]
+                    scanned[id(names)] = (names, len(names), locations)
+            found += [(module, name, names[name]) for name in locations if id(names.get(name)) in ids]
         return found
 
 
@@ -137,7 +137,7 @@ def _label(function: Any) -> str:
     return f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', function)}"
 
 
-def _places(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
+def _locations(names: dict[str, Any], ids: frozenset[int]) -> tuple[str, ...]:
     return tuple(name for name, held in list(names.items()) if id(held) in ids)
 
 

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from gradproof.shadow.locations import Location, user_place
+from gradproof.shadow.locations import Location, user_location
 from gradproof.shadow.record.buffers import (
     Buffers,
     Ranks,
@@ -66,7 +66,7 @@ SUM = torch.distributed.ReduceOp.SUM if torch.distributed.is_available() else No
 class Sink(Protocol):
     """Takes the events. Nothing is copied or read for it."""
 
-    def event(self, kind: str, place: Location | None = None, **detail: Any) -> object:
+    def event(self, kind: str, location: Location | None = None, **detail: Any) -> object:
         """Take one event."""
 
 
@@ -89,10 +89,10 @@ class Reporter:
         self._steps = self._backwards = self._begun = 0
         self._kept = False
         self._ddp = Ranks()
-        self._place: Location | None = None
+        self._location: Location | None = None
 
-    def _event(self, kind: str, place: Location | None = None, **detail: Any) -> None:
-        self.sink.event(kind, place or user_place(), **detail)
+    def _event(self, kind: str, location: Location | None = None, **detail: Any) -> None:
+        self.sink.event(kind, location or user_location(), **detail)
 
     def number(self, thing: Any) -> int:
         """Optimizers and schedulers by order of appearance."""
@@ -177,7 +177,7 @@ class Reporter:
         if changed:
             self._event(
                 "accumulate",
-                self._place,
+                self._location,
                 shared=self._named(self._ddp.shared(changed)),
                 params=self._named(changed),
                 number=self._backwards,
@@ -264,12 +264,12 @@ class Hooks(Reporter):
             result = self.within("backward", lambda: original(*args, **kwargs))
             summed = self._ddp.summed(self._arrived())
         except BaseException:
-            self._event("aborted", place=self._place)
+            self._event("aborted", location=self._location)
             raise
         if summed:
             params = self._named(summed)
             self.buffers.summed(summed)
-            self._event("sync", self._place, params=params, how="DistributedDataParallel", world=world_of())
+            self._event("sync", self._location, params=params, how="DistributedDataParallel", world=world_of())
         return result
 
     def _before_backward(self, roots: list[Tensor]) -> None:
@@ -283,7 +283,7 @@ class Hooks(Reporter):
         for optimizer in [] if self._inside else list(self._rates):
             self._rated(optimizer, "backward")
         self._backwards += 1
-        self._place = user_place()
+        self._location = user_location()
 
     def grad(self, original: Call, *args: Any, **kwargs: Any) -> Any:
         """torch.autograd.grad."""
@@ -367,11 +367,11 @@ class Hooks(Reporter):
 
     def _step_event(self, optimizer: Optimizer, this: tuple[int, int], evaluation: int) -> None:
         params = params_of(optimizer)
-        place = self._stack.index(this) if this in self._stack else 0
+        location = self._stack.index(this) if this in self._stack else 0
         self._event(
             "step",
             **self._about(optimizer, this),
-            outer=next((n for n, _ in reversed(self._stack[:place]) if n != this[0]), None),
+            outer=next((n for n, _ in reversed(self._stack[:location]) if n != this[0]), None),
             evaluation=evaluation,
             held=self._named(p for p in params if p.grad is not None),
             scaled=getattr(optimizer, "grad_scale", None) is not None,

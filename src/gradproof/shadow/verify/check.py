@@ -169,9 +169,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.assumptions = assumptions(facts.laws, facts.opaque)
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
-    made.paths = list(dict.fromkeys(f"{how} at {place} reads a number" for place, how in facts.reads))
+    made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))
     for result in attempt.results:
-        result.reach = on_path(result.reach, list(dict.fromkeys(str(place) for place, _ in facts.reads)))
+        result.reach = on_path(result.reach, list(dict.fromkeys(str(location) for location, _ in facts.reads)))
     if attempt.snapped():
         shown = ", ".join(f"{number:g} as {held}" for number, held in sorted(attempt.snapped().items())[:8])
         made.assumptions.append(f"float constants stand for rationals: {shown}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import io
 import math
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import replace
 from typing import Any, cast
 
@@ -28,17 +28,6 @@ def taken_over(first: torch.Tensor, second: torch.Tensor) -> None:
     """Exchange the storages of two tensors. torch exchanges fake tensors whole, which a weak reference forbids."""
     kept = first.data
     first.data, second.data = second.data, kept
-
-
-@contextmanager
-def unfused() -> Iterator[None]:
-    """Recurrent layers run as operators that have laws."""
-    fused = torch._C._get_mkldnn_enabled()
-    torch._C._set_mkldnn_enabled(False)
-    try:
-        yield
-    finally:
-        torch._C._set_mkldnn_enabled(fused)
 
 
 class Followed:
@@ -80,7 +69,7 @@ class Followed:
         read = {} if reading is None else reading.plain
         for one in inside(returned):
             if isinstance(one, Carries):
-                self._reported(one.value, _plain(one), one.place)
+                self._reported(one.value, _plain(one), one.location)
             elif id(one) in read:
                 self._reported(read[id(one)][1], float(one), NOWHERE)
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
@@ -91,7 +80,7 @@ class Followed:
                 self.plain += numbers(one)
 
     def _reported(self, made: Combination, plain: float, line: Location) -> None:
-        reads = [place for place, _ in self.facts.reads]
+        reads = [location for location, _ in self.facts.reads]
         self.returned.append(made)
         self.values.append(plain)
         self.lines.append(line if line is not NOWHERE or not reads else reads[-1])
@@ -109,7 +98,7 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with unfused(), fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+    with fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
         found.call(step, run)
     return found
 

@@ -87,8 +87,8 @@ class Judge:
         """A result for each obligation but that of ranks. `loss` judges the reported losses."""
         ended = self._impossible()
         if ended is not None:
-            outcome, reason, place = ended
-            return [Result(name, outcome, reason, place, self.help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            outcome, reason, location = ended
+            return [Result(name, outcome, reason, location, self.help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
@@ -113,10 +113,10 @@ class Judge:
         for mine, other in zip(self.ours.facts.updates, self.full.facts.updates, strict=False):
             if mine.order != other.order:
                 reason = "the optimizer has its parameters in another order in the full batch's run"
-                return Outcome.UNKNOWN, reason, mine.place
+                return Outcome.UNKNOWN, reason, mine.location
         if not all(self.samples):
             at = next(i for i, found in enumerate(self.samples) if not found)
-            where = self.ours.facts.updates[at].place
+            where = self.ours.facts.updates[at].location
             if self.idle():
                 return Outcome.UNKNOWN, "some steps move no parameter; the optimizer may accumulate by itself", where
             return Outcome.VACUOUS, f"the gradient of window {at + 1} is made of no data", where
@@ -126,8 +126,8 @@ class Judge:
         """What keeps a run from being followed to its end."""
         facts = run.facts
         if facts.reads and not self.real:
-            place, how = facts.reads[0]
-            return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", place
+            location, how = facts.reads[0]
+            return Outcome.OPAQUE, f"the step reads {_read(how)}, and without numbers there is none", location
         if run.alone:
             reason = f"the function runs without the recorder, and with it ends with {run.error}"
             return Outcome.OPAQUE, reason, run.raised
@@ -137,9 +137,9 @@ class Judge:
             return Outcome.OPAQUE, f"a value was lost: {facts.lost[0][1]}", facts.lost[0][0]
         return None
 
-    def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None = None, **more: Any) -> Result:
+    def _result(self, name: str, outcome: Outcome, reason: str, at: Location | None = None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else ""
-        return Result(name, outcome, reason, place, more.pop("help", ""), DOMAIN, reach, **more)
+        return Result(name, outcome, reason, at, more.pop("help", ""), DOMAIN, reach, **more)
 
     def _apart(self) -> Result | None:
         """Gradients that are one combination, and differ in numbers: one of the two is wrong."""
@@ -149,11 +149,11 @@ class Judge:
             return None
         at, name, size = found
         reason = f"the terms of the gradient of {name} are the full batch's, and its numbers differ by {size:.2g}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.facts.updates[at].place)
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self.ours.facts.updates[at].location)
 
-    def _doubt(self, name: str, reason: str, place: Location | None = None) -> Result:
+    def _doubt(self, name: str, reason: str, location: Location | None = None) -> Result:
         """Something that speaks against an obligation, whoever else proves it."""
-        return self._result(name, Outcome.UNKNOWN, reason, place, details={"code": DOUBT})
+        return self._result(name, Outcome.UNKNOWN, reason, location, details={"code": DOUBT})
 
     # GA-EQ-001
 
@@ -167,30 +167,30 @@ class Judge:
             return self._result(name, Outcome.UNKNOWN, reason, strange)
         if found is None and self.ranks == 1 and not self.totals_stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
-            return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.facts.lines), ours[0].place))
+            return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.facts.lines), ours[0].location))
         if found is None and (self.ours.facts.counted or self.laws.integers) and not self._counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
-            return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
+            return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
         drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
         if found is None and (self.ours.facts.again | self.full.facts.again) & self.terms.reached(drawn):
             reason = "a generator draws the same numbers again, and the full batch draws others"
-            return self._result(name, Outcome.UNKNOWN, reason, ours[0].place)
+            return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
         if found is None and len(ours) == len(full) == self.asked:
             count = sum(len(update.gradients) for update in ours)
             return self._result(name, Outcome.HOLDS, f"{count} gradients are one combination in both runs")
         if found is None:
             reason = f"{len(ours)} and {len(full)} optimizer steps cannot be compared; {self.asked} were asked for"
-            return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
+            return self._result(name, Outcome.UNKNOWN, reason, ours[-1].location)
         same = self._same_update(found[0])
         if same is not None:
             return same
         at, parameter = found
         mine, other = (side[at].gradients.get(parameter) for side in (ours, full))
-        place = ours[at].place
+        location = ours[at].location
         if mine is None or other is None:
             side = "full batch" if mine is None else "micro-batches"
-            return self._result(name, Outcome.UNKNOWN, f"{parameter} has a gradient only by the {side}", place)
-        return self._unequal(name, at, mine, other, place)
+            return self._result(name, Outcome.UNKNOWN, f"{parameter} has a gradient only by the {side}", location)
+        return self._unequal(name, at, mine, other, location)
 
     def _counts_stand(self) -> bool:
         """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
@@ -276,10 +276,10 @@ class Judge:
             bared = [self.terms.bare(t) for g in update.gradients.values() for t in g.value]
             scalars = {scalar for _, powers in bared for scalar in powers}
             if self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared):
-                return update.place
+                return update.location
         return None
 
-    def _unequal(self, name: str, at: int, mine: Gradient, other: Gradient, place: Location) -> Result:
+    def _unequal(self, name: str, at: int, mine: Gradient, other: Gradient, location: Location) -> Result:
         window = f"the gradient of {mine.name} in window {at + 1}"
         left, right = self.unscaled(mine.value), self.unscaled(other.value)
         if left is not mine.value:
@@ -288,9 +288,9 @@ class Judge:
         if by is not None:
             counterexample = {"quantity": window, "times_the_full_batch": str(by), "weights": self._weights(left)}
             reason = f"{window} is {by} times the full batch's"
-            place = next(iter(self.ours.facts.lines), place)
+            location = next(iter(self.ours.facts.lines), location)
             return self._result(
-                name, Outcome.REFUTED, reason, place, counterexample=counterexample,
+                name, Outcome.REFUTED, reason, location, counterexample=counterexample,
                 help="divide each loss by the number of micro-batches of its own window",
             )  # fmt: skip
         far = set(left) == set(right) and any(abs(left[t] - right[t]) > FAR * abs(right[t]) for t in left)
@@ -299,7 +299,7 @@ class Judge:
                 "quantity": window, "weights": self._weights(left), "full_batch": self._weights(right),
             }  # fmt: skip
             reason = f"{window} weighs its samples otherwise than the full batch does"
-            return self._result(name, Outcome.REFUTED, reason, place, counterexample=counterexample)
+            return self._result(name, Outcome.REFUTED, reason, location, counterexample=counterexample)
         meet = any(self.terms.owners[self.terms.bare(term)[0]] < NOBODY for term in (*left, *right))
         coupled = next(iter(self.ours.facts.coupled.items()), None) if meet else None
         if coupled is not None:
@@ -307,7 +307,7 @@ class Judge:
             reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
             return self._result(name, Outcome.OUTSIDE, reason, where, help=self.help)
         return self._result(
-            name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", place, help=self.help
+            name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", location, help=self.help
         )
 
     def unscaled(self, value: Combination) -> Combination:
@@ -337,7 +337,7 @@ class Judge:
         name = "GA-DATA-001"
         if equal.outcome is not Outcome.HOLDS:
             return self._result(
-                name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place
+                name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.location
             )
         bad = self._counts()
         if bad is not None:
@@ -345,7 +345,7 @@ class Judge:
         values = [term for u in self.ours.facts.updates for g in u.gradients.values() for term in g.value]
         if (self.ours.facts.again | self.full.facts.again) & self.terms.reached(values):
             reason = "a generator draws samples again that it drew before: two windows have the same ones"
-            return self._doubt(name, reason, self.ours.facts.updates[-1].place)
+            return self._doubt(name, reason, self.ours.facts.updates[-1].location)
         if self.ours.facts.repeated is not None and self.cycles == 1:
             return self._doubt(name, "data from outside hold what earlier data held", self.ours.facts.repeated)
         return self._result(
@@ -361,9 +361,9 @@ class Judge:
                 earlier.clear()
             if len(found) != size * self.ranks:
                 asked = f"{size * self.ranks} were asked for"
-                return f"{len(found)} samples are in the gradients of window {at + 1}; {asked}", update.place
+                return f"{len(found)} samples are in the gradients of window {at + 1}; {asked}", update.location
             if found & earlier:
-                return f"samples of an earlier window are in the gradients of window {at + 1}", update.place
+                return f"samples of an earlier window are in the gradients of window {at + 1}", update.location
             earlier |= found
         return self._passes()
 
@@ -376,7 +376,7 @@ class Judge:
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
-                return reason, update.place
+                return reason, update.location
         return None
 
     def steps(self) -> Result:
@@ -387,31 +387,31 @@ class Judge:
             reason = f"{len(ours)} optimizer steps in {asked} windows"
             if len(ours) == asked or self.idle():
                 reason = f"{reason}, and {len(full)} by the full batch; or the optimizer accumulates by itself"
-                return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
-            return self._result(name, Outcome.REFUTED, reason, ours[-1].place, help="step once after each window")
+                return self._result(name, Outcome.UNKNOWN, reason, ours[-1].location)
+            return self._result(name, Outcome.REFUTED, reason, ours[-1].location, help="step once after each window")
         bad = self._counts()
         if len(ours) != asked or bad is not None:
-            reason, place = bad or ("several optimizers step; their windows were not distinguished", ours[-1].place)
-            return self._result(name, Outcome.UNKNOWN, reason, place)
+            apart = "several optimizers step; their windows were not distinguished"
+            return self._result(name, Outcome.UNKNOWN, *(bad or (apart, ours[-1].location)))
         for at, (mine, other) in enumerate(zip(ours, full, strict=False)):
             if mine.after != other.after:
                 reason = f"after window {at + 1} the parameters were not shown to be those of the full batch's run"
-                return self._result(name, Outcome.UNKNOWN, reason, mine.place)
+                return self._result(name, Outcome.UNKNOWN, reason, mine.location)
         still = self._unmoved()
         if still is not None:
             reason = "the gradients of two windows were computed at the same weights: the step between them moved none"
             return self._doubt(name, reason, still)
-        for key, (place, held, _) in self.ours.facts.kept.items():
-            if self.full.facts.kept.get(key, (place, -1, None))[1] != held:
+        for key, (location, held, _) in self.ours.facts.kept.items():
+            if self.full.facts.kept.get(key, (location, -1, None))[1] != held:
                 reason = "what this line keeps at the end was not shown to be what the full batch's run keeps"
-                return self._result(name, Outcome.UNKNOWN, reason, place)
+                return self._result(name, Outcome.UNKNOWN, reason, location)
         kept = next((event for at in range(len(ours)) for event in self.kept_inside(at)), None)
         if kept is not None:
             reason = "this line computes with parameters inside a window; what it keeps was not compared"
-            return self._doubt(name, reason, kept.place)
+            return self._doubt(name, reason, kept.location)
         if self.ours.facts.final != self.full.facts.final:
             reason = "the parameters at the end were not shown to be those of the full batch's run"
-            return self._result(name, Outcome.UNKNOWN, reason, ours[-1].place)
+            return self._result(name, Outcome.UNKNOWN, reason, ours[-1].location)
         return self._result(name, Outcome.HOLDS, f"{asked} steps, each of one window, with the full batch's parameters")
 
     def kept_inside(self, at: int) -> list[LoopEvent]:
@@ -430,7 +430,7 @@ class Judge:
             terms = self.terms.reached(term for g in update.gradients.values() for term in g.value)
             leaves = {term for term in terms if self.terms.operators[term] in ("parameter", "state")}
             if leaves and leaves == before.get(update.optimizer):
-                return update.place
+                return update.location
             before[update.optimizer] = leaves
         return None
 
@@ -439,7 +439,7 @@ class Judge:
         name, updates = "GA-INV-002", self.ours.facts.updates
         if max(self.windows) < 1:
             return self._result(
-                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].place
+                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].location
             )
         for index, (now, at) in enumerate(zip(updates, self.windows, strict=True)):
             before = [u for u, number in zip(updates, self.windows, strict=True) if number < at]
@@ -456,21 +456,21 @@ class Judge:
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
                 if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
                     reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
-                    return self._result(name, Outcome.UNKNOWN, reason, now.place)
+                    return self._result(name, Outcome.UNKNOWN, reason, now.location)
                 if kept and not self.idle():
                     sample = min(self.terms.samples(kept))
                     reason = (
                         f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
                     )
-                    place = next((event.place for event in self.events(at) if event.kind == BACKWARD), now.place)
-                    return self._result(name, Outcome.REFUTED, reason, place, help="call zero_grad() after each step")
+                    first = next((e.location for e in self.events(at) if e.kind == BACKWARD), now.location)
+                    return self._result(name, Outcome.REFUTED, reason, first, help="call zero_grad() after each step")
                 if any(self.terms.owners[term] != NOBODY for term in carried):
                     reason = f"the gradient of {one} in window {at + 1} has a part of that of an earlier window"
-                    return self._result(name, Outcome.UNKNOWN, reason, now.place)
+                    return self._result(name, Outcome.UNKNOWN, reason, now.location)
             every = [term for gradient in now.gradients.values() for term in gradient.value]
             if old & self.terms.reached(every):
                 reason = f"a gradient in window {at + 1} is made of an older version of a parameter"
-                return self._result(name, Outcome.UNKNOWN, reason, now.place)
+                return self._result(name, Outcome.UNKNOWN, reason, now.location)
         bad = self._begun() or self._rootless() or self._lacking()
         if bad is not None:
             return self._doubt(name, *bad)
@@ -495,7 +495,7 @@ class Judge:
                 if made and made[0] != made[1]:
                     return (
                         f"the gradient of {name} in window {at + 1} is not made of the full batch's samples",
-                        mine.place,
+                        mine.location,
                     )
         return None
 
@@ -506,7 +506,7 @@ class Judge:
                 held = update.gradients.get(name)
                 kept = {self.terms.bare(term)[0] for term in before}
                 if held is not None and kept & {self.terms.bare(term)[0] for term in held.value}:
-                    return f"{name} had a gradient when window {at + 1} began", update.place
+                    return f"{name} had a gradient when window {at + 1} began", update.location
         return None
 
     def _rootless(self) -> tuple[str, Location] | None:
@@ -518,7 +518,7 @@ class Judge:
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
                 if states or any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
-                    return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.place
+                    return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         return None
 
     def events(self, at: int) -> list[LoopEvent]:
@@ -533,20 +533,20 @@ class Judge:
             return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.escaped)
         if not narrow:
             return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
-        place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
+        location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
         if sums:
             reason = f"a {dtype} tensor holds a sum over micro-batches"
-            return self._result(name, Outcome.REFUTED, reason, place, help="accumulate in float32")
-        return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", place)
+            return self._result(name, Outcome.REFUTED, reason, location, help="accumulate in float32")
+        return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location)
 
     def clipping(self, equal: Result) -> Result:
         """No norm of a part of a window scales a gradient."""
         name = "GA-INV-005"
         if equal.outcome is Outcome.HOLDS:
-            place = self._misscaled() or self._clipped_nothing()
-            if place is not None:
+            location = self._misscaled() or self._clipped_nothing()
+            if location is not None:
                 reason = "a gradient was scaled by a norm of something else than the gradients of its window"
-                return self._doubt(name, reason, place)
+                return self._doubt(name, reason, location)
             return self._result(name, Outcome.HOLDS, "each gradient is that of one full batch, clipped once or not")
         for at, update in enumerate(self.ours.facts.updates):
             whole = self.samples[at]
@@ -556,9 +556,10 @@ class Judge:
                 part = self.terms.samples([norm])
                 if 1 < len(part) < len(whole) and self.run.micro_batch_size > 1:
                     reason = f"window {at + 1}: a gradient is scaled by a norm of {len(part)} of {len(whole)} samples"
-                    place = self._line_of(norm) or update.place
-                    return self._result(name, Outcome.REFUTED, reason, place, help="clip once, before the step")
-        return self._result(name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.place)
+                    location = self._line_of(norm) or update.location
+                    return self._result(name, Outcome.REFUTED, reason, location, help="clip once, before the step")
+        reason = "the gradients were not shown to be the full batch's"
+        return self._result(name, Outcome.UNKNOWN, reason, equal.location)
 
     def _endless(self, scalar: int) -> bool:
         """Whether a factor is made with infinity: a clip at infinity measures, and scales nothing."""
@@ -580,7 +581,7 @@ class Judge:
                 rest = self.terms.rescaled(value, multiplied({}, own, -1))
                 bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
             if scalars and not bared <= self.terms.reached(scalars):
-                return update.place
+                return update.location
         return None
 
     def _clipped_nothing(self) -> Location | None:
@@ -588,9 +589,9 @@ class Judge:
         updates = [u for side in (self.ours, self.full) for u in side.facts.updates]
         applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
         for side in (self.ours, self.full):
-            for scalar, place in side.facts.scaled.items():
+            for scalar, location in side.facts.scaled.items():
                 if scalar not in applied and self.terms.found([scalar], NORMS) and not self._endless(scalar):
-                    return place
+                    return location
         return None
 
 

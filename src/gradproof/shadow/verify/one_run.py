@@ -95,25 +95,25 @@ class OneRun:
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         if self.engine.facts.lost:
-            place, what = self.engine.facts.lost[0]
-            return Outcome.OPAQUE, f"a value was lost: {what}", place
+            location, what = self.engine.facts.lost[0]
+            return Outcome.OPAQUE, f"a value was lost: {what}", location
         if all(len(window.runs) < 2 for window in self.windows):
-            return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._place()
+            return Outcome.UNKNOWN, "each window has one backward pass: no gradient was accumulated", self._location()
         if len({window.step.optimizer for window in self.windows}) > 1:
-            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._place()
+            return Outcome.UNKNOWN, "several optimizers step; their windows were not distinguished", self._location()
         for window in self.windows:
             if not window.samples:
-                return Outcome.VACUOUS, "a gradient is made of no data", window.step.place
+                return Outcome.VACUOUS, "a gradient is made of no data", window.step.location
         return None
 
-    def _place(self) -> Location:
-        return self.windows[0].step.place
+    def _location(self) -> Location:
+        return self.windows[0].step.location
 
     def _result(
-        self, name: str, outcome: Outcome, reason: str, place: Location | None = None, help: str = "", **more: Any
+        self, name: str, outcome: Outcome, reason: str, location: Location | None = None, help: str = "", **more: Any
     ) -> Result:
         held = outcome in (Outcome.HOLDS, Outcome.REFUTED)
-        return Result(name, outcome, reason, place, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
+        return Result(name, outcome, reason, location, help or ("" if held else HELP), DOMAIN, self.reach(), **more)
 
     def reach(self) -> str:
         """What a result is about."""
@@ -156,18 +156,18 @@ class OneRun:
         if not lost:
             return None
         reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {at + 1}"
-        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place)
+        return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
 
     def _unequal(self, at: int, window: WindowWeights) -> Result | None:
         name = "GA-EQ-001"
         for parameter in window.step.order:
             if parameter not in window.step.gradients and any(parameter in run.gains for run in window.runs):
                 reason = f"the gradient of {parameter} arrived, and is not there at the step of window {at + 1}"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
         for parameter, gradient in window.step.gradients.items():
             what = f"the gradient of {parameter} in window {at + 1}"
             if not gradient.value and any(parameter in run.gains for run in window.runs):
-                return self._result(name, Outcome.UNKNOWN, f"{what} was zeroed before the step", window.step.place)
+                return self._result(name, Outcome.UNKNOWN, f"{what} was zeroed before the step", window.step.location)
             try:
                 found = window.weights(gradient.value)
             except Coupled as coupled:
@@ -175,13 +175,13 @@ class OneRun:
             free = [term for term in found.free if self.terms.owners[term] == NOBODY]
             if free:
                 reason = f"a part of {what} is made of no sample: one run does not show its share"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
             for each in found.by.values():
                 if each.keys() != window.samples:
                     reason = (
                         f"{what} is not one function of each sample: {len(each)} of {len(window.samples)} took one way"
                     )
-                    return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+                    return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
                 if not alike(self.terms, list(each.values())):
                     return self._weighted(what, window, each)
         return None
@@ -190,7 +190,7 @@ class OneRun:
         where = next(iter(self.engine.facts.coupled.items()), None)
         if where is None:
             reason = f"the samples of {what} were not distinguished in {self.terms.operators[term]}"
-            return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+            return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
         reason = f"samples of {what} meet in {where[0].split(' at ')[0]}"
         return self._result(name, Outcome.OUTSIDE, reason, where[1])
 
@@ -201,11 +201,11 @@ class OneRun:
         some = [number for number in numbers.values() if number is not None]
         if len(some) < len(numbers):
             reason = f"{what} weighs samples by numbers that were not read"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place)
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
         if all(close(number, some[0]) for number in some):
             reason = f"{what} weighs its samples equally only because their counts are equal in this run"
             return self._result(
-                "GA-EQ-001", Outcome.UNKNOWN, reason, window.step.place, counterexample={"weights": shown}
+                "GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location, counterexample={"weights": shown}
             )
         reason = f"{what} weighs its samples unequally: {', '.join(sorted(set(shown.values()))[:3])}"
         simple = self._simple(window)
@@ -232,7 +232,7 @@ class OneRun:
 
     def _losses(self, window: WindowWeights) -> Location:
         """The line of the backward pass, which is where a loss has got its weight."""
-        return window.runs[0].place if window.runs else window.step.place
+        return window.runs[0].location if window.runs else window.step.location
 
     def sample(self, number: int) -> str:
         """A sample in words."""
@@ -316,7 +316,7 @@ class OneRun:
         whole = len(scales) == len(self.windows) and any(close(scale, UNIT) for scale in scales)
         if not whole or not any(close(scales[at], count) for count in counts):
             reason = "the weights of the windows add up to different totals"
-            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._place())
+            return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
         reason = f"the samples of window {at + 1} weigh {shortly(scales[at])} in all, those of another window 1"
         return self._result(
             "GA-EQ-001", Outcome.REFUTED, reason, self._losses(self.windows[at]),
@@ -330,7 +330,9 @@ class OneRun:
         """No summand of a gradient was computed before the step of the window before."""
         name, terms = "GA-INV-002", self.terms
         if len(self.windows) < 2 and not self.engine.passes:
-            return self._result(name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._place())
+            return self._result(
+                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._location()
+            )
         old: set[int] = set()
         for before, now in pairwise(self.windows):
             old |= before.step.leaves
@@ -340,11 +342,11 @@ class OneRun:
                 again = mine & {terms.bare(term)[0] for term in (earlier.value if earlier else ())}
                 if old & terms.reached(again):
                     reason = f"the gradient of {parameter} still has that of the window before"
-                    place = now.step.place
-                    return self._result(name, Outcome.REFUTED, reason, place, "call zero_grad() after each step")
+                    location = now.step.location
+                    return self._result(name, Outcome.REFUTED, reason, location, "call zero_grad() after each step")
                 if again or old & terms.reached(mine):
                     reason = f"the gradient of {parameter} is made of something that the window before was made of"
-                    return self._result(name, Outcome.UNKNOWN, reason, now.step.place)
+                    return self._result(name, Outcome.UNKNOWN, reason, now.step.location)
         bad = self._begun() or self._rootless()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
@@ -353,10 +355,10 @@ class OneRun:
     def _begun(self) -> tuple[str, Location] | None:
         if self.engine.passes and self.engine.begun_with:
             name = next(iter(self.engine.begun_with))
-            return f"{name} had a gradient after the last window", self.windows[-1].step.place
+            return f"{name} had a gradient after the last window", self.windows[-1].step.location
         for at, window in enumerate(self.windows):
             for name in window.step.begun_with:
-                return f"{name} had a gradient when window {at + 1} began", window.step.place
+                return f"{name} had a gradient when window {at + 1} began", window.step.location
         return None
 
     def _rootless(self) -> tuple[str, Location] | None:
@@ -366,18 +368,18 @@ class OneRun:
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
                     reason = f"a part of the gradient of {parameter} in window {at + 1} came by no backward pass of it"
-                    return reason, window.step.place
+                    return reason, window.step.location
         return None
 
     def width(self) -> Result:
         """No sum over micro-batches is narrower than fp32."""
         name, narrow = "GA-INV-004", self.engine.facts.narrow
         if narrow:
-            place, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
+            location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
             if sums:
                 reason = f"a {dtype} tensor holds a sum over micro-batches"
-                return self._result(name, Outcome.REFUTED, reason, place, "accumulate in float32")
-            return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", place)
+                return self._result(name, Outcome.REFUTED, reason, location, "accumulate in float32")
+            return self._result(name, Outcome.UNKNOWN, f"a {dtype} tensor is made of several micro-batches", location)
         bad = self._rootless()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
@@ -419,7 +421,10 @@ class OneRun:
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
         if factor is None or window.kept(factor[1]) or not (followed or not self._looked_at(window)):
-            return f"the gradients of window {at + 1} were scaled by a number that was not followed", window.step.place
+            return (
+                f"the gradients of window {at + 1} were scaled by a number that was not followed",
+                window.step.location,
+            )
         scalars: set[int] = set()
         bared: set[int] = set()
         for gradient in (g for g in window.step.gradients.values() if g.value):
@@ -431,16 +436,16 @@ class OneRun:
         if not scalars:
             clamped = all(self.terms.found(gradient.value, CLAMPS) for gradient in window.step.gradients.values())
             return (
-                (f"a clip was called, and did nothing to window {at + 1}", window.step.place)
+                (f"a clip was called, and did nothing to window {at + 1}", window.step.location)
                 if self.clips and not clamped
                 else None
             )
         reached = self.terms.reached(scalars)
         if not self._known(window):
-            return f"window {at + 1} was clipped at another scale than that of the loss", window.step.place
+            return f"window {at + 1} was clipped at another scale than that of the loss", window.step.location
         if len(scalars) == 1 and bared <= reached:
             return None
-        return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.place
+        return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.location
 
     def _looked_at(self, window: WindowWeights) -> bool:
         """Whether Python read a number that is made of a gradient of the window: it may have scaled with it."""
@@ -467,16 +472,16 @@ class OneRun:
         return None
 
     def _clipped(self, term: int, window: WindowWeights) -> Location:
-        return self.engine.laws.places.get(term, window.step.place)
+        return self.engine.laws.locations.get(term, window.step.location)
 
     def _bent(self, what: str, window: WindowWeights, value: Combination) -> tuple[str, Location] | None:
         for term in value:
             bare = self.terms.bare(term)[0]
             unit = window.top(bare)
             if unit == SEVERAL:
-                return f"{what} is no sum of the gradients of its samples", window.step.place
+                return f"{what} is no sum of the gradients of its samples", window.step.location
             if unit >= 0 and bare not in window.arrived:
-                return f"{what} was changed between its backward passes and the step", window.step.place
+                return f"{what} was changed between its backward passes and the step", window.step.location
             if unit >= 0 and self.engine.hooked and not self.terms.marked[bare]:
                 return "a hook of the user's ran in a backward pass", self.engine.hooked
         return None
@@ -486,19 +491,19 @@ class OneRun:
         name = "GA-DATA-001"
         if equal.outcome is not Outcome.HOLDS:
             return self._result(
-                name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.place
+                name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.location
             )
         seen: set[int] = set()
         for at, window in enumerate(self.windows):
             if seen & window.samples:
                 reason = f"samples of an earlier window are in the gradients of window {at + 1}"
-                return self._result(name, Outcome.UNKNOWN, reason, window.step.place)
+                return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
             seen |= window.samples
         last = max(seen) // MICRO
-        for sample, place in self.engine.used.items():
+        for sample, location in self.engine.used.items():
             if sample not in seen and sample // MICRO <= last:
                 reason = f"{self.sample(sample)} is in no gradient"
-                return self._result(name, Outcome.UNKNOWN, reason, place)
+                return self._result(name, Outcome.UNKNOWN, reason, location)
         return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
 
 

@@ -129,9 +129,9 @@ class RankJudge:
         self.group = pair.exchange.group
         self.updates = pair.ours.facts.updates
 
-    def _result(self, name: str, outcome: Outcome, reason: str, place: Location | None, **more: Any) -> Result:
+    def _result(self, name: str, outcome: Outcome, reason: str, location: Location | None, **more: Any) -> Result:
         reach = ALL_DATA if outcome is Outcome.HOLDS else RECORDED if outcome is Outcome.REFUTED else ""
-        return Result(name, outcome, reason, place, HELP[name], DOMAIN, reach, **more)
+        return Result(name, outcome, reason, location, HELP[name], DOMAIN, reach, **more)
 
     def exchanged(self) -> list[Steps]:
         """The optimizer steps of the run by micro-batches, of every rank."""
@@ -176,9 +176,9 @@ class RankJudge:
     def synchronised(self, every: list[Steps]) -> Result:
         """Every rank steps by the gradients that the first one steps by, made of the samples of all ranks."""
         first, mine = every[0], every[self.group.rank]
-        place = self.updates[-1].place if self.updates else NOWHERE
+        location = self.updates[-1].location if self.updates else NOWHERE
         if len({len(one.gradients) for one in every}) > 1 or not self.updates:
-            return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", place)
+            return self._result(SYNC, Outcome.UNKNOWN, "the ranks make different numbers of optimizer steps", location)
         for at, update in enumerate(self.updates):
             apart = self._apart(at, first, mine) if self.group.rank else self._lacking(at, every)
             if apart is not None:
@@ -187,11 +187,11 @@ class RankJudge:
                 shown = [name for name in mine.weights[at] if self._differ(mine.weights[at], first.weights[at], name)]
                 how = "not" if shown else "not shown to be"
                 reason = f"after window {at + 1} the parameters of rank {self.group.rank} are {how} those of rank 0"
-                return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.place)
+                return self._result(SYNC, Outcome.REFUTED if shown else Outcome.UNKNOWN, reason, update.location)
         shown = [name for name in mine.last if self._differ(mine.last, first.last, name)]
         if shown:
             reason = f"at the end {shown[0]} of rank {self.group.rank} is not that of rank 0"
-            return self._result(SYNC, Outcome.REFUTED, reason, place)
+            return self._result(SYNC, Outcome.REFUTED, reason, location)
         reason = f"{len(self.updates)} steps, each by one gradient of all {self.group.size} ranks"
         return self._result(SYNC, Outcome.HOLDS, reason, None)
 
@@ -204,7 +204,7 @@ class RankJudge:
 
     def _apart(self, at: int, first: Steps, mine: Steps) -> Result | None:
         """A gradient of this rank that is not that of the first."""
-        place = self.updates[at].place
+        location = self.updates[at].location
         for name, value in mine.gradients[at].items():
             other = first.gradients[at].get(name)
             if other == value:
@@ -213,10 +213,10 @@ class RankJudge:
             if self._differ(mine.numbers[at], first.numbers[at], name):
                 if self._alike(mine, first):
                     reason = "the ranks step by gradients of their own, and have the same parameters at the next step"
-                    return self._result(SYNC, Outcome.UNKNOWN, reason, place)
+                    return self._result(SYNC, Outcome.UNKNOWN, reason, location)
                 reason = f"rank {self.group.rank} steps by another gradient of {name} than rank 0 in window {at + 1}"
-                return self._result(SYNC, Outcome.REFUTED, reason, place)
-            return self._result(SYNC, Outcome.UNKNOWN, reason, place)
+                return self._result(SYNC, Outcome.REFUTED, reason, location)
+            return self._result(SYNC, Outcome.UNKNOWN, reason, location)
         return None
 
     def _alike(self, mine: Steps, first: Steps) -> bool:
@@ -230,7 +230,7 @@ class RankJudge:
         for rank, one in enumerate(every):
             if {sample for sample in one.read[at] if isinstance(sample, int)} - made:
                 reason = f"window {at + 1}: the gradients are not made of the samples of rank {rank}"
-                return self._result(SYNC, Outcome.UNKNOWN, reason, self.updates[at].place)
+                return self._result(SYNC, Outcome.UNKNOWN, reason, self.updates[at].location)
         return None
 
     # GA-EQ-001 and GA-DATA-001
@@ -243,13 +243,13 @@ class RankJudge:
         if twice is not None and apart is not None:
             at, ranks = twice
             engine = self.pair.ours.engine
-            place = engine.events.first if isinstance(engine, Real) else self._line(at)
+            location = engine.events.first if isinstance(engine, Real) else self._line(at)
             reason = f"window {at + 1}: ranks {ranks[0]} and {ranks[1]} read the same samples"
-            data = self._result(DATA, Outcome.REFUTED, reason, place)
+            data = self._result(DATA, Outcome.REFUTED, reason, location)
             follows = {"follows_from": DATA}
             if equal.outcome is not Outcome.REFUTED:
                 reason = "the samples of one rank stand for those of another"
-                equal = self._result(EQ, Outcome.UNKNOWN, reason, place, details=follows)
+                equal = self._result(EQ, Outcome.UNKNOWN, reason, location, details=follows)
             return equal, data
         if data.outcome is Outcome.HOLDS and (self._read_later(every) or self._drawn_twice(every)):
             reason = "a rank reads samples that another rank reads in another window"
@@ -315,8 +315,8 @@ class RankJudge:
         assert isinstance(engine, Real)
         passes = engine.events.of(at, "backward")
         if not passes:
-            return self.updates[at].place
-        return passes[-1].place if passes[-1].root is NOWHERE else passes[-1].root
+            return self.updates[at].location
+        return passes[-1].location if passes[-1].root is NOWHERE else passes[-1].root
 
     def _read_twice(self, every: list[Steps]) -> tuple[int, list[int]] | None:
         """A window in which two ranks read one sample, and the ranks."""
@@ -356,7 +356,7 @@ class RankJudge:
             allowed = {Fraction(1)} if shared_ else {Fraction(1), Fraction(self.group.size)}
             if (shared_ or common) and not ratios <= allowed:
                 reason = f"returned loss {at + 1} was not shown to be that of one process with as many samples"
-                self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.place)
+                self.found[LOSS] = self._result(LOSS, Outcome.UNKNOWN, reason, loss.location)
                 return
 
     def _roots(self, at: int) -> list[int]:

@@ -104,8 +104,8 @@ class Refuter:
             self.equality, self.loss, self.summed,
         ]  # fmt: skip
 
-    def _result(self, name: str, reason: str, place: Location, **more: Any) -> Result:
-        return Result(name, Outcome.REFUTED, reason, place, more.pop("help", HELP[name]), "floats", RECORDED, **more)
+    def _result(self, name: str, reason: str, location: Location, **more: Any) -> Result:
+        return Result(name, Outcome.REFUTED, reason, location, more.pop("help", HELP[name]), "floats", RECORDED, **more)
 
     def diagnose(self, results: list[Result]) -> None:
         """Lines and timelines: of what is refuted, and the line of a gradient that is undecided."""
@@ -115,7 +115,7 @@ class Refuter:
         for result in results:
             undecided = result.outcome is Outcome.UNKNOWN and result.obligation == EQ and not result.details
             if undecided and self.judge.unequal is not None:
-                result.place = self.diagnosed(self.judge.unequal[0])
+                result.location = self.diagnosed(self.judge.unequal[0])
 
     def shared(self, results: list[Result]) -> list[Result]:
         """Equal gradients are undecided where a rule is broken that the full batch may break in the same way."""
@@ -123,7 +123,8 @@ class Refuter:
         for result in results if broken and max(self.judge.windows, default=0) >= 1 else ():
             if result.obligation == EQ and result.outcome is Outcome.HOLDS:
                 reason = f"{broken[0].obligation} was not shown: the full batch may break it in the same way"
-                result.outcome, result.reason, result.reach, result.place = Outcome.UNKNOWN, reason, "", broken[0].place
+                result.outcome, result.reason, result.reach = Outcome.UNKNOWN, reason, ""
+                result.location = broken[0].location
         return results
 
     def weigh(self, results: list[Result]) -> None:
@@ -153,17 +154,17 @@ class Refuter:
     def placed(self, result: Result) -> Result:
         """What terms refuted, at the line that made it."""
         if result.obligation == EQ and self.first is not None:
-            result.place = self.diagnosed(self.first[0])
+            result.location = self.diagnosed(self.first[0])
             result.counterexample = {**self.first[1].shown(), **(result.counterexample or {})}
         elif result.obligation == STEPS and not self.paired:
             return self.counted() or result
         elif result.obligation == EQ and self.judge.unequal is not None:
-            result.place = self.diagnosed(self.judge.unequal[0])
+            result.location = self.diagnosed(self.judge.unequal[0])
         return result
 
     def window_of(self, result: Result) -> int:
         """The step at which something is wrong: the first at its line, that of the first difference, or the last."""
-        here = [event.window for event in self.events.list if event.place == result.place]
+        here = [event.window for event in self.events.list if event.location == result.location]
         last = max(0, len(self.updates) - 1)
         if self.first is not None and (not here or self.first[0] in here):
             return self.first[0]
@@ -174,19 +175,19 @@ class Refuter:
     def diagnosed(self, at: int) -> Location:
         """The line that makes the gradient of a step wrong: a broken rule's, a write's, or that of the last root."""
         cause = next((self.found[name] for name in CAUSES if name in self.found), None)
-        if cause is not None and cause.place not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
-            return cause.place
+        if cause is not None and cause.location not in (None, NOWHERE) and cause.details.get("code") != PAIRED:
+            return cause.location
         events = self.events.of(at)
         writes = [
             event for event in events if event.kind == WRITE and not self._clips(event) and event.operator != UNSCALED
         ]
         hooks, passes = ([event for event in events if event.kind == kind] for kind in (HOOK, BACKWARD))
         if writes or hooks:
-            return (writes or hooks)[-1].place
+            return (writes or hooks)[-1].location
         if not passes:
-            return self.updates[at].place
+            return self.updates[at].location
         last = passes[-1]
-        return last.place if last.root is NOWHERE or self._one_pass() or cause is not None else last.root
+        return last.location if last.root is NOWHERE or self._one_pass() or cause is not None else last.root
 
     def _one_pass(self) -> bool:
         """Whether each window has one backward pass."""
@@ -222,7 +223,7 @@ class Refuter:
                 continue
             events = self.events.of(at, BACKWARD, ZERO)
             first = next((i for i, event in enumerate(events) if event.kind == BACKWARD), len(events))
-            zeros = [event.place for event in events[first:] if event.kind == ZERO]
+            zeros = [event.location for event in events[first:] if event.kind == ZERO]
             if zeros:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
                 return self._result(STALE, reason, zeros[-1])
@@ -250,7 +251,7 @@ class Refuter:
                 (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
                 if old & new - self._read(at) or self.terms.samples(terms & kept):
                     reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
-                    return self._result(STALE, reason, update.place)
+                    return self._result(STALE, reason, update.location)
         return None
 
     def _read(self, at: int) -> set[int]:
@@ -266,7 +267,7 @@ class Refuter:
         if not self.judge.run.tail or made >= asked or not passes or self.judge.optimizers > 1:
             return None
         reason = f"{len(passes)} backward passes come after the last step: no step applies their gradients"
-        return self._result(STEPS, reason, passes[-1].place)
+        return self._result(STEPS, reason, passes[-1].location)
 
     def again(self) -> Result | None:
         """A step without a backward pass since the step before."""
@@ -276,7 +277,7 @@ class Refuter:
             held = held and at > 0 and update.gradients == self.updates[at - 1].gradients
             if update.optimizer in seen and not update.passes and held:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
-                return self._result(STEPS, reason, update.place)
+                return self._result(STEPS, reason, update.location)
             seen.add(update.optimizer)
         return None
 
@@ -290,13 +291,13 @@ class Refuter:
             whole = {asked * other.passes} | ({1} if self._one_pass() else set())
             if update.passes not in whole and difference(self.mine, self.other, at) is not None:
                 reason = f"step {at + 1} comes after {update.passes} backward passes; its window has {asked}"
-                return self._result(STEPS, reason, update.place)
+                return self._result(STEPS, reason, update.location)
         return None
 
     def written(self) -> Result | None:
         """The function writes parameters between two backward passes of a window."""
         for at in range(len(self.updates)):
-            writes = [event.place for event in self.events.inside(at, WEIGHTS)]
+            writes = [event.location for event in self.events.inside(at, WEIGHTS)]
             if writes and self.paired and difference(self.mine, self.other, at, "weights") is not None:
                 reason = f"parameters are written between the backward passes of window {at + 1}"
                 return self._result(STEPS, reason, writes[-1])
@@ -304,7 +305,7 @@ class Refuter:
 
     def ended(self) -> Result | None:
         """Parameters that the function writes after the last step are not the full batch's at the end."""
-        writes = [event.place for event in self.events.of(len(self.updates), WEIGHTS)]
+        writes = [event.location for event in self.events.of(len(self.updates), WEIGHTS)]
         if not self.paired or self.first is not None or not writes:
             return None
         last, other = self.mine.last, self.other.last
@@ -315,16 +316,16 @@ class Refuter:
 
     def undone(self) -> Result | None:
         """What a step gave is put back before it is used."""
-        place = self.judge._unmoved()
-        if place is None:
+        location = self.judge._unmoved()
+        if location is None:
             return None
-        at = next(i for i, update in enumerate(self.updates) if update.place == place)
+        at = next(i for i, update in enumerate(self.updates) if update.location == location)
         before, after = self.mine.weights[at], self.mine.after[at]
         if all(torch.equal(before[name], after[name]) for name in before):
             if not any(self.mine.rates[at]) or not self._paralysed():
                 return None
-            return self._result(STEPS, f"step {at + 1} moves no parameter", place)
-        writes = [event.place for event in self.events.of(at + 1, WEIGHTS)]
+            return self._result(STEPS, f"step {at + 1} moves no parameter", location)
+        writes = [event.location for event in self.events.of(at + 1, WEIGHTS)]
         following = self.mine.weights[at + 1] if at + 1 < len(self.mine.weights) else {}
         back = before.keys() == following.keys() and all(torch.equal(before[n], following[n]) for n in before)
         if not writes or not back:
@@ -339,7 +340,7 @@ class Refuter:
             return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
         early = len(self.updates) > self.judge.asked and self.updates[0].passes < self.judge.run.accum_steps
-        return self._result(STEPS, reason, self.updates[0 if early else -1].place)
+        return self._result(STEPS, reason, self.updates[0 if early else -1].location)
 
     def _paralysed(self) -> bool:
         """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""
@@ -352,15 +353,14 @@ class Refuter:
         if at is not None:
             made = self.events.inside(at, SCHEDULE)
             reason = f"a schedule makes {len(made)} steps between the backward passes of window {at + 1}"
-            return self._result(STEPS, reason, made[-1].place)
+            return self._result(STEPS, reason, made[-1].location)
         for at, (rates, others) in enumerate(zip(self.mine.rates, self.other.rates, strict=False)):
             if not self.paired or (self.first is not None and self.first[0] <= at):
                 return None
             if len(rates) != len(others) or all(near(a, b) for a, b in zip(rates, others, strict=True)):
                 continue
-            place = self.updates[at].place
             reason = f"step {at + 1} has the learning rate {rates[0]:g}, the full batch's {others[0]:g}"
-            return self._result(STEPS, reason, place)
+            return self._result(STEPS, reason, self.updates[at].location)
         return None
 
     def often(self) -> int | None:
@@ -372,13 +372,13 @@ class Refuter:
         if self.first is not None or not self.paired:
             return None
         theirs = self.judge.full.facts.kept
-        for key, (place, made, mine) in self.judge.ours.facts.kept.items():
+        for key, (location, made, mine) in self.judge.ours.facts.kept.items():
             other = theirs[key][2] if key in theirs else None
             if self.terms.owners[made] != NOBODY or not self.terms.trained[made]:
                 continue
             if mine is not None and other is not None and mine.shape == other.shape and self.mine.differ(mine, other):
                 reason = "what this line keeps over the windows is not what the full batch's run keeps"
-                return self._result(STEPS, reason, place)
+                return self._result(STEPS, reason, location)
         return None
 
     # GA-INV-005
@@ -396,22 +396,23 @@ class Refuter:
                 continue
             what = "unscaled" if writes[-1].operator == UNSCALED else "clipped"
             when = "the last backward pass" if self.first is not None and self.first[0] == at else "it is unscaled"
-            return self._result(CLIP, f"window {at + 1}: a gradient is {what} before {when}", writes[-1].place)
+            return self._result(CLIP, f"window {at + 1}: a gradient is {what} before {when}", writes[-1].location)
         return None
 
     def clipped_late(self) -> Result | None:
         """A clip of gradients that no step is handed."""
-        place = None if STALE in self.found else self.judge._clipped_nothing()
-        return None if place is None else self._result(CLIP, "no step is handed the gradients that are clipped", place)
+        location = None if STALE in self.found else self.judge._clipped_nothing()
+        reason = "no step is handed the gradients that are clipped"
+        return None if location is None else self._result(CLIP, reason, location)
 
     def narrowed(self) -> Result | None:
         """A gradient of several micro-batches is stored below fp32, and further ones are added to it."""
-        writes = {event.place for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
-        turns = Counter((place, window) for place, window, _ in self.judge.ours.facts.narrowed)
-        writes |= {place for (place, _), count in turns.items() if count > 1}
-        for place, dtype, _ in self.judge.ours.facts.narrow:
-            if place in writes:
-                return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", place)
+        writes = {event.location for at in range(len(self.updates)) for event in self.events.inside(at, WRITE)}
+        turns = Counter((location, window) for location, window, _ in self.judge.ours.facts.narrowed)
+        writes |= {location for (location, _), count in turns.items() if count > 1}
+        for location, dtype, _ in self.judge.ours.facts.narrow:
+            if location in writes:
+                return self._result(WIDTH, f"a gradient of several micro-batches is stored as {dtype}", location)
         return None
 
     # GA-DATA-001
@@ -573,8 +574,8 @@ class Refuter:
         window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
         reads = self.judge.ours.facts.reads
         reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
-        place = reads[-1][0] if reads else NOWHERE
-        return self._result(LOSS, reason, place, counterexample={"loss": mine, "full_batch": other})
+        location = reads[-1][0] if reads else NOWHERE
+        return self._result(LOSS, reason, location, counterexample={"loss": mine, "full_batch": other})
 
     def summed(self) -> Result | None:
         """Reported losses that go on adding up from window to window."""

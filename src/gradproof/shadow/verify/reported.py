@@ -28,8 +28,8 @@ class Reported:
         self.terms, self.run, self.sizes, self.ours, self.full = terms, run, sizes, ours, full
         self.laws, self.real = ours.engine.laws, isinstance(full.engine, Real)
 
-    def _result(self, outcome: Outcome, reason: str, place: Location | None = None, **more: Any) -> Result:
-        return Result(LOSS, outcome, reason, place, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
+    def _result(self, outcome: Outcome, reason: str, location: Location | None = None, **more: Any) -> Result:
+        return Result(LOSS, outcome, reason, location, "", DOMAIN, ALL_DATA if outcome is Outcome.HOLDS else "", **more)
 
     def loss(self) -> Result:
         """The reported losses are the full batch's."""

@@ -98,9 +98,9 @@ def combined(
         return shared(plus(left.parts[0], right.parts[0], by))
     lead = right if left.shared else left
     parts = [x.split_like(value, out, lead) for value in (left, right)]
-    if any(not v.shared and (v.axis, len(v.parts)) != (lead.axis, len(lead.parts)) for v in (left, right)):
+    if any(not v.shared and v.layout != lead.layout for v in (left, right)):
         call.coupled.append(0)
-    return x.along(lead.axis, lead.rows, [plus(a, b, by) for a, b in zip(*parts, strict=True)], out)
+    return x.along(lead.axis, lead.rows, [plus(a, b, by) for a, b in zip(*parts, strict=True)], out, lead.turns)
 
 
 @rule("mul", "div", "true_divide")
@@ -267,9 +267,9 @@ def pieces(x: Interpreter, call: Call, dims: Sequence[int], by: Fraction) -> Val
     each = singles(x, call.values[0], shape) if prod(shape) <= FEW else None
     if each is None:
         return None
-    places = np.moveaxis(np.arange(prod(shape)).reshape(shape), list(dims), range(-len(dims), 0))
+    locations = np.moveaxis(np.arange(prod(shape)).reshape(shape), list(dims), range(-len(dims), 0))
     totals: list[Combination] = []
-    for row in places.reshape(max(prod(out), 1), -1).tolist():
+    for row in locations.reshape(max(prod(out), 1), -1).tolist():
         total: Combination = ZERO
         for at in row:
             total = plus(total, each[at], by)
@@ -492,8 +492,8 @@ def cat(x: Interpreter, call: Call) -> list[Value] | None:
 
 def kept_apart(call: Call) -> tuple[int, int] | None:
     """The first axis that is looked up, and how many axes the indices bring, where one list of indices is given."""
-    places = [at for at, index in enumerate(call.args[1]) if index is not None]
-    return (places[0], len(call.shapes[1])) if len(places) == 1 and len(call.tensors) == 2 else None
+    locations = [at for at, index in enumerate(call.args[1]) if index is not None]
+    return (locations[0], len(call.shapes[1])) if len(locations) == 1 and len(call.tensors) == 2 else None
 
 
 @rule("index")
@@ -519,10 +519,10 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
 def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a lookup: rows are added into zeros."""
     added = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
-    places = [at for at, one in enumerate(call.args[1]) if one is not None]
-    if not added or len(places) != 1 or len(call.tensors) != 3 or number(x, call.values[0]) != 0:
+    locations = [at for at, one in enumerate(call.args[1]) if one is not None]
+    if not added or len(locations) != 1 or len(call.tensors) != 3 or number(x, call.values[0]) != 0:
         return None
-    axis, shape, width = places[0], call.shapes[0], len(call.shapes[1])
+    axis, shape, width = locations[0], call.shapes[0], len(call.shapes[1])
     if call.tensors[1].dtype in (torch.bool, torch.uint8) or len(call.shapes[2]) != len(shape) - 1 + width:
         return None
     letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
@@ -583,7 +583,7 @@ def put_back(x: Interpreter, call: Call) -> list[Value] | None:
 def _rows_put_back(value: Value, size: int, start: int, stop: int, step: int) -> list[Value] | None:
     """Whole samples with samples of zeros around them."""
     rows = value.rows
-    if step != 1 or start % rows or size % rows or start < 0:
+    if step != 1 or start % rows or size % rows or start < 0 or value.turns > 1:
         return None
     before, after = start // rows, size // rows - start // rows - len(value.parts)
     parts = (ZERO,) * before + value.parts + (ZERO,) * after

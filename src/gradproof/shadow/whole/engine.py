@@ -18,15 +18,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradproof.shadow.locations import NOWHERE, Location, initialising, user_place
+from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.whole import losses as losses
 from gradproof.shadow.whole.arithmetic import BOTH, RULES
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
+from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters
-from gradproof.shadow.whole.values import NOUGHT, Geometry, Memory, Value, geometry_of, part_shape, shared, weakly
+from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(
     kind for kind in vars(torch).values()
@@ -229,7 +230,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             size = part_shape(like, shape)
             kids = [self.terms.named(part, size) for part in like.parts]
             parts = [self.terms.of(self.terms.make("blank", (), (kid,), size)) for kid in kids]
-            return Value(tuple(parts), like.axis, like.rows)
+            return like.holding(parts)
         return shared(self.terms.of(self._fresh("blank", shape)))
 
     def _fresh(self, kind: str, shape: Shape) -> int:
@@ -260,7 +261,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         key = (storage._cdata, geometry_of(target))
         known = self.updated.get(key)
         if known is None or known.weak.expired():
-            known = self.updated[key] = Kept(weakly(storage), user_place(), steps)
+            known = self.updated[key] = Kept(weakly(storage), user_location(), steps)
             self.written.append(known)
         known.last, known.shape = steps, tuple(target.shape)
         known.value = self.terms.named(self.combination(target), known.shape)
@@ -287,9 +288,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         turns: Counter[str] = Counter()
         for known in self.written:
             if known.last > known.first:
-                site = f"{known.place} {known.shape}"
+                site = f"{known.location} {known.shape}"
                 turns[site] += 1
-                self.facts.kept[f"{site} {turns[site]}"] = (known.place, known.value, known.numbers)
+                self.facts.kept[f"{site} {turns[site]}"] = (known.location, known.value, known.numbers)
 
     # Optimizers and backward passes
 
@@ -303,7 +304,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         own = list(parameters(optimizer))
         found, number = self.gradients(own), self.number_of(optimizer)
         passes = self.all_passes - self.last.get(number, 0)
-        update = Update(user_place(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
+        update = Update(user_location(), found, passes=passes, begun_with=self.begun_with, optimizer=number)
         update.order = tuple(self.name(parameter) for parameter in own)
         self.facts.updates.append(update)
         self.last[number] = self.all_passes
@@ -361,7 +362,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             held = {self.name(p): self.combination(p.grad) for p in self.kept if p.is_leaf and p.grad is not None}
             self.begun_with = {name: value for name, value in held.items() if value}
         self.passes, self.all_passes = self.passes + 1, self.all_passes + 1
-        self.facts.lines.append(self.place())
+        self.facts.lines.append(self.location())
         own = [self.combination(t) for t in tensors_in(roots) if t.numel() == 1 and not inside(t)]
         self.facts.roots += [(self.window, root) for root in own]
 
@@ -381,8 +382,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         """A backward pass ended with an exception."""
 
     def _couples(self, call: Call) -> None:
-        place = self.place()
-        self.facts.coupled.setdefault(f"{call.name} at {place}", place)
+        location = self.location()
+        self.facts.coupled.setdefault(f"{call.name} at {location}", location)
 
     # Values
 
@@ -470,8 +471,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
-                self.facts.narrowed.add((self.place(), self.window, self.all_passes))
-                self.facts.narrow.append((self.place(), str(tensor.dtype).removeprefix("torch."), sums))
+                self.facts.narrowed.add((self.location(), self.window, self.all_passes))
+                self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
@@ -499,13 +500,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def _masks(self, call: Call, like: Value, owners: list[int], shape: Shape) -> Value:
         """Numbers drawn for each sample: the n-th draw of a line for a sample is one leaf in both runs."""
-        site, size = f"{call.name} at {self.place()}", part_shape(like, shape)
+        site, size = f"{call.name} at {self.location()}", part_shape(like, shape)
         parts = []
         for owner in owners:
             self.made[site, owner + 1] += 1
             key = (site, call.attributes, owner, self.made[site, owner + 1], (None, None))
             parts.append(self.terms.of(self.terms.make("draw", key, (), size, owner)))
-        return Value(tuple(parts), like.axis, like.rows)
+        return like.holding(parts)
 
     def _dropped(self, call: Call) -> list[Value]:
         """Dropout as one operator: a mask is drawn, and the result is the product with it, scaled."""
@@ -522,11 +523,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     # Places
 
-    def place(self) -> Location:
+    def location(self) -> Location:
         """The user's line that runs; while autograd runs, the line that started it."""
         if torch._C._current_graph_task_id() != -1 and self.calls:
             return self.calls[-1]
-        found = user_place()
+        found = user_location()
         return found if found is not NOWHERE or not self.calls else self.calls[-1]
 
     def line(self, tensor: torch.Tensor) -> Location | None:
@@ -540,11 +541,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             held = self.memory.read(tensor)
             trained = held is not None and any(self.terms.trained[term] for part in held.parts for term in part)
             if trained or (held is not None and any(tensor is one for one in written)):
-                self.lose("another thread computes with a tensor that is followed", user_place())
+                self.lose("another thread computes with a tensor that is followed", user_location())
 
-    def lose(self, what: str, place: Location | None = None) -> None:
+    def lose(self, what: str, location: Location | None = None) -> None:
         """The engine lost sight of a value."""
-        entry = (place or self.place(), what)
+        entry = (location or self.location(), what)
         if entry not in self.facts.lost:
             self.facts.lost.append(entry)
 

@@ -48,7 +48,7 @@ class Update:
     `begun_with`: the gradients that were there when the first of them began.
     """
 
-    place: Location
+    location: Location
     gradients: dict[str, Gradient]
     after: dict[str, int] = field(default_factory=dict)
     leaves: set[int] = field(default_factory=set)
@@ -69,7 +69,7 @@ class Kept:
     """A tensor that the user's code wrote outside of autograd and optimizers, and the windows of its writes."""
 
     weak: Any
-    place: Location
+    location: Location
     first: int
     last: int = 0
     shape: Shape = ()

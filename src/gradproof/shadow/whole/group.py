@@ -22,8 +22,9 @@ from typing import Any
 import torch
 
 from gradproof.shadow.record.ranks import free_port
+from gradproof.shadow.whole.memory import Memory, Region
 from gradproof.shadow.whole.terms import Combination, Shape, Terms, plus, times
-from gradproof.shadow.whole.values import Memory, Moves, Region, Value, shared
+from gradproof.shadow.whole.values import Moves, Value, shared
 
 POLL, SETTLES = 0.0005, 0.05
 """Seconds between two looks for a message, and until the threads of a process group hold no tensor any more."""
@@ -142,7 +143,7 @@ class Parcel:
 
     what: Any
     terms: list[tuple[int, str, tuple[Any, ...], tuple[int, ...], Shape | None, int]]
-    values: list[tuple[tuple[Combination, ...], int, int]]
+    values: Sequence[Value]
 
 
 class Exchange:
@@ -181,7 +182,7 @@ class Exchange:
             (t, terms.operators[t], terms.attributes[t], terms.kids[t], terms.shapes[t], terms.owners[t])
             for t in sorted(new)
         ]
-        return Parcel(what, rows, [(value.parts, value.axis, value.rows) for value in own])
+        return Parcel(what, rows, own)
 
     def _unpacked(self, rank: int, parcel: Parcel) -> list[Value]:
         known = self.known.setdefault(rank, {self.terms.one: self.terms.one})
@@ -189,8 +190,8 @@ class Exchange:
             own = tuple(known[kid] for kid in kids)
             known[number] = self.terms.make(operator, attributes, own, shape, owner)
         return [
-            Value(tuple({known[term]: by for term, by in part.items()} for part in parts), axis, rows)
-            for parts, axis, rows in parcel.values
+            value.holding([{known[term]: by for term, by in part.items()} for part in value.parts])
+            for value in parcel.values
         ]
 
 
@@ -281,10 +282,9 @@ class Collectives:
             kids = tuple(self.terms.named(self.whole(value, shape), shape) for value in values)
             return shared(self.terms.of(self.terms.make(f"reduction {kind} of ranks", (), kids, shape)))
         by = Fraction(1, len(values)) if kind == MEAN else Fraction(1)
-        laid = {(value.axis, value.rows, len(value.parts)) for value in values}
-        if len(laid) == 1 and not values[0].shared:
-            ((axis, rows, count),) = laid
-            return Value(tuple(self._sum([v.parts[at] for v in values], by) for at in range(count)), axis, rows)
+        first = values[0]
+        if not first.shared and all(value.layout == first.layout for value in values):
+            return first.holding([self._sum([v.parts[at] for v in values], by) for at in range(len(first.parts))])
         return shared(self._sum([self.whole(value, shape) for value in values], by))
 
     def _sum(self, parts: Sequence[Combination], by: Fraction) -> Combination:

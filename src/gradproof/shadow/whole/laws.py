@@ -24,7 +24,7 @@ import torch
 from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import Location, user_place
+from gradproof.shadow.locations import Location, user_location
 from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, exact, frozen, multiplied, plus, times
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
@@ -103,7 +103,7 @@ class Interpreter(Moves):
         self.masks: dict[tuple[int, int], NDArray[Any] | None] = {}
         self.reduced: dict[int, tuple[Combination, str]] = {}
         self.numbers: dict[int, float] = {}
-        self.places: dict[int, Location] = {}
+        self.locations: dict[int, Location] = {}
         self.snap: Snap | None = None
         """Reads float constants as the rationals that they stand for, where a run asks for it."""
         self.integers = False
@@ -134,13 +134,13 @@ class Interpreter(Moves):
         if self.marks and len(new) == 1 and len(powers) == 1:
             with _disable_current_modes():
                 self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
-            self.places[new[0]] = user_place()
+            self.locations[new[0]] = user_location()
 
     def counted(self, counts: Sequence[Combination], value: Value, labels: torch.Tensor, ignored: int) -> None:
         """Keep the numbers of the counts of a real run."""
         with _disable_current_modes():
             for at, count in enumerate(counts if self.marks else ()):
-                own = labels if value.shared else labels.narrow(value.axis, at * value.rows, value.rows)
+                own = rows_of(labels, value, at)
                 self.numbers.update({term: float((own != ignored).sum()) for term in count if term != self.terms.one})
 
     def apply(self, law: Law, call: Call) -> list[Value]:
@@ -151,7 +151,7 @@ class Interpreter(Moves):
         if letter is None:
             return self._once(law, call, attributes)
         kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
-        count = laid[0]
+        count, turns = laid
         made: list[Value] = []
         for at, letters in enumerate(outs):
             whole = call.out_shape(at)
@@ -165,7 +165,7 @@ class Interpreter(Moves):
                 made.append(shared(self.gathered(total) if count == 1 else total))
             else:
                 parts = [self._term(law, call, at, attributes, row, small, laid) for row in rows]
-                made.append(Value(tuple(parts), axis, small[axis]))
+                made.append(Value(tuple(parts), axis, small[axis], turns))
         return made
 
     def _spread(
@@ -187,29 +187,29 @@ class Interpreter(Moves):
         return total
 
     def _letter(self, call: Call, ins: Sequence[str]) -> tuple[str | None, tuple[int, int]]:
-        """The letter along which parts lie, with their number and rows; of several the first."""
+        """The letter along which parts lie, with their number and turns; of several the first."""
         for value, letters in zip(call.values, ins, strict=True):
             if not value.shared and letters[value.axis].islower():
-                return letters[value.axis], (len(value.parts), value.rows)
+                return letters[value.axis], value.layout[1:]
         return None, (1, 1)
 
     def _parts(
         self, call: Call, at: int, letters: str, letter: str, laid: tuple[int, int]
     ) -> list[tuple[Combination, Shape]]:
         value, shape = call.values[at], call.shapes[at]
-        count = laid[0]
+        count, turns = laid
         axis = letters.find(letter)
         if axis < 0:
             if not value.shared:
                 call.coupled.append(at)
             return [(self.whole(value, shape), shape)] * count
         size = shape_with(shape, axis, shape[axis] // count)
-        if value.axis == axis and len(value.parts) == count:
+        if value.layout == (axis, count, turns):
             return [(part, size) for part in value.parts]
         if not value.shared:
             call.coupled.append(at)
         whole = self.fitted(self.whole(value, shape), shape)
-        return [(part, size) for part in self.split(whole, shape, axis, size[axis])]
+        return [(part, size) for part in self.split(whole, shape, axis, size[axis], turns)]
 
     def _once(self, law: Law, call: Call, attributes: tuple[Any, ...]) -> list[Value]:
         """No parts lie along a mapped axis: one term a result, and a linear argument keeps its combination."""
@@ -230,8 +230,8 @@ class Interpreter(Moves):
         by = Fraction(1)
         powers: Powers = {}
         terms: list[int] = []
-        for place, (part, size) in enumerate(kids):
-            if place in law.linear:
+        for location, (part, size) in enumerate(kids):
+            if location in law.linear:
                 if not part:
                     return ZERO
                 part = self.terms.factored(part, size)
@@ -256,7 +256,7 @@ class Interpreter(Moves):
         size = part_shape(value, shape)
         if self.integers:
             with _disable_current_modes():
-                own = [labels] if value.shared else torch.split(labels, value.rows, value.axis)
+                own = [rows_of(labels, value, i) for i in range(len(value.parts))]
                 seen = [int((one != ignored).sum()) for one in own]
             self.seen_counts.append(tuple(seen))
             return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
@@ -318,6 +318,15 @@ class Interpreter(Moves):
         ]
 
 
+def rows_of(tensor: torch.Tensor, value: Value, at: int) -> torch.Tensor:
+    """A view of the rows of a tensor that a part of its value stands for. An axis of turns stands before the rows."""
+    if value.shared:
+        return tensor
+    shape, each = tensor.shape, value.rows // value.turns
+    apart = (*shape[: value.axis], value.turns, -1, *shape[value.axis + 1 :])
+    return tensor.view(apart).narrow(value.axis + 1, at * each, each)
+
+
 def within(tensor: torch.Tensor) -> tuple[Any, Any]:
     """The least whole number of a tensor, and the first above its largest."""
     if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
@@ -370,12 +379,12 @@ def fixed(*texts: str) -> Callable[[Call], Letters]:
     return letters
 
 
-def over(place: int, name: str) -> Callable[[Call], Letters]:
+def over(location: int, name: str) -> Callable[[Call], Letters]:
     """Every tensor has one shape; the axis that an argument names is coupled."""
 
     def letters(call: Call) -> Letters:
         shape = call.shapes[0]
-        axis = call.argument(place, name) % max(len(shape), 1)
+        axis = call.argument(location, name) % max(len(shape), 1)
         own = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
         return [own] * len(call.values), [own] * len(call.out)
 

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gradproof.core.timeline import Tick, Timeline, as_json, shortened
-from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_place
+from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.result import Result
+from gradproof.shadow.whole.memory import weakly
 from gradproof.shadow.whole.terms import NOBODY
 from gradproof.shadow.whole.unseen import replaced
-from gradproof.shadow.whole.values import Value, weakly
+from gradproof.shadow.whole.values import Value
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
@@ -50,7 +51,7 @@ class LoopEvent:
     """
 
     kind: str
-    place: Location
+    location: Location
     window: int
     operator: str = ""
     root: Location = NOWHERE
@@ -103,10 +104,10 @@ class LoopEvents:
         own = [replace(event, kind=WRITE) if event.kind == MADE else event for event in found if event.window == window]
         return [event for event in own if event.kind in kinds or not kinds]
 
-    def add(self, kind: str, place: Location | None = None, **more: Any) -> None:
+    def add(self, kind: str, location: Location | None = None, **more: Any) -> None:
         """Note an event."""
         engine = self.engine
-        self.list.append(LoopEvent(kind, place or engine.place(), engine.window, **more))
+        self.list.append(LoopEvent(kind, location or engine.location(), engine.window, **more))
 
     def began(self, root: torch.Tensor | None) -> None:
         """A backward pass begins."""
@@ -129,7 +130,9 @@ class LoopEvents:
 
     def readable(self) -> list[dict[str, Any]]:
         """The events as plain data."""
-        return [{"event": event.kind, "place": str(event.place), "window": event.window} for event in self._notable()]
+        return [
+            {"event": event.kind, "place": str(event.location), "window": event.window} for event in self._notable()
+        ]
 
     def inside(self, window: int, *kinds: str) -> list[LoopEvent]:
         """The events of some kinds between the first and the last backward pass of a window."""
@@ -156,12 +159,12 @@ class LoopEvents:
         """The run up to a step at which something is wrong, as JSON of a Timeline; None where nothing was seen."""
         events = [event for event in self._notable() if event.window <= window]
         held = HeldGradient()
-        ticks = [Tick(WORDS.get(event.kind, event.kind), held.after(event), shown(event.place)) for event in events]
+        ticks = [Tick(WORDS.get(event.kind, event.kind), held.after(event), shown(event.location)) for event in events]
         if not ticks:
             return None
         here = [
             at for at, e in enumerate(events)
-            if e.window == window and result.place not in (None, NOWHERE) and result.place in (e.place, e.root)
+            if e.window == window and result.location not in (None, NOWHERE) and result.location in (e.location, e.root)
         ]  # fmt: skip
         if here:
             words = AT_FAULT if len(here) == 1 else f"{AT_FAULT}, {EACH}"
@@ -174,7 +177,7 @@ class LoopEvents:
         base, given, written = spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs)
         met = self.first is NOWHERE and any(value.shared and self._trained(value) for value in values.values())
         if met and any(not value.shared for value in values.values()):
-            self.first = self.engine.place()
+            self.first = self.engine.location()
         scaled = any(t.numel() == 1 and self._trained(values.get(id(t))) for t in given if not _in(t, written))
         for tensor in written or tensors_in(out):
             if tensor.numel() == 1 and tensor.is_floating_point():
@@ -203,7 +206,7 @@ class LoopEvents:
             self.add(READ)
 
     def _keeps(
-        self, base: str, given: list[torch.Tensor], made: list[torch.Tensor], place: Location | None = None
+        self, base: str, given: list[torch.Tensor], made: list[torch.Tensor], location: Location | None = None
     ) -> None:
         """Parameters are computed with, outside of autograd and without data: what comes of it may be kept.
 
@@ -217,27 +220,27 @@ class LoopEvents:
         for tensor in made:
             value = None if tensor.numel() == 1 and not single else memory.read(tensor)
             if value is not None and all(owners[term] == NOBODY for part in value.parts for term in part):
-                self.add(READ, place)
+                self.add(READ, location)
 
     def hooked(self, spec: Spec, args: Any, kwargs: Any, out: Any) -> None:
         """An operator has run while autograd ran: the function's own where a hook of its own called it."""
-        place = user_place()
-        if place in (NOWHERE, self.engine.place()) or place.function == "backward" or recomputing():
+        location = user_location()
+        if location in (NOWHERE, self.engine.location()) or location.function == "backward" or recomputing():
             return
-        if not self.list or self.list[-1].place != place:
-            self.add(HOOK, place)
-        self._keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out), place)
+        if not self.list or self.list[-1].location != location:
+            self.add(HOOK, location)
+        self._keeps(spec.short, tensors_in((args, kwargs)), spec.targets(args, kwargs) or tensors_in(out), location)
 
     def _made(self, base: str, tensor: torch.Tensor, given: list[torch.Tensor]) -> None:
-        place = self.engine.place()
+        location = self.engine.location()
         before = [self._lines[t.untyped_storage()._cdata][1:] for t in given if _among(t, self._lines)]
-        root = before[0][1] if len(before) == 1 and base in ("mul", "mul_") and by_torch() else place
+        root = before[0][1] if len(before) == 1 and base in ("mul", "mul_") and by_torch() else location
         if before and base in HANDED_ON:
-            place, root = before[-1]
-        elif before and place.via:
-            place = next((shown for shown, _ in reversed(before) if not shown.via), place)
+            location, root = before[-1]
+        elif before and location.via:
+            location = next((shown for shown, _ in reversed(before) if not shown.via), location)
         storage = tensor.untyped_storage()
-        self._lines[storage._cdata] = (weakly(storage), place, root)
+        self._lines[storage._cdata] = (weakly(storage), location, root)
 
     def line(self, tensor: torch.Tensor, root: bool = False) -> Location:
         """The line that made a tensor of one element.
@@ -249,9 +252,9 @@ class LoopEvents:
         return NOWHERE if not known else self._lines[tensor.untyped_storage()._cdata][2 if root else 1]
 
 
-def shown(place: Location) -> str:
+def shown(location: Location) -> str:
     """A line, with the file's name alone."""
-    return "" if place == NOWHERE or not place.file else f"{Path(place.file).name}:{place.line}"
+    return "" if location == NOWHERE or not location.file else f"{Path(location.file).name}:{location.line}"
 
 
 def _in(tensor: torch.Tensor, among: list[torch.Tensor]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import NOWHERE, Location, user_place
+from gradproof.shadow.locations import NOWHERE, Location, user_location
 from gradproof.shadow.whole.terms import ZERO, Combination, multiplied, plus, times
 from gradproof.shadow.whole.unseen import of_an_object
 from gradproof.shadow.whole.values import shared
@@ -46,7 +46,7 @@ class Carries:
 
     engine: Engine
     value: Combination
-    place: Location
+    location: Location
 
     def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
         """The number that Python makes, and what it is made of."""
@@ -118,7 +118,7 @@ class Carries:
     def _at(self, made: Any, other: Any) -> Any:
         """A number times a plain one was made where the number was."""
         if isinstance(made, Carries) and not isinstance(other, Carries):
-            made.place = self.place
+            made.location = self.location
         return made
 
     def __truediv__(self, other: Any) -> Any:
@@ -147,10 +147,10 @@ def _bare(number: Any) -> Any:
 class UnknownNumber(Carries):
     """A number that was taken from a tensor without numbers: it can be added, scaled and printed, and not compared."""
 
-    __slots__ = ("engine", "place", "value")
+    __slots__ = ("engine", "location", "value")
 
     def __init__(self, engine: Engine, value: Combination) -> None:
-        self.engine, self.value, self.place = engine, value, NOWHERE
+        self.engine, self.value, self.location = engine, value, NOWHERE
 
     def kept(self, value: Combination, number: Callable[[], Any]) -> Any:
         """Another number that nobody knows."""
@@ -158,9 +158,9 @@ class UnknownNumber(Carries):
 
     def refused(self, *_: Any) -> Any:
         """Raises NoNumbers: a number is needed."""
-        place = user_place()
-        self.engine.facts.reads.append((place, "a number of a tensor"))
-        raise NoNumbers(f"{place} needs a number of a tensor, and in a run without numbers there is none")
+        location = user_location()
+        self.engine.facts.reads.append((location, "a number of a tensor"))
+        raise NoNumbers(f"{location} needs a number of a tensor, and in a run without numbers there is none")
 
     def __format__(self, spec: str) -> str:
         return "?"
@@ -200,7 +200,7 @@ def _leads(kind: type, name: str) -> Callable[..., Any]:
 class Float(Carries, float):
     """A float that was read of a tensor of a real run."""
 
-    place = NOWHERE
+    location = NOWHERE
     __hash__ = float.__hash__
     __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __round__ = (
         _leads(float, f"__{name}__")
@@ -211,7 +211,7 @@ class Float(Carries, float):
 class Integer(Carries, int):
     """An int that was read of a tensor of a real run."""
 
-    place = NOWHERE
+    location = NOWHERE
     __hash__ = int.__hash__
     __lt__, __le__, __gt__, __ge__, __eq__, __ne__, __bool__, __int__, __float__, __index__ = (
         _leads(int, f"__{name}__")
@@ -224,7 +224,7 @@ def known(engine: Engine, value: Combination, number: Any) -> Any:
     if isinstance(number, bool) or not isinstance(number, PLAIN):
         return number
     made: Any = Float(number) if isinstance(number, float) else Integer(number)
-    made.engine, made.value, made.place = engine, value, user_place()
+    made.engine, made.value, made.location = engine, value, user_location()
     return made
 
 
@@ -240,9 +240,9 @@ class Unreading(TorchFunctionMode):
             return self._item(args[0])
         if func in NUMBERS:
             engine = self.engine
-            engine.facts.reads.append((engine.place(), f"a tensor by {func.__name__}()"))
+            engine.facts.reads.append((engine.location(), f"a tensor by {func.__name__}()"))
             raise NoNumbers(
-                f"{engine.place()} reads the numbers of a tensor, and in a run without numbers there are none"
+                f"{engine.location()} reads the numbers of a tensor, and in a run without numbers there are none"
             )
         if func in (torch.Tensor.__format__, torch.Tensor.__repr__):
             return "?"
@@ -308,7 +308,7 @@ class Reading(TorchFunctionMode):
         if func is torch.Tensor.item:
             facts.counted, facts.free = before
             made = known(self.engine, value, number)
-            made.place = (self.engine.line(tensor) if made.place.via else None) or made.place
+            made.location = (self.engine.line(tensor) if made.location.via else None) or made.location
             return made
         self.plain[id(number)] = (number, value)
         return number

@@ -20,15 +20,16 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import Location, by_torch, recomputing, user_place
+from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
 from gradproof.shadow.whole.facts import Gradient, Update
 from gradproof.shadow.whole.laws import within
+from gradproof.shadow.whole.memory import geometry_of, known, weakly
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
-from gradproof.shadow.whole.values import Value, geometry_of, known, shared, weakly
+from gradproof.shadow.whole.values import Value, shared
 
 MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
@@ -45,7 +46,7 @@ class BackwardPass:
     `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
     """
 
-    place: Location
+    location: Location
     roots: list[Combination]
     gains: dict[str, Combination] = field(default_factory=dict)
     seeded: bool = False
@@ -134,9 +135,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         if spec.alters:
             self.lose(f"{base} gives a tensor another storage")
         if self.inside and self._from_a_hook():
-            self.hooked = self.hooked or user_place()
+            self.hooked = self.hooked or user_location()
             if self._writes_a_gradient(spec, args, kwargs):
-                self.overwritten = user_place()
+                self.overwritten = user_location()
         return super().operate(func, spec, args, kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
@@ -185,7 +186,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _from_a_hook(self) -> bool:
         """Whether the user's code runs inside a backward pass: in a hook, or in a function of its own."""
-        return user_place() != self.calls[-1] and not recomputing()
+        return user_location() != self.calls[-1] and not recomputing()
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
@@ -213,7 +214,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number is read: what follows is about the recorded path."""
         if self.awake and not self.closed and not (self.stepping and by_torch()) and self._met(args[0]):
-            self.facts.reads.append((self.place(), base))
+            self.facts.reads.append((self.location(), base))
             self.looked.update(self._terms(args[0]))
         return func(*args, **kwargs)
 
@@ -255,7 +256,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
         if self.narrowed is None and tensor.dtype in NARROW:
-            self.narrowed = self.place()
+            self.narrowed = self.location()
         super().put(tensor, value)
 
     def _note(self, target: torch.Tensor) -> None:
@@ -354,7 +355,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             key = (slot, gradients, str(tensor.dtype), owner)
             parts.append(self.terms.of(self.terms.make("data", (*key, within), (), size, owner)))
             if gradients:
-                self.used.setdefault(owner, self.place())
+                self.used.setdefault(owner, self.location())
         return shared(parts[0]) if axis is None else Value(tuple(parts), axis, size[axis])
 
     def _site(self) -> str:
@@ -429,7 +430,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
                 self.lose("a gradient is no plain tensor")
             elif parameter.grad is not None:
                 found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
-        update = RecordedStep(user_place(), found, passes=self.passes, begun_with=self.begun_with)
+        update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
         update.optimizer, update.until = number, len(self.runs)
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
@@ -464,7 +465,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._reachable()
         super().begin(roots)
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
-        run = BackwardPass(self.place(), [self.combination(t) for t in tensors if t.numel() == 1])
+        run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
         seeds = tensors_in(rest[0]) if rest else []
         one = self.terms.of(self.terms.one)
         run.seeded = any(t.numel() != 1 for t in tensors) or any(self.combination(seed) != one for seed in seeds)

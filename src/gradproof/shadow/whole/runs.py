@@ -19,7 +19,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_place
+from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.arithmetic import RULES, number
@@ -27,8 +27,9 @@ from gradproof.shadow.whole.constants import Snap
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
-from gradproof.shadow.whole.laws import LOOKUPS, Call, within
+from gradproof.shadow.whole.laws import LOOKUPS, Call, rows_of, within
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
+from gradproof.shadow.whole.memory import known
 from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
@@ -41,7 +42,7 @@ from gradproof.shadow.whole.unseen import (
     of_an_object,
     parameters,
 )
-from gradproof.shadow.whole.values import Value, known, shared
+from gradproof.shadow.whole.values import Value, shared
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -77,7 +78,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             {s for part in value.parts for s in self.terms.common(part)} - self.facts.scaled.keys() if alone else ()
         )
         if scalars and tensor.is_floating_point() and self._is_gradient(tensor):
-            self.facts.scaled |= dict.fromkeys(scalars, self.place())
+            self.facts.scaled |= dict.fromkeys(scalars, self.location())
         if alone and self.hints.by_hand and not initialising() and self._by_hand(tensor):
             self.memory.write(tensor, value)
         else:
@@ -102,7 +103,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             if self.pending is None:
                 if self.all_passes == self.last.get(0, 0):
                     return True
-                self.pending = Update(user_place(), {}, passes=self.all_passes - self.last.get(0, 0))
+                self.pending = Update(user_location(), {}, passes=self.all_passes - self.last.get(0, 0))
                 self.pending.begun_with, self.passes, self.begun_with = self.begun_with, 0, {}
                 self.last[0] = self.all_passes
             self.written_by_hand[id(parameter)] = (parameter, self.combination(parameter))
@@ -193,7 +194,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             found.append((name, self.made[name, 0]))
             self.contents |= {name} if distinct else set()
             if distinct and self.made[name, 0]:
-                self.facts.repeated = self.facts.repeated or self.place()
+                self.facts.repeated = self.facts.repeated or self.location()
             self.made[name, 0] += 1
         return found
 
@@ -231,7 +232,7 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         if found is not None:
             kind = args[0].dtype
             return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.facts.reads.append((self.place(), base))
+        self.facts.reads.append((self.location(), base))
         raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
 
     def _faked(self, value: Any) -> Any:
@@ -322,8 +323,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _in_closure(self) -> bool:
         """Whether a step runs the function's own code."""
-        place = user_place()
-        return place != self.facts.updates[-1].place and place.function != "step"
+        location = user_location()
+        return location != self.facts.updates[-1].location and location.function != "step"
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; a number that is read is noted. Data that are only moved are not met yet."""
@@ -367,7 +368,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         generator = kwargs.get("generator") or generator_of(kwargs.get("device"), tensors_in(args))
         with self.aside(), _disable_current_modes():
             self.state = digest(generator.get_state())
-            key = (spec.base, str(self.place()), str(generator.device), self.state)
+            key = (spec.base, str(self.location()), str(generator.device), self.state)
         self.repeats = key in self.states
         self.states.add(key)
 
@@ -402,7 +403,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         value = self.laws.whole(self.value(tensor), tuple(tensor.shape))
         if self.laws.constant(value):
             return
-        self.facts.reads.append((self.place(), how))
+        self.facts.reads.append((self.location(), how))
         self.facts.free = True
         self.facts.gated |= self._of_gradients(value)
         whole = not tensor.is_floating_point() and tensor.dtype is not torch.bool
@@ -416,7 +417,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
 
     def _indices(self, tensor: torch.Tensor) -> list[int]:
         """The numbers of a list of indices that names samples."""
-        self.facts.reads.append((self.place(), "indices"))
+        self.facts.reads.append((self.location(), "indices"))
         self.facts.free = True
         with _disable_current_modes():
             return [int(number) for number in tensor.tolist()] if tensor.dim() == 1 else []
@@ -462,9 +463,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.facts.again |= {leaf for part in value.parts for leaf in part}
             for at, part in enumerate(value.parts):
                 ((leaf, _),) = part.items()
-                piece = whole if value.shared else whole.narrow(value.axis, at * value.rows, value.rows)
-                if leaf in self.drawn and self.drawn[leaf].shape == piece.shape:
-                    piece.copy_(self.drawn[leaf])
+                piece = rows_of(whole, value, at)
+                if leaf in self.drawn and self.drawn[leaf].numel() == piece.numel():
+                    piece.copy_(self.drawn[leaf].view_as(piece))
                 else:
                     self.drawn[leaf] = piece.clone()
 
@@ -490,9 +491,9 @@ class Real(Called):  # type: ignore[no-untyped-call]
             self._exported(tensor, found, foreign)
 
     def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
-        self.given[tensor.untyped_storage()._cdata] = self.place()
+        self.given[tensor.untyped_storage()._cdata] = self.location()
         if any(self.terms.trained[term] for part in self.value(tensor).parts for term in part):
-            self.facts.escaped = self.facts.escaped or self.place()
+            self.facts.escaped = self.facts.escaped or self.location()
             self.events.add(READ)
         self.escapes.left(tensor.untyped_storage(), found, foreign)
         self.seen.left(tensor.untyped_storage())
@@ -520,8 +521,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """What no operator wrote has to hold what it held."""
         for kind in ("parameter", "gradient", "tensor"):
             for name, storage in self.seen.changed(kind, self.memory.read):
-                place = self.given.get(storage._cdata)
-                self.lose(f"the {name} was changed by something that is no operator", place)
+                location = self.given.get(storage._cdata)
+                self.lose(f"the {name} was changed by something that is no operator", location)
 
     def begin(self, roots: Any, *rest: Any) -> None:
         """A backward pass begins."""

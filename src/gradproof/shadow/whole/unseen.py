@@ -19,9 +19,10 @@ import numpy
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from gradproof.shadow.locations import frames, user_place
+from gradproof.shadow.locations import frames, user_location
 from gradproof.shadow.record.buffers import BITS, checksum, same
-from gradproof.shadow.whole.values import Value, weakly
+from gradproof.shadow.whole.memory import weakly
+from gradproof.shadow.whole.values import Value
 
 if TYPE_CHECKING:
     from gradproof.shadow.whole.engine import Engine
@@ -181,7 +182,18 @@ def watched(engine: Engine) -> Iterator[None]:
         stack.enter_context(removed(module.register_module_buffer_registration_hook(engine.buffered)))
         stack.enter_context(calls(engine))
         stack.enter_context(threads(engine))
+        stack.enter_context(replaced(torch._VF, "lstm", unfused(torch._VF.lstm)))
         yield
+
+
+def unfused(layer: Callable[..., Any]) -> Callable[..., Any]:
+    """A recurrent layer as operators that have laws, and not as one of oneDNN's."""
+
+    def call(*args: Any) -> Any:
+        with torch.backends.mkldnn.flags(enabled=False):
+            return layer(*args)
+
+    return call
 
 
 class Elsewhere(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -238,7 +250,7 @@ def calls(engine: Engine) -> Iterator[None]:
     original = torch.autograd.graph._engine_run_backward
 
     def run(roots: Any, *args: Any, **kwargs: Any) -> Any:
-        engine.calls.append(user_place())
+        engine.calls.append(user_location())
         try:
             with torch.no_grad():
                 engine.begin(roots, *args)
@@ -291,9 +303,9 @@ def generator_of(device: Any, given: list[torch.Tensor]) -> torch.Generator:
 
 def call_site() -> str:
     """The user's line that runs, and which call of the line: `x, y = randn(8), randn(8)` has two."""
-    place = user_place()
-    at = next((f.f_lasti for f in frames() if f.f_code.co_filename == place.file and f.f_lineno == place.line), 0)
-    return f"{place} {at}"
+    location = user_location()
+    at = next((f.f_lasti for f in frames() if f.f_code.co_filename == location.file and f.f_lineno == location.line), 0)
+    return f"{location} {at}"
 
 
 BETWEEN_RANKS = ("distributed_c10d.py", "distributed/utils.py")

@@ -3,18 +3,18 @@
 `Shared` content is one linear combination of terms of the tensor's own shape. `Parts` lie along one axis, `rows` rows
 each, and each is one coefficient times one term. A part stands for what the tensor holds in those rows; that is all
 that a law may rely on. Whose sample it is says the owner of its term, and is read by judgements only.
+
+Parts may take turns along their axis: with `turns` 3, the axis has 3 blocks, and each block has a third of the rows of
+every part, in order. So lie the samples of a tensor (time, sample, feature) whose first two axes were made one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from math import prod
-from typing import Any
-
-import torch
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, times
 
@@ -23,20 +23,30 @@ SHARED = -1
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """`axis` is SHARED for a value of one part, else the axis along which the parts lie."""
+    """`axis` is SHARED for a value of one part, else the axis along which the parts lie. `rows`: those of a part."""
 
     parts: tuple[Combination, ...]
     axis: int = SHARED
     rows: int = 1
+    turns: int = 1
 
     @property
     def shared(self) -> bool:
         """Whether the value is one combination."""
         return self.axis == SHARED
 
+    @property
+    def layout(self) -> tuple[int, int, int]:
+        """How the parts lie: their axis, their number, and their turns."""
+        return self.axis, len(self.parts), self.turns
+
+    def holding(self, parts: Sequence[Combination]) -> Value:
+        """Other parts that lie alike."""
+        return Value(tuple(parts), self.axis, self.rows, self.turns)
+
     def scaled(self, by: Fraction) -> Value:
         """The value times a rational."""
-        return Value(tuple(times(part, by) for part in self.parts), self.axis, self.rows)
+        return self.holding([times(part, by) for part in self.parts])
 
 
 NOUGHT = Value((ZERO,))
@@ -92,13 +102,12 @@ class Algebra:
 
     def rescaled(self, value: Value, by: Fraction, powers: Powers) -> Value:
         """A value times a rational and powers of scalars."""
-        parts = tuple(times(self.terms.rescaled(part, powers), by) for part in value.parts)
-        return Value(parts, value.axis, value.rows)
+        return value.holding([times(self.terms.rescaled(part, powers), by) for part in value.parts])
 
-    def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape) -> Value:
+    def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape, turns: int = 1) -> Value:
         """A value of parts; each is made one coefficient times one term. `shape` is that of the whole tensor."""
         size = (*shape[:axis], rows, *shape[axis + 1 :])
-        return Value(tuple(self.terms.factored(part, size) for part in parts), axis, rows)
+        return Value(tuple(self.terms.factored(part, size) for part in parts), axis, rows, turns)
 
     def whole(self, value: Value, shape: Shape) -> Combination:
         """The value as one combination; parts become one term, which stands for all of them side by side."""
@@ -108,9 +117,15 @@ class Algebra:
             return self.gathered(value.parts[0])
         if all(self.uniform(part) for part in value.parts) and len({frozenset(p.items()) for p in value.parts}) == 1:
             return value.parts[0]
-        size = part_shape(value, shape)
+        size, axis = part_shape(value, shape), value.axis
         parts = [self.fitted(part, size) for part in value.parts]
-        return self.laid(parts, [size] * len(parts), value.axis, shape)
+        if value.turns == 1:
+            return self.laid(parts, [size] * len(parts), axis, shape)
+        small = (*shape[:axis], value.turns, value.rows // value.turns, *shape[axis + 1 :])
+        wide = shape_with(small, axis + 1, shape[axis] // value.turns)
+        apart = [mapped(part, lambda term: self.reshaped(term, small)) for part in parts]
+        made = self.laid(apart, [small] * len(parts), axis + 1, wide)
+        return mapped(made, lambda term: self.reshaped(term, shape))
 
     def laid(self, parts: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
         """Combinations side by side, as one coefficient times one term: that of the first part is taken out."""
@@ -151,11 +166,31 @@ class Algebra:
             term = self.reshaped(term, ())
         return term if terms.shapes[term] == shape else terms.make("expand", (), (term,), shape)
 
-    def split(self, combination: Combination, shape: Shape, axis: int, rows: int) -> list[Combination]:
+    def split(self, combination: Combination, shape: Shape, axis: int, rows: int, turns: int = 1) -> list[Combination]:
         """A combination of terms of a shape as parts along an axis."""
         if self.uniform(combination) or shape[axis] == rows:
             return [combination] * (shape[axis] // rows)
-        return [self.piece(combination, axis, at, rows) for at in range(0, shape[axis], rows)]
+        if turns == 1:
+            return [self.piece(combination, axis, at, rows) for at in range(0, shape[axis], rows)]
+        whole, each = self.fitted(combination, shape), rows // turns
+        rules = [partial(self._in_turn, axis, at, each, turns) for at in range(0, shape[axis] // turns, each)]
+        return [mapped(whole, rule) for rule in rules]
+
+    def _in_turn(self, axis: int, start: int, count: int, turns: int, term: int) -> int:
+        """`count` rows of each of the blocks of an axis."""
+        terms = self.terms
+        if terms.operators[term] == "scaled":
+            return self.beneath(term, partial(self._in_turn, axis, start, count, turns))
+        shape = terms.shapes[term]
+        if shape is None:
+            return term
+        size = shape_with(shape, axis, turns * count)
+        inner = terms.shapes[terms.kids[term][0]] or () if terms.operators[term] == "expand" else shape
+        own = axis - (len(shape) - len(inner))
+        if own < 0 or inner[own] == 1:
+            return self.broadcast(terms.kids[term][0], size)
+        apart = self.reshaped(term, (*shape[:axis], turns, shape[axis] // turns, *shape[axis + 1 :]))
+        return self.reshaped(self.slice(apart, axis + 1, start, count, 1), size)
 
     def piece(self, combination: Combination, axis: int, start: int, rows: int) -> Combination:
         """Rows of a combination."""
@@ -251,8 +286,9 @@ class Moves(Algebra):
         """The same elements in the same order. `axis`: where the caller knows that the parts lie in the result."""
         if old == new:
             return value
+        turns = value.turns
         if not value.shared and axis is None:
-            axis = relocated(value, old, new)
+            axis, turns = relocated(value, old, new)
         if not value.shared and axis is None and len(value.parts) == 1:
             value = shared(value.parts[0])
         if value.shared or axis is None:
@@ -262,14 +298,15 @@ class Moves(Algebra):
         size = (*new[:axis], rows, *new[axis + 1 :])
         before = part_shape(value, old)
         parts = [mapped(self.fitted(p, before), lambda term: self.reshaped(term, size)) for p in value.parts]
-        return Value(tuple(parts), axis, rows)
+        return Value(tuple(parts), axis, rows, turns)
 
     def permute(self, value: Value, shape: Shape, order: Sequence[int]) -> Value:
         """The axes in another order; all of them are given, not negative."""
         before = part_shape(value, shape)
         given = [self.terms.opened(p) for p in value.parts] if value.shared else value.parts
         parts = [mapped(self.fitted(p, before), lambda term: self.permuted(term, order)) for p in given]
-        return Value(tuple(parts), SHARED if value.shared else list(order).index(value.axis), value.rows)
+        axis = SHARED if value.shared else list(order).index(value.axis)
+        return Value(tuple(parts), axis, value.rows, value.turns)
 
     def expand(self, value: Value, old: Shape, new: Shape) -> Value:
         """A broadcast to a larger shape."""
@@ -282,7 +319,8 @@ class Moves(Algebra):
             return self.expand(shared(self.whole(value, old)), old, new)
         size = (*new[:axis], value.rows, *new[axis + 1 :])
         before = part_shape(value, old)
-        return Value(tuple(self.fitted(self.fitted(p, before), size) for p in value.parts), axis, value.rows)
+        parts = tuple(self.fitted(self.fitted(p, before), size) for p in value.parts)
+        return Value(parts, axis, value.rows, value.turns)
 
     def cut(self, value: Value, shape: Shape, axis: int, start: int, count: int, step: int = 1) -> Value:
         """`count` rows along an axis, every `step`-th from `start`."""
@@ -292,8 +330,10 @@ class Moves(Algebra):
             parts = [
                 mapped(self.fitted(p, before), lambda term: self.slice(term, axis, start, count, step)) for p in given
             ]
-            return Value(tuple(parts), value.axis, value.rows)
+            return value.holding(parts)
         rows = value.rows
+        if value.turns > 1:
+            return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
         if rows == 1 and count:
             return Value(value.parts[start : start + step * (count - 1) + 1 : step], axis, 1)
         if step == 1 and count and start % rows == 0 and count % rows == 0:
@@ -311,9 +351,9 @@ class Moves(Algebra):
 
     def split_like(self, value: Value, shape: Shape, lead: Value) -> list[Combination]:
         """A value as parts that lie as those of another."""
-        if (value.axis, len(value.parts)) == (lead.axis, len(lead.parts)):
+        if value.layout == lead.layout:
             return list(value.parts)
-        return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows)
+        return self.split(self.fitted(self.whole(value, shape), shape), shape, lead.axis, lead.rows, lead.turns)
 
     def select(self, value: Value, shape: Shape, axis: int, index: int) -> Value:
         """One row, without its axis."""
@@ -326,11 +366,11 @@ class Moves(Algebra):
     def join(self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape) -> Value:
         """Tensors one after the other along an axis."""
         values, shapes = zip(*[(v, s) for v, s in zip(values, shapes, strict=True) if s != (0,)], strict=True)
-        across = {(v.axis, v.rows, len(v.parts)) for v in values if not v.shared and v.axis != axis}
+        across = {(v.axis, v.rows, len(v.parts), v.turns) for v in values if not v.shared and v.axis != axis}
         if len(across) == 1 and all(v.shared or v.axis != axis for v in values):
             return self._beside(values, shapes, axis, out, next(iter(across)))
         rows = {v.rows if v.axis == axis else s[axis] for v, s in zip(values, shapes, strict=True)}
-        if len(rows) == 1 and not across and self._apart(values, axis):
+        if len(rows) == 1 and not across and self._apart(values, axis) and all(v.turns == 1 for v in values):
             small = shape_with(out, axis, rows.copy().pop())
             parts = [p for v in values for p in v.parts]
             return self.along(axis, rows.pop(), [self.fitted(p, small) for p in parts], out)
@@ -345,20 +385,18 @@ class Moves(Algebra):
         return any(v.axis == axis for v in values) or any(owner >= 0 for owner in owners)
 
     def _beside(
-        self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape, laid: tuple[int, int, int]
+        self, values: Sequence[Value], shapes: Sequence[Shape], axis: int, out: Shape, laid: tuple[int, int, int, int]
     ) -> Value:
-        along, rows, count = laid
+        along, rows, count, turns = laid
         columns = []
         for value, shape in zip(values, shapes, strict=True):
-            small = shape_with(shape, along, rows)
-            parts = (
-                value.parts if not value.shared else self.split(self.fitted(value.parts[0], shape), shape, along, rows)
-            )
+            small, whole = shape_with(shape, along, rows), self.fitted(value.parts[0], shape)
+            parts = value.parts if not value.shared else self.split(whole, shape, along, rows, turns)
             columns.append([self.fitted(p, small) for p in parts])
         smalls = [shape_with(shape, along, rows) for shape in shapes]
         size = shape_with(out, along, rows)
         made = [self.laid([column[i] for column in columns], smalls, axis, size) for i in range(count)]
-        return Value(tuple(made), along, rows)
+        return Value(tuple(made), along, rows, turns)
 
 
 def shape_with(shape: Shape, axis: int, rows: int) -> Shape:
@@ -366,231 +404,17 @@ def shape_with(shape: Shape, axis: int, rows: int) -> Shape:
     return (*shape[:axis], rows, *shape[axis + 1 :])
 
 
-def relocated(value: Value, old: Shape, new: Shape) -> int | None:
-    """The axis of the new shape along which the parts of a value lie, or None where they do not lie in whole rows."""
-    count, left, held = len(value.parts), prod(old[: value.axis]), old[value.axis]
-    before, fitting = 1, []
+def relocated(value: Value, old: Shape, new: Shape) -> tuple[int | None, int]:
+    """The axis of the new shape along which the parts of a value lie, and their turns; None where there is none.
+
+    Of all elements in order, `each` are of the first part, as many of the next, and so on, and then of the first again.
+    """
+    count, held = len(value.parts), old[value.axis]
+    each = value.rows // value.turns * prod(old[value.axis + 1 :])
+    fitting = []
     for axis, size in enumerate(new):
-        if before == left and size and size % count == 0:
-            fitting.append(axis)
-        before *= size
-    same = [axis for axis in fitting if new[axis] == held]
-    return next(iter(same or fitting), None)
-
-
-# -- What storages hold: regions of elements that were written last, and the values of views since then.
-#
-# A write to a part of a storage leaves the rest. A tensor that is no block of its storage, read after a write through
-# another tensor, is lost: `read` gives None, and whoever reads it says so.
-
-Geometry = tuple[int, Shape, Shape]
-"""Offset, sizes and strides of a tensor in its storage, in elements."""
-
-
-@dataclass(slots=True)
-class Region:
-    """Elements `start` to `stop` of a storage hold a value of a dense tensor with these sizes and strides."""
-
-    start: int
-    stop: int
-    shape: Shape
-    stride: Shape
-    value: Value
-
-
-@dataclass(slots=True)
-class Held:
-    """One storage. `views` are the values of its tensors since the last write; `data`: no operator has written it."""
-
-    weak: Any
-    width: int
-    regions: list[Region] = field(default_factory=list)
-    views: dict[Geometry, Value] = field(default_factory=dict)
-    data: bool = False
-
-
-class Memory:
-    """The values of all live tensors of a run."""
-
-    def __init__(self, moves: Moves) -> None:
-        self.moves = moves
-        self.held: dict[int, Held] = {}
-
-    def of(self, tensor: torch.Tensor) -> Held:
-        """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
-        storage = tensor.untyped_storage()
-        found = self.held.get(storage._cdata)
-        if found is None or found.weak.expired() or found.width != tensor.element_size():
-            found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
-        return found
-
-    def met(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor took part in a calculation: data that were only moved did not."""
-        held = self.held.get(tensor.untyped_storage()._cdata)
-        return held is not None and known(held) and (not held.data or geometry_of(tensor) in held.views)
-
-    def read(self, tensor: torch.Tensor) -> Value | None:
-        """The value of a tensor, or None where nobody knows it."""
-        return self.at(self.of(tensor), geometry_of(tensor))
-
-    def at(self, held: Held, geometry: Geometry) -> Value | None:
-        """The value of a part of a storage, or None where nobody knows it."""
-        found = held.views.get(geometry)
-        if found is None:
-            found = self._assembled(held, geometry)
-            if found is not None:
-                held.views[geometry] = found
-        return found
-
-    def write(self, tensor: torch.Tensor, value: Value) -> None:
-        """A tensor holds another value now, if the same one again; what shares its memory is read anew."""
-        value = Value(value.parts, value.axis, value.rows)
-        held, geometry = self.of(tensor), geometry_of(tensor)
-        held.views.clear()
-        held.data = False
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        if order_of(shape, stride) is None:
-            held.regions = self._scattered(held, geometry, value)
-            held.views[geometry] = value
-            return
-        rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
-        rest.append(Region(start, stop, shape, stride, value))
-        held.regions = sorted(rest, key=lambda region: region.start)
-        held.views[geometry] = value
-
-    def _scattered(self, held: Held, geometry: Geometry, value: Value) -> list[Region]:
-        """A write through a view with gaps: what it was written into is a function of both."""
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        around = [region for region in held.regions if region.start < stop and start < region.stop]
-        if len(around) != 1 or around[0].start > start or around[0].stop < stop:
-            return [region for region in held.regions if region not in around]
-        region, moves = around[0], self.moves
-        apart = self._by_part(region, start, shape, stride, value)
-        if apart is not None:
-            made = apart
-        else:
-            pairs = ((region.value, region.shape), (value, shape))
-            kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
-            place = (start - region.start, shape, stride, region.stride)
-            made = shared(moves.terms.of(moves.terms.make("scattered", place, tuple(kids), region.shape)))
-        region = Region(region.start, region.stop, region.shape, region.stride, made)
-        return [region if one is around[0] else one for one in held.regions]
-
-    def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
-        """A write that goes over all rows of the axis of parts alike; None for any other."""
-        parts, moves, axis = region.value, self.moves, region.value.axis
-        step = 0 if parts.shared else region.stride[axis]
-        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
-        offset = start - region.start
-        if len(along) != 1 or (offset // step) % region.shape[axis]:
-            return None
-        view = along[0]
-        lead = Value(parts.parts, view, parts.rows)
-        if not value.shared and (value.axis, len(value.parts)) != (view, len(parts.parts)):
-            return None
-        size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
-        written = moves.split_like(value, shape, lead)
-        place = (offset, shape[:view] + shape[view + 1 :], stride, region.stride, view, axis, region.shape[axis + 1 :])
-        made = []
-        for before, after in zip(parts.parts, written, strict=True):
-            kids = (moves.terms.named(before, size), moves.terms.named(moves.fitted(after, small), small))
-            made.append(moves.terms.of(moves.terms.make("scattered", place, kids, size)))
-        return Value(tuple(made), axis, parts.rows)
-
-    def _with_gaps(self, held: Held, geometry: Geometry) -> Value | None:
-        """A view with gaps of one block."""
-        start, shape, stride = geometry
-        stop = start + span(shape, stride)
-        region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
-        if region is None or 0 in shape:
-            return None
-        moves = self.moves
-        kid = moves.terms.named(moves.fitted(moves.whole(region.value, region.shape), region.shape), region.shape)
-        place = (start - region.start, shape, stride, region.stride)
-        return shared(moves.terms.of(moves.terms.make("gathered", place, (kid,), shape)))
-
-    def alike(self, value: Value) -> list[tuple[Held, Region]]:
-        """Where memory holds a value: a tensor, and its copies."""
-        every = (held for held in self.held.values() if not held.weak.expired())
-        return [(held, region) for held in every for region in held.regions if region.value == value]
-
-    def alias(self, tensor: torch.Tensor, value: Value) -> None:
-        """A view of a storage that was met has this value."""
-        self.of(tensor).views[geometry_of(tensor)] = value
-
-    def _without(self, region: Region, start: int, stop: int) -> list[Region]:
-        if region.stop <= start or stop <= region.start:
-            return [region]
-        ends = [(region.start, start), (stop, region.stop)]
-        return [self._piece(region, first, last) for first, last in ends if first < last]
-
-    def _piece(self, region: Region, start: int, stop: int) -> Region:
-        flat, count = self._flat(region), region.stop - region.start
-        cut = self.moves.cut(flat, (count,), 0, start - region.start, stop - start)
-        return Region(start, stop, (stop - start,), (1,), cut)
-
-    def _flat(self, region: Region) -> Value:
-        order = order_of(region.shape, region.stride)
-        assert order is not None
-        value = self.moves.permute(region.value, region.shape, order)
-        laid = tuple(region.shape[axis] for axis in order)
-        return self.moves.reshape(value, laid, (region.stop - region.start,))
-
-    def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
-        start, shape, stride = geometry
-        order = order_of(shape, stride)
-        stop = start + span(shape, stride)
-        if order is None:
-            return self._with_gaps(held, geometry)
-        for region in held.regions:
-            if (region.start, region.shape, region.stride) == (start, shape, stride):
-                return region.value
-        pieces = [r for r in held.regions if r.start < stop and start < r.stop]
-        if not pieces or sum(min(r.stop, stop) - max(r.start, start) for r in pieces) != stop - start:
-            return None
-        flats = [self._flat(self._clipped(r, start, stop)) for r in pieces]
-        sizes = [(min(r.stop, stop) - max(r.start, start),) for r in pieces]
-        flat = flats[0] if len(flats) == 1 else self.moves.join(flats, sizes, 0, (stop - start,))
-        laid = tuple(shape[axis] for axis in order)
-        value = self.moves.reshape(flat, (stop - start,), laid)
-        back = [order.index(axis) for axis in range(len(order))]
-        return self.moves.permute(value, laid, back)
-
-    def _clipped(self, region: Region, start: int, stop: int) -> Region:
-        first, last = max(region.start, start), min(region.stop, stop)
-        return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
-
-
-def weakly(storage: torch.UntypedStorage) -> Any:
-    """A weak reference to a storage."""
-    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
-
-
-def geometry_of(tensor: torch.Tensor) -> Geometry:
-    """Where a tensor lies in its storage."""
-    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
-
-
-def span(shape: Shape, stride: Shape) -> int:
-    """Elements from the first to the last of a tensor, both included."""
-    return 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
-
-
-def order_of(shape: Shape, stride: Shape) -> list[int] | None:
-    """The axes from the slowest to the fastest of a tensor that fills its span, or None for any other."""
-    if span(shape, stride) != prod(shape):
-        return None
-    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis))
-    expected = 1
-    for axis in reversed(order):
-        if shape[axis] != 1 and stride[axis] != expected:
-            return None
-        expected *= shape[axis]
-    return order
-
-
-def known(held: Held) -> bool:
-    """Whether something of a storage was met."""
-    return not held.weak.expired() and bool(held.regions or held.views)
+        after = prod(new[axis + 1 :])
+        if size and after and each % after == 0 and (size * after) % (count * each) == 0:
+            fitting.append((axis, size * after // (count * each)))
+    fitting.sort(key=lambda one: (one[1] != 1, new[one[0]] != held))
+    return next(iter(fitting), (None, 1))

@@ -1,0 +1,229 @@
+"""What storages hold: regions of elements that were written last, and the values of views since then.
+
+A write to a part of a storage leaves the rest. A tensor that is no block of its storage, read after a write through
+another tensor, is lost: `read` gives None, and whoever reads it says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+
+from gradproof.shadow.whole.terms import Shape
+from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+
+Geometry = tuple[int, Shape, Shape]
+"""Offset, sizes and strides of a tensor in its storage, in elements."""
+
+
+@dataclass(slots=True)
+class Region:
+    """Elements `start` to `stop` of a storage hold a value of a dense tensor with these sizes and strides."""
+
+    start: int
+    stop: int
+    shape: Shape
+    stride: Shape
+    value: Value
+
+
+@dataclass(slots=True)
+class Held:
+    """One storage. `views` are the values of its tensors since the last write; `data`: no operator has written it."""
+
+    weak: Any
+    width: int
+    regions: list[Region] = field(default_factory=list)
+    views: dict[Geometry, Value] = field(default_factory=dict)
+    data: bool = False
+
+
+class Memory:
+    """The values of all live tensors of a run."""
+
+    def __init__(self, moves: Moves) -> None:
+        self.moves = moves
+        self.held: dict[int, Held] = {}
+
+    def of(self, tensor: torch.Tensor) -> Held:
+        """The storage of a tensor; a new one where it was never met, or is gone and its number was given again."""
+        storage = tensor.untyped_storage()
+        found = self.held.get(storage._cdata)
+        if found is None or found.weak.expired() or found.width != tensor.element_size():
+            found = self.held[storage._cdata] = Held(weakly(storage), tensor.element_size())
+        return found
+
+    def met(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor took part in a calculation: data that were only moved did not."""
+        held = self.held.get(tensor.untyped_storage()._cdata)
+        return held is not None and known(held) and (not held.data or geometry_of(tensor) in held.views)
+
+    def read(self, tensor: torch.Tensor) -> Value | None:
+        """The value of a tensor, or None where nobody knows it."""
+        return self.at(self.of(tensor), geometry_of(tensor))
+
+    def at(self, held: Held, geometry: Geometry) -> Value | None:
+        """The value of a part of a storage, or None where nobody knows it."""
+        found = held.views.get(geometry)
+        if found is None:
+            found = self._assembled(held, geometry)
+            if found is not None:
+                held.views[geometry] = found
+        return found
+
+    def write(self, tensor: torch.Tensor, value: Value) -> None:
+        """A tensor holds another value now, if the same one again; what shares its memory is read anew."""
+        value = value.holding(value.parts)
+        held, geometry = self.of(tensor), geometry_of(tensor)
+        held.views.clear()
+        held.data = False
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        if order_of(shape, stride) is None:
+            held.regions = self._scattered(held, geometry, value)
+            held.views[geometry] = value
+            return
+        rest = [piece for region in held.regions for piece in self._without(region, start, stop)]
+        rest.append(Region(start, stop, shape, stride, value))
+        held.regions = sorted(rest, key=lambda region: region.start)
+        held.views[geometry] = value
+
+    def _scattered(self, held: Held, geometry: Geometry, value: Value) -> list[Region]:
+        """A write through a view with gaps: what it was written into is a function of both."""
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        around = [region for region in held.regions if region.start < stop and start < region.stop]
+        if len(around) != 1 or around[0].start > start or around[0].stop < stop:
+            return [region for region in held.regions if region not in around]
+        region, moves = around[0], self.moves
+        apart = self._by_part(region, start, shape, stride, value)
+        if apart is not None:
+            made = apart
+        else:
+            pairs = ((region.value, region.shape), (value, shape))
+            kids = [moves.terms.named(moves.fitted(moves.whole(v, s), s), s) for v, s in pairs]
+            where = (start - region.start, shape, stride, region.stride)
+            made = shared(moves.terms.of(moves.terms.make("scattered", where, tuple(kids), region.shape)))
+        region = Region(region.start, region.stop, region.shape, region.stride, made)
+        return [region if one is around[0] else one for one in held.regions]
+
+    def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
+        """A write that goes over all rows of the axis of parts alike; None for any other."""
+        parts, moves, axis = region.value, self.moves, region.value.axis
+        step = 0 if parts.shared else region.stride[axis]
+        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
+        offset = start - region.start
+        if len(along) != 1 or (offset // step) % region.shape[axis]:
+            return None
+        view = along[0]
+        lead = Value(parts.parts, view, parts.rows, parts.turns)
+        if not value.shared and value.layout != lead.layout:
+            return None
+        size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
+        written = moves.split_like(value, shape, lead)
+        where = (offset, shape[:view] + shape[view + 1 :], stride, region.stride, view, axis, region.shape[axis + 1 :])
+        made = []
+        for before, after in zip(parts.parts, written, strict=True):
+            kids = (moves.terms.named(before, size), moves.terms.named(moves.fitted(after, small), small))
+            made.append(moves.terms.of(moves.terms.make("scattered", where, kids, size)))
+        return parts.holding(made)
+
+    def _with_gaps(self, held: Held, geometry: Geometry) -> Value | None:
+        """A view with gaps of one block."""
+        start, shape, stride = geometry
+        stop = start + span(shape, stride)
+        region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
+        if region is None or 0 in shape:
+            return None
+        moves = self.moves
+        kid = moves.terms.named(moves.fitted(moves.whole(region.value, region.shape), region.shape), region.shape)
+        where = (start - region.start, shape, stride, region.stride)
+        return shared(moves.terms.of(moves.terms.make("gathered", where, (kid,), shape)))
+
+    def alike(self, value: Value) -> list[tuple[Held, Region]]:
+        """Where memory holds a value: a tensor, and its copies."""
+        every = (held for held in self.held.values() if not held.weak.expired())
+        return [(held, region) for held in every for region in held.regions if region.value == value]
+
+    def alias(self, tensor: torch.Tensor, value: Value) -> None:
+        """A view of a storage that was met has this value."""
+        self.of(tensor).views[geometry_of(tensor)] = value
+
+    def _without(self, region: Region, start: int, stop: int) -> list[Region]:
+        if region.stop <= start or stop <= region.start:
+            return [region]
+        ends = [(region.start, start), (stop, region.stop)]
+        return [self._piece(region, first, last) for first, last in ends if first < last]
+
+    def _piece(self, region: Region, start: int, stop: int) -> Region:
+        flat, count = self._flat(region), region.stop - region.start
+        cut = self.moves.cut(flat, (count,), 0, start - region.start, stop - start)
+        return Region(start, stop, (stop - start,), (1,), cut)
+
+    def _flat(self, region: Region) -> Value:
+        order = order_of(region.shape, region.stride)
+        assert order is not None
+        value = self.moves.permute(region.value, region.shape, order)
+        laid = tuple(region.shape[axis] for axis in order)
+        return self.moves.reshape(value, laid, (region.stop - region.start,))
+
+    def _assembled(self, held: Held, geometry: Geometry) -> Value | None:
+        start, shape, stride = geometry
+        order = order_of(shape, stride)
+        stop = start + span(shape, stride)
+        if order is None:
+            return self._with_gaps(held, geometry)
+        for region in held.regions:
+            if (region.start, region.shape, region.stride) == (start, shape, stride):
+                return region.value
+        pieces = [r for r in held.regions if r.start < stop and start < r.stop]
+        if not pieces or sum(min(r.stop, stop) - max(r.start, start) for r in pieces) != stop - start:
+            return None
+        flats = [self._flat(self._clipped(r, start, stop)) for r in pieces]
+        sizes = [(min(r.stop, stop) - max(r.start, start),) for r in pieces]
+        flat = flats[0] if len(flats) == 1 else self.moves.join(flats, sizes, 0, (stop - start,))
+        laid = tuple(shape[axis] for axis in order)
+        value = self.moves.reshape(flat, (stop - start,), laid)
+        back = [order.index(axis) for axis in range(len(order))]
+        return self.moves.permute(value, laid, back)
+
+    def _clipped(self, region: Region, start: int, stop: int) -> Region:
+        first, last = max(region.start, start), min(region.stop, stop)
+        return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+
+
+def weakly(storage: torch.UntypedStorage) -> Any:
+    """A weak reference to a storage."""
+    return StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+
+
+def geometry_of(tensor: torch.Tensor) -> Geometry:
+    """Where a tensor lies in its storage."""
+    return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def span(shape: Shape, stride: Shape) -> int:
+    """Elements from the first to the last of a tensor, both included."""
+    return 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
+
+
+def order_of(shape: Shape, stride: Shape) -> list[int] | None:
+    """The axes from the slowest to the fastest of a tensor that fills its span, or None for any other."""
+    if span(shape, stride) != prod(shape):
+        return None
+    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], shape[axis] != 1, axis))
+    expected = 1
+    for axis in reversed(order):
+        if shape[axis] != 1 and stride[axis] != expected:
+            return None
+        expected *= shape[axis]
+    return order
+
+
+def known(held: Held) -> bool:
+    """Whether something of a storage was met."""
+    return not held.weak.expired() and bool(held.regions or held.views)
