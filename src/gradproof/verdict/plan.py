@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reac
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
     from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, StubClause
+    from gradproof.core.schemas.evidence import Evidence
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -238,20 +239,14 @@ def _best(proofs: Sequence[tuple[Check, Reach | None]]) -> str:
     return str(min(reaches, key=REACHES.index)) if reaches else "not stated"
 
 
-def outdated(finished_at: str, layer: Layer, demands: Demands) -> str:
+def outdated(evidence: Evidence, layer: Layer, demands: Demands) -> str:
     """Why evidence of that date does not count; an empty text where it does. A date ahead of the clock never counts."""
     if demands.now is None:
         return ""
-    try:
-        finished = datetime.fromisoformat(finished_at)
-    except ValueError:
-        return f"its date {finished_at!r} is none"
-    if finished.tzinfo is None:
-        return f"its date {finished_at!r} has no time zone"
-    if finished > demands.now + SKEW:
-        return f"it is dated {finished_at}, ahead of this machine's clock"
-    if layer is Layer.CUDA and demands.gpu_max_age is not None and demands.now - finished > demands.gpu_max_age:
-        return f"it is of {finished_at}, and at most {demands.gpu_max_age.days} days are allowed"
+    if evidence.ended > demands.now + SKEW:
+        return f"it is dated {evidence.finished_at}, ahead of this machine's clock"
+    if layer is Layer.CUDA and demands.gpu_max_age is not None and demands.now - evidence.ended > demands.gpu_max_age:
+        return f"it is of {evidence.finished_at}, and at most {demands.gpu_max_age.days} days are allowed"
     return ""
 
 
