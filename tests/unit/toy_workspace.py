@@ -259,6 +259,13 @@ def taken(data: Any) -> Evidence:
     return evidence_of(data)
 
 
+def fresh(of: Check, evidence: Evidence, workspace: Workspace) -> tuple[bool, str]:
+    """Whether evidence speaks of the claim as it stands, and why not."""
+    from gradproof.evidence.store import Store
+
+    return Store(workspace).fresh(of, evidence)
+
+
 def fault_of(data: Any) -> str:
     """Why data is no evidence, or an empty text."""
     try:

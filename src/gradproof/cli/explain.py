@@ -255,9 +255,8 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"  pass: {gate.pass_criteria}"
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
             yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
-            yield from (
-                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.backing.items()
-            )
+            asked = gate.require.stated() if gate.require else {}
+            yield from (f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in asked.items())
 
 
 def _unknown(name: str, session: Session) -> GradproofError:

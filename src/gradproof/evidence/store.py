@@ -132,11 +132,6 @@ class Store:
             return max(ranked, key=lambda r: r[:2])[2]
         return EvidenceStatus(None, False, "; ".join(rejected) or "it was never run")
 
-    def seconds(self, check: Check) -> float | None:
-        """How long the last run took, whatever became of it."""
-        evidence = self.status(check).evidence
-        return evidence.seconds if evidence else None
-
     def fresh(self, check: Check, evidence: Evidence) -> tuple[bool, str]:
         """Whether evidence speaks about the claim as it stands now, and if not, why."""
         reasons = self._reasons(check, evidence)
@@ -196,11 +191,6 @@ def _misdated(evidence: Evidence) -> Iterator[str]:
 
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
     return sorted(k for k in {*now, *then} if digest_of(now.get(k)) != digest_of(then.get(k)))
-
-
-def fresh(check: Check, evidence: Evidence, workspace: Workspace) -> tuple[bool, str]:
-    """`Store.fresh` for one check, without its caches."""
-    return Store(workspace).fresh(check, evidence)
 
 
 def open_evidence(path: Path) -> Evidence:

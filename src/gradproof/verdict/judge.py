@@ -21,7 +21,8 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from gradproof.contract.settings import REACHES, Demands, Least, Waiver
+from gradproof.contract.schema import Least, Waiver
+from gradproof.contract.settings import REACHES, Demands
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
@@ -263,7 +264,7 @@ def _criterion(criterion: GateCriterion, obligations: Mapping[str, ObligationRul
         open_ = ["it names no obligation"]
     rows = [obligations[name] for name in criterion.obligations if name in obligations]
     good = f"{sum(not row.waived for row in rows)} of {len(rows)} obligations DISCHARGED"
-    good += "".join(f"; {waiver.stated()}" for row in rows for waiver in row.waived)
+    good += "".join(f"; {waiver.words()}" for row in rows for waiver in row.waived)
     why = "; ".join(open_) or good
     return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
 
@@ -350,9 +351,9 @@ def _missing(check: Check, finding: EvidenceFinding, policy: Policy) -> Iterator
         yield from _unbacked(list(_named(check.params["lemmas"], lemmas)), stats, lemmas)
     if check.strategy == "bit_exhaustive":
         yield from _unenumerated(finding)
-    if check.strategy in required.certificates:
+    if check.strategy in (required.certificates or ()):
         yield from _uncertified(check, finding, lemmas)
-    if check.strategy in required.second_solver:
+    if check.strategy in (required.second_solver or ()):
         yield from _alone(check, stats, lemmas)
 
 

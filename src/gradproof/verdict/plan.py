@@ -17,7 +17,8 @@ from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, Least, demands_of, together
+from gradproof.contract.schema import Least, Required
+from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, demands_of, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reach
@@ -267,14 +268,6 @@ class GateCriterion:
     obligations: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class Required:
-    """Strategies whose proofs need a certificate, and strategies that need a second solver behind every first one."""
-
-    certificates: frozenset[str] = frozenset()
-    second_solver: frozenset[str] = frozenset()
-
-
 NOTHING = Required()
 
 
@@ -340,8 +333,7 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(GateCriterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
-    required = Required(**{name: frozenset(strategies) for name, strategies in gate.backing.items()})
-    return Policy(profile, clauses, criteria, falsification_id(gate), backing=required, demands=demands)
+    return Policy(profile, clauses, criteria, falsification_id(gate), backing=gate.require or NOTHING, demands=demands)
 
 
 def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from test_store import evidence
-from toy_workspace import answer, check, recorded, refutation, taken
+from toy_workspace import answer, check, fresh, recorded, refutation, taken
 
 from gradproof.core.check import Finding
 from gradproof.core.outcome import Layer, Outcome, Reach
@@ -22,7 +22,7 @@ from gradproof.evidence.record import (
     plain,
     record,
 )
-from gradproof.evidence.store import Store, _misdated, fresh, read
+from gradproof.evidence.store import Store, _misdated, read
 from gradproof.extras.attest.statement import CarriedStore, claimed, clock, files_of, files_text
 
 NONE, DIGEST, OTHER = "", "a" * 64, "b" * 64
@@ -60,12 +60,6 @@ def test_evidence_too_deep_to_be_read_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         read(tmp_path / "0.json")
-
-
-def test_a_check_that_never_ran_took_no_seconds(toy: Workspace) -> None:
-    assert Store(toy).seconds(check()) is None
-    Store(toy).write(taken(evidence(toy, check())))
-    assert Store(toy).seconds(check()) == 1.5
 
 
 def test_a_folder_of_evidence_is_looked_through_once(toy: Workspace) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import answer, check, taken, write_workspace
+from toy_workspace import answer, check, fresh, taken, write_workspace
 
 import gradproof.evidence.environment
 from gradproof.core import files
@@ -18,7 +18,7 @@ from gradproof.core.outcome import Layer, Outcome
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import environment
 from gradproof.evidence.record import NotPlain, plain, record
-from gradproof.evidence.store import Store, fresh, open_evidence, read, safe
+from gradproof.evidence.store import Store, open_evidence, read, safe
 
 Data = dict[str, Any]
 

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import check, taken, worker_command, write_workspace
+from toy_workspace import check, fresh, taken, worker_command, write_workspace
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence import environment
 from gradproof.evidence.inputs import edited, key_of
-from gradproof.evidence.store import fresh
 
 HARNESSES = """\
 import os

@@ -12,6 +12,7 @@ import pytest
 from toy_workspace import answer, check, recorded
 
 from gradproof.contract.model import load
+from gradproof.contract.schema import Required
 from gradproof.core.check import Check
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
 from gradproof.core.schemas.evidence import ReplyRow, Stats
@@ -19,11 +20,11 @@ from gradproof.evidence.record import EvidenceStatus
 from gradproof.report.views import backing_words
 from gradproof.rounding.lemma_store import stated
 from gradproof.verdict.judge import Verdict, families, judge, lemma_lines, shortfall, words
-from gradproof.verdict.plan import Clause, Policy, Required, plan, policy_of
+from gradproof.verdict.plan import Clause, Policy, plan, policy_of
 
 ROOT = Path(__file__).parents[3]
 CONTRACT = load(ROOT / "proofs" / "gradient-accumulation-kernel-v1" / "contract.yaml")
-BOTH = Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract", "bit_precise"}))
+BOTH = Required(certificates=["linear_chain"], second_solver=["linear_chain", "step_contract", "bit_precise"])
 NAMES = ["add/fp32/half-ulp", "round/fp32/exact", "add/fp16/grid", "multiply/fp32/exact"]
 
 
@@ -208,7 +209,7 @@ def test_a_refutation_needs_no_backing() -> None:
 
 def test_our_own_gate_requires_certificates_and_a_second_solver() -> None:
     policy = policy_of(CONTRACT, "ci")
-    assert policy.backing == Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract"}))
+    assert policy.backing == Required(certificates=["linear_chain"], second_solver=["linear_chain", "step_contract"])
     rows = {c.id: c for c in plan(CONTRACT)}
     chains = [c for c in rows.values() if c.strategy == "linear_chain"]
     assert len(chains) >= 4

@@ -23,7 +23,7 @@ from gradproof.core.check import Check
 from gradproof.core.outcome import Layer
 from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceControl, EvidenceFinding
 from gradproof.core.workspace import Workspace, sha256_of
-from gradproof.evidence.environment import KEYS, normal
+from gradproof.evidence.environment import KEYS, differ, normal
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, safe
 from gradproof.extras.attest.manifest import Wheel, described, dumped, stated, statement_path
@@ -65,14 +65,7 @@ class CarriedStore(Store):
         pairs = [(key, then.get(key), here.get(key)) for key in KEYS[check.kind]]
         held = {normal(name): row["version"] for name, row in installed.items()}
         pairs += [(name, version, held.get(normal(name))) for name, version in recorded.distributions.items()]
-        return [f"{key} {was} then, {now} in {DISTRIBUTIONS}" for key, was, now in pairs if _minor(key, was, now)]
-
-
-def _minor(key: str, was: Any, now: Any) -> bool:
-    """Whether two versions differ; Python's count by the first two numbers."""
-    if key == "python":
-        return str(was).split(".")[:2] != str(now).split(".")[:2]
-    return bool(was != now)
+        return [f"{key} {was} then, {now} in {DISTRIBUTIONS}" for key, was, now in pairs if differ(key, was, now)]
 
 
 @dataclass(frozen=True)
