@@ -20,6 +20,7 @@ from typing import Any
 from gradproof.contract.model import load
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Kind, Outcome, Reach
+from gradproof.core.schemas.evidence import evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import environment
 from gradproof.evidence.record import record
@@ -119,7 +120,9 @@ def workspace(root: Path) -> Workspace:
     store = Store(made)
     for path in made.contracts():
         for check in plan(load(path)):
-            store.write(record(check, finding(check), inputs=claim(made), environment=environment(), seconds=1.0))
+            store.write(
+                evidence_of(record(check, finding(check), inputs=claim(made), environment=environment(), seconds=1.0))
+            )
     return made
 
 

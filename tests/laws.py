@@ -415,7 +415,7 @@ def attempt(
     law: Law | None,
     turns: int = 1,
 ) -> bool:
-    """Try one layout, in which parts may take turns. Whether a law decided it. Raises Wrong where the numbers differ."""
+    """Try one layout; parts may take turns. Whether a law decided it. Raises Wrong where the numbers differ."""
     func = overload(op, example, args, kwargs)
     spec = spec_of(func)
     whole = func(*args, **kwargs)
@@ -491,7 +491,7 @@ def tried() -> dict[str, Trial]:
     for name, op, example, args, kwargs in examples():
         trial = found.setdefault(name, Trial(name))
         tensors = tensors_in((args, kwargs))
-        for layout, turns in ((layout, turns) for layout in layouts(tensors) for turns in takes(tensors, layout)):
+        for layout, turns in ((one, turns) for one in layouts(tensors) for turns in takes(tensors, one)):
             try:
                 decided = attempt(name, op, example, args, kwargs, layout, None, turns)
             except NotImplementedError:

@@ -32,6 +32,7 @@ from gradproof.verdict.plan import Policy, dependencies, plan, policy_of
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
     from gradproof.contract.settings import Demands
+    from gradproof.core.schemas.evidence import Evidence
     from gradproof.execution.pool import Listener
     from gradproof.report.diff_rules import ChangeShape
 
@@ -225,7 +226,7 @@ class Session:
         clock, store = time.monotonic(), Store(self.workspace)
         before = {c.id: store.status(c) for c in checks}
         due = [c for c in checks if self.options.no_cache or not reusable(before[c.id])]
-        known = {n: float(s.evidence["seconds"]) for n, s in before.items() if s.evidence is not None}
+        known = {n: s.evidence.seconds for n, s in before.items() if s.evidence is not None}
         settled = {c.id: _effect(c, before[c.id]) for c in checks if c not in due}
         asked = self.options
         pool = Pool(
@@ -389,7 +390,7 @@ def reusable(status: EvidenceStatus) -> bool:
 
 def _effect(check: Check, status: EvidenceStatus) -> Effect:
     assert status.evidence is not None
-    return DECISION[check.expect, audit(check, status.evidence["finding"])[0]]
+    return DECISION[check.expect, audit(check, status.evidence.finding)[0]]
 
 
 def is_file(path: Path) -> bool:
@@ -400,20 +401,20 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def _saved(store: Store, evidence: Mapping[str, Any], unwritten: dict[str, str]) -> None:
+def _saved(store: Store, evidence: Evidence, unwritten: dict[str, str]) -> None:
     """Store one run. A disk that is full or may not be written to costs this check its answer, and not the others."""
     try:
         store.write(evidence)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
-        unwritten[str(evidence["check"]["id"])] = f"its evidence could not be written: {why}"
+        unwritten[evidence.check.id] = f"its evidence could not be written: {why}"
 
 
-def _after(store: Store, check: Check, evidence: dict[str, Any], before: EvidenceStatus) -> EvidenceStatus:
+def _after(store: Store, check: Check, evidence: Evidence, before: EvidenceStatus) -> EvidenceStatus:
     """EvidenceStatus of a check that was decided just now. What was not run was not stored."""
-    if evidence["finding"]["outcome"] != Outcome.NOT_RUN:
+    if evidence.finding.outcome is not Outcome.NOT_RUN:
         return replace(store.status(check), cached=False)
-    reason = str(evidence["finding"]["reason"])
+    reason = evidence.finding.reason
     if before.evidence is not None and not before.fresh:
         reason = f"{reason}; and its evidence is stale: {before.reason}"
     elif "rejected" in before.reason:

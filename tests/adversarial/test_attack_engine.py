@@ -168,7 +168,7 @@ def test_a_save_that_keeps_size_and_time_is_seen_by_the_watch(green: Path) -> No
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (was.st_size, was.st_mtime_ns)
     assert saves.seen(asked.workspace, ()) != before
     statuses = asked.statuses(asked.checks)
-    assert {c.id for c in saves.touched(asked.checks, statuses)} == {c.id for c in asked.checks}
+    assert {c.id for c in saves.affected(asked.checks, statuses)} == {c.id for c in asked.checks}
     assert seen(asked.judged(asked.contracts[0], statuses)).red
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from attack_kit import CONTRACT, MODEL, Data, append, break_model, edit, evidence, forged, gate, session, verify
+from toy_workspace import taken
 
 from gradproof.core.outcome import Exit, Layer, Outcome
 from gradproof.evidence import store as stores
@@ -101,7 +102,7 @@ def test_evidence_of_another_device_and_of_another_dtype(green: Path) -> None:
     for name in ("F-1@cuda-fp32", "F-1@cpu-fp16"):
         folder = Store(session(green).workspace).folder(one["cpu-fp32"])
         shutil.rmtree(folder, ignore_errors=True)
-        made = Store(session(green).workspace).write(held(one[name.partition("@")[2]]))
+        made = Store(session(green).workspace).write(taken(held(one[name.partition("@")[2]])))
         folder.mkdir(parents=True, exist_ok=True)
         shutil.copy(made, folder / made.name)
         found = gate(green, "F-1@cpu-fp32")
@@ -111,7 +112,7 @@ def test_evidence_of_another_device_and_of_another_dtype(green: Path) -> None:
 
 def test_evidence_of_another_device_under_this_ones_name(green: Path) -> None:
     one = run_of_torch(green)
-    path = Store(session(green).workspace).write(held(one["cpu-fp32"]))
+    path = Store(session(green).workspace).write(taken(held(one["cpu-fp32"])))
     forged(path, lambda data: data["check"].update(layer="cuda", params={**data["check"]["params"], "device": "cuda"}))
     found = gate(green, "F-1@cpu-fp32")
     assert found.red
@@ -124,7 +125,7 @@ def test_a_run_on_a_cpu_passed_off_as_one_on_a_gpu(green: Path) -> None:
     finding = held(gpu)
     finding["finding"]["stats"]["device"] = "cpu"
     finding["claim"] = {**finding["claim"], **grounds(green)}
-    Store(session(green).workspace).write(finding)
+    Store(session(green).workspace).write(taken(finding))
     found = gate(green, gpu.id, profile="release")
     assert found.red
     assert "it ran on cpu" in found.reason
@@ -287,6 +288,6 @@ def test_two_processes_that_write_the_same_store(wrong: Path, monkeypatch: pytes
 
     earlier = {**data, "started_at": "2020-01-01T00:00:00+00:00", "finished_at": "2020-01-01T00:00:01+00:00"}
     monkeypatch.setattr(stores, "replace_whole", beside)
-    Store(asked.workspace).write(earlier)
+    Store(asked.workspace).write(taken(earlier))
     assert refuted.exists()
     assert Store(asked.workspace).status(check).outcome is Outcome.REFUTED

@@ -15,14 +15,14 @@ def harnesses() -> list[dict[str, Any]]:
     rows = []
     for check in session.selected((Kind.STUB, Kind.SMT, Kind.CROSSHAIR)):
         evidence = Worker(check, session.workspace, check.time_limit).run()
-        finding = evidence["finding"]
+        finding = evidence.finding
         row = {
             "check": check.id,
             "strategy": check.strategy,
-            "outcome": finding["outcome"],
-            "seconds": round(evidence["seconds"], 2),
-            "queries": finding["stats"].get("queries"),
-            "controls": len(finding["controls"]),
+            "outcome": finding.outcome,
+            "seconds": round(evidence.seconds, 2),
+            "queries": finding.stats.queries,
+            "controls": len(finding.controls),
         }
         rows.append(row)
     return rows

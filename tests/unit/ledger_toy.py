@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from toy_workspace import answer, refutation, write_workspace
+from toy_workspace import answer, recorded, refutation, write_workspace
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Expect, Layer, Outcome, Reach
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import environment
-from gradproof.evidence.record import record
 from gradproof.evidence.store import Store
 from gradproof.extras.claims import FILE
 from gradproof.extras.claims.document import Claims, LedgerRow
@@ -49,7 +48,7 @@ def inputs_of(workspace: Workspace, check: Check) -> dict[str, Any]:
 
 def store(workspace: Workspace, check: Check, finding: Finding) -> Path:
     """Evidence of a check, fresh."""
-    made = record(check, finding, inputs=inputs_of(workspace, check), environment=environment(), seconds=0.1)
+    made = recorded(check, finding, inputs=inputs_of(workspace, check), environment=environment(), seconds=0.1)
     return Store(workspace).write(made)
 
 

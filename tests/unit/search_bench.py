@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gradproof.core.schemas.evidence import ImportSearch
 from gradproof.core.workspace import Finder, Locator
 from gradproof.evidence.import_path import Search, searched
 
@@ -62,7 +63,7 @@ class Run:
 
     def moved(self, imports: Imports, *start: str, here: bool = True) -> list[str]:
         """What the gate says whose Python starts with `start`."""
-        return Search(self.root, self.places(start), here).moved(imports)
+        return Search(self.root, self.places(start), here).moved(map(ImportSearch.model_validate, imports))
 
 
 def hiding(reasons: Iterable[str]) -> list[str]:

@@ -10,11 +10,15 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Check, Control, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome, Reach
 from gradproof.core.workspace import Finder, Workspace
+from gradproof.evidence.record import record
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Evidence
 
 CONTRACT = """\
 metadata: {version: "1.0.0", description: toy}
@@ -237,6 +241,38 @@ def check(id_: str = "K-1", **changed: Any) -> Check:
         "params": {"subjects": {"model": "models.a:VALUE", "torch": "models.a:VALUE"}},
     }
     return Check(id=id_, **{**data, **changed})
+
+
+MEASURED = {"device": "cpu", "dtype": "fp32", "net": "mlp", "n": 4}
+"""What a row of a measurement has beside its numbers."""
+
+
+def recorded(check: Check, finding: Finding, **more: Any) -> Evidence:
+    """Evidence of a run, as its readers have it."""
+    return taken(record(check, finding, **more))
+
+
+def taken(data: Any) -> Evidence:
+    """Plain data as evidence. A worker, which imports this module, loads no pydantic."""
+    from gradproof.core.schemas.evidence import evidence_of
+
+    return evidence_of(data)
+
+
+def fresh(of: Check, evidence: Evidence, workspace: Workspace) -> tuple[bool, str]:
+    """Whether evidence speaks of the claim as it stands, and why not."""
+    from gradproof.evidence.store import Store
+
+    return Store(workspace).fresh(of, evidence)
+
+
+def fault_of(data: Any) -> str:
+    """Why data is no evidence, or an empty text."""
+    try:
+        taken(data)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 @contextmanager

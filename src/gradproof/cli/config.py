@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gradproof.cli.options import as_json, baseline, place, running, with_options
-from gradproof.contract.settings import ENVIRONMENT, demands_of
+from gradproof.cli.options import ENVIRONMENT, as_json, baseline, place, running, with_options
+from gradproof.contract.settings import demands_of
 
 if TYPE_CHECKING:
     from gradproof.session import Options, Session
@@ -80,4 +80,4 @@ def _demands(session: Session) -> Iterator[dict[str, Any]]:
             source = where.get(f"require.{name}", fallback)
             yield {"name": f"require {name}", "value": "; ".join(parts) or "nothing", "source": source}
         for waiver in demands.waivers:
-            yield {"name": "waiver", "value": waiver.stated(), "source": where.get("waivers", fallback)}
+            yield {"name": "waiver", "value": waiver.words(), "source": where.get("waivers", fallback)}

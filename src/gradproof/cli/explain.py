@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,6 +24,7 @@ from gradproof.core.outcome import (
 )
 
 if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Stats
     from gradproof.session import Options, Session
 
 EFFECTS: Mapping[Effect, str] = {
@@ -219,10 +220,10 @@ def _check(session: Session, name: str) -> Iterator[str]:
         why = f" ({status.reason})" if status.reason else ""
         yield f"  evidence: {status.outcome}{why}, {status.path or '-'}"
         if status.evidence is not None and status.fresh:
-            yield from _justification(status.evidence["finding"]["stats"])
+            yield from _justification(status.evidence.finding.stats)
 
 
-def _justification(stats: Mapping[str, Any]) -> Iterator[str]:
+def _justification(stats: Stats) -> Iterator[str]:
     """What stands behind a proof."""
     from gradproof.verdict.judge import lemma_lines, words
 
@@ -239,11 +240,11 @@ def _mutant(session: Session, name: str) -> Iterator[str]:
         yield f"{name}, a mutant in {contract.id}, to be killed by: {', '.join(c.id for c in killers)}"
         for check in killers:
             evidence = session.statuses([check])[check.id].evidence
-            for control in evidence["finding"]["controls"] if evidence else ():
-                if control["name"].casefold() == name:
-                    where = f", a bug of {control['reference']}" if control.get("reference") else ""
-                    killed = "killed" if control["killed"] else "SURVIVES"
-                    yield f"  {check.id}: {killed}, {control['outcome']} on {control['clause']}{where}"
+            for control in evidence.finding.controls if evidence else ():
+                if control.name.casefold() == name:
+                    where = f", a bug of {control.reference}" if control.reference else ""
+                    killed = "killed" if control.killed else "SURVIVES"
+                    yield f"  {check.id}: {killed}, {control.outcome} on {control.clause}{where}"
 
 
 def _gate(session: Session, name: str) -> Iterator[str]:
@@ -254,9 +255,8 @@ def _gate(session: Session, name: str) -> Iterator[str]:
             yield f"  pass: {gate.pass_criteria}"
             yield from (f"  {c}: {', '.join(gate.criteria.get(c, ())) or 'no obligation'}" for c in gate.checks)
             yield f"  its own falsification: {gate.falsification} (bugs: {', '.join(gate.seeded_bug) or 'none'})"
-            yield from (
-                f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in gate.justification.items()
-            )
+            asked = gate.require.stated() if gate.require else {}
+            yield from (f"  requires {key.replace('_', ' ')}: {', '.join(names)}" for key, names in asked.items())
 
 
 def _unknown(name: str, session: Session) -> GradproofError:

@@ -10,20 +10,17 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
-from gradproof.contract.settings import ENVIRONMENT
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer
 
-if TYPE_CHECKING:
-    from gradproof.core.check import Check
-
-
 F = TypeVar("F", bound=Callable[..., Any])
+NAMES = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
+ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in NAMES}
 
 
 class Seconds(click.FloatRange):

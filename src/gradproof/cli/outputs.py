@@ -179,10 +179,10 @@ def _event(event: Progress) -> dict[str, Any]:
         from gradproof.core.outcome import DECISION
         from gradproof.evidence.audit import audit
 
-        outcome, reason = audit(event.check, event.evidence["finding"])
+        outcome, reason = audit(event.check, event.evidence.finding)
         effect = DECISION[event.check.expect, outcome]
         stated |= {"outcome": str(outcome), "effect": str(effect), "reason": reason}
-        stated["seconds"] = float(event.evidence["seconds"])
+        stated["seconds"] = event.evidence.seconds
     return stated
 
 

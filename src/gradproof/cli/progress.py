@@ -11,8 +11,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, Effect, Outcome
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.evidence.audit import audit
-from gradproof.execution.pool import Evidence, Listener, Progress as Event
+from gradproof.execution.pool import Listener, Progress as Event
 
 COLOUR = {Effect.DISCHARGED: "green", Effect.BROKEN: "red", Effect.OPEN: "yellow"}
 SHOWN = 100
@@ -26,8 +27,8 @@ def line(check: Check, outcome: Outcome, seconds: float, reason: str) -> str:
 
 
 def _finished(check: Check, evidence: Evidence) -> tuple[str, Effect]:
-    outcome, reason = audit(check, evidence["finding"])
-    return line(check, outcome, float(evidence["seconds"]), reason), DECISION[check.expect, outcome]
+    outcome, reason = audit(check, evidence.finding)
+    return line(check, outcome, evidence.seconds, reason), DECISION[check.expect, outcome]
 
 
 @contextmanager
@@ -61,7 +62,7 @@ def _bar(console: Console) -> Iterator[Listener]:
             progress.update(task, total=event.total, completed=event.done, description=running)
             if event.event == "finished" and event.check is not None and event.evidence is not None:
                 text, effect = _finished(event.check, event.evidence)
-                if effect is not Effect.DISCHARGED and Outcome(event.evidence["finding"]["outcome"]) != Outcome.NOT_RUN:
+                if effect is not Effect.DISCHARGED and event.evidence.finding.outcome is not Outcome.NOT_RUN:
                     progress.console.print(text, style=COLOUR[effect], markup=False, highlight=False)
 
         yield listener

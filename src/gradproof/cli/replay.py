@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from gradproof.cli.options import workspace_option
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding, ReplayRow
 
 
 @click.command("replay")
@@ -29,15 +32,16 @@ def command(evidence: Path, control: str | None, write: Path | None, workspace: 
     from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of
 
     writable(write, "--write")
-    check, data = open_evidence(evidence)
+    found = open_evidence(evidence)
+    check = found.check
     place = find(workspace or evidence.resolve().parent, explicit=workspace is not None)
     subject = subject_of(check, control)
-    example, recorded = _example(check.id, data["finding"], control)
-    fresh, why = Store(place).fresh(check, data)
+    example, recorded = _example(check.id, found.finding, control)
+    fresh, why = Store(place).fresh(check, found)
     if not fresh:
         click.echo(f"the evidence is stale: {why}", err=True)
-    click.echo(f"{check.id}: {example.get('clause')} on {subject}, found by {example.get('found_by', 'unknown')}")
-    for name, value in example.get("values", {}).items():
+    click.echo(f"{check.id}: {example.clause} on {subject}, found by {example.found_by or 'unknown'}")
+    for name, value in example.values.items():
         click.echo(f"  {name} = {value}")
     rows = _within(check.time_limit, lambda: replay(check, place, subject, example))
     if rows is None:
@@ -70,25 +74,18 @@ def _within(limit: float, call: Callable[[], list[dict[str, Any]]]) -> list[dict
     return done[0] if done else None
 
 
-def _example(
-    check_id: str, finding: dict[str, Any], control: str | None
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _example(check_id: str, finding: EvidenceFinding, control: str | None) -> tuple[Counterexample, list[ReplayRow]]:
     """The counterexample of the check or of a control, and its replays. Raises GradproofError GP213."""
     from gradproof.core.errors import GradproofError
 
-    held, replays = finding["counterexample"], finding["replays"]
-    whose = check_id
-    if control is not None:
-        names = (control, "empty body") if control == "empty" else (control,)
-        rows = [c for c in finding["controls"] if c["name"] in names]
-        held, replays = (rows[0].get("counterexample"), rows[0].get("replays", [])) if rows else (None, [])
-        whose = f"control {control} of {check_id}"
-    if held is None:
-        with_one = [c["name"] for c in finding["controls"] if c.get("counterexample")]
-        raise GradproofError(
-            "GP213",
-            f"no counterexample of {whose} is recorded",
-            f"--control with one of {', '.join(with_one)}" if with_one else "a refuted check",
-            "name another evidence file or control",
-        )
-    return dict(held), list(replays)
+    names = (control, "empty body") if control == "empty" else (control,)
+    whose = next((c for c in finding.controls if c.name in names), None) if control is not None else finding
+    if whose is not None and whose.counterexample is not None:
+        return whose.counterexample, whose.replays
+    with_one = [c.name for c in finding.controls if c.counterexample]
+    raise GradproofError(
+        "GP213",
+        f"no counterexample of {check_id if control is None else f'control {control} of {check_id}'} is recorded",
+        f"--control with one of {', '.join(with_one)}" if with_one else "a refuted check",
+        "name another evidence file or control",
+    )

@@ -65,7 +65,7 @@ def _content(root: Path) -> Iterator[Path]:
 def _claimed(root: Path, statuses: Iterable[EvidenceStatus]) -> Iterator[Path]:
     for status in statuses:
         if status.evidence is not None:
-            yield from (place for key in status.evidence["claim"]["files"] if (place := place_of(key, root)))
+            yield from (place for key in status.evidence.claim.files if (place := place_of(key, root)))
 
 
 def affected(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) -> list[Check]:
@@ -82,7 +82,7 @@ def affected(checks: Sequence[Check], statuses: Mapping[str, EvidenceStatus]) ->
 def _due(status: EvidenceStatus) -> bool:
     if status.evidence is None or not status.fresh:
         return True
-    silent = status.outcome not in ANSWERS and not status.evidence["claim"]["files"]
+    silent = status.outcome not in ANSWERS and not status.evidence.claim.files
     return silent or status.outcome is Outcome.ERROR
 
 

@@ -192,22 +192,34 @@ class ContractEntry(ContractModel):
         return made
 
 
-class LeastShape(ContractModel):
-    """What is asked of one obligation: layers beside its own, the least reach in a layer, the least bounds."""
+class Least(ContractModel):
+    """Of one obligation: more layers, the least reach by layer, the least value of a named bound of a proof."""
 
     layers: list[LayerName] = []
     reach: dict[LayerName, ReachName] = {}
     bounds: dict[Ident, Positive] = {}
 
 
-class WaiverShape(ContractModel):
-    """An obligation that may stay open in a layer (in every layer where none is named), who says so, why, how long."""
+class Waiver(ContractModel):
+    """An obligation that may stay open in a layer (in every layer where none is named), who says so, why, how long.
+
+    `expires` is the last day on which it holds, in UTC.
+    """
 
     obligation: Ident
     layer: LayerName | None = None
     owner: Text
     reason: Text
     expires: Day
+
+    def covers(self, obligation: str, layer: Layer) -> bool:
+        """Whether it speaks of this cell, in force or not."""
+        return self.obligation == obligation and self.layer in (None, layer)
+
+    def words(self) -> str:
+        """Who excuses what, until when, and why."""
+        where = f"{self.obligation} x {self.layer}" if self.layer else self.obligation
+        return f"{where} is waived by {self.owner} until {self.expires}: {self.reason}"
 
 
 class FieldGate(ContractEntry):
@@ -219,8 +231,8 @@ class FieldGate(ContractEntry):
     falsification: str = ""
 
 
-class RequireShape(ContractModel):
-    """What must stand behind the proofs of a strategy, for the gate to count them."""
+class Required(ContractModel):
+    """Strategies whose proofs count with a certificate alone, and those that need a second solver behind each."""
 
     certificates: Annotated[list[Certified], BeforeValidator(some)] | None = None
     second_solver: Annotated[list[Strategy], BeforeValidator(some)] | None = None
@@ -235,15 +247,10 @@ class Gate(FieldGate):
     falsification: Text
     criteria: dict[str, Annotated[list[Ident], BeforeValidator(some)]]
     seeded_bug: Annotated[list[Ident], BeforeValidator(listed)]
-    require: RequireShape | None = None
-    least: dict[Ident, LeastShape] = {}
+    require: Required | None = None
+    least: dict[Ident, Least] = {}
     gpu_max_age_days: Positive | None = None
-    waivers: list[WaiverShape] = []
-
-    @property
-    def justification(self) -> dict[str, list[str]]:
-        """Strategies, by what must back their proofs."""
-        return self.require.stated() if self.require else {}
+    waivers: list[Waiver] = []
 
 
 Dtype = Literal["fp64", "fp32", "fp32-tf32", "fp16", "bf16"]
@@ -528,8 +535,8 @@ class SettingsShape(ContractModel):
     memory_limit: Annotated[int, Field(ge=64)] | None = Field(None, alias="memory-limit")
     baseline: Text | None = None
     gpu_max_age_days: Positive | None = Field(None, alias="gpu-max-age-days")
-    require: dict[Ident, LeastShape] = {}
-    waivers: list[WaiverShape] = []
+    require: dict[Ident, Least] = {}
+    waivers: list[Waiver] = []
 
 
 KEYS = [field.alias or name for name, field in SettingsShape.model_fields.items()]

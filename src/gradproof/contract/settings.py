@@ -32,48 +32,23 @@ baseline of the command line or the environment is added to that of the file.
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
+from gradproof.contract.schema import KEYS, Least, SettingsShape, Waiver
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer, Reach
 
 REACHES = (Reach.ALL_INPUTS, Reach.BOUNDED, Reach.SAMPLED)
-
-
-@dataclass(frozen=True)
-class Least:
-    """Of one obligation: more layers, the least reach by layer, the least value of a named bound of a proof."""
-
-    layers: tuple[Layer, ...] = ()
-    reach: Mapping[Layer, Reach] = field(default_factory=dict)
-    bounds: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Waiver:
-    """`layer` None is every layer. `expires` is the last day on which it holds, in UTC."""
-
-    obligation: str
-    layer: Layer | None
-    owner: str
-    reason: str
-    expires: date
-
-    def covers(self, obligation: str, layer: Layer) -> bool:
-        """Whether it speaks of this cell, in force or not."""
-        return self.obligation == obligation and self.layer in (None, layer)
-
-    def stated(self) -> str:
-        """Who excuses what, until when, and why."""
-        where = f"{self.obligation} x {self.layer}" if self.layer else self.obligation
-        return f"{where} is waived by {self.owner} until {self.expires}: {self.reason}"
 
 
 @dataclass(frozen=True)
@@ -109,7 +84,8 @@ def stricter(one: Least, other: Least) -> Least:
     for layer, asked in other.reach.items():
         reach[layer] = min(asked, reach.get(layer, asked), key=REACHES.index)
     bounds = {n: max(one.bounds.get(n, 0), other.bounds.get(n, 0)) for n in {*one.bounds, *other.bounds}}
-    return Least(tuple(dict.fromkeys([*one.layers, *other.layers])), reach, dict(sorted(bounds.items())))
+    layers = list(dict.fromkeys([*one.layers, *other.layers]))
+    return Least(layers=layers, reach=reach, bounds=dict(sorted(bounds.items())))
 
 
 def together(parts: Iterable[Demands], now: datetime | None) -> Demands:
@@ -125,16 +101,14 @@ def together(parts: Iterable[Demands], now: datetime | None) -> Demands:
     return Demands(least, min(ages, default=None), tuple(dict.fromkeys(waivers)), now)
 
 
-def demands_of(least: Mapping[str, Any], gpu_max_age_days: int | None, waivers: Sequence[Any]) -> Demands:
-    """Demands from their shapes (contract.schema), in a contract or in a file."""
-    asked = {n: Least(tuple(row.layers), dict(row.reach), dict(row.bounds)) for n, row in least.items()}
-    waived = tuple(Waiver(**dict(row)) for row in waivers)
-    return Demands(asked, timedelta(days=gpu_max_age_days) if gpu_max_age_days else None, waived)
+def demands_of(least: Mapping[str, Least], gpu_max_age_days: int | None, waivers: Sequence[Waiver]) -> Demands:
+    """Demands as they stand in a contract or in a file."""
+    return Demands(least, timedelta(days=gpu_max_age_days) if gpu_max_age_days else None, tuple(waivers))
 
 
 FILE = "pyproject.toml"
-OPTIONS = ("profile", "jobs", "time_limit", "memory_limit", "baseline")
-ENVIRONMENT = {name: f"GRADPROOF_{name.upper()}" for name in OPTIONS}
+DEMANDS = ("gpu_max_age_days", "require", "waivers")
+OPTIONS = [name for name in SettingsShape.model_fields if name not in DEMANDS]
 MAX_BYTES = 1 << 20
 
 
@@ -198,10 +172,6 @@ def _table(path: Path, text: str) -> dict[str, Any] | None:
 
 
 def _settings(path: Path, text: str, table: dict[str, Any]) -> Settings:
-    from pydantic import ValidationError
-
-    from gradproof.contract.schema import SettingsShape
-
     try:
         shaped = SettingsShape.model_validate(table)
     except ValidationError as error:
@@ -252,10 +222,6 @@ def line_of(text: str, path: Sequence[Any]) -> int:
 
 def _wrong(path: Path, text: str, errors: Sequence[Any]) -> GradproofError:
     """GP491 for the first mistake, with how many more there are."""
-    import difflib
-
-    from gradproof.contract.schema import KEYS
-
     first = errors[0]
     loc = [step for step in first["loc"] if step != "[key]"]
     where = f"{path}:{line_of(text, loc)}:1"

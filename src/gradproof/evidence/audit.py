@@ -6,14 +6,15 @@ and takes back what they do not support. It never turns a worse outcome into a b
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import Kind, Outcome, Reach
 
-Finding = Mapping[str, Any]
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import EvidenceFinding
+
 Objection = tuple[Outcome, str]
 
 _PROOFS = (Kind.SMT, Kind.CROSSHAIR, Kind.TRACE)
@@ -25,9 +26,9 @@ _BOUNDED = frozenset({
 _ORDER = (Outcome.ERROR, Outcome.VACUOUS, Outcome.WEAK)
 
 
-def audit(check: Check, finding: Finding) -> Objection:
+def audit(check: Check, finding: EvidenceFinding) -> Objection:
     """The outcome that the evidence supports, and why."""
-    outcome, reason = Outcome(finding["outcome"]), str(finding["reason"])
+    outcome, reason = finding.outcome, finding.reason
     if check.kind is Kind.GATE:
         return outcome, reason
     if outcome is Outcome.HOLDS:
@@ -43,29 +44,28 @@ def belongs(clause: str, obligation: str) -> bool:
     return clause == obligation or (clause.startswith(obligation) and not clause[len(obligation)].isalnum())
 
 
-def _contradictions(check: Check, finding: Finding) -> Iterator[Objection]:
-    if finding["counterexample"] is not None:
+def _contradictions(check: Check, finding: EvidenceFinding) -> Iterator[Objection]:
+    if finding.counterexample is not None:
         yield Outcome.ERROR, "the evidence contradicts itself: it holds, and has a counterexample"
     if far := _too_far(check, finding):
         yield Outcome.ERROR, f"the evidence contradicts itself: {far}"
-    ran = finding["stats"].get("device")
+    ran = finding.stats.device
     if check.kind is Kind.TORCH and ran is not None and ran != str(check.layer):
         yield Outcome.ERROR, f"the evidence contradicts itself: it is about {check.layer}, and it ran on {ran}"
-    for row in finding["measurements"]:
-        measured, bound = row.get("measured"), row.get("bound")
-        if measured is None and str(row.get("note", "")).startswith("NOT_RUN"):
+    for row in finding.measurements:
+        if row.measured is None and row.note.startswith("NOT_RUN"):
             continue
-        if row.get("column") != "accumulation" and bound is None:
+        if row.column != "accumulation" and row.bound is None:
             continue
-        if not isinstance(measured, (int, float)) or not math.isfinite(measured):
-            yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {measured}"
-        elif isinstance(bound, (int, float)) and not measured <= bound:
-            yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {measured} > {bound}"
+        if row.measured is None:
+            yield Outcome.ERROR, "the evidence contradicts itself: it holds, and measured None"
+        elif row.bound is not None and row.measured > row.bound:
+            yield Outcome.ERROR, f"the evidence contradicts itself: it holds, and measured {row.measured} > {row.bound}"
 
 
-def _too_far(check: Check, finding: Finding) -> str:
+def _too_far(check: Check, finding: EvidenceFinding) -> str:
     """Why the stated reach is beyond what checks of this kind and strategy can show; an empty text where it is not."""
-    reach = finding["reach"]
+    reach = finding.reach
     if check.kind is Kind.TORCH and reach not in (None, Reach.SAMPLED):
         return f"it is a measurement, and its reach is {reach}"
     if check.kind in _PROOFS and reach == Reach.ALL_INPUTS and check.strategy in _BOUNDED:
@@ -73,45 +73,47 @@ def _too_far(check: Check, finding: Finding) -> str:
     return ""
 
 
-def _empty(check: Check, finding: Finding) -> Iterator[Objection]:
-    clauses, covers = finding["clauses"], finding["covers"]
+def _empty(check: Check, finding: EvidenceFinding) -> Iterator[Objection]:
+    clauses, covers = finding.clauses, finding.covers
     if not clauses:
         yield Outcome.VACUOUS, "no clause was checked"
     for name in check.obligations:
         if not any(belongs(clause, name) for clause in clauses):
             yield Outcome.VACUOUS, f"no clause of {name} was checked"
     for clause, said in clauses.items():
-        if not str(said).lower().startswith(("holds", "held")):
+        if not said.lower().startswith(("holds", "held")):
             yield Outcome.VACUOUS, f"clause {clause} reads {said!r}"
     if check.kind in _PROOFS and not covers:
         yield Outcome.VACUOUS, "no cover shows that the harness can be reached"
     for cover in covers:
-        if cover["reached"] is not True:
-            yield Outcome.VACUOUS, f"cover {cover['name']!r} was not reached"
-    if finding["reach"] is None:
+        if not cover.reached:
+            yield Outcome.VACUOUS, f"cover {cover.name!r} was not reached"
+    if finding.reach is None:
         yield Outcome.VACUOUS, "the evidence states no reach"
 
 
-def _weak(check: Check, finding: Finding) -> Iterator[Objection]:
-    controls = finding["controls"]
-    if check.kind in _CONTROLLED and not any(c["kind"] in ("empty_body", "empty") for c in controls):
+def _weak(check: Check, finding: EvidenceFinding) -> Iterator[Objection]:
+    controls = finding.controls
+    if check.kind in _CONTROLLED and not any(c.kind in ("empty_body", "empty") for c in controls):
         yield Outcome.WEAK, "the empty body was not tried"
-    tried = {c["name"] for c in controls}
+    tried = {c.name for c in controls}
     for name in check.mutants:
         if name not in tried:
             yield Outcome.WEAK, f"mutant {name} was not tried"
     for control in controls:
-        if control["killed"] is not True or control["outcome"] != Outcome.REFUTED:
-            yield Outcome.WEAK, f"{control['name']} survives ({control['outcome']})"
+        if not control.shows:
+            yield Outcome.WEAK, f"{control.name} survives ({control.outcome})"
 
 
-def _unreplayed(check: Check, finding: Finding) -> Iterator[Objection]:
-    example = finding["counterexample"]
+def _unreplayed(check: Check, finding: EvidenceFinding) -> Iterator[Objection]:
+    example = finding.counterexample
     if example is None:
         yield Outcome.SPURIOUS, "no counterexample is recorded"
         return
-    if not any(replay["reproduced"] is True for replay in finding["replays"]):
+    if not any(replay.reproduced for replay in finding.replays):
         yield Outcome.SPURIOUS, "no replay reproduced the counterexample"
-    clause = str(example.get("clause", ""))
-    if check.obligations and not any(belongs(clause, name) for name in check.obligations):
-        yield Outcome.SPURIOUS, f"the counterexample is to {clause or 'no clause'}, which this check does not claim"
+    if check.obligations and not any(belongs(example.clause, name) for name in check.obligations):
+        yield (
+            Outcome.SPURIOUS,
+            f"the counterexample is to {example.clause or 'no clause'}, which this check does not claim",
+        )

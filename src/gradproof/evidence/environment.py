@@ -231,7 +231,7 @@ def differences(kind: Kind, recorded: Mapping[str, Any]) -> list[str]:
     here = environment()
     pairs = [(key, recorded.get(key), here.get(key)) for key in KEYS[kind]]
     pairs += _pairs(recorded.get("variables", {}), variables("")) if "variables" in recorded else []
-    found = [f"{key} {was} then, {now} now" for key, was, now in pairs if _key(key, was) != _key(key, now)]
+    found = [f"{key} {was} then, {now} now" for key, was, now in pairs if differ(key, was, now)]
     return found + changed(recorded.get("distributions", {}))
 
 
@@ -239,9 +239,9 @@ def _pairs(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, A
     return [(key, then.get(key), now.get(key)) for key in sorted({*then, *now})]
 
 
-def _key(name: str, version: Any) -> Any:
-    """Python counts by its minor version, everything else in full."""
-    return ".".join(str(version).split(".")[:2]) if name == "python" else version
+def differ(name: str, was: Any, now: Any) -> bool:
+    """Whether two versions differ. Python counts by its minor version, everything else in full."""
+    return str(was).split(".")[:2] != str(now).split(".")[:2] if name == "python" else bool(was != now)
 
 
 def torch_device(layer: str) -> dict[str, Any]:

@@ -15,12 +15,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core import workspace
 from gradproof.core.workspace import CONTENT, STDLIB, Finder, Locator, installed, pythons
 from gradproof.evidence.environment import generated, worker_environ
 from gradproof.evidence.inputs import by_version, key_of, place_of
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import ImportSearch
 
 ROOT = "ws:."
 START = "start"
@@ -127,14 +130,14 @@ class Search:
         real = Path(os.path.realpath(file))
         return key_of(real, self._root) or (SITE if str(real).startswith(self._site) else f"ext:{real.as_posix()}")
 
-    def moved(self, imports: Iterable[Mapping[str, Any]]) -> list[str]:
+    def moved(self, imports: Iterable[ImportSearch]) -> list[str]:
         """Why names would be found elsewhere now. A part of a package that is elsewhere is not reported by itself."""
         if not self._begins:
             return [f"{sys.executable} cannot be started, and nobody else knows its import path"]
         reported: dict[str, str] = {}
         for search in imports:
-            path = tuple(search["path"])
-            for name, then in search["names"].items():
+            path = tuple(search.path)
+            for name, then in search.names.items():
                 foreign = not self._here and then not in ("", EITHER) and not then.startswith("ws:")
                 now = self.found(name, _before(path, then) if foreign else path)
                 if now != then and not (now == "" and foreign) and not (now in ("", SITE) and then == EITHER):

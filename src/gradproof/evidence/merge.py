@@ -7,20 +7,19 @@ can decide: nothing is taken then. Of answers that agree the latest is kept, and
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
-from gradproof.core.outcome import Layer, Outcome
+from gradproof.core.outcome import Layer, Outcome, Reach
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.evidence.audit import audit
 from gradproof.evidence.record import ANSWERS
-from gradproof.evidence.store import Store, read, safe
+from gradproof.evidence.store import Store, read, safe, written
 
 SAID = ANSWERS | {Outcome.SPURIOUS}
 KINDS = ("evidence", "gpu")
@@ -34,14 +33,14 @@ class Found:
 
     path: Path
     check: Check
-    evidence: Mapping[str, Any]
+    evidence: Evidence
     outcome: Outcome
     own: bool
 
     @property
-    def said(self) -> tuple[Outcome, str | None]:
+    def said(self) -> tuple[Outcome, Reach | None]:
         """What an answer consists of."""
-        return self.outcome, self.evidence["finding"]["reach"]
+        return self.outcome, self.evidence.finding.reach
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found |
         evidence = read(path)
     except (OSError, ValueError, RecursionError) as e:
         return _owner(path, planned), f"it is rejected: {e}"
-    check = planned.get(str(evidence["check"]["id"]))
+    check = planned.get(evidence.check.id)
     if check is None:
         return None
     if (check.layer is Layer.CUDA) is not (path.parent.parent.name == "gpu"):
@@ -116,7 +115,7 @@ def _examined(path: Path, planned: Mapping[str, Check], store: Store) -> Found |
     if not ok:
         return check.id, f"it is stale: {reason}"
     own = path.resolve().parent in [folder.resolve() for folder in store.folders(check)]
-    return Found(path, check, evidence, audit(check, evidence["finding"])[0], own)
+    return Found(path, check, evidence, audit(check, evidence.finding)[0], own)
 
 
 def _owner(path: Path, planned: Mapping[str, Check]) -> str:
@@ -135,7 +134,7 @@ def _own(check: Check, store: Store) -> Iterator[Found]:
 def _rank(found: Found) -> tuple[bool, bool, str, bool, str]:
     """An answer first, then the latest; of two files of one content the one that is in the store."""
     answered, said = found.outcome in ANSWERS, found.outcome in SAID
-    return answered, said, str(found.evidence["finished_at"]), found.own, found.path.name
+    return answered, said, found.evidence.finished_at, found.own, found.path.name
 
 
 def _agree(fresh: Mapping[str, Iterable[Found]]) -> None:
@@ -165,8 +164,7 @@ def _write(taken: Sequence[Found], store: Store) -> None:
             path = store.folder(found.check) / found.path.name
             if not path.exists():
                 made.append(path)
-            text = json.dumps(found.evidence, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
-            replace_whole(path, text + "\n")
+            replace_whole(path, written(found.evidence))
     except BaseException as e:
         for path in made:
             with suppress(OSError):

@@ -1,25 +1,24 @@
-"""The shape of one evidence file: how a run is written down, and what a reader insists on.
-
-Format `gradproof-evidence/2`: check, claim (spec digest, files, imports), finding, environment, times.
-"""
+"""How a run is written down, as plain data: a worker loads no pydantic. What a reader insists on is the shape in
+gradproof.core.schemas.evidence."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import EVIDENCE_SCHEMA, Outcome
 
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Evidence
+
 ANSWERS = frozenset({Outcome.HOLDS, Outcome.REFUTED, Outcome.WEAK, Outcome.VACUOUS})
-SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
-YEARS = range(1971, 9999)  # with a day to spare on either side of every zone
 
 
 class NotPlain(ValueError):
@@ -60,27 +59,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def when(text: str) -> datetime:
-    """The time that evidence states. Raises ValueError for a text that is none, has no zone or is out of all bounds."""
-    try:
-        found = datetime.fromisoformat(text)
-    except ValueError:
-        found = None
-    if found is None or found.tzinfo is None:
-        raise ValueError(f"{text!r} is no time with a zone")
-    if found.year not in YEARS:
-        raise ValueError(f"{text!r} is no time of a run")
-    return found
-
-
-def misdated(data: Mapping[str, Any]) -> str:
-    """Why the times of evidence cannot be true, or an empty text. They order evidence and tell its age."""
-    began, ended = when(data["started_at"]), when(data["finished_at"])
-    if ended > datetime.now(UTC) + SKEW:
-        return f"it ended at {data['finished_at']}, which is in the future"
-    return "it ended before it began" if ended < began - SKEW else ""
-
-
 def record(
     check: Check,
     finding: Finding,
@@ -108,27 +86,11 @@ def record(
     }
 
 
-def validate(data: Any) -> Check:
-    """The check that an evidence dict speaks about. Raises ValueError with the reason on any other shape."""
-    if not isinstance(data, dict) or data.get("schema") != EVIDENCE_SCHEMA:
-        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
-        raise ValueError(f"its schema is {found!r}, not {EVIDENCE_SCHEMA!r}: run gradproof verify")
-    from gradproof.core.schemas.evidence import fault_of  # a worker writes evidence and loads no pydantic
-
-    if fault := fault_of(data):
-        raise ValueError(f"it has the wrong shape: {fault}")
-    when(data["started_at"]), when(data["finished_at"])
-    check = Check.from_json(data["check"])
-    if check.digest != data["claim"]["spec"]:
-        raise ValueError("its claim digest is not the digest of its check")
-    return check
-
-
 @dataclass(frozen=True)
 class EvidenceStatus:
     """The evidence that a check has at present: `reason` says why it is missing or not fresh."""
 
-    evidence: dict[str, Any] | None
+    evidence: Evidence | None
     fresh: bool
     reason: str = ""
     path: str | None = None
@@ -139,4 +101,4 @@ class EvidenceStatus:
         """What the evidence says of the claim as it stands now: NOT_RUN unless it is fresh."""
         if self.evidence is None or not self.fresh:
             return Outcome.NOT_RUN
-        return Outcome(self.evidence["finding"]["outcome"])
+        return self.evidence.finding.outcome

@@ -9,20 +9,23 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
-from gradproof.core.outcome import Layer, Outcome
+from gradproof.core.outcome import Layer
+from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceInputs, evidence_of
 from gradproof.core.workspace import Workspace, sha256_of
 from gradproof.evidence.environment import differences
 from gradproof.evidence.import_path import Search, started
 from gradproof.evidence.inputs import place_of
-from gradproof.evidence.record import ANSWERS, EvidenceStatus, misdated, validate
+from gradproof.evidence.record import ANSWERS, EvidenceStatus
 
+SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
 
 
@@ -34,7 +37,7 @@ def safe(check_id: str) -> str:
     return f"{name.lstrip('.')}-{digest_of(check_id)[:8]}"
 
 
-def read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> Evidence:
     """One evidence file. Raises ValueError with the reason why it is not to be believed."""
     if path.is_symlink() or path.parent.is_symlink():
         raise ValueError("it is a symbolic link, and what that leads to may change unseen")
@@ -42,7 +45,7 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError("it is no file")
     try:
         data = parse(path.read_text(encoding="utf-8"))
-        check = validate(data)
+        evidence = evidence_of(data)
     except (OSError, UnicodeDecodeError) as e:
         raise ValueError(f"it cannot be read: {e}") from e
     except json.JSONDecodeError as e:
@@ -51,9 +54,9 @@ def read(path: Path) -> dict[str, Any]:
         raise ValueError("it is nested too deeply") from e
     if path.stem != digest_of(data)[:16]:
         raise ValueError("its name is not the digest of its content: it was edited or cut short")
-    if path.parent.name != safe(check.id):
-        raise ValueError(f"it is evidence of {check.id}, in another check's folder")
-    return dict(data)
+    if path.parent.name != safe(evidence.check.id):
+        raise ValueError(f"it is evidence of {evidence.check.id}, in another check's folder")
+    return evidence
 
 
 def parse(text: str) -> Any:
@@ -70,6 +73,11 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"it holds {name}")
+
+
+def written(evidence: Evidence) -> str:
+    """The text of an evidence file."""
+    return json.dumps(evidence.stated(), indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 class Store:
@@ -93,15 +101,15 @@ class Store:
         carried = self.workspace.root / "reports" / "gpu" / safe(check.id)
         return [own] if check.layer is not Layer.CUDA or carried == own else [own, carried]
 
-    def write(self, evidence: Mapping[str, Any]) -> Path:
-        """Store one run, then drop the check's older files. Raises ValueError on a wrong shape, OSError.
+    def write(self, evidence: Evidence) -> Path:
+        """Store one run, then drop the check's older files. Raises ValueError for text that is no Unicode, OSError.
 
         Only files that were there before are dropped: what another process writes meanwhile stays, and is judged.
         """
-        check = validate(evidence)
-        before = list(self.folder(check).glob("*.json"))
-        path = self.folder(check) / f"{digest_of(evidence)[:16]}.json"
-        replace_whole(path, json.dumps(evidence, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+        folder = self.folder(evidence.check)
+        before = list(folder.glob("*.json"))
+        path = folder / f"{digest_of(evidence.stated())[:16]}.json"
+        replace_whole(path, written(evidence))
         for older in before:
             if older != path:
                 older.unlink(missing_ok=True)
@@ -119,44 +127,40 @@ class Store:
                 continue
             ok, reason = self.fresh(check, evidence)
             status = EvidenceStatus(evidence, ok, reason, str(path), cached=ok)
-            ranked.append((ok, str(evidence["finished_at"]), status))
+            ranked.append((ok, evidence.finished_at, status))
         if ranked:
             return max(ranked, key=lambda r: r[:2])[2]
         return EvidenceStatus(None, False, "; ".join(rejected) or "it was never run")
 
-    def seconds(self, check: Check) -> float | None:
-        """How long the last run took, whatever became of it."""
-        evidence = self.status(check).evidence
-        return float(evidence["seconds"]) if evidence else None
-
-    def fresh(self, check: Check, evidence: Mapping[str, Any]) -> tuple[bool, str]:
+    def fresh(self, check: Check, evidence: Evidence) -> tuple[bool, str]:
         """Whether evidence speaks about the claim as it stands now, and if not, why."""
         reasons = self._reasons(check, evidence)
         return (not reasons, "; ".join(reasons))
 
-    def _reasons(self, check: Check, evidence: Mapping[str, Any]) -> list[str]:
-        inputs = evidence["claim"]
-        if inputs["spec"] != check.digest:
-            return [f"the claim changed: {', '.join(_changed(check.to_json(), evidence['check'])) or 'its text'}"]
-        reasons = [late] if (late := misdated(evidence)) else []
-        reasons += [r for key, digest in inputs["files"].items() if (r := self._file(key, digest))]
-        reasons += self._search(check).moved(inputs["imports"])
+    def _reasons(self, check: Check, evidence: Evidence) -> list[str]:
+        inputs = evidence.claim
+        if inputs.spec != check.digest:
+            changed = _changed(check.to_json(), evidence.check.to_json())
+            return [f"the claim changed: {', '.join(changed) or 'its text'}"]
+        reasons = list(_misdated(evidence))
+        reasons += [r for key, digest in inputs.files.items() if (r := self._file(key, digest))]
+        reasons += self._search(check).moved(inputs.imports)
         if check.layer is not Layer.CUDA:
-            reasons += self._environment(check, evidence["environment"])
-        if reasons or Outcome(evidence["finding"]["outcome"]) not in ANSWERS:
+            reasons += self._environment(check, evidence.environment)
+        if reasons or evidence.finding.outcome not in ANSWERS:
             return reasons
         return self._grounds(check, inputs)
 
-    def _environment(self, check: Check, recorded: Mapping[str, Any]) -> list[str]:
+    def _environment(self, check: Check, recorded: Environment) -> list[str]:
         """How what the evidence ran on differs from what counts now."""
-        return differences(check.kind, recorded)
+        return differences(check.kind, recorded.stated())
 
-    def _grounds(self, check: Check, inputs: Mapping[str, Any]) -> list[str]:
+    def _grounds(self, check: Check, inputs: EvidenceInputs) -> list[str]:
         """An answer rests on files: its harness, and the engine that ran it."""
         module = check.harness.partition(":")[0]
-        if module and not any(search["names"].get(module) for search in inputs["imports"]):
+        if module and not any(search.names.get(module) for search in inputs.imports):
             return [f"the inputs list no file of its harness {check.harness}"]
-        return [] if any(k.startswith("gp:") for k in inputs["files"]) else ["the inputs list no file of the engine"]
+        return [] if any(k.startswith("gp:") for k in inputs.files) else ["the inputs list no file of the engine"]
 
     def _file(self, key: str, digest: str) -> str | None:
         if key not in self._hashes:
@@ -177,19 +181,22 @@ class Store:
         return self._searches[here]
 
 
+def _misdated(evidence: Evidence) -> Iterator[str]:
+    """Why its times cannot be true. They order evidence and tell its age."""
+    if evidence.ended > datetime.now(UTC) + SKEW:
+        yield f"it ended at {evidence.finished_at}, which is in the future"
+    elif evidence.ended < evidence.began - SKEW:
+        yield "it ended before it began"
+
+
 def _changed(now: Mapping[str, Any], then: Mapping[str, Any]) -> list[str]:
     return sorted(k for k in {*now, *then} if digest_of(now.get(k)) != digest_of(then.get(k)))
 
 
-def fresh(check: Check, evidence: Mapping[str, Any], workspace: Workspace) -> tuple[bool, str]:
-    """`Store.fresh` for one check, without its caches."""
-    return Store(workspace).fresh(check, evidence)
-
-
-def open_evidence(path: Path) -> tuple[Check, dict[str, Any]]:
+def open_evidence(path: Path) -> Evidence:
     """An evidence file that a user named. Raises GradproofError GP211."""
     try:
-        evidence = read(path)
+        return read(path)
     except ValueError as e:
         raise GradproofError(
             "GP211",
@@ -197,4 +204,3 @@ def open_evidence(path: Path) -> tuple[Check, dict[str, Any]]:
             "a file below reports/evidence or reports/gpu as gradproof wrote it",
             "run the check again with: gradproof verify",
         ) from e
-    return Check.from_json(evidence["check"]), evidence

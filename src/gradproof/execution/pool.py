@@ -27,10 +27,11 @@ from typing import IO, Any
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import DECISION, Effect, Kind, Layer, Outcome
 from gradproof.core.processes import PREFIX, SERVE, end_strays, exceeded
+from gradproof.core.schemas.evidence import Evidence, evidence_of
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent, environment, worker_environ
-from gradproof.evidence.record import now, record, validate
+from gradproof.evidence.record import now, record
 
 # torch._dynamo, which every optimizer imports at its first step, costs as much as torch itself.
 NEEDED: Mapping[Kind, tuple[str, ...]] = {
@@ -53,7 +54,6 @@ spec.loader.exec_module(sys.modules["gradproof"])
 from gradproof.execution.worker import main
 main()
 """
-Evidence = dict[str, Any]
 
 # -- Workers that are forked from one process with the solvers or PyTorch imported, which saves seconds for each.
 LOST = 256  # no exit code of a process: the fork server ended before it could tell
@@ -238,8 +238,7 @@ class Worker:
                 except ValueError as e:
                     outcome, reason = Outcome.ERROR, f"the worker returned no evidence: {e}"
         finding = Finding(outcome, reason, stats={"output": self.output()})
-        spent = time.monotonic() - clock
-        return record(self.check, finding, environment=environment(), started_at=started_at, seconds=spent)
+        return _unanswered(self.check, finding, started_at=started_at, seconds=time.monotonic() - clock)
 
     def _attend(self, result: Path) -> tuple[Outcome | None, str]:
         """Start, wait, kill what is left. The outcome is None when the worker ended well."""
@@ -333,9 +332,15 @@ class Worker:
         except (OSError, ValueError) as e:
             said = self.output().strip()[-300:]
             raise ValueError(f"{e}; it printed: {said or 'nothing'}") from e
-        if validate(data).digest != self.check.digest:
+        evidence = evidence_of(data)
+        if evidence.claim.spec != self.check.digest:
             raise ValueError("it is about another check")
-        return dict(data)
+        return evidence
+
+
+def _unanswered(check: Check, finding: Finding, **times: Any) -> Evidence:
+    """Evidence of a run of which no worker said anything."""
+    return evidence_of(record(check, finding, environment=environment(), **times))
 
 
 def _signal(group: int, number: int) -> None:
@@ -405,7 +410,7 @@ class Pool:
         del self._waiting[check.id]
         reason = self._refusal(check)
         if reason is not None:
-            self._finish(check, record(check, Finding(Outcome.NOT_RUN, reason), environment=environment()))
+            self._finish(check, _unanswered(check, Finding(Outcome.NOT_RUN, reason)))
             return True
         limit = self.limit or check.time_limit
         worker = self.worker(check, self.workspace, limit, self.memory)
@@ -421,8 +426,7 @@ class Pool:
         try:
             evidence = worker.run()
         except Exception as e:
-            finding = Finding(Outcome.ERROR, f"the runner raised {type(e).__name__}: {e}")
-            evidence = record(check, finding, environment=environment())
+            evidence = _unanswered(check, Finding(Outcome.ERROR, f"the runner raised {type(e).__name__}: {e}"))
         self._events.put((check, evidence))
 
     def _undecided(self) -> set[str]:
@@ -448,7 +452,7 @@ class Pool:
             self._tell("tick", None, None)
             return
         del self._running[check.id]
-        if evidence["finding"]["outcome"] != Outcome.NOT_RUN:
+        if evidence.finding.outcome is not Outcome.NOT_RUN:
             save(evidence)
         self._finish(check, evidence)
 
@@ -460,11 +464,11 @@ class Pool:
         for check in list(self._waiting.values()):
             del self._waiting[check.id]
             finding = Finding(Outcome.ERROR, f"it waits for itself through {', '.join(check.depends)}")
-            self._finish(check, record(check, finding, environment=environment()))
+            self._finish(check, _unanswered(check, finding))
 
     def _finish(self, check: Check, evidence: Evidence) -> None:
         self._done[check.id] = evidence
-        effect = DECISION[check.expect, audit(check, evidence["finding"])[0]]
+        effect = DECISION[check.expect, audit(check, evidence.finding)[0]]
         self._effects[check.id] = effect
         self._stop = self._stop or (self.fail_fast and effect is Effect.BROKEN)
         self._tell("finished", check, evidence)

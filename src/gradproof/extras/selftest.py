@@ -174,9 +174,9 @@ def worker() -> str:
     if root is None:
         raise RuntimeError("no reference workspace lies beside the package")
     [check] = [c for c in Session(Options(workspace=root)).checks if c.id == CHECKED]
-    found = Worker(check, Workspace(root, Path("reports").resolve()), check.time_limit).run()["finding"]
-    if found["outcome"] != Outcome.HOLDS:
-        raise RuntimeError(f"{CHECKED}, which holds: {found['outcome']}, {found['reason']}")
+    found = Worker(check, Workspace(root, Path("reports").resolve()), check.time_limit).run().finding
+    if found.outcome is not Outcome.HOLDS:
+        raise RuntimeError(f"{CHECKED}, which holds: {found.outcome}, {found.reason}")
     return f"{CHECKED} holds, in a process of its own"
 
 

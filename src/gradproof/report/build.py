@@ -8,10 +8,12 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
+from gradproof.core.check import Finding
 from gradproof.core.files import replace_whole
 from gradproof.core.outcome import EXIT_CODE, MEANING, REPORT_SCHEMA, Effect, Exit, Layer, Outcome
 from gradproof.core.workspace import Locator
@@ -74,19 +76,6 @@ def _cut(text: str, tree: ast.Module | None, function: str) -> dict[str, Any] | 
         kept = shown[:LONGEST].rpartition("\n")[0]
         shown = f"{kept}\n… {len(lines) - kept.count(chr(10)) - 1} more lines in the file"
     return {"line": first, "text": shown}
-
-
-_EMPTY: Mapping[str, Any] = {
-    "domain": "",
-    "covers": [],
-    "controls": [],
-    "counterexample": None,
-    "replays": [],
-    "measurements": [],
-    "stats": {},
-    "assumptions": [],
-    "clauses": {},
-}
 
 
 def build(
@@ -265,11 +254,14 @@ def _cell(cell: ObligationCell, subject: str) -> dict[str, Any]:
     }
 
 
+_NOTHING = asdict(Finding(Outcome.NOT_RUN, ""))
+
+
 def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
     check, status = ruling.check, ruling.status
     evidence = status.evidence if status.fresh else None
-    finding = {**_EMPTY, **(evidence["finding"] if evidence else {})}
-    seen = evidence["environment"] if evidence else {}
+    finding = evidence.finding.stated() if evidence else _NOTHING
+    seen = evidence.environment.stated() if evidence else {}
     data = check.to_json()
     row = {key: data[key] for key in ("id", "kind", "layer", "title", "obligations", "expect", "strategy", "bounds")}
     row |= {key: data[key] for key in ("stubs", "harness", "subject", "mutants", "time_limit")}
@@ -285,12 +277,12 @@ def _check(ruling: Ruling, workspace: Workspace) -> dict[str, Any]:
         "reach": None if ruling.reach is None else str(ruling.reach),
         "assumptions": list(dict.fromkeys([*check.assumptions, *finding["assumptions"]])),
         "solver": _solver(check.kind, seen),
-        "seconds": evidence["seconds"] if evidence else 0.0,
+        "seconds": evidence.seconds if evidence else 0.0,
         "fresh": status.fresh,
         "cached": status.cached,
         "evidence": _relative(status.path, workspace),
         "environment": seen,
-        "finished_at": evidence["finished_at"] if evidence else None,
+        "finished_at": evidence.finished_at if evidence else None,
     }
 
 
@@ -309,8 +301,8 @@ def _solver(kind: str, seen: Mapping[str, Any]) -> str:
 def _measured(ruling: Ruling) -> list[dict[str, Any]]:
     if ruling.status.evidence is None or not ruling.status.fresh:
         return []
-    rows = ruling.status.evidence["finding"]["measurements"]
-    return [{**row, "check": ruling.check.id} for row in rows if row.get("measured") is not None]
+    rows = ruling.status.evidence.finding.measurements
+    return [{**row.stated(), "check": ruling.check.id} for row in rows if row.measured is not None]
 
 
 def _mutants(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
@@ -321,16 +313,15 @@ def _mutants(rulings: Sequence[Ruling]) -> list[dict[str, Any]]:
             lists: dict[str, list[str]] = {"killed_by": [], "survived": [], "not_tried": []}
             rows.setdefault(name, {"name": name, "obligation": "", "reference": "", **lists})
         evidence = ruling.status.evidence if ruling.status.fresh else None
-        controls = {c["name"]: c for c in evidence["finding"]["controls"]} if evidence else {}
+        controls = {c.name: c for c in evidence.finding.controls} if evidence else {}
         for name in ruling.check.mutants:
             control = controls.get(name)
             if control is None:
                 rows[name]["not_tried"].append(ruling.check.id)
                 continue
-            killed = control["killed"] is True and control["outcome"] == Outcome.REFUTED
-            rows[name]["killed_by" if killed else "survived"].append(ruling.check.id)
-            rows[name]["obligation"] = rows[name]["obligation"] or control.get("clause", "")
-            rows[name]["reference"] = rows[name]["reference"] or control.get("reference", "")
+            rows[name]["killed_by" if control.shows else "survived"].append(ruling.check.id)
+            rows[name]["obligation"] = rows[name]["obligation"] or control.clause
+            rows[name]["reference"] = rows[name]["reference"] or control.reference
     return list(rows.values())
 
 

@@ -21,6 +21,7 @@ from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Outcome
 from gradproof.core.schemas.base import DocumentModel
+from gradproof.core.schemas.evidence import EvidenceFinding
 from gradproof.evidence.audit import audit
 from gradproof.report import diff_rules
 from gradproof.report.diff_rules import ABSENT, CHECKS, ChangeShape, Direction, FieldChange, Way, changed, compare
@@ -316,24 +317,24 @@ def _evidence(folder: Path) -> list[Item]:
             evidence = read(path)
         except (ValueError, RecursionError) as e:
             raise unreadable(path, str(e)) from e
-        check, finished = Check.from_json(evidence["check"]), str(evidence["finished_at"])
+        check = evidence.check
         rows = found.setdefault(str(check.text.get("contract", "unnamed")), {})
-        if check.id not in rows or finished > rows[check.id][0]:
-            rows[check.id] = (finished, _found(check, evidence["finding"]))
+        if check.id not in rows or evidence.finished_at > rows[check.id][0]:
+            rows[check.id] = (evidence.finished_at, _found(check, evidence.finding))
     if not found:
         raise unreadable(folder, "it holds no contract, no report.json and no evidence")
     trees = {name: {"checks": {c: row for c, (_, row) in sorted(rows.items())}} for name, rows in found.items()}
     return [Item(name, "", _trimmed(tree)) for name, tree in sorted(trees.items())]
 
 
-def _found(check: Check, finding: Tree) -> dict[str, Any]:
+def _found(check: Check, finding: EvidenceFinding) -> dict[str, Any]:
     outcome, _ = audit(check, finding)
     data = json.loads(json.dumps(check.to_json()))
     names = ("obligations", "expect", "strategy", "stubs", "mutants", "harness", "title", "kind", "layer", "subject",
              "params", "assumptions")  # fmt: skip
     own = {k: data[k] for k in names}
     own["bounds"] = {b["name"]: {k: b[k] for k in ("value", "reason")} for b in data["bounds"]}
-    return own | _shown(finding, str(outcome), str(DECISION[check.expect, outcome]))
+    return own | _shown(finding.stated(), str(outcome), str(DECISION[check.expect, outcome]))
 
 
 # -- Two sides compared: the changes of each contract, what semver asks of its version, and the exit.

@@ -13,6 +13,7 @@ from typing import Any
 
 from gradproof.core.check import entry_of
 from gradproof.core.outcome import EXIT_MEANING, MEANING, NO_WORKSPACE, Effect, Exit, Expect, Layer, Outcome, Reach
+from gradproof.core.schemas.evidence import Stats
 from gradproof.report.consistency import Report, effect_of, required_ids, waived_ids, worst
 from gradproof.report.rounding import assumed
 from gradproof.report.text import counted, one_line, plural, value
@@ -465,7 +466,7 @@ def bounds_words(check: Mapping[str, Any]) -> str:
 
 def backing_words(check: Mapping[str, Any]) -> str:
     """What stands behind a check that holds: certificates, lemmas, enumerations, solvers. Empty for others."""
-    return judge.words(check.get("stats") or {}) if check["outcome"] == Outcome.HOLDS else ""
+    return judge.words(Stats.model_validate(check.get("stats") or {})) if check["outcome"] == Outcome.HOLDS else ""
 
 
 def meaning(check: Mapping[str, Any]) -> str:

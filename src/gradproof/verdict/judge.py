@@ -19,14 +19,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gradproof.contract.settings import REACHES, Demands, Least, Waiver
+from gradproof.contract.schema import Least, Waiver
+from gradproof.contract.settings import REACHES, Demands
 from gradproof.core.check import Check
 from gradproof.core.outcome import DECISION, EXIT_CODE, Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.evidence.audit import audit, belongs
 from gradproof.evidence.record import EvidenceStatus
 from gradproof.verdict.plan import Clause, GateCriterion, KnownLemma, Policy, outdated, shortcoming
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import EvidenceFinding, LemmaRow, ReplyRow, Stats
 
 _MISSING = EvidenceStatus(None, False, "it was never run")
 NO_MODEL = "no check of the contract's model in this cell"
@@ -160,15 +164,15 @@ def required(check: Check, policy: Policy) -> bool:
 def _rule(check: Check, status: EvidenceStatus, above: Mapping[str, Ruling], policy: Policy) -> Ruling:
     outcome, reason = Outcome.NOT_RUN, status.reason
     if status.evidence is not None and status.fresh:
-        outcome, reason = audit(check, status.evidence["finding"])
+        outcome, reason = audit(check, status.evidence.finding)
     elif status.evidence is not None:
         reason = f"its evidence is stale: {status.reason}"
     if status.evidence is not None and outcome is not Outcome.NOT_RUN:
-        old = outdated(status.evidence["finished_at"], check.layer, policy.demands)
+        old = outdated(status.evidence, check.layer, policy.demands)
         outcome, reason = (Outcome.NOT_RUN, f"its evidence does not count: {old}") if old else (outcome, reason)
     effect = DECISION[check.expect, outcome]
     if status.evidence is not None and outcome is Outcome.HOLDS and effect is Effect.DISCHARGED:
-        missing = shortfall(check, status.evidence["finding"], policy)
+        missing = shortfall(check, status.evidence.finding, policy)
         outcome, reason = (
             (Outcome.NOT_RUN, f"its justification does not suffice: {missing}") if missing else (outcome, reason)
         )
@@ -179,8 +183,7 @@ def _rule(check: Check, status: EvidenceStatus, above: Mapping[str, Ruling], pol
         effect = DECISION[check.expect, outcome]
     reach = None
     if status.evidence is not None and effect is Effect.DISCHARGED and outcome is Outcome.HOLDS:
-        stated = status.evidence["finding"]["reach"]
-        reach = Reach(stated) if stated is not None else None
+        reach = status.evidence.finding.reach
     return Ruling(check, status, outcome, effect, reason, reach, required(check, policy))
 
 
@@ -261,7 +264,7 @@ def _criterion(criterion: GateCriterion, obligations: Mapping[str, ObligationRul
         open_ = ["it names no obligation"]
     rows = [obligations[name] for name in criterion.obligations if name in obligations]
     good = f"{sum(not row.waived for row in rows)} of {len(rows)} obligations DISCHARGED"
-    good += "".join(f"; {waiver.stated()}" for row in rows for waiver in row.waived)
+    good += "".join(f"; {waiver.words()}" for row in rows for waiver in row.waived)
     why = "; ".join(open_) or good
     return CriterionRuling(criterion.name, criterion.obligations, not open_, why)
 
@@ -334,28 +337,23 @@ def _uncovered(
 
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-Row = Mapping[str, Any]
 Lemmas = Mapping[str, KnownLemma]
 
 
-def shortfall(check: Check, finding: Mapping[str, Any], policy: Policy) -> str:
+def shortfall(check: Check, finding: EvidenceFinding, policy: Policy) -> str:
     """Why the justification of a proof that holds does not suffice; an empty text where it does."""
-    stats = finding["stats"]
-    try:
-        return next(_missing(check, finding, stats, policy), "")
-    except (AttributeError, KeyError, TypeError, ValueError, ZeroDivisionError) as error:
-        return f"what its evidence says of its justification has the wrong shape: {type(error).__name__}: {error}"
+    return next(_missing(check, finding, policy), "")
 
 
-def _missing(check: Check, finding: Mapping[str, Any], stats: Row, policy: Policy) -> Iterator[str]:
-    required, lemmas = policy.justification, policy.lemmas
+def _missing(check: Check, finding: EvidenceFinding, policy: Policy) -> Iterator[str]:
+    required, lemmas, stats = policy.justification, policy.lemmas, finding.stats
     if check.params.get("lemmas") and (check.kind is Kind.STUB or check.strategy == "step_contract"):
         yield from _unbacked(list(_named(check.params["lemmas"], lemmas)), stats, lemmas)
     if check.strategy == "bit_exhaustive":
-        yield from _unenumerated(finding, stats)
-    if check.strategy in required.certificates:
-        yield from _uncertified(check, finding, stats, lemmas)
-    if check.strategy in required.second_solver:
+        yield from _unenumerated(finding)
+    if check.strategy in (required.certificates or ()):
+        yield from _uncertified(check, finding, lemmas)
+    if check.strategy in (required.second_solver or ()):
         yield from _alone(check, stats, lemmas)
 
 
@@ -365,9 +363,9 @@ def _named(patterns: Sequence[str], lemmas: Lemmas) -> Iterator[str]:
         yield from [name for name in lemmas if fnmatchcase(name, pattern)] or [pattern]
 
 
-def _unbacked(names: Sequence[str], stats: Row, lemmas: Lemmas, exact: bool = False) -> Iterator[str]:
+def _unbacked(names: Sequence[str], stats: Stats, lemmas: Lemmas, exact: bool = False) -> Iterator[str]:
     """Lemmas without a row, and rows that prove nothing; premises count alike. `exact`: nothing may be rounded."""
-    rows = {row["name"]: row for row in stats.get("lemmas", ())}
+    rows = {row.name: row for row in stats.lemmas}
     if not names and not exact:
         yield "it names no lemma"
     for name in names:
@@ -375,115 +373,111 @@ def _unbacked(names: Sequence[str], stats: Row, lemmas: Lemmas, exact: bool = Fa
             yield f"its evidence has nothing of the lemma {name}"
     for name, row in rows.items():
         lemma = lemmas.get(name)
-        if lemma is None or row["method"] != lemma.method:
-            yield f"there is no lemma {name} that is proved by {row['method']}"
-        elif row["method"] == "exhaustion" and not (type(row["cases"]) is int and row["cases"] > 0):
+        if lemma is None or row.method != lemma.method:
+            yield f"there is no lemma {name} that is proved by {row.method}"
+        elif row.method == "exhaustion" and not row.cases:
             yield f"the lemma {name} is enumerated over no case"
-        elif row["method"] == "solvers" and not families(row["solvers"]):
+        elif row.method == "solvers" and not families(row.solvers or ()):
             yield f"no solver answers the lemma {name}"
-        elif row["method"] == "derivation" and not _follows(lemma, row, rows):
+        elif row.method == "derivation" and not _follows(lemma, row, rows):
             yield f"the lemma {name} follows from premises that are not there"
-        elif row["method"] not in ("exhaustion", "solvers", "derivation"):
-            yield f"the lemma {name} has the unknown method {row['method']!r}"
+        elif row.method not in ("exhaustion", "solvers", "derivation"):
+            yield f"the lemma {name} has the unknown method {row.method!r}"
 
 
-def _follows(lemma: KnownLemma, row: Row, rows: Row) -> bool:
+def _follows(lemma: KnownLemma, row: LemmaRow, rows: Mapping[str, LemmaRow]) -> bool:
     """Whether the premises are those of the lemma, and are there."""
-    return tuple(row["premises"]) == lemma.premises and rows.keys() >= {*row["premises"]}
+    return tuple(row.premises or ()) == lemma.premises and rows.keys() >= {*lemma.premises}
 
 
-def _unenumerated(finding: Mapping[str, Any], stats: Row) -> Iterator[str]:
-    rows = stats.get("exhaustion", ())
-    for clause in finding["clauses"]:
-        if not any(row["clause"] == clause and type(row["numbers"]) is int and row["numbers"] > 0 for row in rows):
+def _unenumerated(finding: EvidenceFinding) -> Iterator[str]:
+    rows = finding.stats.exhaustion
+    for clause in finding.clauses:
+        if not any(row.clause == clause and row.numbers for row in rows):
             yield f"no enumeration stands behind {clause}"
     for row in rows:
-        if Fraction(row["worst"]) > Fraction(row["claimed"]):
-            yield f"the worst case of {row['label']} exceeds what is claimed"
+        if Fraction(row.worst) > Fraction(row.claimed):
+            yield f"the worst case of {row.label} exceeds what is claimed"
 
 
-def _uncertified(check: Check, finding: Mapping[str, Any], stats: Row, lemmas: Lemmas) -> Iterator[str]:
-    rows = stats.get("certificates", ())
-    for clause in [*check.obligations, *finding["clauses"]]:
-        if not any(belongs(row["clause"], clause) for row in rows):
+def _uncertified(check: Check, finding: EvidenceFinding, lemmas: Lemmas) -> Iterator[str]:
+    rows = finding.stats.certificates
+    for clause in [*check.obligations, *finding.clauses]:
+        if not any(belongs(row.clause, clause) for row in rows):
             yield f"the gate requires a certificate of every {check.strategy} proof; there is none of {clause}"
     for row in rows:
-        if not _DIGEST.fullmatch(row["sha256"]) or Fraction(row["bound"]) > Fraction(row["claimed"]):
-            yield f"the certificate of {row['label']} does not prove what is claimed"
-        yield from _unbacked(row["contracts"], stats, lemmas, exact=Fraction(row["bound"]) == 0)
+        if not _DIGEST.fullmatch(row.sha256) or Fraction(row.bound) > Fraction(row.claimed):
+            yield f"the certificate of {row.label} does not prove what is claimed"
+        yield from _unbacked(row.contracts, finding.stats, lemmas, exact=Fraction(row.bound) == 0)
 
 
-def _alone(check: Check, stats: Row, lemmas: Lemmas) -> Iterator[str]:
+def _alone(check: Check, stats: Stats, lemmas: Lemmas) -> Iterator[str]:
     rule = f"the gate requires two solvers of different families behind every {check.strategy} proof"
-    for row in stats.get("certificates", ()):
-        yield from _unbacked(row["contracts"], stats, lemmas, exact=Fraction(row["bound"]) == 0)
-    own = stats.get("solvers", ())
-    if not (own or stats.get("certificates") or check.strategy == "step_contract"):
+    for row in stats.certificates:
+        yield from _unbacked(row.contracts, stats, lemmas, exact=Fraction(row.bound) == 0)
+    if not (stats.solvers or stats.certificates or check.strategy == "step_contract"):
         yield f"{rule}; nothing in its evidence says what this one rests on"
-    for row in stats.get("lemmas", ()):
-        if row["method"] == "solvers" and len(found := families(row["solvers"])) < 2:
-            yield f"{rule}; the lemma {row['name']} has {' and '.join(found) or 'none'}"
-    if own and len(found := families(own)) < 2:
+    for lemma in stats.lemmas:
+        if lemma.method == "solvers" and len(found := families(lemma.solvers or ())) < 2:
+            yield f"{rule}; the lemma {lemma.name} has {' and '.join(found) or 'none'}"
+    if stats.solvers and len(found := families(stats.solvers)) < 2:
         yield f"{rule}; this one has {' and '.join(found) or 'none'}"
 
 
-def families(replies: Sequence[Row]) -> list[str]:
+def families(replies: Sequence[ReplyRow]) -> list[str]:
     """Families of the solvers that answered `unsat`; none where one answered otherwise with a counterexample."""
     from gradproof.rounding.solvers import FAMILIES
 
-    if any(reply["answer"] == "sat" for reply in replies):
+    if any(reply.answer == "sat" for reply in replies):
         return []
-    agreed = [reply["solver"] for reply in replies if reply["answer"] == "unsat" and reply["version"]]
+    agreed = [reply.solver for reply in replies if reply.answer == "unsat" and reply.version]
     return sorted({FAMILIES[name] for name in agreed if name in FAMILIES})
 
 
-def words(stats: Row) -> str:
+def words(stats: Stats) -> str:
     """What stands behind a proof, in words; empty where its evidence names nothing."""
     parts = [_certificate_words(stats), _lemma_words(stats), _exhaustion_words(stats)]
-    solvers = [f"{row['solver']} {row['version']}" for row in stats.get("solvers", ())]
-    if solvers:
-        only = "one solver only" if len(families(stats["solvers"])) < 2 else "solvers of different families"
-        parts.append(f"{only} ({', '.join(solvers)})")
+    if stats.solvers:
+        only = "one solver only" if len(families(stats.solvers)) < 2 else "solvers of different families"
+        parts.append(f"{only} ({', '.join(f'{row.solver} {row.version}' for row in stats.solvers)})")
     return "; ".join(filter(None, parts))
 
 
-def _certificate_words(stats: Row) -> str:
-    rows = stats.get("certificates") or []
-    digests = ", ".join(dict.fromkeys(row["sha256"][:12] for row in rows))
+def _certificate_words(stats: Stats) -> str:
+    rows = stats.certificates
+    digests = ", ".join(dict.fromkeys(row.sha256[:12] for row in rows))
     return f"{_count(len(rows), 'Farkas certificate')} that the checker accepted ({digests})" if rows else ""
 
 
-def _lemma_words(stats: Row) -> str:
-    rows = stats.get("lemmas") or []
+def _lemma_words(stats: Stats) -> str:
+    rows = stats.lemmas
     if not rows:
         return ""
-    two = sum(row["method"] == "solvers" and len(families(row["solvers"])) >= 2 for row in rows)
-    one = sum(row["method"] == "solvers" for row in rows) - two
-    counts = [(two, "by two solver families"), (one, "by one solver only")]
-    counts += [(sum(row["method"] == m for row in rows), f"by {m}") for m in ("exhaustion", "derivation")]
+    solved = [row.solvers or () for row in rows if row.method == "solvers"]
+    two = sum(len(families(replies)) >= 2 for replies in solved)
+    counts = [(two, "by two solver families"), (len(solved) - two, "by one solver only")]
+    counts += [(sum(row.method == m for row in rows), f"by {m}") for m in ("exhaustion", "derivation")]
     return f"{_count(len(rows), 'lemma')}: {', '.join(f'{n} {how}' for n, how in counts if n)}"
 
 
-def _exhaustion_words(stats: Row) -> str:
-    rows = stats.get("exhaustion") or []
-    worst = max((Fraction(row["worst"]) for row in rows), default=Fraction(0))
-    return f"every input enumerated, the exact worst case is {float(worst):.6g}" if rows else ""
+def _exhaustion_words(stats: Stats) -> str:
+    worst = max((Fraction(row.worst) for row in stats.exhaustion), default=None)
+    return "" if worst is None else f"every input enumerated, the exact worst case is {float(worst):.6g}"
 
 
 def _count(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def lemma_lines(stats: Row) -> Iterator[str]:
+def lemma_lines(stats: Stats) -> Iterator[str]:
     """One line a lemma: its method, and each solver's verdict."""
     from gradproof.rounding.solvers import FAMILIES
 
-    for row in stats.get("lemmas") or ():
-        if row["method"] == "solvers":
-            said = [f"{r['solver']} {r['version']} ({FAMILIES.get(r['solver'], '?')})" for r in row["solvers"]]
-            answers = [f"{who} {r['answer']}" for who, r in zip(said, row["solvers"], strict=True)]
-            yield f"{row['name']}: {', '.join(answers)}"
-        elif row["method"] == "exhaustion":
-            yield f"{row['name']}: exhaustion of {row['cases']} cases"
+    for row in stats.lemmas:
+        if row.method == "solvers":
+            said = [f"{r.solver} {r.version} ({FAMILIES.get(r.solver, '?')}) {r.answer}" for r in row.solvers or ()]
+            yield f"{row.name}: {', '.join(said)}"
+        elif row.method == "exhaustion":
+            yield f"{row.name}: exhaustion of {row.cases} cases"
         else:
-            yield f"{row['name']}: derived from {', '.join(row['premises'])}"
+            yield f"{row.name}: derived from {', '.join(row.premises or ())}"

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, Least, demands_of, together
+from gradproof.contract.schema import Least, Required
+from gradproof.contract.settings import NONE, PROOFS, REACHES, Demands, demands_of, together
 from gradproof.core.check import Bound, Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reach
@@ -25,6 +26,7 @@ from gradproof.core.outcome import EXIT_MEANING, Exit, Expect, Kind, Layer, Reac
 if TYPE_CHECKING:
     from gradproof.contract.model import Contract
     from gradproof.contract.schema import CheckEntry, FalsificationTest, Gate, Harness, StepProof, StubClause
+    from gradproof.core.schemas.evidence import Evidence
 
 DEVICES = (Layer.CPU, Layer.CUDA)
 DEFAULT_DTYPE = "fp32"
@@ -238,20 +240,14 @@ def _best(proofs: Sequence[tuple[Check, Reach | None]]) -> str:
     return str(min(reaches, key=REACHES.index)) if reaches else "not stated"
 
 
-def outdated(finished_at: str, layer: Layer, demands: Demands) -> str:
+def outdated(evidence: Evidence, layer: Layer, demands: Demands) -> str:
     """Why evidence of that date does not count; an empty text where it does. A date ahead of the clock never counts."""
     if demands.now is None:
         return ""
-    try:
-        finished = datetime.fromisoformat(finished_at)
-    except ValueError:
-        return f"its date {finished_at!r} is none"
-    if finished.tzinfo is None:
-        return f"its date {finished_at!r} has no time zone"
-    if finished > demands.now + SKEW:
-        return f"it is dated {finished_at}, ahead of this machine's clock"
-    if layer is Layer.CUDA and demands.gpu_max_age is not None and demands.now - finished > demands.gpu_max_age:
-        return f"it is of {finished_at}, and at most {demands.gpu_max_age.days} days are allowed"
+    if evidence.ended > demands.now + SKEW:
+        return f"it is dated {evidence.finished_at}, ahead of this machine's clock"
+    if layer is Layer.CUDA and demands.gpu_max_age is not None and demands.now - evidence.ended > demands.gpu_max_age:
+        return f"it is of {evidence.finished_at}, and at most {demands.gpu_max_age.days} days are allowed"
     return ""
 
 
@@ -270,14 +266,6 @@ class GateCriterion:
 
     name: str
     obligations: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Required:
-    """Strategies whose proofs need a certificate, and strategies that need a second solver behind every first one."""
-
-    certificates: frozenset[str] = frozenset()
-    second_solver: frozenset[str] = frozenset()
 
 
 NOTHING = Required()
@@ -345,8 +333,9 @@ def policy_of(contract: Contract, profile: str, more: Demands = NONE) -> Policy:
         return Policy(profile, clauses, demands=demands)
     names = dict.fromkeys([*gate.checks, *gate.criteria])
     criteria = tuple(GateCriterion(name, tuple(gate.criteria.get(name, ()))) for name in names)
-    required = Required(**{name: frozenset(strategies) for name, strategies in gate.justification.items()})
-    return Policy(profile, clauses, criteria, falsification_id(gate), justification=required, demands=demands)
+    return Policy(
+        profile, clauses, criteria, falsification_id(gate), justification=gate.require or NOTHING, demands=demands
+    )
 
 
 def _clauses(contract: Contract, profile: str, demands: Demands) -> tuple[Clause, ...]:

@@ -18,9 +18,9 @@ from test_cli import evidence, gradproof
 
 from gradproof import cli
 from gradproof.cli.explain import GLOSSARY
-from gradproof.core.check import Check
 from gradproof.core.error_codes import EXPLANATIONS
 from gradproof.core.outcome import EXIT_CODE, MEANING, NEXT, Effect, Exit, Outcome
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.store import open_evidence
 from gradproof.report.formats import markdown, terminal
@@ -106,13 +106,13 @@ def test_a_replay_that_does_not_end_is_no_answer(
     assert gradproof("verify", "-q") == 0
     monkeypatch.setattr("gradproof.execution.methods.replay_evidence.replay", lambda *_: time.sleep(60))
     path = evidence(toy, "K-2")
-    monkeypatch.setattr("gradproof.evidence.store.open_evidence", lambda _, real=open_evidence: hurried(*real(path)))
+    monkeypatch.setattr("gradproof.evidence.store.open_evidence", lambda _, real=open_evidence: hurried(real(path)))
     assert gradproof("replay", str(path)) == EXIT_CODE[Exit.OPEN]
     assert "within 0.2 s" in capsys.readouterr().err
 
 
-def hurried(check: Check, data: dict[str, Any]) -> tuple[Check, dict[str, Any]]:
-    return replace(check, time_limit=0.2), data
+def hurried(evidence: Evidence) -> Evidence:
+    return evidence.model_copy(update={"check": replace(evidence.check, time_limit=0.2)})
 
 
 def test_the_glossary_of_the_docs_is_that_of_explain() -> None:

@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from toy_workspace import answer, check, runs
+from toy_workspace import answer, check, recorded, runs
 
 from gradproof import cli
 from gradproof.cli.verify import affected, watched
 from gradproof.core.check import Finding
 from gradproof.core.outcome import EXIT_CODE, Exit, Kind, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import EvidenceStatus, record
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.session import Options
 
 Save = Callable[[Path], object]
@@ -100,8 +100,8 @@ def test_what_a_save_makes_due(outcome: Outcome, files: bool, fresh: bool, due: 
     """A check whose claim is as it was is left alone; a crash, or a run that named no file, may rest on any."""
     stub, proof = check("S-1", kind=Kind.STUB), check("K-1", depends=("S-1",))
     claim = {"files": {"ws:models/a.py": "0" * 64} if files else {}}
-    held = EvidenceStatus(record(stub, answer(stub), inputs={"files": {"gp:core/check.py": "0" * 64}}), True)
-    statuses = {"S-1": held, "K-1": EvidenceStatus(record(proof, Finding(outcome, "r"), inputs=claim), fresh)}
+    held = EvidenceStatus(recorded(stub, answer(stub), inputs={"files": {"gp:core/check.py": "0" * 64}}), True)
+    statuses = {"S-1": held, "K-1": EvidenceStatus(recorded(proof, Finding(outcome, "r"), inputs=claim), fresh)}
     assert [c.id for c in affected([stub, proof], statuses)] == (["S-1", "K-1"] if due else [])
     assert [c.id for c in affected([proof], {"K-1": EvidenceStatus(None, False)})] == ["K-1"]
 

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import jsonschema
 import pytest
-from toy_workspace import CONTRACT, answer, check, refutation
+from toy_workspace import CONTRACT, answer, check, recorded, refutation
 
 from gradproof import cli
 from gradproof.core.outcome import EXIT_CODE, Exit, Layer, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import EvidenceStatus, record
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.session import Options, Session
 from gradproof.verdict.judge import judge
 from gradproof.verdict.plan import Clause, Dependency, Policy, dependencies
@@ -72,7 +72,7 @@ def test_only_a_met_premise_lets_the_gate_be_met(state: Exit | None, outcome: Ou
     found = answer(one) if outcome is Outcome.HOLDS else refutation(one)
     [dependency] = dependencies_of("below", {} if state is None else {"below": state})
     policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), dependencies=(dependency,))
-    made = judge([one], {"K-1": EvidenceStatus(record(one, found), True)}, policy)
+    made = judge([one], {"K-1": EvidenceStatus(recorded(one, found), True)}, policy)
     met = Exit.MET if state is Exit.MET else Exit.OPEN
     assert made.exit is (met if outcome is Outcome.HOLDS else Exit.BROKEN)
     assert any("it depends on below" in reason for reason in made.reasons) is (state is not Exit.MET)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from search_bench import hiding
 from test_store import evidence
-from toy_workspace import answer, check, refutation
+from toy_workspace import answer, check, fresh, recorded, refutation, taken
 
 from gradproof.core.check import Finding
 from gradproof.core.outcome import Layer, Outcome, Reach
@@ -21,13 +21,10 @@ from gradproof.core.workspace import Workspace
 from gradproof.evidence.record import (
     ANSWERS,
     EvidenceStatus,
-    misdated,
     plain,
     record,
-    validate,
-    when,
 )
-from gradproof.evidence.store import Store, fresh, read
+from gradproof.evidence.store import Store, _misdated, read
 from gradproof.extras.attest.statement import CarriedStore, claimed, clock, files_of, files_text
 
 NONE, DIGEST, OTHER = "", "a" * 64, "b" * 64
@@ -38,10 +35,10 @@ def test_every_answer_rests_on_files(toy: Workspace, outcome: Outcome) -> None:
     """An expected refutation that names no file would be green for ever."""
     one = check()
     finding = refutation(one) if outcome is Outcome.REFUTED else Finding(outcome, "said")
-    assert fresh(one, evidence(toy, one, finding), toy) == (True, "")
+    assert fresh(one, taken(evidence(toy, one, finding)), toy) == (True, "")
     claim = {"spec": one.digest, "files": {}, "imports": []}
     bare = {**evidence(toy, one, finding), "claim": claim}
-    ok, reason = fresh(one, bare, toy)
+    ok, reason = fresh(one, taken(bare), toy)
     assert (ok, reason.endswith(" harness symbolic.toy:a_is_one")) == (False, True)
 
 
@@ -59,19 +56,13 @@ def test_a_claim_that_names_a_pipe_waits_for_nobody(toy: Workspace) -> None:
     data = evidence(toy, one)
     data["claim"]["files"]["ws:models/pipe"] = DIGEST
     os.mkfifo(toy.root / "models/pipe")
-    assert fresh(one, data, toy) == (False, "ws:models/pipe is gone")
+    assert fresh(one, taken(data), toy) == (False, "ws:models/pipe is gone")
 
 
 def test_evidence_too_deep_to_be_read_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "0.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="nested too deeply"):
         read(tmp_path / "0.json")
-
-
-def test_a_check_that_never_ran_took_no_seconds(toy: Workspace) -> None:
-    assert Store(toy).seconds(check()) is None
-    Store(toy).write(evidence(toy, check()))
-    assert Store(toy).seconds(check()) == 1.5
 
 
 def test_a_folder_of_evidence_is_looked_through_once(toy: Workspace) -> None:
@@ -96,7 +87,7 @@ def test_a_module_is_where_it_was(toy: Workspace, name: str, key: str, said: str
     one = check()
     data = evidence(toy, one)
     data["claim"]["imports"][0]["names"][name] = key
-    ok, reason = fresh(one, data, toy)
+    ok, reason = fresh(one, taken(data), toy)
     assert (ok, hiding([reason])) == (False, [said])
 
 
@@ -109,15 +100,16 @@ def at(hours: float) -> str:
     [(-2, -1, ""), (-1, 0.5, ""), (0.4, -0.4, ""), (-1, 1.5, "in the future"), (-1, -2.5, "before it began")],
 )  # fmt: skip
 def test_clocks_may_differ_by_an_hour_and_no_more(began: float, ended: float, said: str) -> None:
-    data = {"started_at": at(began), "finished_at": at(ended)}
-    assert misdated(data).endswith(said)
-    assert bool(misdated(data)) is bool(said)
+    data = {**record(check(), answer(check())), "started_at": at(began), "finished_at": at(ended)}
+    found = "; ".join(_misdated(taken(data)))
+    assert found.endswith(said)
+    assert bool(found) is bool(said)
 
 
 @pytest.mark.parametrize("text", ["yesterday", "", "2026-01-01T00:00:00"])
 def test_a_time_without_a_zone_is_none(text: str) -> None:
     with pytest.raises(ValueError, match="zone"):
-        when(text)
+        taken({**record(check(), answer(check())), "finished_at": text})
 
 
 def test_plain_data_is_made_of_what_backends_return() -> None:
@@ -147,7 +139,7 @@ def of(toy: Workspace, files: dict[str, str], **environment: Any) -> tuple[dict[
 
 def test_a_bundle_that_carries_what_its_evidence_rests_on(toy: Workspace) -> None:
     files, data = of(toy, {"ext:/lib/x.py": DIGEST, "gp:none.py": NONE}, distributions={"Z3_solver": "4.13.0"})
-    assert carried(toy, files, **{"z3-solver": "4.13.0"}).fresh(check(), data) == (True, "")
+    assert carried(toy, files, **{"z3-solver": "4.13.0"}).fresh(check(), taken(data)) == (True, "")
 
 
 @pytest.mark.parametrize("key", ["ext:/lib/x.py", "gp:core/check.py", "ws:models/a.py"])
@@ -155,7 +147,7 @@ def test_a_file_that_a_bundle_does_not_list_or_lists_otherwise(toy: Workspace, k
     files, data = of(toy, {"ext:/lib/x.py": DIGEST})
     left = {k: v for k, v in files.items() if k != key}
     for listed, said in ((left, "not in"), ({**files, key: OTHER}, "digest in")):
-        ok, reason = carried(toy, listed).fresh(check(), data)
+        ok, reason = carried(toy, listed).fresh(check(), taken(data))
         assert not ok
         assert re.fullmatch(rf"{re.escape(key)} .*{said} files\.sha256", reason)
 
@@ -163,7 +155,7 @@ def test_a_file_that_a_bundle_does_not_list_or_lists_otherwise(toy: Workspace, k
 def test_a_source_that_is_listed_rightly_and_is_another_is_stale(toy: Workspace) -> None:
     files, data = of(toy, {})
     (toy.root / "models/a.py").write_text("VALUE = 2\n")
-    assert carried(toy, files).fresh(check(), data) == (False, "ws:models/a.py changed")
+    assert carried(toy, files).fresh(check(), taken(data)) == (False, "ws:models/a.py changed")
 
 
 @pytest.mark.parametrize(
@@ -177,13 +169,13 @@ def test_a_source_that_is_listed_rightly_and_is_another_is_stale(toy: Workspace)
 )
 def test_evidence_of_other_versions_is_none_of_this_bundle(toy: Workspace, recorded: Any, said: str) -> None:
     files, data = of(toy, {}, **recorded)
-    ok, reason = carried(toy, files, numpy="2.0").fresh(check(), data)
+    ok, reason = carried(toy, files, numpy="2.0").fresh(check(), taken(data))
     assert (ok, reason.partition(" in ")[::2]) == (False, (said, "distributions.json"))
 
 
 def test_the_clock_of_a_bundle_is_that_of_its_newest_evidence() -> None:
     def status(text: str) -> EvidenceStatus:
-        return EvidenceStatus({**record(check(), answer(check())), "finished_at": text}, True)
+        return EvidenceStatus(taken({**record(check(), answer(check())), "finished_at": text}), True)
 
     late, early = "2026-03-01T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
     held = {"a": status(early), "b": status("2026-02-01T00:00:00+00:00"), "c": EvidenceStatus(None, False)}
@@ -207,5 +199,4 @@ def test_a_number_that_is_large_and_finite_is_evidence() -> None:
     """A subject that diverges is refuted by it."""
     of = check()
     row = {"column": "a", "device": "cpu", "dtype": "fp32", "net": "mlp", "n": 1, "measured": 1e305, "ratio": 1.7e308}
-    made = record(of, replace(answer(of), measurements=[row]))
-    assert validate(made) == of
+    assert recorded(of, replace(answer(of), measurements=[row])).finding.outcome is Outcome.HOLDS

@@ -112,10 +112,9 @@ def toy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Workspace:
 def ran(toy: Workspace, harness: str, of: Check | None = None) -> tuple[Store, Check, dict[str, Any]]:
     """One run by a worker, stored."""
     one = of or check(harness=f"symbolic.odd:{harness}")
-    data = Worker(one, toy, 20.0).run()
-    store = Store(toy)
-    store.write(data)
-    return Store(toy), one, data
+    found = Worker(one, toy, 20.0).run()
+    Store(toy).write(found)
+    return Store(toy), one, found.stated()
 
 
 def concluded(toy: Workspace, harness: str) -> str:

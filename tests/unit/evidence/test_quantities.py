@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 import report_sample as sample
-from toy_workspace import answer, check
+from toy_workspace import MEASURED, answer, check, recorded
 
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind, Layer, Outcome
@@ -56,8 +55,8 @@ def test_one_above_its_limit_is_never_green(measured: float) -> None:
     with pytest.raises(GradproofError, match="measured above its bound"):
         consistency.require(report)
     one = check("F@cpu-fp32", kind=Kind.TORCH, layer=Layer.CPU)
-    rows = [{"column": "peak bytes", "measured": measured, "bound": 400}]
-    assert audit(one, asdict(answer(one, measurements=rows)))[0] is Outcome.ERROR
+    rows = [{**MEASURED, "column": "peak bytes", "measured": measured, "bound": 400}]
+    assert audit(one, recorded(one, answer(one, measurements=rows)).finding)[0] is Outcome.ERROR
 
 
 def test_what_does_not_conform_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

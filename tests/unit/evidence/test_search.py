@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 from search_bench import HOME, LIB, LIBRARY, Run, hiding, made, shown, where
-from toy_workspace import answer, check
+from toy_workspace import answer, check, recorded, taken
 
 from gradproof.core.outcome import Layer
 from gradproof.core.workspace import Finder, Workspace, sha256_of
 from gradproof.evidence.import_path import EITHER, ROOT, SITE, START
 from gradproof.evidence.inputs import place_of
-from gradproof.evidence.record import record, validate
+from gradproof.evidence.record import record
 from gradproof.evidence.store import Store
 
 
@@ -169,7 +169,7 @@ def kept(toy: Workspace, layer: Layer) -> Store:
     names = {"symbolic.toy": "ws:symbolic/toy.py", "deep": "ws:src/deep.py"}
     imports = [{"path": ["ws:lib", "ext:/nowhere", ROOT, START, "ws:src"], "names": names}]
     store = Store(toy)
-    store.write(record(of, answer(of), inputs={"files": files, "imports": imports}))
+    store.write(recorded(of, answer(of), inputs={"files": files, "imports": imports}))
     return store
 
 
@@ -193,14 +193,14 @@ BROKEN: list[Any] = [
 def test_imports_of_another_shape_are_no_evidence(imports: Any) -> None:
     of = check()
     made = copy.deepcopy(record(of, answer(of)))
-    validate(made)
+    taken(made)
     made["claim"]["imports"] = imports
     with pytest.raises(ValueError, match=r"claim\.imports"):
-        validate(made)
+        taken(made)
 
 
 def test_evidence_of_the_format_before_is_refused_with_what_to_run() -> None:
     of = check()
     old = {**record(of, answer(of)), "schema": "gradproof-evidence/1"}
     with pytest.raises(ValueError, match=r"evidence/1'.* 'gradproof-evidence/2'.* gradproof verify$"):
-        validate(old)
+        taken(old)

@@ -11,6 +11,7 @@ import pytest
 from search_bench import HOME, LIBRARY, Run, hiding, made, shown, where
 from toy_workspace import check
 
+from gradproof.core.schemas.evidence import ImportSearch
 from gradproof.core.workspace import Workspace
 from gradproof.evidence.import_path import Search, started
 from gradproof.evidence.store import Store
@@ -272,6 +273,6 @@ def test_nobody_is_believed_who_does_not_know_the_path(
     run: Run, toy: Workspace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     imports = run.imports("ws", "home", start=("home",))
-    assert "cannot be started" in Search(run.root, None).moved(imports)[0]
+    assert "cannot be started" in Search(run.root, None).moved(map(ImportSearch.model_validate, imports))[0]
     monkeypatch.setattr("gradproof.evidence.store.started", lambda: None)
-    assert "cannot be started" in Store(toy)._search(check()).moved(imports)[0]
+    assert "cannot be started" in Store(toy)._search(check()).moved(map(ImportSearch.model_validate, imports))[0]

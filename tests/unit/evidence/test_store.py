@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import answer, check, write_workspace
+from toy_workspace import answer, check, fresh, taken, write_workspace
 
 import gradproof.evidence.environment
 from gradproof.core import files
@@ -17,8 +17,8 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Layer, Outcome
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.evidence.environment import environment
-from gradproof.evidence.record import NotPlain, plain, record, validate
-from gradproof.evidence.store import Store, fresh, open_evidence, read, safe
+from gradproof.evidence.record import NotPlain, plain, record
+from gradproof.evidence.store import Store, open_evidence, read, safe
 
 Data = dict[str, Any]
 
@@ -44,8 +44,8 @@ def evidence(toy: Workspace, of: Check, finding: Finding | None = None, **more: 
 
 def test_what_is_written_is_read_back_and_fresh(toy: Workspace) -> None:
     one, kept = check(), Store(toy)
-    path = kept.write(evidence(toy, one))
-    assert path.name == f"{digest_of(read(path))[:16]}.json"
+    path = kept.write(taken(evidence(toy, one)))
+    assert path.name == f"{digest_of(read(path).stated())[:16]}.json"
     assert path.parent == toy.reports / "evidence/K-1"
     status = kept.status(one)
     assert (status.fresh, status.cached, status.outcome) == (True, True, Outcome.HOLDS)
@@ -54,34 +54,34 @@ def test_what_is_written_is_read_back_and_fresh(toy: Workspace) -> None:
 
 def test_an_older_file_goes_when_the_new_one_is_in_place(toy: Workspace) -> None:
     one, kept = check(), Store(toy)
-    first = kept.write(evidence(toy, one))
-    second = kept.write(evidence(toy, one, answer(one, domain="another")))
+    first = kept.write(taken(evidence(toy, one)))
+    second = kept.write(taken(evidence(toy, one, answer(one, domain="another"))))
     assert [p.name for p in first.parent.iterdir()] == [second.name]
 
 
 def test_a_failed_write_leaves_the_old_evidence(toy: Workspace, monkeypatch: pytest.MonkeyPatch) -> None:
     one, kept = check(), Store(toy)
-    first = kept.write(evidence(toy, one))
+    first = kept.write(taken(evidence(toy, one)))
 
     def full(*_: Any) -> None:
         raise OSError("no space left on device")
 
     monkeypatch.setattr(files.os, "replace", full)
     with pytest.raises(OSError, match="no space"):
-        kept.write(evidence(toy, one, answer(one, domain="another")))
+        kept.write(taken(evidence(toy, one, answer(one, domain="another"))))
     assert [p.name for p in first.parent.iterdir()] == [first.name]
     assert kept.status(one).fresh
 
 
 def test_cuda_evidence_lies_where_version_control_keeps_it(toy: Workspace) -> None:
     one = check("F-1@cuda-fp32", layer=Layer.CUDA)
-    assert Store(toy).write(evidence(toy, one)).parent == toy.reports / "gpu/F-1@cuda-fp32"
+    assert Store(toy).write(taken(evidence(toy, one))).parent == toy.reports / "gpu/F-1@cuda-fp32"
 
 
 def test_gpu_evidence_that_comes_with_a_workspace_is_read_wherever_reports_go(toy: Workspace, tmp_path: Path) -> None:
     gpu, cpu = check("F-1@cuda-fp32", layer=Layer.CUDA), check()
     for one in (gpu, cpu):
-        Store(toy).write(evidence(toy, one))
+        Store(toy).write(taken(evidence(toy, one)))
     elsewhere = Store(Workspace(toy.root, tmp_path / "reports", packaged=True))
     assert elsewhere.status(gpu).fresh
     assert elsewhere.status(cpu).reason == "it was never run"
@@ -147,7 +147,7 @@ TAMPERING: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_tampered_evidence_is_rejected_with_a_reason(toy: Workspace, name: str) -> None:
     tamper, said = TAMPERING[name]
     one, kept = check(), Store(toy)
-    tamper(kept.write(evidence(toy, one)))
+    tamper(kept.write(taken(evidence(toy, one))))
     status = kept.status(one)
     assert status.evidence is None
     assert not status.fresh
@@ -158,7 +158,7 @@ def test_tampered_evidence_is_rejected_with_a_reason(toy: Workspace, name: str) 
 
 def test_evidence_of_another_check_does_not_count(toy: Workspace) -> None:
     one, other, kept = check(), check("K-9"), Store(toy)
-    path = kept.write(evidence(toy, other))
+    path = kept.write(taken(evidence(toy, other)))
     place = kept.folder(one)
     place.mkdir(parents=True)
     path.rename(place / path.name)
@@ -177,7 +177,7 @@ def test_fresh_evidence_comes_before_later_stale_one(toy: Workspace) -> None:
     good = evidence(toy, one)
     late = evidence(toy, one, files={"ws:models/a.py": "0" * 64})
     late["finished_at"] = "2999-01-01T00:00:00.000+00:00"
-    path = kept.write(late)
+    path = kept.write(taken(late))
     content = json.dumps(good)
     (path.parent / f"{digest_of(good)[:16]}.json").write_text(content)
     assert len(list(path.parent.iterdir())) == 2
@@ -207,7 +207,7 @@ def shadow(folder: Path) -> None:
 def test_what_the_run_rested_on_has_changed(toy: Workspace, name: str) -> None:
     change, said = STALE[name]
     one = check()
-    path = Store(toy).write(evidence(toy, one))
+    path = Store(toy).write(taken(evidence(toy, one)))
     change(toy)
     status = Store(toy).status(one)
     assert status.path == str(path)
@@ -218,7 +218,7 @@ def test_what_the_run_rested_on_has_changed(toy: Workspace, name: str) -> None:
 
 def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
     one = check()
-    Store(toy).write(evidence(toy, one))
+    Store(toy).write(taken(evidence(toy, one)))
     (toy.root / "models/b.py").write_text("VALUE = 5\n")
     (toy.root / "models/new.py").write_text("")
     assert Store(toy).status(one).fresh
@@ -226,7 +226,7 @@ def test_an_unrelated_file_changes_nothing(toy: Workspace) -> None:
 
 def test_a_changed_claim_names_what_changed(toy: Workspace) -> None:
     was, now = check(), check(title="stronger", text={"obligations": [{"id": "T-1", "tolerance": []}]})
-    ok, reason = fresh(now, evidence(toy, was), toy)
+    ok, reason = fresh(now, taken(evidence(toy, was)), toy)
     assert (ok, reason.rpartition(": ")[2]) == (False, "text, title")
 
 
@@ -235,15 +235,15 @@ def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: py
     made = {c.id: evidence(toy, c) for c in (proof, gpu)}
     here = dict(gradproof.evidence.environment.environment())
     monkeypatch.setattr(gradproof.evidence.environment, "environment", lambda: {**here, "z3": "1.2.3"})
-    ok, reason = fresh(proof, made[proof.id], toy)
+    ok, reason = fresh(proof, taken(made[proof.id]), toy)
     assert not ok
     assert "z3" in reason
     assert "1.2.3 now" in reason
-    assert fresh(gpu, made[gpu.id], toy) == (True, "")
+    assert fresh(gpu, taken(made[gpu.id]), toy) == (True, "")
     monkeypatch.setattr(
         gradproof.evidence.environment, "environment", lambda: {**here, "torch": "9", "python": here["python"]}
     )
-    assert fresh(proof, made[proof.id], toy)[0]
+    assert fresh(proof, taken(made[proof.id]), toy)[0]
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_environment_counts_where_it_matters(toy: Workspace, monkeypatch: py
 )
 def test_an_answer_that_rests_on_nothing_is_stale(toy: Workspace, more: Data, said: str) -> None:
     one = check()
-    ok, reason = fresh(one, evidence(toy, one, **more), toy)
+    ok, reason = fresh(one, taken(evidence(toy, one, **more)), toy)
     assert not ok
     assert said in reason
 
@@ -266,24 +266,24 @@ def test_an_answer_without_the_engines_files_is_stale(toy: Workspace) -> None:
     one = check()
     data = evidence(toy, one)
     del data["claim"]["files"]["gp:core/check.py"]
-    ok, reason = fresh(one, data, toy)
+    ok, reason = fresh(one, taken(data), toy)
     assert (ok, reason.endswith("of the engine")) == (False, True)
 
 
 def test_an_error_is_stale_when_its_files_have_changed(toy: Workspace) -> None:
     one = check()
     data = evidence(toy, one, Finding(Outcome.ERROR, "crash"))
-    assert fresh(one, data, toy)[0]
+    assert fresh(one, taken(data), toy)[0]
     (toy.root / "models/a.py").write_text("VALUE = 2\n")
-    assert fresh(one, data, toy) == (False, "ws:models/a.py changed")
+    assert fresh(one, taken(data), toy) == (False, "ws:models/a.py changed")
 
 
 def test_a_non_answer_needs_no_files_to_stand(toy: Workspace) -> None:
     """TIMEOUT is red either way; it is the runner that tries it again."""
     one = check()
     data = record(one, Finding(Outcome.TIMEOUT, "late"), environment=environment())
-    assert fresh(one, data, toy) == (True, "")
-    assert Store(toy).write(data)
+    assert fresh(one, taken(data), toy) == (True, "")
+    assert Store(toy).write(taken(data))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), object(), {1.5: "x"}, b"bytes", lambda: 0])
@@ -294,7 +294,7 @@ def test_what_is_not_plain_data_becomes_an_error_and_never_an_answer(value: Any)
     data = record(one, answer(one, stats={"x": [value]}))
     assert data["finding"]["outcome"] == "ERROR"
     assert "finding.stats.x[0]" in data["finding"]["reason"]
-    assert validate(data) == one
+    assert taken(data).check == one
 
 
 def test_read_survives_a_missing_file(tmp_path: Path) -> None:

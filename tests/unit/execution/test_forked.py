@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from test_runner import alive
-from toy_workspace import check, worker_command, write_workspace
+from toy_workspace import check, taken, worker_command, write_workspace
 
 from gradproof.core import processes
 from gradproof.core.processes import strays
@@ -111,7 +111,7 @@ def run(toy: Workspace, servers: dict[tuple[str, ...], ForkServer]) -> Run:
     ) -> tuple[dict[str, Any], bool]:
         worker = Worker(check(harness=f"symbolic.odd:{harness}"), toy, 30.0, memory)
         worker.server = servers.setdefault(preload, ForkServer(toy.root, preload)) if forked else None
-        return worker.run(), isinstance(worker.process, Forked)
+        return worker.run().stated(), isinstance(worker.process, Forked)
 
     return one
 
@@ -126,7 +126,7 @@ def test_three_checks_are_forked_from_one_process_that_is_not_the_runner(toy: Wo
     checks = [check(f"K-{i}", harness="symbolic.odd:parents") for i in range(3)]
     result = Pool(toy, jobs=3).run(checks, lambda data: None)
     parents = said(toy)
-    assert [data["finding"]["outcome"] for data in result.evidence.values()] == ["HOLDS"] * 3
+    assert [data.finding.outcome for data in result.evidence.values()] == ["HOLDS"] * 3
     assert len(parents) == 3
     assert len(set(parents)) == 1
     assert parents[0] != str(os.getpid())
@@ -163,7 +163,7 @@ def names(evidence: dict[str, Any]) -> set[str]:
 
 
 def stale(toy: Workspace, evidence: dict[str, Any]) -> str:
-    return Store(toy).fresh(check(harness="symbolic.odd:sees_nothing"), evidence)[1]
+    return Store(toy).fresh(check(harness="symbolic.odd:sees_nothing"), taken(evidence))[1]
 
 
 def test_what_a_preloaded_library_looked_for_in_vain_makes_evidence_stale_where_it_appears(
@@ -234,11 +234,11 @@ def test_an_engine_that_was_edited_after_the_server_started_is_an_error(toy: Wor
     """The worker runs what the server imported, and its claim names what the file says now."""
     worker = Worker(check(harness="symbolic.odd:sees_nothing"), toy, 30.0)
     worker.server = server
-    assert worker.run()["finding"]["outcome"] == "HOLDS"
+    assert worker.run().finding.outcome == "HOLDS"
     server.since = Path(engine.__file__).stat().st_mtime - 1.0
     again = Worker(check(harness="symbolic.odd:sees_nothing"), toy, 30.0)
     again.server = server
-    finding = again.run()["finding"]
+    finding = again.run().stated()["finding"]
     assert finding["outcome"] == "ERROR"
     assert "ran: gp:" in finding["reason"]
 

@@ -103,8 +103,8 @@ def test_a_check_whose_worker_cannot_be_killed_is_no_answer(
 
     worker = Worker(check(), toy, 0.1)
     worker.server = Stuck(toy.root)
-    finding = worker.run()["finding"]
-    assert (finding["outcome"], body.wait()) == ("TIMEOUT", -signal.SIGTERM)
+    finding = worker.run().finding
+    assert (finding.outcome, body.wait()) == ("TIMEOUT", -signal.SIGTERM)
     assert stuck.returncode == LOST
 
 
@@ -116,7 +116,7 @@ def test_a_system_that_lacks_a_call_starts_every_worker_from_nothing(
     server = ForkServer(toy.root)
     worker = Worker(check(), toy, 30.0)
     worker.server = server
-    assert worker.run()["finding"]["outcome"] == "HOLDS"
+    assert worker.run().finding.outcome == "HOLDS"
     assert not isinstance(worker.process, Forked)
     assert server._process is None
 

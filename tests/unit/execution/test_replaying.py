@@ -14,6 +14,7 @@ from gradproof.contract.model import load
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Kind
+from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding, ReplayRow
 from gradproof.core.workspace import Workspace, find
 from gradproof.execution.methods.replay_evidence import again, pytest_file, replay, subject_of
 from gradproof.execution.pool import Worker
@@ -34,29 +35,29 @@ def reference() -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def refuted(reference: Workspace) -> tuple[Check, dict[str, Any]]:
+def refuted(reference: Workspace) -> tuple[Check, EvidenceFinding]:
     """The plain 1/N on unequal counts, and its counterexample."""
     check = next(c for c in plan(load(main_of(reference))) if c.id == "KANI-GA-009")
-    finding = Worker(check, reference, 60.0).run()["finding"]
-    assert finding["outcome"] == "REFUTED", finding["reason"]
+    finding = Worker(check, reference, 60.0).run().finding
+    assert finding.outcome == "REFUTED", finding.reason
     return check, finding
 
 
 def test_a_counterexample_breaks_the_same_clause_again(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]]
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding]
 ) -> None:
     check, finding = refuted
-    rows = replay(check, reference, check.subject, finding["counterexample"])
-    assert again(rows, finding["replays"])
+    rows = replay(check, reference, check.subject, finding.counterexample)
+    assert again(rows, finding.replays)
     assert {"Python model, exact rationals", "Python model, floats"} <= {r["on"] for r in rows if r["reproduced"]}
     assert any("torch" in r["on"] for r in rows)
 
 
 def test_the_right_subject_passes_on_the_same_numbers(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]]
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding]
 ) -> None:
     check, finding = refuted
-    rows = replay(check, reference, RIGHT, finding["counterexample"])
+    rows = replay(check, reference, RIGHT, finding.counterexample)
     assert rows
     assert not any(r["reproduced"] for r in rows)
 
@@ -67,10 +68,10 @@ def ran(place: Path) -> int:
 
 
 def test_a_written_file_passes_while_the_bug_is_seen_and_fails_on_a_right_subject(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]], tmp_path: Path
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding], tmp_path: Path
 ) -> None:
     check, finding = refuted
-    example, place = finding["counterexample"], tmp_path / "test_it.py"
+    example, place = finding.counterexample, tmp_path / "test_it.py"
     rows = replay(check, reference, check.subject, example)
     text = pytest_file(check, check.subject, example, rows, reference, place)
     place.write_text(text)
@@ -84,11 +85,11 @@ HOSTILE = '"""\nopen("pwned", "w")\n"""'
 
 @pytest.mark.parametrize("text", [HOSTILE, "\\", "a\0b", "\u00b2\u00b3", "\u2028x = 1", '"', "{x}"])
 def test_no_text_of_evidence_becomes_code_of_a_written_file(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]], text: str, tmp_path: Path
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding], text: str, tmp_path: Path
 ) -> None:
-    check, finding = refuted
+    check, _ = refuted
     forged = Check.from_json({**check.to_json(), "id": text, "title": text})
-    example = {**finding["counterexample"], "clause": text, "values": {text: text}}
+    example = Counterexample(clause=text, values={text: text})
     rows = [{"on": text, "reproduced": True}]
     doc, *statements = ast.parse(pytest_file(forged, text, example, rows, reference, tmp_path / "test_it.py")).body
     assert isinstance(doc, ast.Expr)
@@ -100,12 +101,13 @@ def test_no_text_of_evidence_becomes_code_of_a_written_file(
 
 
 def test_a_file_about_a_claim_that_should_hold_fails_until_it_does(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]], tmp_path: Path
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding], tmp_path: Path
 ) -> None:
     check, finding = refuted
     claimed = Check.from_json({**check.to_json(), "expect": "holds"})
-    example, place = finding["counterexample"], tmp_path / "test_it.py"
-    text = pytest_file(claimed, check.subject, example, finding["replays"], reference, place)
+    example, place = finding.counterexample, tmp_path / "test_it.py"
+    rows = [row.stated() for row in finding.replays]
+    text = pytest_file(claimed, check.subject, example, rows, reference, place)
     place.write_text(text)
     assert ran(place) == 1
     place.write_text(text.replace(f"SUBJECT = {check.subject!r}", f"SUBJECT = {RIGHT!r}"))
@@ -126,7 +128,7 @@ def test_subjects_of_controls(reference: Workspace) -> None:
 def test_a_gate_check_has_no_numbers(reference: Workspace) -> None:
     gate = next(c for c in plan(load(main_of(reference))) if c.kind is Kind.GATE)
     with pytest.raises(GradproofError, match="GP215"):
-        replay(gate, reference, gate.subject, {})
+        replay(gate, reference, gate.subject, Counterexample(clause="", values={}))
 
 
 def row(on: str, reproduced: bool) -> dict[str, Any]:
@@ -145,11 +147,11 @@ def row(on: str, reproduced: bool) -> dict[str, Any]:
     ],
 )
 def test_again_means_all_that_was_reproduced_before(now: Any, then: Any, expected: bool) -> None:
-    assert again(now, then) is expected
+    assert again(now, [ReplayRow.model_validate(recorded) for recorded in then]) is expected
 
 
 def test_each_number_system_gets_an_instance_of_its_own(
-    reference: Workspace, refuted: tuple[Check, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    reference: Workspace, refuted: tuple[Check, EvidenceFinding], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one replay leaves in a subject must not reach the next."""
     check, finding = refuted
@@ -163,6 +165,6 @@ def test_each_number_system_gets_an_instance_of_its_own(
 
     resolve = Workspace.resolve
     monkeypatch.setattr(Workspace, "resolve", lambda w, name: Counted if name == check.subject else resolve(w, name))
-    rows = replay(check, reference, check.subject, finding["counterexample"])
+    rows = replay(check, reference, check.subject, finding.counterexample)
     families = [r for r in rows if r["on"].startswith("Python model")]
     assert len(made) == len(families) > 1

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import answer, check, worker_command, write_workspace
+from toy_workspace import answer, check, recorded, taken, worker_command, write_workspace
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Kind, Layer, Outcome
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import record, validate
+from gradproof.evidence.record import record
 from gradproof.execution import pool as runner
 from gradproof.execution.pool import Forked, ForkServer, Pool, Progress, Worker
 
@@ -141,9 +142,9 @@ def run_one(toy: Workspace, harness: str, limit: float = 200.0, server: ForkServ
     of = check(harness=f"symbolic.faults:{harness}")
     worker = Worker(of, toy, limit)
     worker.server = server
-    data = worker.run()
+    data = worker.run().stated()
     assert isinstance(worker.process, Forked) == (server is not None)
-    assert validate(data) == of
+    assert taken(data).check == of
     return data
 
 
@@ -256,7 +257,7 @@ class Instant(Worker):
     most = 0
     lock = threading.Lock()
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Evidence:
         with Instant.lock:
             Instant.order.append(self.check.id)
             Instant.at_once += 1
@@ -264,14 +265,14 @@ class Instant(Worker):
         time.sleep(0.05)
         with Instant.lock:
             Instant.at_once -= 1
-        return record(self.check, self.finding())
+        return recorded(self.check, self.finding())
 
     def finding(self) -> Finding:
         return answer(self.check)
 
 
 class Raising(Instant):
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Evidence:
         raise RuntimeError("the runner itself")
 
 
@@ -290,7 +291,7 @@ def _blank() -> None:
 
 
 def outcomes(result: runner.PoolResult) -> dict[str, str]:
-    return {name: data["finding"]["outcome"] for name, data in result.evidence.items()}
+    return {name: data.finding.outcome for name, data in result.evidence.items()}
 
 
 def stub(id_: str = "STUB-1", **more: Any) -> Check:
@@ -321,7 +322,7 @@ def test_a_check_whose_stub_is_not_discharged_is_not_run(toy: Workspace) -> None
     checks = [check("K-1", depends=("STUB-1",)), stub()]
     result = Pool(toy, worker=Failing).run(checks, lambda data: None)
     assert outcomes(result) == {"STUB-1": "WEAK", "K-1": "NOT_RUN"}
-    assert "STUB-1" in result.evidence["K-1"]["finding"]["reason"]
+    assert "STUB-1" in result.evidence["K-1"].finding.reason
     assert Instant.order == ["STUB-1"]
 
 
@@ -348,7 +349,7 @@ def test_a_circle_of_stubs_ends(toy: Workspace) -> None:
 def test_a_runner_that_raises_is_an_error_and_not_a_hang(toy: Workspace) -> None:
     result = Pool(toy, worker=Raising).run([check()], lambda data: None)
     assert outcomes(result) == {"K-1": "ERROR"}
-    assert "the runner itself" in result.evidence["K-1"]["finding"]["reason"]
+    assert "the runner itself" in result.evidence["K-1"].finding.reason
 
 
 def test_a_store_that_fails_is_raised(toy: Workspace) -> None:
@@ -365,7 +366,7 @@ def test_without_a_gpu_cuda_checks_are_not_run_and_not_saved(toy: Workspace, mon
     checks = [check("F@cuda-fp32", layer=Layer.CUDA, kind=Kind.TORCH)]
     result = Pool(toy, worker=Instant).run(checks, saved.append)
     assert outcomes(result) == {"F@cuda-fp32": "NOT_RUN"}
-    assert result.evidence["F@cuda-fp32"]["finding"]["reason"] == "no CUDA driver on this machine"
+    assert result.evidence["F@cuda-fp32"].finding.reason == "no CUDA driver on this machine"
     assert (saved, Instant.order) == ([], [])
 
 
@@ -408,7 +409,7 @@ def test_progress_tells_what_runs_and_how_much_is_done(toy: Workspace) -> None:
 def test_every_check_is_saved_as_it_ends(toy: Workspace) -> None:
     saved: list[Any] = []
     Pool(toy, worker=Instant).run([check("a"), check("b")], saved.append)
-    assert sorted(data["check"]["id"] for data in saved) == ["a", "b"]
+    assert sorted(data.check.id for data in saved) == ["a", "b"]
 
 
 INTERRUPTED = """\

@@ -12,9 +12,11 @@ from typing import Any
 import jsonschema
 import pytest
 import torch
+from toy_workspace import check, recorded
 
 from gradproof.arith import smt
 from gradproof.cli import dispatch
+from gradproof.core.check import Finding
 from gradproof.core.outcome import Outcome
 from gradproof.execution.methods import crosshair as crosshair_ask
 from gradproof.execution.methods.crosshair import Answer
@@ -137,7 +139,7 @@ def test_a_tool_that_hangs_fails(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.ERROR, Outcome.REFUTED, Outcome.TIMEOUT])
 def test_a_worker_without_an_answer_fails(monkeypatch: pytest.MonkeyPatch, outcome: Outcome) -> None:
-    said = {"finding": {"outcome": outcome, "reason": "RecursionError: maximum recursion depth exceeded"}}
+    said = recorded(check(), Finding(outcome, "RecursionError: maximum recursion depth exceeded"))
     monkeypatch.setattr("gradproof.execution.pool.Worker.run", lambda self: said)
     found = selftest.answer("worker")
     assert found["passed"] is False

@@ -17,6 +17,7 @@ from torch_bench import HARNESSES, STEP, TOLERANCES, Desk, a_check, attempt
 
 from gradproof.core.check import canonical
 from gradproof.core.outcome import Outcome, Reach
+from gradproof.core.schemas.evidence import Counterexample
 from gradproof.execution.methods import measure as torch_run
 from gradproof.execution.methods.property import PAIRS, Batch, Case, Cell, Job, NoKernel, Observed, Place, Report
 from models.accumulation.torch_mutants import MUTANTS, ZeroSkipped
@@ -127,14 +128,14 @@ def test_a_stored_counterexample_is_replayed() -> None:
     check = a_check(mutants=())
     wrong = MUTANTS["divided_twice"].subject
     finding = attempt(check, subject=wrong)
-    assert finding.counterexample is not None
-    again = torch_run.replay(check, Desk({STEP: wrong}), finding.counterexample)
+    example = Counterexample.model_validate(finding.counterexample)
+    again = torch_run.replay(check, Desk({STEP: wrong}), example)
     assert [r["reproduced"] for r in again] == [True]
-    fixed = torch_run.replay(check, Desk(), finding.counterexample)
+    fixed = torch_run.replay(check, Desk(), example)
     assert [r["reproduced"] for r in fixed] == [False]
-    assert torch_run.replay(check, Desk(), finding.counterexample, wrong)[0]["reproduced"]
+    assert torch_run.replay(check, Desk(), example, wrong)[0]["reproduced"]
     with pytest.raises(KeyError):
-        torch_run.replay(check, Desk(), {"clause": "GA-EQ-001", "values": {}})
+        torch_run.replay(check, Desk(), Counterexample(clause="GA-EQ-001", values={}))
 
 
 def test_a_failure_that_does_not_repeat_is_spurious() -> None:

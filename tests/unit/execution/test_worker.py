@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import check, worker_command, write_workspace
+from toy_workspace import check, fresh, taken, worker_command, write_workspace
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE, Workspace
 from gradproof.evidence import environment
 from gradproof.evidence.inputs import edited, key_of
-from gradproof.evidence.record import validate
-from gradproof.evidence.store import fresh
 
 HARNESSES = """\
 import os
@@ -121,7 +119,7 @@ def perform(toy: Workspace, harness: str, **more: Any) -> dict[str, Any]:
     done = subprocess.run(worker_command(toy.root), input=job(toy, of, **more), capture_output=True, timeout=600)
     assert done.returncode == 0, done.stderr
     data: dict[str, Any] = json.loads((toy.root / "result.json").read_text())
-    assert validate(data) == of
+    assert taken(data).check == of
     return data
 
 
@@ -140,14 +138,14 @@ def test_the_claim_lists_the_files_that_the_run_rests_on(toy: Workspace) -> None
         "ws:symbolic/odd.py"
     ]
     assert {"python", "gradproof", "z3", "torch"} <= set(data["environment"])
-    assert fresh(check(harness="symbolic.odd:good"), data, toy) == (True, "")
+    assert fresh(check(harness="symbolic.odd:good"), taken(data), toy) == (True, "")
 
 
 def test_a_file_that_a_harness_declares_having_read_is_part_of_the_claim(toy: Workspace) -> None:
     data = perform(toy, "reads")
     assert "ws:data.txt" in data["claim"]["files"]
     (toy.root / "data.txt").write_text("1 2 4")
-    assert fresh(check(harness="symbolic.odd:reads"), data, toy) == (False, "ws:data.txt changed")
+    assert fresh(check(harness="symbolic.odd:reads"), taken(data), toy) == (False, "ws:data.txt changed")
 
 
 @pytest.mark.parametrize(
@@ -212,9 +210,9 @@ def test_a_package_that_the_check_names_counts_even_where_it_is_installed(
     subprocess.run(worker_command(toy.root), input=job(toy, of), check=True, timeout=600)
     data = json.loads((toy.root / "result.json").read_text())
     assert f"ext:{site}/trainer/__init__.py" in data["claim"]["files"]
-    assert fresh(of, data, toy)[0]
+    assert fresh(of, taken(data), toy)[0]
     (site / "trainer/__init__.py").write_text("VALUE = 2\n")
-    assert not fresh(of, data, toy)[0]
+    assert not fresh(of, taken(data), toy)[0]
 
 
 def test_a_module_that_is_put_before_an_imported_one_while_the_check_runs_is_an_error(toy: Workspace) -> None:

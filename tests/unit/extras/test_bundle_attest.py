@@ -17,13 +17,12 @@ from typing import Any
 import jsonschema
 import pytest
 from bundle_bench import EPOCH, change, codes, load, reseal
-from toy_workspace import answer
+from toy_workspace import answer, recorded
 
 from gradproof import cli
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import EXIT_CODE, NO_WORKSPACE, Exit
 from gradproof.core.workspace import PACKAGE, Workspace
-from gradproof.evidence.record import record
 from gradproof.evidence.store import Store
 from gradproof.execution.pool import Pool
 from gradproof.execution.queries import parse
@@ -384,7 +383,9 @@ def test_evidence_of_a_gpu_and_the_lock_are_carried(verified: Workspace) -> None
     gpu, cpu = checks["F-1@cuda-fp32"], Store(verified).status(checks["F-1@cpu-fp32"]).evidence
     assert cpu is not None
     Store(verified).write(
-        record(gpu, answer(gpu), inputs={**cpu["claim"], "spec": gpu.digest}, environment=cpu["environment"])
+        recorded(
+            gpu, answer(gpu), inputs=cpu.claim.stated() | {"spec": gpu.digest}, environment=cpu.environment.stated()
+        )
     )
     assert attested() == 0
     out = verified.root / "out"

@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 from bundle_bench import change, change_manifest, evidence_of, load, reseal, reword
+from toy_workspace import taken
 
 from gradproof.core.errors import GradproofError
+from gradproof.core.schemas.evidence import Evidence
 from gradproof.execution.queries import HEAD, Query, script
 from gradproof.extras.attest import manifest as listing, verify as check, write
 from gradproof.extras.attest.manifest import MANIFEST, BundleProblem, ManifestEntry
@@ -248,9 +250,10 @@ def carried_by(bundle: Path) -> Carried:
 def reworded(carried: Carried, name: str, edit: Callable[[Any], object]) -> Carried:
     """Where the evidence of one check is another."""
     status = carried.statuses[name]
-    evidence = copy.deepcopy(status.evidence)
-    edit(evidence)
-    return replace(carried, statuses={**carried.statuses, name: replace(status, evidence=evidence)})
+    assert status.evidence is not None
+    data = copy.deepcopy(status.evidence.stated())
+    edit(data)
+    return replace(carried, statuses={**carried.statuses, name: replace(status, evidence=taken(data))})
 
 
 def test_a_check_is_run_again_only_where_there_is_evidence(bundle: Path) -> None:
@@ -297,16 +300,18 @@ def test_a_repeated_run_agrees_by_outcome_and_by_clauses(
     bundle: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[Any], object], same: bool
 ) -> None:
     carried = carried_by(bundle)
-    finding = copy.deepcopy((carried.statuses["K-1"].evidence or {})["finding"])
-    edit(finding)
+    held = carried.statuses["K-1"].evidence
+    assert held is not None
+    data = copy.deepcopy(held.stated())
+    edit(data["finding"])
 
     class Ended:
         def __init__(self, check: Any, workspace: Any, limit: float) -> None:
             assert (workspace.root / "models/a.py").is_file()
             assert bundle not in workspace.root.parents
 
-        def run(self) -> dict[str, Any]:
-            return {"finding": finding}
+        def run(self) -> Evidence:
+            return taken(data)
 
     monkeypatch.setattr(write, "Worker", Ended)
     words, problem = write.rerun(bundle, carried, write.chosen(carried, "K-1"))

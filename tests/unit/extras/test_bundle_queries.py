@@ -11,12 +11,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from toy_workspace import recorded
 
 from gradproof.arith import smt
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import record
 from gradproof.execution.queries import HEAD, Query, QueryRecorder, parse, script
 from gradproof.extras.attest import write as asking
 from gradproof.rounding import solvers
@@ -42,17 +42,14 @@ def heard(tmp_path_factory: pytest.TempPathFactory) -> asking.Heard:
 
 
 def indexed(heard: asking.Heard) -> dict[str, Any]:
-    finding = {"outcome": "HOLDS", "reason": "", "stats": {"solver": smt.version()}}
-    return asking.index_row(planned("KANI-GT-403"), finding | EMPTY, heard, "", 60.0)
+    check = planned("KANI-GT-403")
+    finding = recorded(check, Finding(Outcome.HOLDS, "", stats={"solver": smt.version()})).finding
+    return asking.index_row(check, finding, heard, "", 60.0)
 
 
 def stated(heard: asking.Heard) -> tuple[dict[str, Any], str]:
     row = indexed(heard)
     return row, asking.text_of(planned("KANI-GT-403"), row, heard)
-
-
-EMPTY: dict[str, Any] = {"counterexample": None, "measurements": [], "covers": [], "controls": [], "clauses": {},
-                         "reach": None}  # fmt: skip
 
 
 def test_a_proof_is_recorded_and_answered_again_as_its_script_says(heard: asking.Heard) -> None:
@@ -227,7 +224,7 @@ def test_an_interrupted_recording_is_an_interrupt(monkeypatch: pytest.MonkeyPatc
 
 def test_a_worker_that_wrote_no_queries_was_asked_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     check = planned("KANI-GT-403")
-    evidence = record(check, Finding(Outcome.TIMEOUT, "no answer within 60 s"))
+    evidence = recorded(check, Finding(Outcome.TIMEOUT, "no answer within 60 s"))
     found = run_as(monkeypatch, interrupted=False, evidence={check.id: evidence})
     assert found == {check.id: asking.Heard(Outcome.TIMEOUT, None, 0, ())}
 

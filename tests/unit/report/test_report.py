@@ -10,13 +10,13 @@ from typing import Any
 import jsonschema
 import pytest
 from rich.console import Console
-from toy_workspace import answer, control, refutation, write_workspace
+from toy_workspace import answer, control, recorded, refutation, write_workspace
 
 from gradproof.contract.model import Contract, load
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Kind, Layer, Outcome
 from gradproof.core.workspace import Workspace
-from gradproof.evidence.record import EvidenceStatus, record
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.report import build as reports, consistency
 from gradproof.report.formats import html, jsonreport, markdown, terminal
 from gradproof.session import Options, Session
@@ -45,7 +45,7 @@ def built(toy: Workspace, make: Maker = right, state: str = "complete", fresh: b
     contract: Contract = load(toy.contracts()[0])
     checks = plan(contract)
     why = "" if fresh else "old"
-    held = {c.id: EvidenceStatus(record(c, make(c), seconds=1.0), fresh, why, f"{toy.reports}/x.json")
+    held = {c.id: EvidenceStatus(recorded(c, make(c), seconds=1.0), fresh, why, f"{toy.reports}/x.json")
             for c in checks}  # fmt: skip
     made = judge(checks, held, policy_of(contract, "ci"))
     return reports.build(contract, toy, made, profile="ci", run_state=state, seconds=2.0)

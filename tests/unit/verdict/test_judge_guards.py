@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from test_judge import POLICY, finding_of, stands, verdict
 from toy_workspace import answer, check, refutation
 
-from gradproof.contract.settings import Demands, Least, Waiver, demands_of
+from gradproof.contract.schema import Least, Waiver
+from gradproof.contract.settings import Demands, demands_of
 from gradproof.core.check import Check, Finding
 from gradproof.core.outcome import Effect, Exit, Expect, Kind, Layer, Outcome, Reach
 from gradproof.verdict.judge import Verdict
@@ -24,7 +24,8 @@ GPU = check("F-1@cuda-fp32", kind=Kind.TORCH, layer=Layer.CUDA)
 
 
 def waiver(obligation: str = "T-1", layer: Layer | None = Layer.CUDA, days: int = 0) -> Waiver:
-    return Waiver(obligation, layer, "ann", "no GPU", TODAY + timedelta(days=days))
+    last = TODAY + timedelta(days=days)
+    return Waiver(obligation=obligation, layer=layer, owner="ann", reason="no GPU", expires=last)
 
 
 def judged(*found: tuple[Check, Finding], policy: Policy, waivers: tuple[Waiver, ...] = ()) -> Verdict:
@@ -107,8 +108,8 @@ def test_a_waiver_covers_required_cells_that_are_open_and_says_which() -> None:
     assert [(w.state, w.cells) for w in made.waivers] == [
         ("in force", cell), ("in force", cell), ("unused", ()), ("unused", ()), ("expired", cell)]  # fmt: skip
     assert [w.state for w in judged(proved(), (GPU, LATE), policy=BARE, waivers=every).waivers] == ["unused"] * 5
-    assert waiver().stated().startswith("T-1 x cuda is ")
-    assert waiver(layer=None).stated().startswith("T-1 is ")
+    assert waiver().words().startswith("T-1 x cuda is ")
+    assert waiver(layer=None).words().startswith("T-1 is ")
 
 
 def test_a_check_of_two_obligations_is_excused_by_both_or_not_at_all() -> None:
@@ -156,11 +157,11 @@ def test_a_cell_that_nobody_asks_for_may_be_open_and_not_broken(outcome: Outcome
 
 
 def test_an_age_and_a_reach_that_a_contract_asks_for_are_asked() -> None:
-    asked = SimpleNamespace(layers=["smt"], reach={"smt": "all inputs"}, bounds={})
+    asked = Least.model_validate({"layers": ["smt"], "reach": {"smt": "all inputs"}})
     made = demands_of({"T-1": asked}, 30, [])
     assert (made.gpu_max_age, demands_of({}, None, []).gpu_max_age) == (timedelta(days=30), None)
     least = made.least["T-1"]
-    assert least == Least((Layer.SMT,), {Layer.SMT: Reach.ALL_INPUTS})
+    assert least == Least(layers=[Layer.SMT], reach={Layer.SMT: Reach.ALL_INPUTS})
     assert "not stated" in shortcoming(least, Layer.SMT, [(check(), None)])
     stated = shortcoming(least, Layer.SMT, [(check(), None), (check(), Reach.SAMPLED), (check(), Reach.BOUNDED)])
     assert "bounded, and all inputs" in stated

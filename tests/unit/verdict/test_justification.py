@@ -9,20 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from toy_workspace import answer, check
+from toy_workspace import answer, check, recorded
 
 from gradproof.contract.model import load
+from gradproof.contract.schema import Required
 from gradproof.core.check import Check
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
-from gradproof.evidence.record import EvidenceStatus, record
+from gradproof.core.schemas.evidence import ReplyRow, Stats
+from gradproof.evidence.record import EvidenceStatus
 from gradproof.report.views import backing_words
 from gradproof.rounding.lemma_store import stated
 from gradproof.verdict.judge import Verdict, families, judge, lemma_lines, shortfall, words
-from gradproof.verdict.plan import Clause, Policy, Required, plan, policy_of
+from gradproof.verdict.plan import Clause, Policy, plan, policy_of
 
 ROOT = Path(__file__).parents[3]
 CONTRACT = load(ROOT / "proofs" / "gradient-accumulation-kernel-v1" / "contract.yaml")
-BOTH = Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract", "bit_precise"}))
+BOTH = Required(certificates=["linear_chain"], second_solver=["linear_chain", "step_contract", "bit_precise"])
 NAMES = ["add/fp32/half-ulp", "round/fp32/exact", "add/fp16/grid", "multiply/fp32/exact"]
 
 
@@ -34,7 +36,7 @@ def chain_stats() -> dict[str, Any]:
 
 def ruled(of: Check, stats: dict[str, Any], required: Required = BOTH) -> Verdict:
     """The verdict on a proof that holds, with this justification."""
-    evidence = record(of, answer(of, stats=stats))
+    evidence = recorded(of, answer(of, stats=stats))
     policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),), justification=required)
     return judge([of], {of.id: EvidenceStatus(evidence, True)}, policy)
 
@@ -117,22 +119,14 @@ def no_cases(stats: dict[str, Any]) -> None:
 
 
 def another_method(stats: dict[str, Any]) -> None:
-    stats["lemmas"][0]["method"] = "belief"
-
-
-def another_shape(stats: dict[str, Any]) -> None:
-    stats["certificates"] = [1]
-
-
-def no_number(stats: dict[str, Any]) -> None:
-    stats["certificates"][0]["bound"] = "small"
+    stats["lemmas"][0] |= {"method": "belief", "premises": []}
 
 
 FORGED = (
     no_certificate, empty_certificates, certificate_of_another_clause, certificate_without_digest,
     bound_above_the_claim, certificate_on_nothing, no_lemmas, lemma_left_out, premise_left_out, one_family,
     two_solvers_of_one_family, one_family_of_a_premise, a_timeout, a_counterexample, an_unknown_solver, no_cases,
-    another_method, another_shape, no_number,
+    another_method,
 )  # fmt: skip
 
 
@@ -144,6 +138,12 @@ def test_forged_backing_leaves_the_gate_open(forge: Callable[[dict[str, Any]], N
     assert made.exit is Exit.OPEN
     assert (made.rulings["K-1"].outcome, made.rulings["K-1"].effect) == (Outcome.NOT_RUN, Effect.OPEN)
     assert any(reason.startswith("K-1 is NOT_RUN: ") and "justification" in reason for reason in made.reasons)
+
+
+@pytest.mark.parametrize("rows", [[1], [{**chain_stats()["certificates"][0], "bound": "small"}]])
+def test_backing_of_another_shape_is_no_evidence(rows: list[Any]) -> None:
+    with pytest.raises(ValueError, match=r"wrong shape: finding\.stats\.certificates"):
+        recorded(CHAIN, answer(CHAIN, stats={**chain_stats(), "certificates": rows}))
 
 
 def test_the_reason_names_what_is_missing() -> None:
@@ -192,14 +192,14 @@ def test_a_stub_needs_the_lemmas_that_it_names() -> None:
     rests = check("K-1", depends=("STUB-1",))
     policy = Policy("ci", (Clause("T-1", (Layer.SMT,)),))
     for stats, exit_ in (({"lemmas": stated(["round/fp16/grid"])}, Exit.MET), ({}, Exit.OPEN)):
-        held = {"STUB-1": EvidenceStatus(record(stub, answer(stub, stats=stats)), True)}
-        held["K-1"] = EvidenceStatus(record(rests, answer(rests)), True)
+        held = {"STUB-1": EvidenceStatus(recorded(stub, answer(stub, stats=stats)), True)}
+        held["K-1"] = EvidenceStatus(recorded(rests, answer(rests)), True)
         assert judge([stub, rests], held, policy).exit is exit_
 
 
 def test_a_refutation_needs_no_backing() -> None:
     row = check(strategy="linear_chain")
-    finding = record(row, answer(row))["finding"]
+    finding = recorded(row, answer(row)).finding
     assert shortfall(row, finding, Policy("ci", (), justification=BOTH)) != ""
     assert shortfall(check(strategy="exhaustive"), finding, Policy("ci", (), justification=BOTH)) == ""
 
@@ -209,14 +209,16 @@ def test_a_refutation_needs_no_backing() -> None:
 
 def test_our_own_gate_requires_certificates_and_a_second_solver() -> None:
     policy = policy_of(CONTRACT, "ci")
-    assert policy.justification == Required(frozenset({"linear_chain"}), frozenset({"linear_chain", "step_contract"}))
+    assert policy.justification == Required(
+        certificates=["linear_chain"], second_solver=["linear_chain", "step_contract"]
+    )
     rows = {c.id: c for c in plan(CONTRACT)}
     chains = [c for c in rows.values() if c.strategy == "linear_chain"]
     assert len(chains) >= 4
     for one in chains:
-        assert shortfall(one, record(one, answer(one))["finding"], policy) != "", one.id
+        assert shortfall(one, recorded(one, answer(one)).finding, policy) != "", one.id
     for name in ("STUB-FL-002", "STUB-FL-003", "STUB-FL-004", "KANI-GA-026", "KANI-GA-027"):
-        assert shortfall(rows[name], record(rows[name], answer(rows[name]))["finding"], policy) != "", name
+        assert shortfall(rows[name], recorded(rows[name], answer(rows[name])).finding, policy) != "", name
 
 
 def test_every_stub_rests_on_half_an_ulp_and_monotone_ones_on_the_grid() -> None:
@@ -229,27 +231,31 @@ def test_every_stub_rests_on_half_an_ulp_and_monotone_ones_on_the_grid() -> None
 
 
 def test_it_is_said_what_backs_a_proof() -> None:
-    said = words(chain_stats())
+    said = words(Stats.model_validate(chain_stats()))
     assert re.search(r"1 Farkas .*\(a{12}\)", said)
     assert "by two solver families" in said
     assert "by exhaustion" in said
-    lines = list(lemma_lines(chain_stats()))
+    lines = list(lemma_lines(Stats.model_validate(chain_stats())))
     assert any(line.startswith("add/fp32/half-ulp: bitwuzla") and "(z3) unsat" in line for line in lines)
     z3 = {"solver": "z3", "version": "4", "answer": "unsat"}
-    for said in (words({"solvers": [z3]}), backing_words({"outcome": "HOLDS", "stats": {"solvers": [z3]}})):
+    for said in (
+        words(Stats.model_validate({"solvers": [z3]})),
+        backing_words({"outcome": "HOLDS", "stats": {"solvers": [z3]}}),
+    ):
         assert re.fullmatch(r"one .*\(z3 4\)", said)
-    assert (words({}), backing_words({"outcome": "REFUTED", "stats": chain_stats()})) == ("", "")
+    assert (words(Stats()), backing_words({"outcome": "REFUTED", "stats": chain_stats()})) == ("", "")
 
 
 def test_families_count_answers_and_not_names() -> None:
-    z3 = {"solver": "z3", "version": "4", "answer": "unsat"}
-    assert families([z3, {**z3, "solver": "bitwuzla"}]) == ["symfpu", "z3"]
-    assert families([z3, {**z3, "solver": "bitwuzla", "answer": "unknown"}]) == ["z3"]
-    assert families([z3, {**z3, "solver": "bitwuzla", "version": ""}]) == ["z3"]
-    assert families([z3, {**z3, "answer": "sat"}]) == []
+    z3 = ReplyRow(solver="z3", version="4", answer="unsat")
+    other = z3.model_copy(update={"solver": "bitwuzla"})
+    assert families([z3, other]) == ["symfpu", "z3"]
+    assert families([z3, other.model_copy(update={"answer": "unknown"})]) == ["z3"]
+    assert families([z3, other.model_copy(update={"version": ""})]) == ["z3"]
+    assert families([z3, z3.model_copy(update={"answer": "sat"})]) == []
 
 
 def test_a_pattern_that_matches_no_lemma_is_not_backed() -> None:
     one = check(kind=Kind.STUB, params={"lemmas": ["add/fp32/half-ulp", "add/fp99/*"]})
-    finding = record(one, answer(one, stats={"lemmas": stated(["add/fp32/half-ulp"])}))["finding"]
+    finding = recorded(one, answer(one, stats={"lemmas": stated(["add/fp32/half-ulp"])})).finding
     assert shortfall(one, finding, Policy("ci", ())).endswith(" add/fp99/*")

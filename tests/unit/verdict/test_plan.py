@@ -10,8 +10,8 @@ import pytest
 from toy_workspace import write_workspace
 
 from gradproof.contract.model import Contract, load
-from gradproof.contract.schema import LayersShape, SubjectsShape
-from gradproof.contract.settings import Demands, Least
+from gradproof.contract.schema import LayersShape, Least, SubjectsShape
+from gradproof.contract.settings import Demands
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind, Layer

@@ -1,22 +1,33 @@
 """The shape of an evidence file, format `gradproof-evidence/2`; `reports/evidence.schema.json` is made of it.
 
 It is as strict as its readers need: names of files hold no NUL, numbers can be floats, what is free is not nested
-without end. Evidence stays a dict; `fault_of` says where one differs from this shape.
+without end. Evidence is an `Evidence` from `evidence_of` on; `stated` is what stands in its file, byte for byte.
 """
 
 from __future__ import annotations
 
+from datetime import datetime
 from fractions import Fraction
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import AfterValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    ValidationError,
+    WrapValidator,
+    model_validator,
+)
 
-from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.check import Check
+from gradproof.core.outcome import EVIDENCE_SCHEMA, Expect, Kind, Layer, Outcome, Reach
 from gradproof.core.schemas.base import DocumentModel, Sha256
 
 DEEPEST = 60
 LONGEST_RUN = 1e9  # seconds: some thirty years
 MOST_DIGITS = 4000
+YEARS = range(1971, 9999)  # with a day to spare on either side of every zone
 
 
 def _shallow(value: Any, left: int = DEEPEST) -> Any:
@@ -51,6 +62,20 @@ def _rounding(text: str) -> str:
     return text
 
 
+def _dated(text: str) -> str:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        found = None
+    if found is None or found.tzinfo is None:
+        raise ValueError(f"{text!r} is no time with a zone")
+    if found.year not in YEARS:
+        raise ValueError(f"{text!r} is no time of a run")
+    return text
+
+
+AS_READ, AS_WRITTEN = WrapValidator(lambda value, checked: (checked(value), value)[1]), PlainSerializer(lambda x: x)
+"""A whole number stays one where a float is asked for: the digest of a file is that of its text."""
 Free = Annotated[Any, AfterValidator(_shallow)]
 Mapping = dict[str, Free]
 Name = Annotated[str, AfterValidator(_name)]
@@ -58,13 +83,23 @@ Exact = Annotated[str, AfterValidator(_fraction)]
 Rounded = Annotated[str, AfterValidator(_rounding)]
 Whole = Annotated[int, Field(ge=-(1 << 63), lt=1 << 63)]
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
-Error = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Seconds = Annotated[float, Field(ge=0, le=LONGEST_RUN)]
+Error = Annotated[float, Field(ge=0, allow_inf_nan=False), AS_READ, AS_WRITTEN]
+Number = Annotated[float, AS_READ, AS_WRITTEN]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST_RUN), AS_READ, AS_WRITTEN]
+Moment = Annotated[str, AfterValidator(_dated)]
 Texts = dict[str, str]
 WORD = Field(strict=False)  # JSON holds the word of a vocabulary as text
 
 
-class OpenMapping(DocumentModel):
+class Part(DocumentModel):
+    """A part of evidence."""
+
+    def stated(self) -> dict[str, Any]:
+        """What stands in the file: its keys alone, and numbers as they are written."""
+        return self.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
+
+
+class OpenMapping(Part):
     """A mapping that may have further keys, with any value."""
 
     model_config = ConfigDict(extra="allow")
@@ -115,7 +150,7 @@ class ReplayRow(OpenMapping):
     detail: str = ""
 
 
-class EvidenceControl(DocumentModel):
+class EvidenceControl(Part):
     """A mutant or the empty body, run through the same harness in the same run."""
 
     name: str
@@ -129,6 +164,11 @@ class EvidenceControl(DocumentModel):
     replays: list[ReplayRow] = Field(default_factory=list)
     seconds: Seconds = 0.0
 
+    @property
+    def shows(self) -> bool:
+        """Whether it was refuted, on the clause that it was made to break."""
+        return self.killed and self.outcome is Outcome.REFUTED
+
 
 class Measurement(OpenMapping):
     """One row. Errors are absolute, in units of the gradient; `measured` is null where it was not run: see `note`."""
@@ -140,10 +180,10 @@ class Measurement(OpenMapping):
     n: Annotated[int, Field(ge=1, lt=1 << 63)]
     measured: Error | None
     bound: Error | None = None
-    ratio: float | None = None
-    tolerance: float | None = None
-    l2: float | None = None
-    relative: float | None = None
+    ratio: Number | None = None
+    tolerance: Number | None = None
+    l2: Number | None = None
+    relative: Number | None = None
     case: str = ""
     metric: str = ""
     note: str = ""
@@ -204,9 +244,11 @@ class Stats(OpenMapping):
     certificates: list[AcceptedBound] = Field(default_factory=list)
     exhaustion: list[Exhaustion] = Field(default_factory=list)
     rounded: list[Rounded] = Field(default_factory=list)
+    device: Free = None
+    queries: Free = None
 
 
-class EvidenceFinding(DocumentModel):
+class EvidenceFinding(Part):
     """What a run found."""
 
     outcome: Annotated[Outcome, WORD]
@@ -231,7 +273,7 @@ class EvidenceBound(DocumentModel):
     reason: Annotated[str, Field(min_length=1)]
 
 
-class EvidenceCheck(DocumentModel):
+class EvidenceCheck(Part):
     """The claim's own text; `claim.spec` is the sha256 of its canonical JSON."""
 
     id: Name
@@ -250,10 +292,20 @@ class EvidenceCheck(DocumentModel):
     params: Mapping
     text: Mapping
     depends: list[str]
-    time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN)]
+    time_limit: Annotated[float, Field(gt=0, le=LONGEST_RUN), AS_READ, AS_WRITTEN]
 
 
-class ImportSearch(DocumentModel):
+def _claimed(shape: EvidenceCheck) -> Check:
+    return Check.from_json(shape.stated())
+
+
+if TYPE_CHECKING:
+    Claimed = Check
+else:
+    Claimed = Annotated[EvidenceCheck, AfterValidator(_claimed), PlainSerializer(Check.to_json)]
+
+
+class ImportSearch(Part):
     """Where names were found along one path: an input key, `site`, `site or nowhere`, or nothing.
 
     `path`: folders; `start` stands for those that Python starts with. Without it, they are the folders of a package.
@@ -263,7 +315,7 @@ class ImportSearch(DocumentModel):
     names: dict[Name, Name]
 
 
-class EvidenceInputs(DocumentModel):
+class EvidenceInputs(Part):
     """Inputs of the run. `files`: sha256 of each, and nothing for a file that was not found."""
 
     spec: Sha256
@@ -271,7 +323,7 @@ class EvidenceInputs(DocumentModel):
     imports: list[ImportSearch]
 
 
-class Environment(DocumentModel):
+class Environment(Part):
     """Versions and devices of the run, environment variables, and the distributions that it imported."""
 
     model_config = ConfigDict(extra="allow")
@@ -280,31 +332,47 @@ class Environment(DocumentModel):
     distributions: Texts = Field(default_factory=dict)
 
 
-class Evidence(DocumentModel):
+class Evidence(Part):
     """One run of one check. It counts only while `claim` matches the workspace: clause, harness, subject, stubs, files.
 
     The environment is recorded, and judged by policy. History: 1, the first; 2, `imports` with the file of each name.
     """
 
     document: Literal["gradproof-evidence/2"] = Field(alias="schema")
-    check: EvidenceCheck
+    check: Claimed
     claim: EvidenceInputs
     finding: EvidenceFinding
     environment: Environment
-    started_at: str
-    finished_at: str
+    started_at: Moment
+    finished_at: Moment
     seconds: Seconds
 
+    @property
+    def began(self) -> datetime:
+        """When the run began."""
+        return datetime.fromisoformat(self.started_at)
 
-def fault_of(data: Any) -> str:
-    """Where evidence differs from its shape, and how; an empty text where it does not."""
+    @property
+    def ended(self) -> datetime:
+        """When the run ended: the later evidence counts, and a gate may ask for its age."""
+        return datetime.fromisoformat(self.finished_at)
+
+
+def evidence_of(data: Any) -> Evidence:
+    """Evidence from plain data. Raises ValueError with the reason, and the place, for data of any other shape."""
+    if not isinstance(data, dict) or data.get("schema") != EVIDENCE_SCHEMA:
+        found = data.get("schema") if isinstance(data, dict) else type(data).__name__
+        raise ValueError(f"its schema is {found!r}, not {EVIDENCE_SCHEMA!r}: run gradproof verify")
     try:
-        Evidence.model_validate(data)
+        evidence = Evidence.model_validate(data)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         found = "" if isinstance(first["input"], dict | list) else f", found {first['input']!r:.40}"
-        return f"{''.join(map(_step, first['loc'])).removeprefix('.') or 'it'}: {first['msg']}{found}"
-    return ""
+        place = "".join(map(_step, first["loc"])).removeprefix(".") or "it"
+        raise ValueError(f"it has the wrong shape: {place}: {first['msg']}{found}") from None
+    if evidence.check.digest != evidence.claim.spec:
+        raise ValueError("its claim digest is not the digest of its check")
+    return evidence
 
 
 def _step(step: int | str) -> str:

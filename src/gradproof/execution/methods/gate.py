@@ -6,15 +6,13 @@ decides the release reads it. A gate that stays green, or turns red because some
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Check, Finding
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Exit, Layer, Outcome, Reach
-from gradproof.evidence.environment import environment
-from gradproof.evidence.record import EvidenceStatus, now, record
+from gradproof.evidence.record import EvidenceStatus, record
 from gradproof.execution import methods
 from gradproof.verdict.judge import Verdict, judge
 from gradproof.verdict.plan import Clause, GateCriterion, Policy
@@ -61,16 +59,15 @@ def _freed(check: Check) -> Check:
 
 def _attempt(check: Check, workspace: Workspace) -> EvidenceStatus:
     """Evidence of one sub-check on the seeded bug. A crash is an ERROR."""
-    started_at, clock = now(), time.monotonic()
+    from gradproof.core.schemas.evidence import evidence_of
+
     try:
-        finding = methods.run(check, workspace)
+        return EvidenceStatus(evidence_of(record(check, methods.run(check, workspace))), True)
     except GradproofError as e:
         finding = Finding(Outcome.ERROR, f"{e.code}: {e.found}")
     except Exception as e:
         finding = Finding(Outcome.ERROR, f"the backend raised {type(e).__name__}: {e}")
-    spent = time.monotonic() - clock
-    evidence = record(check, finding, environment=environment(), started_at=started_at, seconds=spent)
-    return EvidenceStatus(evidence, True)
+    return EvidenceStatus(evidence_of(record(check, finding)), True)
 
 
 def _policy(checks: Sequence[Check], criteria: Mapping[str, Any]) -> Policy:

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import hypothesis
 import torch
@@ -47,6 +47,9 @@ from gradproof.execution.methods.property import (
     Property,
     Refutation,
 )
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Counterexample
 
 EMPTY = "empty body"
 CONTROL_EXAMPLES = 20  # drawn over the cells after the fixed cases; a control that needs more survives
@@ -383,7 +386,7 @@ def _decide(finding: Finding, place: Place, ran: int, missing: Sequence[str]) ->
 
 
 def replay(
-    check: Check, workspace: Resolver, counterexample: Mapping[str, Any], subject: Any = None
+    check: Check, workspace: Resolver, counterexample: Counterexample, subject: Any = None
 ) -> list[dict[str, Any]]:
     """Run a stored counterexample of this check again, on the check's subject or on the one given.
 
@@ -394,6 +397,6 @@ def replay(
         return [{"on": str(place), "reproduced": False, "detail": "no CUDA device here"}]
     prop: Property = workspace.resolve(check.harness)
     subject = subject or workspace.resolve(check.subject or check.params["subjects"]["torch"])
-    case = Case.from_json(counterexample["values"]["case"])
+    case = Case.from_json(counterexample.values["case"])
     with _flags(place):
-        return [_again(prop, subject, case, place, str(counterexample["clause"]))]
+        return [_again(prop, subject, case, place, counterexample.clause)]

@@ -32,6 +32,7 @@ from gradproof.shadow.verify.check import check_whole
 from gradproof.shadow.whole.facts import DOMAIN
 
 if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Counterexample
     from gradproof.shadow.record.run import Run
 
 
@@ -449,13 +450,13 @@ def _own(subject: Any) -> list[Any]:
 
 
 def replay(
-    check: Check, workspace: Resolver, counterexample: Mapping[str, Any], subject: Any = None
+    check: Check, workspace: Resolver, counterexample: Counterexample, subject: Any = None
 ) -> list[dict[str, Any]]:
     """Verify the configuration of a stored counterexample again, on the check's subject or on the one given.
 
     Raises KeyError or TypeError when it carries no configuration.
     """
-    setting = StepSetting(**counterexample["values"]["setting"])
+    setting = StepSetting(**counterexample.values["setting"])
     trial = StepTrial(check, workspace, workspace.resolve(check.harness), [setting])
     subject = subject or workspace.resolve(check.subject)
-    return [_again(trial, check.subject, subject, setting, str(counterexample["clause"]))]
+    return [_again(trial, check.subject, subject, setting, counterexample.clause)]

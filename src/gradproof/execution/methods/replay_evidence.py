@@ -16,6 +16,7 @@ from gradproof import __version__
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Expect, Kind
+from gradproof.core.schemas.evidence import Counterexample, ReplayRow
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.record import plain
 
@@ -40,7 +41,7 @@ def subject_of(check: Check, control: str | None) -> str:
     return str(name)
 
 
-def replay(check: Check, workspace: Workspace, subject: str, example: Mapping[str, Any]) -> list[Row]:
+def replay(check: Check, workspace: Workspace, subject: str, example: Counterexample) -> list[Row]:
     """Replay on the named subject. Raises GradproofError for a name that does not resolve or a kind without numbers."""
     by_kind: Mapping[Kind, Callable[..., list[Row]]] = {
         Kind.SMT: _smt,
@@ -61,15 +62,15 @@ def _control(check: Check, subject: str) -> str:
     return subject[subject.index("[") + 1 : -1] if subject.endswith("]") else "empty body"
 
 
-def again(rows: Sequence[Row], recorded: Sequence[Mapping[str, Any]]) -> bool:
+def again(rows: Sequence[Row], recorded: Sequence[ReplayRow]) -> bool:
     """Whether everything that was reproduced when the evidence was made is reproduced now, and something is."""
-    never = {row["on"] for row in recorded if row["reproduced"] is not True}
+    never = {row.on for row in recorded if not row.reproduced}
     return any(row["reproduced"] for row in rows) and all(row["reproduced"] or row["on"] in never for row in rows)
 
 
-def _values(example: Mapping[str, Any]) -> dict[str, Any]:
+def _values(example: Counterexample) -> dict[str, Any]:
     """Recorded texts as numbers: truth values, integers, fractions; anything else stays a text."""
-    return {name: _number(value) for name, value in example.get("values", {}).items()}
+    return {name: _number(value) for name, value in example.values.items()}
 
 
 def _number(value: Any) -> Any:
@@ -82,20 +83,19 @@ def _number(value: Any) -> Any:
     return int(number) if number.denominator == 1 and "/" not in str(value) and "." not in str(value) else number
 
 
-def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
+def _smt(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods.replay import FAMILIES, NAMES, Attempted, once, torch_replay
 
-    harness, attempt = workspace.resolve(check.harness), Attempted(dict(example))
-    choices = list(example.get("choices", []))
+    harness, attempt = workspace.resolve(check.harness), Attempted(example.stated())
     for family in FAMILIES[check.strategy]:
-        clause, said, case = once(check, harness, subject, _values(example), choices, family)
-        attempt.replays.append({"on": NAMES[family], "reproduced": clause == example["clause"], "detail": said})
+        clause, said, case = once(check, harness, subject, _values(example), example.choices, family)
+        attempt.replays.append({"on": NAMES[family], "reproduced": clause == example.clause, "detail": said})
         attempt.case = case or attempt.case
     torch_replay(check, workspace, control, attempt)
     return attempt.replays
 
 
-def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
+def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods.crosshair import broken
     from gradproof.execution.methods.replay import instance
 
@@ -104,13 +104,13 @@ def _crosshair(check: Check, workspace: Workspace, subject: Any, control: str, e
     return [{"on": "Python model, exact numbers", "reproduced": fails is True, "detail": said}]
 
 
-def _torch(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
+def _torch(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods import measure
 
     return measure.replay(check, workspace, example, subject)
 
 
-def _trace(check: Check, workspace: Workspace, subject: Any, control: str, example: Mapping[str, Any]) -> list[Row]:
+def _trace(check: Check, workspace: Workspace, subject: Any, control: str, example: Counterexample) -> list[Row]:
     from gradproof.execution.methods import recorded_step
 
     return recorded_step.replay(check, workspace, example, subject)
@@ -118,7 +118,7 @@ def _trace(check: Check, workspace: Workspace, subject: Any, control: str, examp
 
 def replay_here(check: Mapping[str, Any], subject: str, example: Mapping[str, Any], root: Path) -> list[Row]:
     """What a written pytest file calls: replay in the workspace at `root`."""
-    return replay(Check.from_json(check), find(root, explicit=True), subject, example)
+    return replay(Check.from_json(check), find(root, explicit=True), subject, Counterexample.model_validate(example))
 
 
 def _quiet(text: str) -> str:
@@ -129,7 +129,7 @@ def _quiet(text: str) -> str:
 def pytest_file(
     check: Check,
     subject: str,
-    example: Mapping[str, Any],
+    example: Counterexample,
     rows: Sequence[Row],
     workspace: Workspace,
     place: Path,
@@ -141,7 +141,7 @@ def pytest_file(
     """
     expected = subject != check.subject or check.expect is Expect.REFUTED
     name = "".join(c if c.isascii() and c.isalnum() else "_" for c in check.id.lower())
-    clause, stated, id_ = (_quiet(str(text)) for text in (example.get("clause"), subject, check.id))
+    clause, stated, id_ = (_quiet(text) for text in (example.clause, subject, check.id))
     verb, test = "breaks", "REPRODUCED_ON <= broken"
     if not expected:
         verb, test = "holds", "not broken"
@@ -159,7 +159,7 @@ from gradproof.execution.methods.replay_evidence import replay_here
 WORKSPACE = Path(__file__).resolve().parent / {root!r}
 SUBJECT = {subject!r}
 REPRODUCED_ON = set({held!r})
-COUNTEREXAMPLE = {pformat(plain(example), width=110, sort_dicts=False)}
+COUNTEREXAMPLE = {pformat(example.stated(), width=110, sort_dicts=False)}
 CHECK = {pformat(plain(check.to_json()), width=110, sort_dicts=False)}
 
 

@@ -21,8 +21,9 @@ from typing import Any
 
 from gradproof.core.check import Check
 from gradproof.core.outcome import Layer
+from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceControl, EvidenceFinding
 from gradproof.core.workspace import Workspace, sha256_of
-from gradproof.evidence.environment import KEYS, normal
+from gradproof.evidence.environment import KEYS, differ, normal
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
 from gradproof.evidence.store import Store, safe
 from gradproof.extras.attest.manifest import Wheel, described, dumped, stated, statement_path
@@ -58,20 +59,13 @@ class CarriedStore(Store):
             return f"{key} is not in {FILES}"
         return None if self.files[key] == digest else f"{key} has another digest in {FILES}"
 
-    def _environment(self, check: Check, recorded: Mapping[str, Any]) -> list[str]:
+    def _environment(self, check: Check, recorded: Environment) -> list[str]:
+        then = recorded.stated()
         here, installed = self.ran_on["environment"], self.ran_on["distributions"]
-        pairs = [(key, recorded.get(key), here.get(key)) for key in KEYS[check.kind]]
+        pairs = [(key, then.get(key), here.get(key)) for key in KEYS[check.kind]]
         held = {normal(name): row["version"] for name, row in installed.items()}
-        named = recorded.get("distributions", {})
-        pairs += [(name, version, held.get(normal(name))) for name, version in named.items()]
-        return [f"{key} {was} then, {now} in {DISTRIBUTIONS}" for key, was, now in pairs if _minor(key, was, now)]
-
-
-def _minor(key: str, was: Any, now: Any) -> bool:
-    """Whether two versions differ; Python's count by the first two numbers."""
-    if key == "python":
-        return str(was).split(".")[:2] != str(now).split(".")[:2]
-    return bool(was != now)
+        pairs += [(name, version, held.get(normal(name))) for name, version in recorded.distributions.items()]
+        return [f"{key} {was} then, {now} in {DISTRIBUTIONS}" for key, was, now in pairs if differ(key, was, now)]
 
 
 @dataclass(frozen=True)
@@ -123,9 +117,7 @@ def opened(
 
 def clock(made_at: str, statuses: Mapping[str, EvidenceStatus]) -> datetime:
     """When the bundle was made: by its own word, and not before the newest of its evidence."""
-    stated = [made_at, *(s.evidence["finished_at"] for s in statuses.values() if s.evidence is not None)]
-    times = [_time(text) for text in stated]
-    return max(times, default=_time(made_at))
+    return max([_time(made_at), *(s.evidence.ended for s in statuses.values() if s.evidence is not None)])
 
 
 def _time(text: str) -> datetime:
@@ -140,7 +132,7 @@ def claimed(statuses: Mapping[str, EvidenceStatus]) -> dict[str, str]:
     """Digests of every file that the evidence rests on, by claim key, sorted. One digest a key, where all is fresh."""
     files: dict[str, str] = {}
     for status in statuses.values():
-        files |= status.evidence["claim"]["files"] if status.evidence is not None else {}
+        files |= status.evidence.claim.files if status.evidence is not None else {}
     return dict(sorted(files.items()))
 
 
@@ -238,7 +230,7 @@ def documents(carried: Carried, made: Mapping[str, Report], wheel: Wheel | None,
     return found
 
 
-def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, dict[str, Any]]]:
+def _rows(carried: Carried) -> Iterator[tuple[str, EvidenceStatus, Evidence]]:
     """Every check of which there is evidence, sorted."""
     for name, status in sorted(carried.statuses.items()):
         if status.evidence is not None:
@@ -261,17 +253,18 @@ def _materials(carried: Carried) -> list[tuple[str, str]]:
 def _witnesses(carried: Carried) -> Iterator[tuple[dict[str, Any], str]]:
     """Each counterexample, of a check or of a control, with the script that replays it."""
     for name, status, evidence in _rows(carried):
-        place, finding = place_of(carried, status), evidence["finding"]
-        held = [(None, finding["counterexample"], finding["replays"])]
-        held += [(c["name"], c.get("counterexample"), c.get("replays", [])) for c in finding["controls"]]
-        for control, example, replays in held:
-            if example is None:
+        place = place_of(carried, status)
+        finding: list[EvidenceFinding | EvidenceControl] = [evidence.finding, *evidence.finding.controls]
+        for found in finding:
+            if found.counterexample is None:
                 continue
+            control = found.name if isinstance(found, EvidenceControl) else None
             called = safe(name if control is None else f"{name}--{control}")
             named = () if control is None else ("--control", "empty" if control == "empty body" else control)
             text = _REPLAY.format(evidence=place, options=named)
             row = {"check": name, "control": control, "evidence": place, "replay": f"replay/{called}.py"}
-            yield row | {"counterexample": example, "replays": replays}, text
+            replays = [replay.stated() for replay in found.replays]
+            yield row | {"counterexample": found.counterexample.stated(), "replays": replays}, text
 
 
 def _matrix(report: Report) -> list[dict[str, Any]]:
@@ -290,7 +283,7 @@ def _devices(carried: Carried) -> dict[str, Any]:
     measured = (Layer.STEP, Layer.CPU, Layer.CUDA)
     keys = ("device", "capability", "cuda", "driver", "threads", "torch", "python", "platform", "machine")
     return {
-        name: {"layer": str(layers[name]), **{key: evidence["environment"].get(key) for key in keys}}
+        name: {"layer": str(layers[name]), **{key: evidence.environment.stated().get(key) for key in keys}}
         for name, _, evidence in _rows(carried)
         if layers[name] in measured
     }

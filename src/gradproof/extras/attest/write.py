@@ -23,12 +23,13 @@ from gradproof import __version__
 from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Effect, Exit, Kind, Layer, Outcome
+from gradproof.core.schemas.evidence import Evidence, EvidenceFinding
 from gradproof.core.workspace import CONTENT, PACKAGE, Workspace, sha256_of
 from gradproof.evidence.audit import audit
 from gradproof.evidence.environment import cuda_absent
 from gradproof.evidence.record import EvidenceStatus, now
 from gradproof.evidence.store import parse as parse_json, safe
-from gradproof.execution.pool import Evidence, Listener, Pool, Worker
+from gradproof.execution.pool import Listener, Pool, Worker
 from gradproof.execution.queries import HEAD, Query, counts, parse, script
 from gradproof.extras.attest import signing, statement
 from gradproof.extras.attest.manifest import (
@@ -88,11 +89,11 @@ class Heard:
     queries: tuple[Query, ...]
 
 
-def why_not(check: Check, finding: Mapping[str, Any]) -> str:
+def why_not(check: Check, finding: EvidenceFinding) -> str:
     """Why the queries of a check are not recorded; an empty text where they are."""
     if check.kind in NOT_RECORDED:
         return NOT_RECORDED[check.kind]
-    return "" if finding["stats"].get("queries") else NONE_ASKED
+    return "" if finding.stats.queries else NONE_ASKED
 
 
 def repeated(
@@ -122,14 +123,14 @@ def repeated(
 
 
 def _heard(check: Check, evidence: Evidence, said: Mapping[str, Any] | None) -> Heard:
-    outcome = audit(check, evidence["finding"])[0]
+    outcome = audit(check, evidence.finding)[0]
     if said is None:
         return Heard(outcome, None, 0, ())
     return Heard(outcome, said["asked"], said["left_out"], tuple(Query(**q) for q in said["queries"]))
 
 
 def index_row(
-    check: Check, finding: Mapping[str, Any], heard: Heard | None, unasked: str, limit: float
+    check: Check, finding: EvidenceFinding, heard: Heard | None, unasked: str, limit: float
 ) -> dict[str, Any]:
     """What the index says of one check. `unasked`: why it was not run again. `limit`: seconds for a second solver."""
     base: dict[str, Any] = {"check": check.id, "file": None, "not_included": unasked}
@@ -150,7 +151,7 @@ def index_row(
         "included": len(heard.queries),
         "read_back": sum(smt.readable(HEAD + query.text) for query in heard.queries),
         "expected": dict(counts(heard.queries)),
-        "options": {"solver": finding["stats"].get("solver", "z3"), "per_query": "a solver of its own, no other option",
+        "options": {"solver": finding.stats.solver or "z3", "per_query": "a solver of its own, no other option",
                     "seconds_at_most": check.time_limit},
         "second": second(heard.queries, SECOND, limit),
     }  # fmt: skip
@@ -199,7 +200,7 @@ def chosen(carried: Carried, name: str) -> Check:
         raise _not_again(f"there is no evidence of {name}", "the id of a check of the bundle", "see reports/")
     if check.layer is Layer.CUDA and (why := cuda_absent()):
         raise _not_again(f"{name} needs a GPU: {why}", "a machine with a GPU", "run it on one")
-    engine = [key for key in evidence["claim"]["files"] if key.startswith("gp:")]
+    engine = [key for key in evidence.claim.files if key.startswith("gp:")]
     changed = [key for key in engine if not _same(key, carried.store.files[key])]
     if changed:
         found = f"{len(changed)} files of the installed gradproof are not those that ran, {changed[0]} first"
@@ -224,10 +225,10 @@ def rerun(root: Path, carried: Carried, check: Check) -> tuple[str, BundleProble
         home = Path(folder).resolve()
         shutil.copytree(root / SOURCES, home / "workspace")
         workspace = Workspace(home / "workspace", home / "reports")
-        finding = Worker(check, workspace, check.time_limit).run()["finding"]
-    then, now = audit(check, evidence["finding"]), audit(check, finding)
+        finding = Worker(check, workspace, check.time_limit).run().finding
+    then, now = audit(check, evidence.finding), audit(check, finding)
     stated = f"{check.id} is {now[0]} again: {now[1]}"
-    if now[0] is not then[0] or finding["clauses"] != evidence["finding"]["clauses"]:
+    if now[0] is not then[0] or finding.clauses != evidence.finding.clauses:
         words = f"{check.id} was run again: {now[0]}, {now[1]}; the evidence says {then[0]}, {then[1]}"
         return words, BundleProblem("GP449", str(check.id), words)
     return stated, None
@@ -456,7 +457,7 @@ def _queries(
 ) -> list[str]:
     """Write the scripts and their index. Gives what contradicts the evidence, one line each."""
     checks = sorted((c for cs in session.plans.values() for c in cs if c.id in kept), key=lambda c: c.id)
-    findings = {c.id: (kept[c.id].evidence or {})["finding"] for c in checks}
+    findings = {name: status.evidence.finding for name, status in kept.items() if status.evidence is not None}
     refusals = {c.id: why_not(c, findings[c.id]) or ("" if wanted.queries else NO_QUERIES) for c in checks}
     due = [c for c in checks if not refusals[c.id]]
     heard = repeated(session.workspace, due, wanted.jobs, listener) if due else {}

@@ -20,7 +20,7 @@ from gradproof.contract.model import shaped
 from gradproof.contract.yaml_reader import ContractErrors, Node, Problem, read
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
-from gradproof.core.outcome import EXIT_CODE, Effect, Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.outcome import EXIT_CODE, Effect, Expect, Kind, Layer, Outcome
 from gradproof.evidence.record import now
 from gradproof.extras.claims import FILE, figures
 from gradproof.extras.claims.document import (
@@ -47,6 +47,7 @@ from gradproof.extras.claims.figures import (
 )
 
 if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Counterexample, EvidenceFinding
     from gradproof.evidence.record import EvidenceStatus
     from gradproof.session import Session
     from gradproof.verdict.judge import Ruling
@@ -283,9 +284,8 @@ class _LedgerBuilder:
 
     def _named(self, part: Part, ruling: Ruling) -> Named:
         check, finding = ruling.check, _finding(ruling)
-        reach = Reach(finding["reach"]) if finding and finding["reach"] else None
-        stated = answer(part, ruling.outcome, reach)
-        counter = finding["counterexample"] if finding and stated is ClaimAnswer.COUNTEREXAMPLE else None
+        stated = answer(part, ruling.outcome, finding.reach if finding else None)
+        counter = finding.counterexample if finding and stated is ClaimAnswer.COUNTEREXAMPLE else None
         return Named(
             id=check.id,
             part=part.value,
@@ -297,7 +297,7 @@ class _LedgerBuilder:
             reason="" if ruling.effect is Effect.DISCHARGED else ruling.reason,
             bounds=[NamedBound(name=b.name, value=b.value) for b in check.bounds if b.name not in EXPLORATION],
             counterexample=None if counter is None else _shown(counter),
-            evidence=digest_of(ruling.status.evidence) if finding else None,
+            evidence=digest_of(ruling.status.evidence.stated()) if ruling.status.evidence and finding else None,
             again=again(check),
         )
 
@@ -335,8 +335,8 @@ class _LedgerBuilder:
         except (figures.Unread, GradproofError):
             return ""
         if figure.evidence is not None:
-            evidence = self._evidence(figure).status.evidence or {}
-            content = {**evidence.get("environment", {}), "made_at": evidence.get("started_at")}
+            evidence = self._evidence(figure).status.evidence
+            content = {**evidence.environment.stated(), "made_at": evidence.started_at} if evidence else {}
             content["device_name"] = content.get("device")
         if not isinstance(content, Mapping) or not content.get("torch"):
             return ""
@@ -365,14 +365,14 @@ class _LedgerBuilder:
             finding = _finding(ruling)
             if finding is None or ruling.effect is not Effect.DISCHARGED:
                 raise figures.Unread(f"it is {ruling.outcome}: {ruling.reason}")
-            return finding
+            return finding.stated()
         return figures.plan_of(figure) if figure.plan is not None else None
 
 
-def _finding(ruling: Ruling) -> Mapping[str, Any] | None:
+def _finding(ruling: Ruling) -> EvidenceFinding | None:
     """What fresh evidence found."""
     status = ruling.status
-    return status.evidence["finding"] if status.evidence is not None and status.fresh else None
+    return status.evidence.finding if status.evidence is not None and status.fresh else None
 
 
 def _wanted(check: Check) -> Outcome:
@@ -400,13 +400,12 @@ def _place(figure: FigureShape) -> str:
     return words if figure.over is None else f"{words} / {figure.over}"
 
 
-def _shown(counterexample: Mapping[str, Any]) -> str:
+def _shown(example: Counterexample) -> str:
     """A counterexample in a line: what it is of, what was chosen, and its first values."""
-    values = counterexample.get("values") or {}
-    pairs = [f"{k} = {str(v)[:LONGEST]}" for k, v in list(values.items())[:SHOWN]]
-    more = [f"and {len(values) - SHOWN} more"] if len(values) > SHOWN else []
-    label = str(counterexample.get("label") or counterexample.get("clause") or "")
-    chosen = ", ".join(str(c)[:LONGEST] for c in (counterexample.get("choices") or [])[:SHOWN])
+    pairs = [f"{k} = {str(v)[:LONGEST]}" for k, v in list(example.values.items())[:SHOWN]]
+    more = [f"and {len(example.values) - SHOWN} more"] if len(example.values) > SHOWN else []
+    label = example.label or example.clause
+    chosen = ", ".join(c[:LONGEST] for c in example.choices[:SHOWN])
     words = [f"{label} [{chosen}]" if chosen else label, ", ".join([*pairs, *more])]
     return ": ".join(filter(None, words))
 
