@@ -1,4 +1,4 @@
-"""Sample report dicts in the shape of gradproof-report/1: green, red, partial; GPU rows NOT_RUN or run.
+"""Sample report dicts in the shape of gradproof-report/2: green, red, partial; GPU rows NOT_RUN or run.
 
 The numbers of the accumulation rows follow E_N = u (N^2 - 1) / (3 N), the proven worst case of left-to-right
 accumulation over |g| <= 1; measured values are fixed fractions of it.
@@ -293,7 +293,7 @@ def _base(profile: str, gpu: bool) -> Report:
     seeded = check("F-GA-001/falsification", "smt", [], kind="gate", title="remove the 1/N scaling", bounds=[],
                    reason="the gate turned red on missing_scale", strategy="seeded bug", seconds=1.9)  # fmt: skip
     report: Report = {
-        "schema": "gradproof-report/1", "run_state": "complete", "generated_at": "2025-11-21T08:05:02Z",
+        "schema": "gradproof-report/2", "run_state": "complete", "generated_at": "2025-11-21T08:05:02Z",
         "gradproof": "1.0.0", "profile": profile, "workspace": "gradproof",
         "contract": {"id": "gradient-accumulation-kernel-v1", "version": "1.0.0",
                      "description": "Gradient accumulation over N micro-batches equals the full batch.",

@@ -246,6 +246,10 @@ def shaped(root: Node, model: type[M], shown: str) -> tuple[M | None, list[Probl
         return None, [_problem(root, model, dict(d), shown) for d in details]
 
 
+GONE = {"domains": "remove it: steps are proved over whole tensors, and no domain is chosen any more"}
+"""Keys of contracts that older versions wrote, and what to do."""
+
+
 def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: str) -> Problem:
     path: tuple[Any, ...] = tuple(step for step in detail["loc"] if step != "[key]")
     kind, value, context = str(detail["type"]), detail.get("input"), detail.get("ctx") or {}
@@ -255,7 +259,7 @@ def _problem(root: Node, model: type[BaseModel], detail: dict[str, Any], shown: 
     if kind == "extra_forbidden":
         known = keys_at(model, path[:-1])
         near = difflib.get_close_matches(name, known, 1)
-        help = f"did you mean {near[0]!r}?" if near else "remove it, or correct its name"
+        help = f"did you mean {near[0]!r}?" if near else GONE.get(name, "remove it, or correct its name")
         return Problem(code, shown, line, col, f"the unknown key {name!r}{inside}", f"one of: {', '.join(known)}", help)
     if kind == "missing":
         code = _missing(path)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 EVIDENCE_SCHEMA = "gradproof-evidence/2"
-REPORT_SCHEMA = "gradproof-report/1"
+REPORT_SCHEMA = "gradproof-report/2"
 NO_WORKSPACE = "no workspace here: the packaged reference is judged, not your training loop"
 
 
@@ -149,7 +149,7 @@ NEXT: Mapping[Outcome, str] = {
     Outcome.BOUND_HIT: "Raise the bound that the reason names, and say in the contract why its new value is enough.",
     Outcome.UNKNOWN: "Ask a smaller question: fewer micro-batches, another strategy, or products that are split up.",
     Outcome.TIMEOUT: "Raise time_limit in the contract, or --time-limit, or make the subject smaller.",
-    Outcome.OPAQUE: "Do what the reason's help says: an operator needs a row, or a value must stay inside torch.",
+    Outcome.OPAQUE: "Do what the reason's help says: mostly, a value has to stay inside torch.",
     Outcome.OUTSIDE: "Change the subject, as BatchNorm to a norm without a batch, or do not claim it of this subject.",
     Outcome.ERROR: "Run the function or the harness by itself: the reason has the exception, and mostly its line.",
     Outcome.NOT_RUN: "Run gradproof verify: the evidence is missing, or something that it rests on has changed.",

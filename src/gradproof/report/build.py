@@ -1,4 +1,4 @@
-"""Verdict -> report dict, schema gradproof-report/1, and the files that hold it.
+"""Verdict -> report dict, schema gradproof-report/2, and the files that hold it.
 
 `report.json` is replaced by a marker before a run starts, so that a run that was killed cannot read as clean.
 """

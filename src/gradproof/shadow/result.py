@@ -152,15 +152,15 @@ if set(SEVERITY) != set(Outcome):
     raise ImportError("SEVERITY does not order every outcome")
 
 
-# -- A Verification as JSON and back: format `gradproof-step/1`, described by reports/step.schema.json.
-STEP_SCHEMA = "gradproof-step/1"
-_PLACE = frozenset({"file", "line", "function", "via"})
+# -- A Verification as JSON and back: format `gradproof-step/2`, described by reports/step.schema.json.
+STEP_SCHEMA = "gradproof-step/2"
+_LOCATION = frozenset({"file", "line", "function", "via"})
 _VERDICT = ("outcome", "exit", "code")
 _RESULT: Mapping[str, type | tuple[type, ...]] = {
     "obligation": str,
     "outcome": str,
     "reason": str,
-    "place": (dict, type(None)),
+    "location": (dict, type(None)),
     "help": str,
     "domain": str,
     "reach": str,
@@ -216,8 +216,7 @@ def to_json(verification: Verification) -> dict[str, Any]:
 
 def _result(result: Result, where: str) -> dict[str, Any]:
     made = {f.name: getattr(result, f.name) for f in fields(result)}
-    location = made.pop("location")
-    made["place"] = None if location is None else asdict(location)
+    made["location"] = None if result.location is None else asdict(result.location)
     return {name: plain(value, f"{where}.{name}") for name, value in made.items()}
 
 
@@ -246,10 +245,12 @@ def _read(row: Any, where: str) -> Result:
     if not isinstance(row, dict) or set(row) != set(_RESULT):
         raise ValueError(f"{where} is no result")
     _shaped(row, _RESULT, where)
-    place, rest = row["place"], {name: value for name, value in row.items() if name not in ("place", "outcome")}
-    if place is not None and (set(place) != _PLACE or not isinstance(place["line"], int)):
-        raise ValueError(f"{where}.place is no location")
-    return Result(**rest, outcome=Outcome(row["outcome"]), location=None if place is None else Location(**place))
+    location = row["location"]
+    if location is not None:
+        if set(location) != _LOCATION or not isinstance(location["line"], int):
+            raise ValueError(f"{where}.location is no location")
+        location = Location(**location)
+    return Result(**{**row, "outcome": Outcome(row["outcome"]), "location": location})
 
 
 def _shaped(data: Mapping[str, Any], kinds: Mapping[str, type | tuple[type, ...]], where: str) -> None:

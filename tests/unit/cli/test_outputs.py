@@ -30,7 +30,7 @@ def no_summary(monkeypatch: pytest.MonkeyPatch) -> None:
 def whole(name: str, text: str) -> None:
     """Raise unless `text` is a document of the format."""
     if name == "json":
-        assert json.loads(text)["schema"] == "gradproof-report/1"
+        assert json.loads(text)["schema"] == "gradproof-report/2"
     elif name == "junit":
         assert ET.fromstring(text).tag == "testsuites"
     elif name == "sarif":

@@ -177,7 +177,7 @@ def test_a_step_that_raises_is_told_with_its_line(train: Path, capfd: pytest.Cap
     gradproof("check", "train.py:raises", "--format", "json")
     (first, *_) = read(capfd)["results"]
     line = TRAIN.splitlines().index("    return value.backward()") + 1
-    assert (first["outcome"], first["place"]["file"], first["place"]["line"]) == ("ERROR", str(train), line)
+    assert (first["outcome"], first["location"]["file"], first["location"]["line"]) == ("ERROR", str(train), line)
     assert "AttributeError" in first["reason"]
     gradproof("check", "train.py:raises")
     assert "return value.backward()" in capfd.readouterr().out
@@ -187,7 +187,7 @@ def test_a_file_that_raises_at_import_is_an_error_with_its_line(train: Path, cap
     train.write_text("x = 1\nraise RuntimeError('not today')\n")
     assert gradproof("check", "train.py:good", "--format", "json") == EXIT_CODE[Exit.CRASH]
     (first, *_) = read(capfd)["results"]
-    assert (first["place"]["line"], "not today" in first["reason"]) == (2, True)
+    assert (first["location"]["line"], "not today" in first["reason"]) == (2, True)
 
 
 def test_the_optimizer_is_passed_on(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -385,3 +385,10 @@ def test_a_callable_object_and_a_method_are_functions() -> None:
 def test_what_says_nothing_is_not_passed_to_the_engine() -> None:
     assert {"optimizer", "ranks"} & set(Request().options()) == set()
     assert {"optimizer", "ranks"} <= set(Request(optimizer="adam", ranks=2).options())
+
+
+def test_two_ranks_from_the_command_line(train: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """The child runs this module as `__main__`, and the ranks have to find it by its name."""
+    loop = Path(__file__).resolve().parents[2] / "loops" / "ddp_loop.py"
+    assert gradproof("check", f"{loop}:train", "--ranks", "2", "--format", "json") == 0
+    assert {r["outcome"] for r in read(capfd)["results"]} == {"HOLDS"}

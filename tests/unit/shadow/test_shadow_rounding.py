@@ -182,7 +182,7 @@ def test_a_rule_that_forgets_an_operand_is_found_out() -> None:
 def test_operators_that_contribute_are_named() -> None:
     shares = [part for one in report(model_step(attention, "float32"), RUN)[0] for part in one["top"]]
     assert shares
-    assert all(0 < part["share"] <= 1 and "test_shadow_rounding.py:" in part["place"] for part in shares)
+    assert all(0 < part["share"] <= 1 and "test_shadow_rounding.py:" in part["location"] for part in shares)
 
 
 def test_an_operator_without_a_bound_is_named() -> None:

@@ -166,7 +166,7 @@ WRONG = {
     "exit": _set("exit", "met"),
     "result": _set("results.1.outcome", "HOLDS"),
     "word": _set("results.1.outcome", "FINE"),
-    "place": _set("results.1.place", {"file": "a"}),
+    "location": _set("results.1.location", {"file": "a"}),
     "reason": _set("results.1.reason", None),
     "row": _set("results.0", "HOLDS"),
     "missing": lambda data: data.pop("assumptions"),
@@ -219,8 +219,8 @@ def test_an_answer_is_never_made_up(outcome: Outcome) -> None:
 
 def test_a_rounding_bound_names_the_operators_that_add_most() -> None:
     found = Verification("train.py:step", {})
-    top = [{"op": "aten.addmm.default", "place": "/a/train.py:8", "share": 0.284}]
-    row = {"quantity": "grad", "param": "w", "window": 1, "place": "/a/train.py:9", "dtype": "float32", "top": top}
+    top = [{"op": "aten.addmm.default", "location": "/a/train.py:8", "share": 0.284}]
+    row = {"quantity": "grad", "param": "w", "window": 1, "location": "/a/train.py:9", "dtype": "float32", "top": top}
     found.rounding = [row | {"bound": 4.42e-7, "measured": 2e-8, "within": True, "reason": ""}]
     none = {"bound": None, "measured": None, "within": None, "reason": "no bound for conv", "top": []}
     found.rounding.append(row | none)

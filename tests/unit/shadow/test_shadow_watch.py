@@ -112,7 +112,7 @@ def test_a_script_keeps_its_arguments(tmp_path: Path) -> None:
     made = watch([str(script), "--epochs", "1"], 4)
     assert made.result("GA-INV-002").outcome is Outcome.HOLDS
     assert (list(sys.argv), torch.autograd.backward) == before
-    assert {e["place"].rsplit(":", 1)[0] for e in made.events if e["event"] == "step"} == {str(script)}
+    assert {e["location"].rsplit(":", 1)[0] for e in made.events if e["event"] == "step"} == {str(script)}
 
 
 def test_the_tail_of_an_epoch_is_a_window() -> None:

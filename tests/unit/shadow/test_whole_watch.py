@@ -46,4 +46,4 @@ def test_a_bug_is_refuted_at_its_line(bug: str, tmp_path: Path) -> None:
     found = watched(bug, tmp_path)[obligation]
     assert found["outcome"] == "REFUTED"
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
-    assert line in lines[found["place"]["line"] - 1]
+    assert line in lines[found["location"]["line"] - 1]

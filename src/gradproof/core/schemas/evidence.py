@@ -91,7 +91,7 @@ Texts = dict[str, str]
 WORD = Field(strict=False)  # JSON holds the word of a vocabulary as text
 
 
-class Part(DocumentModel):
+class EvidencePart(DocumentModel):
     """A part of evidence."""
 
     def stated(self) -> dict[str, Any]:
@@ -99,7 +99,7 @@ class Part(DocumentModel):
         return self.model_dump(mode="json", by_alias=True, exclude_unset=True, warnings=False)
 
 
-class OpenMapping(Part):
+class OpenMapping(EvidencePart):
     """A mapping that may have further keys, with any value."""
 
     model_config = ConfigDict(extra="allow")
@@ -150,7 +150,7 @@ class ReplayRow(OpenMapping):
     detail: str = ""
 
 
-class EvidenceControl(Part):
+class EvidenceControl(EvidencePart):
     """A mutant or the empty body, run through the same harness in the same run."""
 
     name: str
@@ -248,7 +248,7 @@ class Stats(OpenMapping):
     queries: Free = None
 
 
-class EvidenceFinding(Part):
+class EvidenceFinding(EvidencePart):
     """What a run found."""
 
     outcome: Annotated[Outcome, WORD]
@@ -273,7 +273,7 @@ class EvidenceBound(DocumentModel):
     reason: Annotated[str, Field(min_length=1)]
 
 
-class EvidenceCheck(Part):
+class EvidenceCheck(EvidencePart):
     """The claim's own text; `claim.spec` is the sha256 of its canonical JSON."""
 
     id: Name
@@ -305,7 +305,7 @@ else:
     Claimed = Annotated[EvidenceCheck, AfterValidator(_claimed), PlainSerializer(Check.to_json)]
 
 
-class ImportSearch(Part):
+class ImportSearch(EvidencePart):
     """Where names were found along one path: an input key, `site`, `site or nowhere`, or nothing.
 
     `path`: folders; `start` stands for those that Python starts with. Without it, they are the folders of a package.
@@ -315,7 +315,7 @@ class ImportSearch(Part):
     names: dict[Name, Name]
 
 
-class EvidenceInputs(Part):
+class EvidenceInputs(EvidencePart):
     """Inputs of the run. `files`: sha256 of each, and nothing for a file that was not found."""
 
     spec: Sha256
@@ -323,7 +323,7 @@ class EvidenceInputs(Part):
     imports: list[ImportSearch]
 
 
-class Environment(Part):
+class Environment(EvidencePart):
     """Versions and devices of the run, environment variables, and the distributions that it imported."""
 
     model_config = ConfigDict(extra="allow")
@@ -332,7 +332,7 @@ class Environment(Part):
     distributions: Texts = Field(default_factory=dict)
 
 
-class Evidence(Part):
+class Evidence(EvidencePart):
     """One run of one check. It counts only while `claim` matches the workspace: clause, harness, subject, stubs, files.
 
     The environment is recorded, and judged by policy. History: 1, the first; 2, `imports` with the file of each name.

@@ -1,4 +1,4 @@
-"""The report as JSON, schema gradproof-report/1 (reports/report.schema.json).
+"""The report as JSON, schema gradproof-report/2 (reports/report.schema.json).
 
 History: 1, the first. Top-level keys come in the order of the schema, keys below them in alphabetical order, so that
 two reports of one state differ in nothing but their times.

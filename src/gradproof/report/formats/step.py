@@ -217,7 +217,7 @@ def _bound(row: Mapping[str, Any]) -> Mapping[str, Any]:
     """One bound for people: the tensor, the bound and what was measured, and the operators that add most."""
     if not {"quantity", "param", "bound", "top"} <= row.keys():
         return row
-    parts = [f"{part['share']:.0%} {part['op'].split('.')[1]} ({Path(part['place']).name})" for part in row["top"]]
+    parts = [f"{part['share']:.0%} {part['op'].split('.')[1]} ({Path(part['location']).name})" for part in row["top"]]
     return {
         "tensor": f"{row['quantity']} {row['param']}, window {row['window']}",
         "dtype": row["dtype"],

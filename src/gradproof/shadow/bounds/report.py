@@ -35,12 +35,12 @@ def report(
 ) -> tuple[list[dict[str, Any]], str]:
     """One entry for each gradient that a step is given and each weight after it; and why there is none, or nothing.
 
-    Keys: `quantity` (grad, weight), `param`, `window` (from 1), `place`, `dtype`, `bound`, `measured` (floats, maxima
-    over the elements), `within` (the recorded tensors lie inside their enclosures: anything else refutes the bound),
-    `top` (dicts of op, place, share), `reason` (why there is no bound; then `bound` and `within` are None). `ranges`:
-    as a user writes them (`request.RANGE`); without, the bound is for the recorded values alone. `rules`: instead of
-    the table of rules. `scale`: a factor on every charge, for the test that a bound which is too small is found out.
-    Raises GradproofError GP406 for a range of a name that no parameter has.
+    Keys: `quantity` (grad, weight), `param`, `window` (from 1), `location`, `dtype`, `bound`, `measured` (floats,
+    maxima over the elements), `within` (the recorded tensors lie inside their enclosures: anything else refutes the
+    bound), `top` (dicts of op, location, share), `reason` (why there is no bound; then `bound` and `within` are None).
+    `ranges`: as a user writes them (`request.RANGE`); without, the bound is for the recorded values alone. `rules`:
+    instead of the table of rules. `scale`: a factor on every charge, for the test that a bound which is too small is
+    found out.
     """
     point = follow(step, run, Domain(scale=scale), rules)
     if point.lost:
@@ -110,7 +110,7 @@ def _entry(
     quantity, window, name = which
     dtype, numbers = seen.numbers[name]
     made: dict[str, Any] = {
-        "quantity": quantity, "param": name, "window": window, "place": str(seen.location), "dtype": dtype,
+        "quantity": quantity, "param": name, "window": window, "location": str(seen.location), "dtype": dtype,
         "bound": None, "measured": None, "within": None, "top": [], "reason": "",
     }  # fmt: skip
     wide, point = seen.values[name], exact.values[name]
@@ -123,7 +123,7 @@ def _entry(
         "bound": bound,
         "measured": largest(np.maximum(numbers - point.parts[0], point.parts[1] - numbers)),
         "within": sound and inside(numbers, wide) and inside(exact.numbers[name][1], point),
-        "top": [{"op": key[0], "place": str(key[1]), "share": share} for key, share in parts[:TOP] if share > 0],
+        "top": [{"op": key[0], "location": str(key[1]), "share": share} for key, share in parts[:TOP] if share > 0],
     }
 
 

@@ -286,6 +286,8 @@ def _bounded(function: Callable[[Any], Any], request: Request, made: Verificatio
     made.seconds["rounding"] = round(time.perf_counter() - began, 3)
 
 
+MODULE = "gradproof.shadow.process.check"
+"""This module by its name, which is `__main__` in a child."""
 RANKS_WITHIN = 600.0
 """Seconds for all runs of all ranks."""
 
@@ -298,7 +300,7 @@ def _on_ranks(function: Callable[[Any], Any], request: Request, subject: str) ->
     file, name = inspect.getsourcefile(step) or "", getattr(step, "__name__", "")
     with tempfile.TemporaryDirectory(prefix=PREFIX) as folder:
         jobs = [(file, name, request, subject, folder, rank) for rank in range(request.ranks)]
-        every: list[Verification] = each_rank(f"{verified_rank.__module__}:verified_rank", jobs, RANKS_WITHIN)
+        every: list[Verification] = each_rank(f"{MODULE}:verified_rank", jobs, RANKS_WITHIN)
     made = every[0]
     made.results = worst_of([each.results for each in every])
     made.seconds["all"] = max(other.seconds["all"] for other in every)

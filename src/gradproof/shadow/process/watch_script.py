@@ -63,7 +63,8 @@ def script_of(words: Sequence[str], executable: str = sys.executable) -> Script:
                 raise _refused("-m without a module", "name the module after -m")
             return Script(tuple(flags), rest[1], True, tuple(rest[2:]))
     if not rest or not (named or rest[0].endswith(".py")):
-        found = f"{rest[0]!r}, which is neither Python nor a .py file" if rest else "Python without a script"
+        kind = "no option of watch" if rest and rest[0].startswith("-") else "neither Python nor a .py file"
+        found = f"{rest[0]!r}, which is {kind}" if rest else "Python without a script"
         raise _refused(found, "name the script itself; a launcher has to start gradproof, not the other way round")
     if not Path(rest[0]).is_file():
         raise _refused(f"{rest[0]!r}, and there is no such file", "correct the path of the script")

@@ -1,4 +1,4 @@
-"""What a monitor saw, as plain data for `gradproof-step/1`, and what it decides of the losses that were reported."""
+"""What a monitor saw, as plain data for `gradproof-step/2`, and what it decides of the losses that were reported."""
 
 from __future__ import annotations
 

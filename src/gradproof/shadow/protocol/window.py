@@ -331,7 +331,13 @@ def readable(acts: Iterable[ProtocolEvent]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for act in acts:
         shown = {k: _plain(v) for k, v in act.detail.items() if k in SHOWN and v not in (None, "", False)}
-        row = {"event": act.kind, "place": str(act.location), "micro": act.micro, "params": sorted(act.params), **shown}
+        row = {
+            "event": act.kind,
+            "location": str(act.location),
+            "micro": act.micro,
+            "params": sorted(act.params),
+            **shown,
+        }
         last = rows[-1] if rows else row
         if act.params and last is not row and {**last, "params": []} == {**row, "params": []}:
             last["params"] = sorted({*last["params"], *row["params"]})

@@ -160,6 +160,8 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
     made.operators = dict(sorted((facts.laws + facts.opaque).items()))
     if isinstance(attempt.ours.engine, Real):
         made.events, made.weights = attempt.ours.engine.events.readable(), weights(attempt)
+    engine = attempt.ours.engine
+    made.shapes = {engine.name(p): str(list(p.shape)) for p in engine.declared.values()}
     made.seconds = {"all": round(seconds, 3)}
     made.versions = {"python": platform.python_version(), "gradproof": __version__, "torch": torch.__version__}
     made.notes = [
@@ -191,12 +193,13 @@ def weights(attempt: Attempt) -> list[dict[str, Any]]:
     for at, (mine, other) in enumerate(zip(attempt.ours.facts.updates, attempt.full.facts.updates, strict=False)):
         for name in sorted(mine.gradients.keys() & other.gradients.keys()):
             ours, full = mine.gradients[name].value, other.gradients[name].value
-            found = {terms.owners[term]: (by, full.get(term, 0)) for term, by in ours.items()}
-            if ours and set(found) == terms.samples(ours) and len(found) == len(ours):
+            found, right = ({terms.owners[term]: by for term, by in value.items()} for value in (ours, full))
+            if ours and set(found) == terms.samples(ours) and len(found) == len(ours) and len(right) == len(full):
                 rows += [
-                    {"window": at, "sample": sample, "weight": str(by), "expected": str(right), "ok": by == right}
-                    for sample, (by, right) in sorted(found.items())
-                ]
+                    {"window": at, "sample": sample, "weight": str(by), "expected": str(right.get(sample, 0)),
+                     "ok": by == right.get(sample, 0)}
+                    for sample, by in sorted(found.items())
+                ]  # fmt: skip
                 break
     return rows
 

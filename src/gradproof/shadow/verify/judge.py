@@ -87,13 +87,21 @@ class Judge:
         """A result for each obligation but that of ranks. `loss` judges the reported losses."""
         ended = self._impossible()
         if ended is not None:
-            outcome, reason, location = ended
-            return [Result(name, outcome, reason, location, self.help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            help = self._next(ended[0])
+            return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
         rules: list[Callable[[], Result]] = [loss, self.stale, self.steps]
         return [self.data(equal), equal, *(rule() for rule in rules), self.width(equal), self.clipping(equal)]
+
+    def _next(self, outcome: Outcome) -> str:
+        """What to do where nothing is decided."""
+        if outcome is Outcome.ERROR:
+            return "run the function by itself first"
+        if self.ours.unread:
+            return f"train with {', '.join(f'run.{name}' for name in self.ours.unread)}"
+        return "ask for --accum-steps 2 or more" if self.run.accum_steps == 1 else self.help
 
     def _impossible(self) -> tuple[Outcome, str, Location] | None:
         """What keeps every obligation undecided."""
@@ -306,9 +314,8 @@ class Judge:
             what, where = coupled
             reason = f"{window} was not shown to be the full batch's: samples meet in {what.split(' at ')[0]}"
             return self._result(name, Outcome.OUTSIDE, reason, where, help=self.help)
-        return self._result(
-            name, Outcome.UNKNOWN, f"{window} was not shown to be the full batch's", location, help=self.help
-        )
+        reason = f"{window} was not shown to be the full batch's"
+        return self._result(name, Outcome.UNKNOWN, reason, location, help=self.help)
 
     def unscaled(self, value: Combination) -> Combination:
         """A gradient without the scalars by which all of its terms were multiplied, where a norm is among them."""
@@ -336,9 +343,8 @@ class Judge:
         """The samples of each window, each once."""
         name = "GA-DATA-001"
         if equal.outcome is not Outcome.HOLDS:
-            return self._result(
-                name, Outcome.UNKNOWN, "the gradients were not shown to be the full batch's", equal.location
-            )
+            reason = "the gradients were not shown to be the full batch's"
+            return self._result(name, Outcome.UNKNOWN, reason, equal.location)
         bad = self._counts()
         if bad is not None:
             return self._result(name, Outcome.UNKNOWN, *bad)
@@ -348,9 +354,8 @@ class Judge:
             return self._doubt(name, reason, self.ours.facts.updates[-1].location)
         if self.ours.facts.repeated is not None and self.cycles == 1:
             return self._doubt(name, "data from outside hold what earlier data held", self.ours.facts.repeated)
-        return self._result(
-            name, Outcome.HOLDS, f"{sum(self.sizes) * self.ranks} samples, each in the gradients of one window"
-        )
+        count = sum(self.sizes) * self.ranks
+        return self._result(name, Outcome.HOLDS, f"{count} samples, each in the gradients of one window")
 
     def _counts(self) -> tuple[str, Location] | None:
         """What is wrong with the samples or the backward passes of a window, with the line of its step."""
@@ -438,9 +443,8 @@ class Judge:
         """No summand of a gradient is of an earlier window."""
         name, updates = "GA-INV-002", self.ours.facts.updates
         if max(self.windows) < 1:
-            return self._result(
-                name, Outcome.UNKNOWN, "there is one window; nothing could be left over", updates[0].location
-            )
+            reason = "there is one window; nothing could be left over"
+            return self._result(name, Outcome.UNKNOWN, reason, updates[0].location)
         for index, (now, at) in enumerate(zip(updates, self.windows, strict=True)):
             before = [u for u, number in zip(updates, self.windows, strict=True) if number < at]
             old = {leaf for update in before for leaf in update.leaves}
@@ -459,9 +463,8 @@ class Judge:
                     return self._result(name, Outcome.UNKNOWN, reason, now.location)
                 if kept and not self.idle():
                     sample = min(self.terms.samples(kept))
-                    reason = (
-                        f"the gradient of {one} in window {at + 1} still has that of sample {sample}, of window {at}"
-                    )
+                    what = f"the gradient of {one} in window {at + 1}"
+                    reason = f"{what} still has that of sample {sample}, of window {at}"
                     first = next((e.location for e in self.events(at) if e.kind == BACKWARD), now.location)
                     return self._result(name, Outcome.REFUTED, reason, first, help="call zero_grad() after each step")
                 if any(self.terms.owners[term] != NOBODY for term in carried):
@@ -493,10 +496,8 @@ class Judge:
                 values = (gradient.value, other.gradients[name].value) if name in other.gradients else ()
                 made = [self.terms.summed([value]) for value in values]
                 if made and made[0] != made[1]:
-                    return (
-                        f"the gradient of {name} in window {at + 1} is not made of the full batch's samples",
-                        mine.location,
-                    )
+                    what = f"the gradient of {name} in window {at + 1}"
+                    return f"{what} is not made of the full batch's samples", mine.location
         return None
 
     def _begun(self) -> tuple[str, Location] | None:

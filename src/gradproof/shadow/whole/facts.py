@@ -197,7 +197,7 @@ def sampled(tensor: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A gradient that differs by more than rounding. `size`: the largest difference, relative to the full batch's."""
+    """A gradient that differs by more than rounding. `size`: relative to the largest number of both runs' step."""
 
     name: str
     size: float
@@ -222,7 +222,7 @@ class Difference:
             "elements": order.tolist(),
             "accumulated": self.ours[order].tolist(),
             "full_batch": self.full[order].tolist(),
-            "relative_difference": self.size,
+            "relative_difference": float((self.ours - self.full).abs().max()) / (largest([self.full]) or 1.0),
             "replayed": "both runs, on the same data and draws",
         }
 

@@ -131,7 +131,7 @@ class LoopEvents:
     def readable(self) -> list[dict[str, Any]]:
         """The events as plain data."""
         return [
-            {"event": event.kind, "place": str(event.location), "window": event.window} for event in self._notable()
+            {"event": event.kind, "location": str(event.location), "window": event.window} for event in self._notable()
         ]
 
     def inside(self, window: int, *kinds: str) -> list[LoopEvent]:
@@ -167,7 +167,9 @@ class LoopEvents:
             if e.window == window and result.location not in (None, NOWHERE) and result.location in (e.location, e.root)
         ]  # fmt: skip
         if here:
-            words = AT_FAULT if len(here) == 1 else f"{AT_FAULT}, {EACH}"
+            at = events[here[0]]
+            what = AT_FAULT if at.location == result.location else f"the loss of {shown(at.root)} is at fault"
+            words = what if len(here) == 1 else f"{what}, {EACH}"
             ticks[here[0]] = replace(ticks[here[0]], refused=words)
         ticks[-1] = replace(ticks[-1], harm=result.reason)
         return as_json(Timeline(f"{result.obligation}, window {window + 1}", NOTHING, shortened(ticks)))

@@ -14,7 +14,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+from gradproof.shadow.whole.values import SHARED, Moves, Value, part_shape, shape_with, shared
 
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
@@ -100,7 +100,7 @@ class Memory:
         if len(around) != 1 or around[0].start > start or around[0].stop < stop:
             return [region for region in held.regions if region not in around]
         region, moves = around[0], self.moves
-        apart = self._by_part(region, start, shape, stride, value)
+        apart = self._by_part(self._apart(region, shape, stride, value), start, shape, stride, value)
         if apart is not None:
             made = apart
         else:
@@ -113,24 +113,54 @@ class Memory:
 
     def _by_part(self, region: Region, start: int, shape: Shape, stride: Shape, value: Value) -> Value | None:
         """A write that goes over all rows of the axis of parts alike; None for any other."""
-        parts, moves, axis = region.value, self.moves, region.value.axis
-        step = 0 if parts.shared else region.stride[axis]
-        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
-        offset = start - region.start
-        if len(along) != 1 or (offset // step) % region.shape[axis]:
-            return None
-        view = along[0]
-        lead = Value(parts.parts, view, parts.rows, parts.turns)
-        if not value.shared and value.layout != lead.layout:
+        parts, moves, view = region.value, self.moves, self._along(region, start, shape, stride)
+        lead = Value(parts.parts, SHARED if view is None else view, parts.rows, parts.turns)
+        if view is None or (not value.shared and value.layout != lead.layout):
             return None
         size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
         written = moves.split_like(value, shape, lead)
-        where = (offset, shape[:view] + shape[view + 1 :], stride, region.stride, view, axis, region.shape[axis + 1 :])
+        where = _where(region, start, shape, stride, view)
         made = []
         for before, after in zip(parts.parts, written, strict=True):
             kids = (moves.terms.named(before, size), moves.terms.named(moves.fitted(after, small), small))
             made.append(moves.terms.of(moves.terms.make("scattered", where, kids, size)))
         return parts.holding(made)
+
+    def _along(self, region: Region, start: int, shape: Shape, stride: Shape) -> int | None:
+        """The axis of a view that goes over all rows of the axis of parts; None where there is none."""
+        parts, axis = region.value, region.value.axis
+        step = 0 if parts.shared else region.stride[axis]
+        along = [k for k, by in enumerate(stride) if by == step and shape[k] == region.shape[axis]] if step else []
+        if len(along) != 1:
+            return None
+        around, first = step * region.shape[axis], (start - region.start) % (step * region.shape[axis])
+        rest = [
+            (size, by) for k, (size, by) in enumerate(zip(shape, stride, strict=True)) if k != along[0] and size > 1
+        ]
+        last = first + sum((size - 1) * by for size, by in rest if by < step)
+        return along[0] if last < step and all(by < step or by % around == 0 for _, by in rest) else None
+
+    def _apart(self, region: Region, shape: Shape, stride: Shape, value: Value) -> Region:
+        """A region of one combination as parts, which lie as those of what is written into it.
+
+        Where both are the same in each row of an axis, the parts are its rows.
+        """
+        if not region.value.shared:
+            return region
+        whole, rows = self.moves.fitted(region.value.parts[0], region.shape), list(zip(shape, stride, strict=True))
+        if value.shared:
+            put = self.moves.fitted(value.parts[0], shape)
+            rows = [laid for k, laid in enumerate(rows) if self.moves.repeats(put, k)]
+        else:
+            rows = [rows[value.axis]]
+        fitting = [k for k, laid in enumerate(zip(region.shape, region.stride, strict=True)) if laid in rows]
+        if value.shared:
+            fitting = [k for k in fitting if self.moves.repeats(whole, k)]
+        if len(fitting) != 1:
+            return region
+        parts = self.moves.split(whole, region.shape, fitting[0], value.rows, value.turns)
+        made = Value(tuple(parts), fitting[0], value.rows, value.turns)
+        return Region(region.start, region.stop, region.shape, region.stride, made)
 
     def _with_gaps(self, held: Held, geometry: Geometry) -> Value | None:
         """A view with gaps of one block."""
@@ -139,7 +169,13 @@ class Memory:
         region = next((r for r in held.regions if r.start <= start and stop <= r.stop), None)
         if region is None or 0 in shape:
             return None
-        moves = self.moves
+        moves, parts, view = self.moves, region.value, self._along(region, start, shape, stride)
+        if view is not None:
+            size, small = part_shape(parts, region.shape), shape_with(shape, view, parts.rows)
+            kids = [moves.terms.named(moves.fitted(part, size), size) for part in parts.parts]
+            where: tuple[Any, ...] = _where(region, start, shape, stride, view)
+            each = [moves.terms.of(moves.terms.make("gathered", where, (kid,), small)) for kid in kids]
+            return Value(tuple(each), view, parts.rows, parts.turns)
         kid = moves.terms.named(moves.fitted(moves.whole(region.value, region.shape), region.shape), region.shape)
         where = (start - region.start, shape, stride, region.stride)
         return shared(moves.terms.of(moves.terms.make("gathered", where, (kid,), shape)))
@@ -194,6 +230,19 @@ class Memory:
     def _clipped(self, region: Region, start: int, stop: int) -> Region:
         first, last = max(region.start, start), min(region.stop, stop)
         return region if (first, last) == (region.start, region.stop) else self._piece(region, first, last)
+
+
+def _where(region: Region, start: int, shape: Shape, stride: Shape, view: int) -> tuple[Any, ...]:
+    """Where a view of all rows lies in each part of a region, whatever the number of parts."""
+    axis, rows = region.value.axis, region.value.rows
+    step, around = region.stride[axis], region.stride[axis] * region.shape[axis]
+
+    def inside(by: int) -> int:
+        return by // around * step * rows + by % around
+
+    strides = [tuple(inside(by) for by in one if by != step) for one in (stride, region.stride)]
+    rest = shape[:view] + shape[view + 1 :]
+    return (inside(start - region.start), rest, *strides, view, axis, region.shape[axis + 1 :])
 
 
 def weakly(storage: torch.UntypedStorage) -> Any:

@@ -74,9 +74,8 @@ class Called(Engine):  # type: ignore[no-untyped-call]
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
         alone = not self.stepping and torch._C._current_graph_task_id() == -1
-        scalars = (
-            {s for part in value.parts for s in self.terms.common(part)} - self.facts.scaled.keys() if alone else ()
-        )
+        made = {s for part in value.parts for s in self.terms.common(part)} if alone else set()
+        scalars = made - self.facts.scaled.keys()
         if scalars and tensor.is_floating_point() and self._is_gradient(tensor):
             self.facts.scaled |= dict.fromkeys(scalars, self.location())
         if alone and self.hints.by_hand and not initialising() and self._by_hand(tensor):

@@ -176,6 +176,17 @@ class Algebra:
         rules = [partial(self._in_turn, axis, at, each, turns) for at in range(0, shape[axis] // turns, each)]
         return [mapped(whole, rule) for rule in rules]
 
+    def repeats(self, combination: Combination, axis: int) -> bool:
+        """Whether a combination of terms that are not broadcast any more is the same in each row of an axis."""
+        terms = self.terms
+        for term in (terms.bare(one)[0] for one in combination):
+            shape, inner = terms.shapes[term], terms.shapes[terms.kids[term][0]] if terms.kids[term] else None
+            expanded = shape is not None and inner is not None and terms.operators[term] == "expand"
+            own = axis - (len(shape or ()) - len(inner or ()))
+            if shape is not None and not (expanded and (own < 0 or (inner or ())[own] == 1)):
+                return False
+        return True
+
     def _in_turn(self, axis: int, start: int, count: int, turns: int, term: int) -> int:
         """`count` rows of each of the blocks of an axis."""
         terms = self.terms
@@ -333,7 +344,7 @@ class Moves(Algebra):
             return value.holding(parts)
         rows = value.rows
         if value.turns > 1:
-            return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
+            return self._turns(value, shape, start, count, step)
         if rows == 1 and count:
             return Value(value.parts[start : start + step * (count - 1) + 1 : step], axis, 1)
         if step == 1 and count and start % rows == 0 and count % rows == 0:
@@ -342,6 +353,18 @@ class Moves(Algebra):
         if step == 1 and count and (start + count - 1) // rows == at:
             return self._inside(value, shape, axis, start, count)
         return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
+
+    def _turns(self, value: Value, shape: Shape, start: int, count: int, step: int) -> Value:
+        """Rows along an axis in which parts take turns: whole turns stay apart."""
+        axis, each = value.axis, value.rows // value.turns
+        first, left = divmod(start, each * len(value.parts))
+        turns, over = divmod(count, each * len(value.parts))
+        if step != 1 or not turns or left or over:
+            return self.cut(shared(self.whole(value, shape)), shape, axis, start, count, step)
+        before = part_shape(value, shape)
+        given = [self.fitted(part, before) for part in value.parts]
+        parts = [mapped(p, lambda term: self.slice(term, axis, first * each, turns * each, 1)) for p in given]
+        return Value(tuple(parts), axis, turns * each, turns)
 
     def _inside(self, value: Value, shape: Shape, axis: int, start: int, count: int) -> Value:
         """Rows of one part."""
