@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from gradproof.shadow.ops.schema import spec_of, tensors_in
-from gradproof.shadow.whole.arithmetic import RULES
 from gradproof.shadow.whole.engine import bared
-from gradproof.shadow.whole.laws import LAWS, Call, Interpreter, Law, rows_of
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law, rows_of
+from gradproof.shadow.whole.laws import LAWS, RULES
 from gradproof.shadow.whole.terms import Combination, Shape, Terms
 from gradproof.shadow.whole.values import Value, shared
 from tests.operator_examples import EXAMPLES, Example, Int, Maker, T, overload
@@ -205,6 +205,24 @@ def normed(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
     return FUNCTIONS[id(call.args)](*args, **kwargs)
 
 
+def enlarged(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
+    """The gradient of an interpolation of fewer samples."""
+    args, kwargs = put(call.args, call.kwargs, given)
+    args[2] = [given[0].shape[0], *args[2][1:]]
+    return FUNCTIONS[id(call.args)](*args, **kwargs)
+
+
+def put_at(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
+    """What is put, or added, into zeros; or into the tensor that is given."""
+    if not isinstance(attributes[0], int):
+        args, kwargs = put(call.args, call.kwargs, given)
+        return FUNCTIONS[id(call.args)](*args, **kwargs)
+    axis, size = attributes
+    shape = (*given[1].shape[:axis], *size, *given[1].shape[axis + 1 :])
+    return getattr(torch.zeros(shape, dtype=given[1].dtype), call.name)(axis, given[0], given[1])
+
+
+UPSAMPLED = ("nearest1d", "linear1d", "nearest2d", "bilinear2d", "bicubic2d")
 LOSSES = ("mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy")
 NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
     "mm": lambda g, _, c: g[0] @ g[1],
@@ -226,6 +244,8 @@ NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
     **dict.fromkeys(["index_put", "_index_put_impl", "_unsafe_index_put"], put_rows),
     **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
     **dict.fromkeys(["native_group_norm", "native_group_norm_backward"], normed),
+    **dict.fromkeys([f"upsample_{kind}_backward" for kind in UPSAMPLED], enlarged),
+    **dict.fromkeys(["scatter", "scatter_add"], put_at),
 }  # fmt: skip
 
 
@@ -343,8 +363,9 @@ UNTRIED = {
 EQUIVALENT = {
     **dict.fromkeys(
         [
-            "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "gather", "mean", "pixel_shuffle", "pixel_unshuffle",
-            "sum", "upsample_bilinear2d", "upsample_nearest2d", "xlogy",
+            "_adaptive_avg_pool2d", "avg_pool1d", "avg_pool2d", "mean", "pixel_shuffle", "pixel_unshuffle",
+            "sum", "upsample_bicubic2d", "upsample_bilinear2d", "upsample_linear1d", "upsample_nearest1d",
+            "upsample_nearest2d", "xlogy",
         ],
         "linear in argument 0",
     ),
@@ -427,7 +448,7 @@ def attempt(
         if i in layout:
             count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
             values.append(cut_up(x, tensor, layout[i], count, i + 1, True, turns))
-        elif i == 0 and "index_put" in name and not tensor.any():
+        elif i == 0 and ("index_put" in name or "scatter" in name) and not tensor.any():
             values.append(shared({}))
         elif name in ("nll_loss_backward", "nll_loss2d_backward") and i == len(tensors) - 1:
             values.append(x.ones(Fraction(float(tensor))))  # the count of labels, which the rule asks for

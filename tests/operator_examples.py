@@ -240,12 +240,15 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(T((3,)), 0, Int((5,), 3)),
     ],
     "aten.scatter_add": [
+        Example(T((4, 3, 4), 0.0, 0.0), 1, Int((4, 5, 4), 3), T((4, 5, 4))),
         Example(T((2, 3, 4)), 1, Int((2, 5, 4), 3), T((2, 5, 4))),
         Example(T((2, 3, 4)), 1, Int((2, 1, 4), 3), T((2, 3, 4))),
     ],
     "aten.scatter": [
         Example(T((2, 3, 4)), 1, Int((2, 1, 4), 3), T((2, 1, 4)), overload="src"),
         Example(T((2, 3, 4)), 1, Int((2, 1, 4), 3), 0.5, overload="value"),
+        Example(T((4, 3, 4)), 1, Int((4, 2, 4), 3), T((4, 2, 4)), overload="src"),
+        Example(T((4, 3, 4), 0.0, 0.0), 1, Int((4, 2, 4), 3), T((4, 2, 4)), overload="src"),
     ],
     "aten.take": [Example(T((2, 3, 4)), Int((2, 3), 24, -24))],
     "aten.masked_select": [Example(T((2, 3, 4)), Bool((2, 3, 1))), Example(T((2, 3, 4)), Bool((4,)))],
@@ -261,6 +264,16 @@ EXAMPLES: dict[str, list[Example]] = {
     "aten.native_dropout": [Example(T((3, 4)), 0.25, True), Example(T((3, 4)), 0.25, False)],
     "aten.native_dropout_backward": [Example(T((3, 4)), Bool((3, 4)), 1.25)],
     "aten.upsample_nearest2d": [Example(T((2, 3, 3, 4)), [5, 7]), Example(T((2, 3, 3, 4)), [6, 8], 2.0, 2.0)],
+    "aten.upsample_nearest1d": [Example(T((4, 3, 4)), [6])],
+    "aten.upsample_linear1d": [Example(T((4, 3, 4)), [6], False), Example(T((4, 3, 4)), [7], True, 1.75)],
+    "aten.upsample_bicubic2d": [Example(T((4, 2, 3, 4)), [6, 8], False, 2.0, 2.0)],
+    "aten.upsample_nearest1d_backward": [Example(T((4, 3, 6)), [6], [4, 3, 4])],
+    "aten.upsample_linear1d_backward": [Example(T((4, 3, 6)), [6], [4, 3, 4], False)],
+    "aten.upsample_nearest2d_backward": [
+        Example(T((4, 2, 6, 8)), [6, 8], [4, 2, 3, 4]), Example(T((4, 2, 6, 8)), [6, 8], [4, 2, 3, 4], 2.0, 2.0),
+    ],
+    "aten.upsample_bilinear2d_backward": [Example(T((4, 2, 6, 8)), [6, 8], [4, 2, 3, 4], False, 2.0, 2.0)],
+    "aten.upsample_bicubic2d_backward": [Example(T((4, 2, 6, 8)), [6, 8], [4, 2, 3, 4], False, 2.0, 2.0)],
     "aten.upsample_bilinear2d": [
         Example(T((1, 2, 3, 4)), [6, 8], False, 2.0, 2.0), Example(T((1, 2, 3, 4)), [5, 7], True),
     ],

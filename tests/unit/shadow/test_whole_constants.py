@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from gradproof.shadow.whole.constants import Snap, simplest, snapped
+from gradproof.shadow.whole.interpreter import Snap, simplest, snapped
 
 
 @pytest.mark.parametrize(

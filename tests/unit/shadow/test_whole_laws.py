@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gradproof.shadow.whole.arithmetic import RULES
-from gradproof.shadow.whole.laws import LAWS
+from gradproof.shadow.whole.laws import LAWS, RULES
 from tests.laws import EQUIVALENT, TOO_WEAK, UNTRIED, Trial, tried
 
 

@@ -99,7 +99,7 @@ def test_a_batch_norm_is_outside_and_named() -> None:
 
 def test_arithmetic_keeps_what_a_number_is_made_of() -> None:
     engine = type("Laws", (), {"facts": RunFacts()})()
-    from gradproof.shadow.whole.laws import Interpreter
+    from gradproof.shadow.whole.interpreter import Interpreter
     from gradproof.shadow.whole.terms import Terms
 
     terms = Terms()

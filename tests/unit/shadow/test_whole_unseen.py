@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gradproof.shadow.record.buffers import same
-from gradproof.shadow.whole.laws import Interpreter
+from gradproof.shadow.whole.interpreter import Interpreter
 from gradproof.shadow.whole.terms import Terms
 from gradproof.shadow.whole.unseen import SAMPLED, Escapes, Unchanged, fingerprint
 

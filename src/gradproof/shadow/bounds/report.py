@@ -40,7 +40,7 @@ def report(
     bound), `top` (dicts of op, location, share), `reason` (why there is no bound; then `bound` and `within` are None).
     `ranges`: as a user writes them (`request.RANGE`); without, the bound is for the recorded values alone. `rules`:
     instead of the table of rules. `scale`: a factor on every charge, for the test that a bound which is too small is
-    found out.
+    found out. Raises GradproofError GP406 for a range of a name that no parameter has.
     """
     point = follow(step, run, Domain(scale=scale), rules)
     if point.lost:

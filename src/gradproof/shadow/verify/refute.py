@@ -130,7 +130,7 @@ class Refuter:
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""
         ours, full = self.judge.ours, self.judge.full
-        names = self.mine.last.keys() & self.other.last.keys()
+        names = {n for n in self.mine.last.keys() & self.other.last.keys() if not self.mine.vanishing(n)}
         same = all(shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
         pairs = zip(ours.values, full.values, strict=False)
         losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)

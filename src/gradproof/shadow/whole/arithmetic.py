@@ -6,7 +6,7 @@ not know gives None, and the operator is judged by its law, or as opaque.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -16,37 +16,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from gradproof.shadow.whole.laws import (
-    LETTERS,
-    Call,
-    Interpreter,
-    Law,
-    fixed,
-    pointwise,
-    reduced_axes,
-    summed,
-)
+from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
+from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, reduced_axes, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
-
-Rule = Callable[[Interpreter, Call], "list[Value] | None"]
-RULES: dict[str, Rule] = {}
-"""Operator (without the namespace and the underscore of a form in place) to rule."""
-
-FIRST = Law(pointwise, linear=(0,), uniform=True)
-BOTH = Law(pointwise, linear=(0, 1), uniform=True, commutes=True)
-SUM = Law(summed, linear=(0,))
-
-
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Enter a rule into the table."""
-
-    def put(function: Rule) -> Rule:
-        for name in names:
-            RULES[name] = function
-        return function
-
-    return put
 
 
 def number(x: Interpreter, value: Value) -> Fraction | None:
@@ -140,12 +113,6 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
         return 1 if 1 in fitting else None
     plain = [i for i in fitting if x.terms.plain(call.values[i].parts[0])]
     return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
-
-
-def divided(x: Interpreter, value: Value, count: Combination) -> Value:
-    """A value divided by a count."""
-    by, powers = x.scalar(count)
-    return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
 
 
 @rule("reciprocal")
@@ -533,6 +500,20 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
         shapes=call.shapes[:0:-1],
     )  # fmt: skip
     return x.apply(Law(lambda _: ([above, names], [letters]), linear=(0,)), part)
+
+
+@rule("scatter", "scatter_add")
+def put_at(x: Interpreter, call: Call) -> list[Value] | None:
+    """What is put, or added, into zeros at the places of an index: linear in it."""
+    if len(call.tensors) != 3 or number(x, call.values[0]) != 0 or not call.numeric() or call.kwargs:
+        return None
+    ins, outs = chosen(call)
+    axis = call.args[1] % max(len(call.shapes[0]), 1)
+    part = replace(
+        call, attributes=(axis, call.shapes[0][axis:][:1]), tensors=call.tensors[1:], values=call.values[1:],
+        shapes=call.shapes[1:],
+    )  # fmt: skip
+    return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
 
 
 # -- Norms, lookups and paddings backwards.

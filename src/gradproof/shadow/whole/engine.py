@@ -20,10 +20,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.whole import losses as losses
-from gradproof.shadow.whole.arithmetic import BOTH, RULES
+from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.laws import LAWS, Call, Interpreter
+from gradproof.shadow.whole.interpreter import Call, Interpreter
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters
@@ -118,6 +118,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
         base = self.running = spec.short
+        if torch.Tag.inplace_view in func.tags:
+            return  # memory knows what lies where the tensor now is
         if spec.base == UNSCALE:
             self._unscaled(args, values)
             return

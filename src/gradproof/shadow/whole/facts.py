@@ -25,6 +25,8 @@ SAMPLED = 4096
 """Elements of a tensor that are compared, at the most."""
 CLOSE, LATER, NARROW = 1e-3, 5e-2, 1e-1
 """Relative differences that rounding may make: in the first window, in later ones, and where a tensor is below fp32."""
+VANISHING = 1e-6
+"""The largest number of a gradient that is nothing but rounding, relative to the largest of its step."""
 SHOWN = 8
 LEAVES = ("data", "draw", "outside", "constant", "unknown")
 ROUNDED = 1e-4
@@ -154,6 +156,11 @@ class Numbers:
     peaks: dict[int, float] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
     narrow: bool = False
+
+    def vanishing(self, name: str) -> bool:
+        """Whether each gradient of a parameter is rounding beside the others: so is what an optimizer makes of it."""
+        steps = [(step[name], largest([*step.values()])) for step in self.gradients if name in step]
+        return bool(steps) and all(largest([own]) <= VANISHING * top for own, top in steps)
 
     def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
         """Whether two tensors differ by more than rounding."""

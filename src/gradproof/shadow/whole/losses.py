@@ -6,14 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from gradproof.shadow.whole.arithmetic import FIRST, divided, rule
-from gradproof.shadow.whole.laws import (
-    Call,
-    Interpreter,
-    Law,
-    broadcast,
-    pointwise,
-)
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.laws import FIRST, broadcast, divided, pointwise, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 

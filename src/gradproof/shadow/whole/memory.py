@@ -78,7 +78,7 @@ class Memory:
     def write(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds another value now, if the same one again; what shares its memory is read anew."""
         value = value.holding(value.parts)
-        held, geometry = self.of(tensor), geometry_of(tensor)
+        held, geometry = self.of(tensor), fitting(tensor, value)
         held.views.clear()
         held.data = False
         start, shape, stride = geometry
@@ -187,7 +187,7 @@ class Memory:
 
     def alias(self, tensor: torch.Tensor, value: Value) -> None:
         """A view of a storage that was met has this value."""
-        self.of(tensor).views[geometry_of(tensor)] = value
+        self.of(tensor).views[fitting(tensor, value)] = value
 
     def _without(self, region: Region, start: int, stop: int) -> list[Region]:
         if region.stop <= start or stop <= region.start:
@@ -253,6 +253,12 @@ def weakly(storage: torch.UntypedStorage) -> Any:
 def geometry_of(tensor: torch.Tensor) -> Geometry:
     """Where a tensor lies in its storage."""
     return int(tensor.storage_offset()), tuple(tensor.shape), tuple(tensor.stride())
+
+
+def fitting(tensor: torch.Tensor, value: Value) -> Geometry:
+    """Where a tensor lies, whose axes are those of its value."""
+    assert value.shared or tensor.shape[value.axis] == value.rows * len(value.parts), "parts of another shape"
+    return geometry_of(tensor)
 
 
 def span(shape: Shape, stride: Shape) -> int:

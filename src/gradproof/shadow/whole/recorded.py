@@ -25,7 +25,7 @@ from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
 from gradproof.shadow.whole.facts import Gradient, Update
-from gradproof.shadow.whole.laws import within
+from gradproof.shadow.whole.interpreter import within
 from gradproof.shadow.whole.memory import geometry_of, known, weakly
 from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters

@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import partial
 from math import prod
 
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, times
+from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, plus, times
 
 SHARED = -1
 
@@ -400,7 +400,24 @@ class Moves(Algebra):
         wholes = [self.fitted(self.whole(v, s), s) for v, s in zip(values, shapes, strict=True)]
         if all(self.uniform(w) for w in wholes) and all(w == wholes[0] for w in wholes):
             return shared(wholes[0])
+        if all(v.shared for v in values) and any(len(w) > 1 for w in wholes):
+            return shared(self._placed(wholes, shapes, axis, out))
         return shared(self.laid(wholes, shapes, axis, out))
+
+    def _placed(self, wholes: Sequence[Combination], shapes: Sequence[Shape], axis: int, out: Shape) -> Combination:
+        """Sums side by side, as the sum of their summands with zeros around them."""
+        total: Combination = ZERO
+        start = 0
+        for whole, shape in zip(wholes, shapes, strict=True):
+            total = plus(total, mapped(whole, partial(self._in_zeros, axis, start, shape, out)))
+            start += shape[axis]
+        return total
+
+    def _in_zeros(self, axis: int, start: int, shape: Shape, out: Shape, term: int) -> int:
+        if self.terms.operators[term] == "scaled":
+            return self.beneath(term, partial(self._in_zeros, axis, start, shape, out))
+        where = (axis, out[axis], start, start + shape[axis], 1)
+        return self.terms.make("slice_backward", (0, where, ()), (self._solid(term, shape),), out)
 
     def _apart(self, values: Sequence[Value], axis: int) -> bool:
         """Whether what is joined is of samples: it has parts along the axis, or a piece has one owner."""

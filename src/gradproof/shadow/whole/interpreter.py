@@ -1,0 +1,417 @@
+"""Applies laws to the values of a call: what each operator makes of the parts of its arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils._python_dispatch import _disable_current_modes
+
+from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, exact, multiplied, plus, times
+from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
+
+LETTERS = "abcdefghijklmnop"
+
+
+LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather", "take", "scatter"})
+"""Operators that are given places in a tensor."""
+
+
+# -- Constants that stand for a rational: 1/3 typed into a loop is a float near it.
+NEAR = {
+    "float64": ((Fraction(1, 2**52), 2**16),),
+    "float32": ((Fraction(1, 2**24), 4096), (Fraction(3, 2**24), 1024)),
+}
+"""Greatest relative distance, and greatest denominator, of a snapped constant, nearest first.
+
+float64: 2^-52, two roundings (`1 / N / T` has two). float32: 2^-24, one rounding, else three (autograd divides by the
+window's tokens and multiplies by the micro-batch's). Two rationals of these denominators below 1 lie farther apart
+than that, or are equal.
+"""
+
+RECIPROCAL = 2**18
+"""Greatest denominator of a snapped 1/k in float32: 1/k and 1/(k+1) are 2^-18 apart, far more than three roundings."""
+
+
+def simplest(low: Fraction, high: Fraction) -> Fraction:
+    """The rational of least denominator in [low, high], 0 < low <= high (Stern-Brocot, by continued fractions)."""
+    whole = math.ceil(low)
+    if whole <= high:
+        return Fraction(whole)
+    floor = whole - 1
+    return floor + 1 / simplest(1 / (high - floor), 1 / (low - floor))
+
+
+def snapped(x: float) -> Fraction:
+    """The rational that a finite float stands for: itself when nothing simpler is near enough."""
+    exact = Fraction(x)
+    if exact.denominator <= NEAR["float32"][0][1]:
+        return exact
+    kinds = ["float32", "float64"] if _single(x) else ["float64"]
+    for kind in kinds:
+        for reach, limit in NEAR[kind]:
+            size = abs(exact)
+            found = simplest(size * (1 - reach), size * (1 + reach))
+            if found.denominator <= limit or (kind == "float32" and _reciprocal(found)):
+                return found if exact > 0 else -found
+    return exact
+
+
+def _reciprocal(x: Fraction) -> bool:
+    return x.numerator == 1 and x.denominator <= RECIPROCAL
+
+
+def _single(x: float) -> bool:
+    with np.errstate(over="ignore"):
+        return float(np.float32(x)) == x
+
+
+@dataclass(slots=True)
+class Snap:
+    """Snapping, and what it changed: the float and the rational it was read as."""
+
+    changed: dict[float, Fraction] = field(default_factory=dict)
+
+    def read(self, x: float) -> Fraction:
+        """The rational for a finite constant."""
+        found = snapped(x)
+        if found != Fraction(x):
+            self.changed[x] = found
+        return found
+
+
+# -- Calls, laws, and what the laws make of a call.
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an operator. `tensors`, `values` and `shapes` are of its tensor arguments, in order."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    attributes: tuple[Any, ...]
+    tensors: list[torch.Tensor]
+    values: list[Value]
+    shapes: list[Shape]
+    out: list[torch.Tensor | None]
+    arguments: tuple[str, ...] = ()
+    coupled: list[int] = field(default_factory=list)
+
+    def out_shape(self, at: int = 0) -> Shape:
+        """The shape of a result; () where there is none."""
+        made = self.out[at]
+        return () if made is None else tuple(made.shape)
+
+    def numeric(self) -> bool:
+        """Whether sums of the first result are those of numbers: not of booleans, bytes or complex ones."""
+        made = self.out[0]
+        return made is not None and (made.is_floating_point() or made.dtype in (torch.int32, torch.int64))
+
+    def argument(self, at: int, name: str, default: Any = None) -> Any:
+        """An argument by its place, or by its name."""
+        return self.args[at] if at < len(self.args) else self.kwargs.get(name, default)
+
+
+Letters = tuple[list[str], list[str]]
+"""The letters of the tensor arguments, and of the results."""
+
+
+@dataclass(frozen=True, slots=True)
+class Law:
+    """`letters` of a call; the arguments in which it is linear; what of its other arguments is part of the term.
+
+    `uniform`: of numbers that are one everywhere it makes one. `commutes`: its arguments may change places.
+    """
+
+    letters: Callable[[Call], Letters]
+    linear: tuple[int, ...] = ()
+    attributes: Callable[[Call], tuple[Any, ...]] | None = None
+    uniform: bool = False
+    commutes: bool = False
+
+
+def _padded(known: NDArray[Any], template: tuple[Any, ...], ignored: int) -> NDArray[Any] | None:
+    """A mask of labels after `constant_pad_nd(labels, widths, value)`; None for a negative width."""
+    widths, value = template[1], template[2] if len(template) > 2 else 0
+    if any(width < 0 for width in widths):
+        return None
+    pairs = [(0, 0)] * (known.ndim - len(widths) // 2)
+    pairs += [(widths[i], widths[i + 1]) for i in range(len(widths) - 2, -1, -2)]
+    counts = value != ignored if isinstance(value, int) else float.fromhex(value[1]) != ignored
+    return np.pad(known, pairs, constant_values=counts)
+
+
+class Interpreter(Moves):
+    """Applies laws to the values of a call."""
+
+    def __init__(self, terms: Terms) -> None:
+        super().__init__(terms)
+        self.masks: dict[tuple[int, int], NDArray[Any] | None] = {}
+        self.reduced: dict[int, tuple[Combination, str]] = {}
+        self.numbers: dict[int, float] = {}
+        self.locations: dict[int, Location] = {}
+        self.snap: Snap | None = None
+        """Reads float constants as the rationals that they stand for, where a run asks for it."""
+        self.integers = False
+        self.every_label = False
+        """Whether every label of a loss counts, as far as is known."""
+        self.tallies = False
+        """Whether it is noted how many elements each term of a loss stands for."""
+        self.seen_counts: list[tuple[int, ...]] = []
+        """Whether counts are the numbers of this run, and no unknowns."""
+        self.looked: Callable[[torch.Tensor], list[int]] | None = None
+        """Reads the numbers of a list of indices, where there are numbers."""
+
+    def exact(self, number: Any) -> Fraction | None:
+        """A Python number as the rational that it is, or that it stands for."""
+        found = exact(number)
+        return found if self.snap is None or found is None or isinstance(number, int) else self.snap.read(number)
+
+    def reduces(self, made: Value, masses: Sequence[Combination], kind: str) -> None:
+        """A loss became a sum, or a mean: keep how many elements each of its terms stands for."""
+        terms = list(made.parts[0]) if self.tallies and made.shared else []
+        each = masses if len(masses) == len(terms) else list(masses[:1]) * len(terms) if len(masses) == 1 else []
+        for term, mass in zip(terms, each, strict=False):
+            self.reduced.setdefault(self.terms.bare(term)[0], (mass, kind))
+
+    def scales(self, powers: Powers, by: Fraction, tensor: torch.Tensor) -> None:
+        """Something is scaled by a scalar of a real run: keep its number, and the line."""
+        new = [scalar for scalar, power in powers.items() if power == 1 and scalar not in self.numbers]
+        if self.marks and len(new) == 1 and len(powers) == 1:
+            with _disable_current_modes():
+                self.numbers[new[0]] = float(tensor.detach().flatten()[0]) / float(by)
+            self.locations[new[0]] = user_location()
+
+    def counted(self, counts: Sequence[Combination], value: Value, labels: torch.Tensor, ignored: int) -> None:
+        """Keep the numbers of the counts of a real run."""
+        with _disable_current_modes():
+            for at, count in enumerate(counts if self.marks else ()):
+                own = rows_of(labels, value, at)
+                self.numbers.update({term: float((own != ignored).sum()) for term in count if term != self.terms.one})
+
+    def apply(self, law: Law, call: Call) -> list[Value]:
+        """The values of the results."""
+        ins, outs = law.letters(call)
+        attributes = call.attributes if law.attributes is None else law.attributes(call)
+        letter, laid = self._letter(call, ins)
+        if letter is None:
+            alike = self._alike(call, ins, outs)
+            return self._once(law, call, attributes) if alike is None else self._row(law, call, attributes, alike)
+        kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
+        count, turns = laid
+        made: list[Value] = []
+        for at, letters in enumerate(outs):
+            whole = call.out_shape(at)
+            axis = letters.find(letter)
+            small = whole if axis < 0 else shape_with(whole, axis, whole[axis] // count)
+            rows = [[kid[i] for kid in kids] for i in range(count)]
+            if axis < 0:
+                total: Combination = ZERO
+                for row in rows:
+                    total = plus(total, self._spread(law, call, at, attributes, row, small, laid))
+                made.append(shared(self.gathered(total) if count == 1 else total))
+            else:
+                parts = [self._term(law, call, at, attributes, row, small, laid) for row in rows]
+                made.append(Value(tuple(parts), axis, small[axis], turns))
+        return made
+
+    def _spread(
+        self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
+        kids: list[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+    ) -> Combination:  # fmt: skip
+        """The operator on shared arguments: a linear one keeps the summands of its longest linear argument."""
+        kids = [
+            (self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)
+        ]
+        longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
+        if longest is None or len(kids[longest][0]) < 2:
+            return self._term(law, call, at, attributes, kids, shape, laid)
+        total: Combination = ZERO
+        size = kids[longest][1]
+        for term, by in kids[longest][0].items():
+            each = [*kids[:longest], ({term: by}, size), *kids[longest + 1 :]]
+            total = plus(total, self._term(law, call, at, attributes, each, shape, laid))
+        return total
+
+    def _letter(self, call: Call, ins: Sequence[str]) -> tuple[str | None, tuple[int, int]]:
+        """The letter along which parts lie, with their number and turns; of several the first."""
+        for value, letters in zip(call.values, ins, strict=True):
+            if not value.shared and letters[value.axis].islower():
+                return letters[value.axis], value.layout[1:]
+        return None, (1, 1)
+
+    def _parts(
+        self, call: Call, at: int, letters: str, letter: str, laid: tuple[int, int]
+    ) -> list[tuple[Combination, Shape]]:
+        value, shape = call.values[at], call.shapes[at]
+        count, turns = laid
+        axis = letters.find(letter)
+        if axis < 0:
+            if not value.shared:
+                call.coupled.append(at)
+            return [(self.whole(value, shape), shape)] * count
+        size = shape_with(shape, axis, shape[axis] // count)
+        if value.layout == (axis, count, turns):
+            return [(part, size) for part in value.parts]
+        if not value.shared:
+            call.coupled.append(at)
+        whole = self.fitted(self.whole(value, shape), shape)
+        return [(part, size) for part in self.split(whole, shape, axis, size[axis], turns)]
+
+    def _once(self, law: Law, call: Call, attributes: tuple[Any, ...]) -> list[Value]:
+        """No parts lie along a mapped axis: one term a result, and a linear argument keeps its combination."""
+        for at, value in enumerate(call.values):
+            if not value.shared:
+                call.coupled.append(at)
+        kids = [(self.whole(v, s), s) for v, s in zip(call.values, call.shapes, strict=True)]
+        return [
+            shared(self._spread(law, call, at, attributes, kids, call.out_shape(at), (1, 1)))
+            for at in range(len(call.out))
+        ]
+
+    def _alike(self, call: Call, ins: Sequence[str], outs: Sequence[str]) -> str | None:
+        """A mapped letter along which no argument has parts, and each repeats one row; None where there is none."""
+        if not all(value.shared for value in call.values):
+            return None
+        kids = [self.fitted(value.parts[0], shape) for value, shape in zip(call.values, call.shapes, strict=True)]
+        for letter in dict.fromkeys(x for text in outs for x in text if x.islower()):
+            laid = [(kid, shape, text.find(letter)) for kid, shape, text in zip(kids, call.shapes, ins, strict=True)]
+            held = [(kid, axis) for kid, shape, axis in laid if axis >= 0 and shape[axis] > 1]
+            if held and all(letter in text for text in outs) and all(self.repeats(kid, axis) for kid, axis in held):
+                return letter
+        return None
+
+    def _row(self, law: Law, call: Call, attributes: tuple[Any, ...], letter: str) -> list[Value]:
+        """The operator on one row of an axis along which rows repeat, broadcast again."""
+        ins, outs = law.letters(call)
+        kids = []
+        for value, shape, text in zip(call.values, call.shapes, ins, strict=True):
+            whole, axis = self.fitted(value.parts[0], shape), text.find(letter)
+            kids.append((whole, shape) if axis < 0 else (self.piece(whole, axis, 0, 1), shape_with(shape, axis, 1)))
+        made = []
+        for at, text in enumerate(outs):
+            out = call.out_shape(at)
+            small = shape_with(out, text.find(letter), 1)
+            row = self._spread(law, call, at, attributes, kids, small, (1, 1))
+            made.append(shared(self.fitted(self.fitted(row, small), out)))
+        return made
+
+    def _term(
+        self, law: Law, call: Call, at: int, attributes: tuple[Any, ...],
+        kids: Sequence[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
+    ) -> Combination:  # fmt: skip
+        """The operator on one part of each argument: a coefficient times a term."""
+        by = Fraction(1)
+        powers: Powers = {}
+        terms: list[int] = []
+        for location, (part, size) in enumerate(kids):
+            if location in law.linear:
+                if not part:
+                    return ZERO
+                part = self.terms.factored(part, size)
+                ((term, factor),) = part.items()
+                term, own = self.terms.bare(term)
+                by, powers = by * factor, multiplied(powers, own)
+                terms.append(term)
+            else:
+                terms.append(self.terms.named(part, size))
+        if law.commutes:
+            terms.sort(key=self.terms.order)
+        formless = [self.terms.shapes[term] is None for term in terms]
+        if law.uniform and all(formless):
+            made = self.terms.make(call.name, (at, attributes), tuple(terms), None)
+            return {self.terms.scaled(made, powers): by}
+        sizes = tuple(size for (_, size), bare in zip(kids, formless, strict=True) if bare and not law.uniform)
+        made = self.terms.make(call.name, (at, attributes, sizes), tuple(terms), shape)
+        return {self.terms.scaled(made, powers): by}
+
+    def counting(self, value: Value, shape: Shape, ignored: int, labels: torch.Tensor) -> list[Combination]:
+        """For each part, how many labels are not the ignored one: a number, or a scalar where it is not known."""
+        size = part_shape(value, shape)
+        if self.integers:
+            with _disable_current_modes():
+                own = [rows_of(labels, value, i) for i in range(len(value.parts))]
+                seen = [int((one != ignored).sum()) for one in own]
+            self.seen_counts.append(tuple(seen))
+            return [times(self.terms.of(self.terms.one), Fraction(number)) for number in seen]
+        return [self.count(self.terms.named(part, size), size, ignored) for part in value.parts]
+
+    def count(self, labels: int, size: Shape, ignored: int) -> Combination:
+        """How many elements of a term of labels are not the ignored one."""
+        seen = self._counts(labels, ignored)
+        if seen is not None:
+            self.every_label = True
+            return times(self.terms.of(self.terms.one), Fraction(int(seen.sum())))
+        while self.terms.operators[labels] in ("reshape", "permute"):
+            labels = self.terms.kids[labels][0]
+        return self.terms.of(self.terms.make("count", (ignored,), (labels,), ()))
+
+    def _counts(self, term: int, ignored: int) -> NDArray[Any] | None:
+        """Which elements of a term of labels are not the ignored one, where its leaves say so."""
+        key = (term, ignored)
+        if key not in self.masks:
+            self.masks[key] = self._mask(term, ignored)
+        return self.masks[key]
+
+    def _mask(self, term: int, ignored: int) -> NDArray[Any] | None:
+        terms = self.terms
+        operator, attributes, shape = terms.operators[term], terms.attributes[term], terms.shapes[term]
+        if operator in ("data", "draw"):
+            low, high = attributes[-1]
+            outside = low is not None and not low <= ignored < high
+            return np.ones(shape or (), dtype=bool) if outside else None
+        if operator not in ("reshape", "permute", "slice", "cat", "constant_pad_nd") or shape is None:
+            return None
+        kids = [self._counts(kid, ignored) for kid in terms.kids[term]]
+        known = [kid for kid in kids if kid is not None]
+        if len(known) != len(kids):
+            return None
+        if operator == "cat":
+            return np.concatenate(known, axis=attributes[0])
+        if operator == "slice":
+            axis, start, count, step = attributes
+            return known[0].take(range(start, start + count * step, step), axis=axis)
+        if operator == "constant_pad_nd":
+            return _padded(known[0], attributes[1], ignored)
+        return known[0].transpose(attributes) if operator == "permute" else known[0].reshape(shape)
+
+    def opaque(self, call: Call) -> list[Value]:
+        """The results as uninterpreted functions of whole arguments."""
+        for at, value in enumerate(call.values):
+            if not value.shared:
+                call.coupled.append(at)
+        kids = []
+        for value, shape in zip(call.values, call.shapes, strict=True):
+            kids.append(self.terms.named(self.fitted(self.whole(value, shape), shape), shape))
+        sizes = tuple(call.shapes[i] for i, kid in enumerate(kids) if self.terms.shapes[kid] is None)
+        return [
+            shared(
+                self.terms.of(self.terms.make(call.name, (at, call.attributes, sizes), tuple(kids), call.out_shape(at)))
+            )
+            for at in range(len(call.out))
+        ]
+
+
+def rows_of(tensor: torch.Tensor, value: Value, at: int) -> torch.Tensor:
+    """A view of the rows of a tensor that a part of its value stands for. An axis of turns stands before the rows."""
+    if value.shared:
+        return tensor
+    shape, each = tensor.shape, value.rows // value.turns
+    apart = (*shape[: value.axis], value.turns, -1, *shape[value.axis + 1 :])
+    return tensor.view(apart).narrow(value.axis + 1, at * each, each)
+
+
+def within(tensor: torch.Tensor) -> tuple[Any, Any]:
+    """The least whole number of a tensor, and the first above its largest."""
+    if tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool or not tensor.numel():
+        return (None, None)
+    with _disable_current_modes():
+        return int(tensor.min()), int(tensor.max()) + 1
