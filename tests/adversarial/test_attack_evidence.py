@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 from attack_kit import CONTRACT, MODEL, Data, append, break_model, edit, evidence, forged, gate, session, verify
-from toy_workspace import taken
 
 from gradproof.core.outcome import Exit, Layer, Outcome
+from gradproof.core.schemas.evidence import evidence_of as taken
 from gradproof.evidence import store as stores
 from gradproof.evidence.store import Store
 

@@ -14,12 +14,12 @@ from attack_kit import CONTRACT, evidence, gate, session
 from fuzz_kit import few
 from hypothesis import given, strategies as st
 from jsonschema import Draft202012Validator
-from toy_workspace import fault_of
 
 from gradproof.cli import COMMANDS, dispatch
 from gradproof.core.check import digest_of
 from gradproof.core.outcome import EXIT_CODE, Effect, Exit, Outcome
 from gradproof.evidence.store import read
+from tests.unit.toy_workspace import fault_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=6),

@@ -76,13 +76,13 @@ def check(function: Callable[[Any], Any], **options: Any) -> Any:
     return answering(Outcome(said)) if said in list(Outcome) else held(**options)
 
 
-class Watch:
+class ScriptWatch:
     """A watcher that answers what the script wrote into SAID, like `check`."""
 
     def __init__(self, **options: Any) -> None:
         self.options = {name: value for name, value in options.items() if not callable(value)}
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> ScriptWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -103,7 +103,7 @@ def check_whole(function: Callable[[Any], Any], subject: str, request: Any) -> V
 
 def fake() -> None:
     """Put the engines and the watcher in the place of the real ones in this process."""
-    for name, what in ((WHOLE, check_whole), (WATCH, Watch)):
+    for name, what in ((WHOLE, check_whole), (WATCH, ScriptWatch)):
         module = ModuleType(name)
         vars(module)[what.__name__] = what
         sys.modules[name] = module

@@ -167,7 +167,7 @@ LIES: dict[str, Callable[[Report], object]] = {
     "measured above its bound": _measured_above,
 }
 WRONG: dict[str, Callable[[Report], object]] = {
-    "schema": lambda r: r.update(schema="gradproof-report/2"),
+    "schema": lambda r: r.update(schema="gradproof-report/3"),
     "no run_state": lambda r: r.pop("run_state"),
     "run_state": lambda r: r.update(run_state="done"),
     "no verdict": lambda r: r.pop("verdict"),

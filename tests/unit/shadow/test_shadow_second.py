@@ -216,7 +216,7 @@ def test_a_closed_stdout_stops_no_loop_that_prints(monkeypatch: pytest.MonkeyPat
 
 
 def test_printed_losses_are_equal_within_their_last_place() -> None:
-    assert verify.check(partial(printing, locations=1)).code == 0
+    assert verify.check(partial(printing, places=1)).code == 0
 
 
 def test_printed_numbers_of_micro_batches_are_not_compared() -> None:

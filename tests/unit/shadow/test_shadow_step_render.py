@@ -160,7 +160,7 @@ def _set(path: str, to: Any) -> Callable[[Any], None]:
 
 
 WRONG = {
-    "schema": _set("schema", "gradproof-step/2"),
+    "schema": _set("schema", "gradproof-step/3"),
     "outcome": _set("outcome", "HOLDS"),
     "code": _set("code", 0),
     "exit": _set("exit", "met"),

@@ -165,7 +165,7 @@ for p in params: p.register_post_accumulate_grad_hook(moved)
         "\nimport threading\ndef train():"
         + windows().replace("\n", "\n    ")
         + "\nthread = threading.Thread(target=train); thread.start(); thread.join()\n",
-        "lost: a backward pass",
+        "lost: another thread",
     ),
     "sparse": (
         """

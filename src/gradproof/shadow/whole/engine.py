@@ -212,6 +212,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self._note(target)
 
     def _judged(self, call: Call) -> list[Value]:
+        self.laws.backward = torch._C._current_graph_task_id() != -1
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
         if found is None and law is not None:

@@ -65,6 +65,8 @@ def shared(combination: Combination) -> Value:
 class Algebra:
     """Values over a store of terms."""
 
+    backward = False
+    """Whether autograd runs: what it joins are the gradients of what was split, sums over samples among them."""
     marks = False
     """Whether a term says that it stands for all samples of a micro-batch, also where that has one sample."""
 
@@ -400,7 +402,7 @@ class Moves(Algebra):
         wholes = [self.fitted(self.whole(v, s), s) for v, s in zip(values, shapes, strict=True)]
         if all(self.uniform(w) for w in wholes) and all(w == wholes[0] for w in wholes):
             return shared(wholes[0])
-        if all(v.shared for v in values) and any(len(w) > 1 for w in wholes):
+        if self.backward and all(v.shared for v in values) and any(len(w) > 1 for w in wholes):
             return shared(self._placed(wholes, shapes, axis, out))
         return shared(self.laid(wholes, shapes, axis, out))
 
