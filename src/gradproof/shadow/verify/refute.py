@@ -130,10 +130,10 @@ class Refuter:
     def weigh(self, results: list[Result]) -> None:
         """What terms prove is undecided where numbers speak against it."""
         ours, full = self.judge.ours, self.judge.full
-        names = {n for n in self.mine.last.keys() & self.other.last.keys() if not self.mine.vanishing(n)}
-        same = all(shaped(self.mine.last[n], self.other.last[n], LATER) for n in names)
-        pairs = zip(ours.values, full.values, strict=False)
-        losses = len(ours.values) == len(full.values) and any(self._far(*pair) for pair in pairs)
+        names = self.mine.last.keys() & self.other.last.keys()
+        mine, other = ({n: self.mine.heard(n, side.last[n]) for n in names} for side in (self.mine, self.other))
+        same = all(shaped(mine[n], other[n], LATER) for n in names)
+        losses = len(ours.values) == len(full.values) and any(map(self._far, ours.values, full.values))
         inside = (event for at in range(len(self.updates)) for event in self.events.inside(at, WRITE))
         written = any(event.operator.startswith(SCALES) for event in inside)
         rates = self.first is None and self.mine.rates != self.other.rates

@@ -157,10 +157,14 @@ class Numbers:
     ends: dict[int, float] = field(default_factory=dict)
     narrow: bool = False
 
-    def vanishing(self, name: str) -> bool:
-        """Whether each gradient of a parameter is rounding beside the others: so is what an optimizer makes of it."""
+    def heard(self, name: str, of: torch.Tensor) -> torch.Tensor:
+        """Numbers of a parameter whose gradients are more than rounding beside the others, once at least.
+
+        Of an optimizer that divides by the size of gradients the rest is rounding as well.
+        """
         steps = [(step[name], largest([*step.values()])) for step in self.gradients if name in step]
-        return bool(steps) and all(largest([own]) <= VANISHING * top for own, top in steps)
+        masks = [own.abs() > VANISHING * top for own, top in steps if own.shape == of.shape]
+        return of[torch.stack(masks).any(0)] if masks and len(masks) == len(steps) else of
 
     def differ(self, mine: torch.Tensor, other: torch.Tensor) -> bool:
         """Whether two tensors differ by more than rounding."""

@@ -190,8 +190,12 @@ def unfused(layer: Callable[..., Any]) -> Callable[..., Any]:
     """A recurrent layer as operators that have laws, and not as one of oneDNN's."""
 
     def call(*args: Any) -> Any:
-        with torch.backends.mkldnn.flags(enabled=False):
+        enabled = torch._C._get_mkldnn_enabled()
+        torch._C._set_mkldnn_enabled(False)
+        try:
             return layer(*args)
+        finally:
+            torch._C._set_mkldnn_enabled(enabled)
 
     return call
 
