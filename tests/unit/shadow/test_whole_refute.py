@@ -449,12 +449,40 @@ def test_a_thread_that_touches_nothing_leaves_the_proof() -> None:
     assert [(r.obligation, r.reason) for r in found.results if r.applies and r.outcome is not HOLDS] == []
 
 
+def a_rate_after_the_last_step(run: Run) -> None:
+    """The next step would have another rate: there is no step to name, and no crash."""
+    model, optimizer, x, y = started(run)
+    for window in windows(run, x, y):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.param_groups[0]["lr"] *= 0.5**run.accum_steps
+
+
+def sums_of_short_whole_numbers(run: Run) -> None:
+    model, optimizer, x, y = started(run)
+    for window in windows(run, x, y):
+        sums = [torch.zeros(p.shape, dtype=torch.int16) for p in model.parameters()]
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+            for one, p in zip(sums, model.parameters(), strict=True):
+                assert p.grad is not None
+                one += (p.grad * 4096).to(torch.int16)
+                p.grad = None
+        for one, p in zip(sums, model.parameters(), strict=True):
+            p.grad = one.float() / 4096
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 UNSEEN: tuple[tuple[Step, str], ...] = (
     (averages_that_are_rebound, "GA-INV-003"), (seeded_again_for_each_micro_batch, "GA-EQ-001"),
     (the_same_rows_of_an_array, "GA-DATA-001"), (one_parameter_zeroed_by_hand, "GA-INV-002"),
     (a_state_after_the_last_step, "GA-INV-003"), (averages_in_a_thread, "GA-INV-003"),
     (averages_in_a_hook, "GA-INV-003"), (averages_in_lists, "GA-INV-003"), (averages_of_one_number, "GA-INV-003"),
-    (a_scheduler_of_its_own, "GA-INV-003"), (losses_changed_in_a_thread, "GA-INV-001"),
+    (a_scheduler_of_its_own, "GA-INV-003"), (a_rate_after_the_last_step, "GA-INV-003"),
+    (sums_of_short_whole_numbers, "GA-INV-004"), (losses_changed_in_a_thread, "GA-INV-001"),
 )  # fmt: skip
 
 

@@ -33,6 +33,8 @@ NARROW = frozenset(
     kind for kind in vars(torch).values()
     if isinstance(kind, torch.dtype) and (kind.is_floating_point or kind.is_complex) and torch.finfo(kind).bits < 32
 )  # fmt: skip
+SHORT = frozenset({torch.int8, torch.uint8, torch.int16})
+"""Whole numbers of fewer than 32 bits: a sum of gradients in them is one of fixed-point numbers."""
 CASTS = frozenset({"_to_copy", "copy_", "copy", "to", "clone", "detach", "view", "alias"})
 DEPTH = 100
 GENERATORS = frozenset({
@@ -459,7 +461,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     def put(self, tensor: torch.Tensor, value: Value) -> None:
         """A tensor holds a value now."""
-        if tensor.dtype in NARROW:
+        whole = tensor.dtype in SHORT and any(self.terms.trained[term] for part in value.parts for term in part)
+        if whole or tensor.dtype in NARROW:
             self._narrow(tensor, value)
         self.memory.write(tensor, value)
 
