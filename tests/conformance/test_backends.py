@@ -17,12 +17,12 @@ from gradproof.execution.methods import (
     recorded_step as trace_run,
     smt as smt_run,
 )
-from gradproof.execution.methods.conformance import SCENARIOS, violations
 from models.accumulation.torch_mutants import MUTANTS as TORCH_MUTANTS
 from models.accumulation.torch_steps import EmptyStep, TorchStep
 from models.registry import Mutant
 from symbolic.accumulation.falsify import accumulated_matches_full
 from symbolic.accumulation.step import Accumulates, accumulates
+from tests.conformance.suite import SCENARIOS, violations
 
 CLAUSE = "GA-EQ-001"
 BOUNDS = tuple(Bound(name, value, "a test") for name, value in {"branches": 20, "paths": 20, "examples": 2}.items())

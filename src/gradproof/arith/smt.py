@@ -272,54 +272,6 @@ def _value(v: Any) -> Any:
     raise TypeError(f"a model value of no known sort: {v}")
 
 
-TRANSLATED: dict[str, Any] = {
-    "add": lambda *args: z3.Sum(*args),
-    "mul": lambda *args: z3.Product(*args),
-    "div": lambda a, b: a / b if z3.is_rational_value(b) else z3.If(b == 0, z3.RealVal(0), a / b),
-    "ite": z3.If,
-    "positive": lambda a: a > 0,
-    "zero": lambda a: a == 0,
-    "not": z3.Not,
-    "and": z3.And,
-    "or": z3.Or,
-}
-
-
-def translate(steps: Iterable[Any]) -> list[Term]:
-    """Straight-line code (`op`, `payload`, `args`: places of earlier steps) as terms; a quotient by 0 is 0.
-
-    Functions are uninterpreted, one a name and number of arguments. Raises KeyError for an unknown operation.
-    """
-    held: list[Term] = []
-    for step in steps:
-        args = [held[i] for i in step.args]
-        if step.op == "number":
-            term = number(step.payload)
-        elif step.op == "variable":
-            term = z3.Real(symbol(step.payload))
-        elif step.op in ("true", "false"):
-            term = z3.BoolVal(step.op == "true")
-        elif step.op == "apply":
-            sorts = [z3.RealSort()] * (len(args) + 1)
-            term = z3.Function(symbol(f"{step.payload}/{len(args)}"), *sorts)(*args)
-        else:
-            term = TRANSLATED[step.op](*args)
-        held.append(term)
-    return held
-
-
-def prove_equal(
-    steps: Iterable[Any], pairs: Sequence[tuple[int, int]], conditions: Sequence[int], seconds: float
-) -> Reply:
-    """Whether each pair of places in straight-line code is equal wherever the conditions hold.
-
-    UNSAT: proved. SAT decides nothing by itself: the functions of the model are not the real ones.
-    """
-    held = translate(steps)
-    differs = z3.Or([held[a] != held[b] for a, b in pairs if a != b])
-    return solve([*(held[c] for c in conditions), differs], {}, seconds)
-
-
 def readable(text: str) -> bool:
     """Whether z3 can read an SMT-LIB 2 text. Nothing is decided, and nothing stays."""
     try:
