@@ -355,3 +355,13 @@ def test_a_query_without_the_same_answer_is_a_problem(
     (found,) = write.ask(tmp_path, "z3", 1.0, {"K-1": 7.5})
     there, _, told = str(found).partition(": ")
     assert (there, " ".join(re.findall(r"\b[\d.]+\b", told))) == (place, numbers)
+
+
+def test_a_bundle_of_another_format_says_so_alone(bundle: Path) -> None:
+    """Whoever receives it cannot run it again: one problem, with what to do, and no other."""
+    place = evidence_of(bundle, "K-1")
+    reword(place, lambda data: data.update(schema="gradproof-evidence/1"), rename=False)
+    reseal(bundle)
+    (problem,) = verify(bundle).problems
+    assert (problem.code, "gradproof-evidence/1" in problem.found) == ("GP448", True)
+    assert "ask for a new one" in problem.found

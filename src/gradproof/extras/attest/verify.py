@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gradproof import __version__
 from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EVIDENCE_SCHEMA
 from gradproof.core.workspace import CONTENT
 from gradproof.evidence.store import parse as parse_json
 from gradproof.execution.queries import counts, parse
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 _GIVEN = ("evidence/", "gpu/", f"{QUERIES}/", f"{SOURCES}/proofs/", f"{SOURCES}/reports/")
 _BESIDE = {f"{SOURCES}/{name}" for name in (*BESIDE, *(f"{folder}/{NOTHING}" for folder in CONTENT))}
 _SHOWN = 160
+EVIDENCE = ("evidence/", "gpu/")
+"""Folders of a bundle that hold evidence."""
 _MALFORMED = (GradproofError, ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError, OSError)
 """What data of another shape may raise where it is read: each becomes a problem, none is passed over."""
 
@@ -76,7 +79,7 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
 
 
 def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged:
-    found = listing.problems(root, manifest)
+    found = listing.problems(root, manifest) or list(_of_another_format(root, manifest))
     if found:
         return Judged(manifest, tuple(found))
     try:
@@ -90,6 +93,20 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
     found = list(_conclusions(root, manifest, carried, keys))
     reports = {} if found else statement.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)
+
+
+def _of_another_format(root: Path, manifest: Manifest) -> Iterator[BundleProblem]:
+    """The first evidence file that another version wrote: no other problem says more."""
+    for name in (e.path for e in manifest.files if e.path.startswith(EVIDENCE)):
+        try:
+            stated = parse_json(_text(root, name))
+        except (ValueError, RecursionError):
+            continue  # it is judged with the rest
+        schema = str(stated.get("schema")) if isinstance(stated, dict) else ""
+        if schema != EVIDENCE_SCHEMA and schema.startswith("gradproof-evidence/"):
+            help = "judge the bundle with the gradproof that made it, or ask for a new one"
+            yield BundleProblem("GP448", name, f"its format is {schema}, and not {EVIDENCE_SCHEMA}: {help}")
+            return
 
 
 def _opened(root: Path, manifest: Manifest) -> Carried:
@@ -115,7 +132,7 @@ def _text(root: Path, name: str) -> str:
 def _evidence(root: Path, manifest: Manifest, carried: Carried) -> Iterator[BundleProblem]:
     """Every evidence file is believed, is about a planned check, and agrees with contracts, sources and versions."""
     held = {statement.place_of(carried, s): (n, s) for n, s in carried.statuses.items() if s.path}
-    for name in (e.path for e in manifest.files if e.path.startswith(("evidence/", "gpu/"))):
+    for name in (e.path for e in manifest.files if e.path.startswith(EVIDENCE)):
         if name not in held:
             yield BundleProblem("GP448", name, _why_unused(root, name, carried))
         elif not held[name][1].fresh:
