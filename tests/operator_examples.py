@@ -373,7 +373,7 @@ EXAMPLES: dict[str, list[Example]] = {
     "aten.constant_pad_nd": [
         Example(T((2, 3, 4)), [1, 2]), Example(T((2, 3, 4)), [1, 0, 0, 2], 3.0), Example(T((2, 3, 4)), [-1, 2, 1, -1]),
     ],
-    "aten.pixel_shuffle": [Example(T((2, 8, 3, 2)), 2)],
+    "aten.pixel_shuffle": [Example(T((2, 8, 3, 2)), 2), Example(T((4, 3, 2)), 2)],
     "aten.pixel_unshuffle": [Example(T((2, 2, 6, 4)), 2)],
     "aten.clone": [Example(T((2, 3)))],
     "aten._to_copy": [

@@ -237,3 +237,20 @@ def test_a_transposition_in_place_moves_the_parts() -> None:
                 optimizer.zero_grad()
 
     assert check_whole(train, "step", Request()).result("GA-EQ-001").outcome is Outcome.HOLDS
+
+
+def test_samples_that_meet_in_a_recurrence_end_in_time() -> None:
+    """Data with samples first in a layer with time first: the summands of what meets multiply, up to a limit."""
+
+    def train(run: Run) -> None:
+        torch.manual_seed(run.seed)
+        layer, data = nn.LSTM(3, 3), torch.randn(run.samples, 3, 3)
+        optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+        for at, rows in enumerate(data.split(run.micro_batch_size)):
+            (layer(rows)[0].square().mean() / run.accum_steps).backward()
+            if (at + 1) % run.accum_steps == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+
+    found = check_whole(train, "step", Request(accum_steps=3, windows=1, fake=True))
+    assert found.result("GA-EQ-001").outcome is not Outcome.HOLDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -460,6 +461,26 @@ def a_rate_after_the_last_step(run: Run) -> None:
     optimizer.param_groups[0]["lr"] *= 0.5**run.accum_steps
 
 
+POOL = ThreadPoolExecutor(1)
+POOL.submit(int).result()  # its thread is there before any step is followed
+
+
+def state_changed_by_a_thread_that_was_there(run: Run) -> None:
+    model, _, x, y = started(run)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+    def halved() -> None:
+        for state in optimizer.state.values():
+            state["exp_avg"].mul_(0.5)
+
+    for window in windows(run, x, y):
+        for a, b in window:
+            (F.mse_loss(model(a), b) / len(window)).backward()
+            POOL.submit(halved).result()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def sums_of_short_whole_numbers(run: Run) -> None:
     model, optimizer, x, y = started(run)
     for window in windows(run, x, y):
@@ -482,7 +503,8 @@ UNSEEN: tuple[tuple[Step, str], ...] = (
     (a_state_after_the_last_step, "GA-INV-003"), (averages_in_a_thread, "GA-INV-003"),
     (averages_in_a_hook, "GA-INV-003"), (averages_in_lists, "GA-INV-003"), (averages_of_one_number, "GA-INV-003"),
     (a_scheduler_of_its_own, "GA-INV-003"), (a_rate_after_the_last_step, "GA-INV-003"),
-    (sums_of_short_whole_numbers, "GA-INV-004"), (losses_changed_in_a_thread, "GA-INV-001"),
+    (sums_of_short_whole_numbers, "GA-INV-004"), (state_changed_by_a_thread_that_was_there, "GA-INV-003"),
+    (losses_changed_in_a_thread, "GA-INV-001"),
 )  # fmt: skip
 
 

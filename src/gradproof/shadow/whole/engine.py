@@ -26,7 +26,7 @@ from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
-from gradproof.shadow.whole.unseen import inside, parameters
+from gradproof.shadow.whole.unseen import inside, parameters, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
 NARROW = frozenset(
@@ -338,10 +338,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         update, self.stepping = self.facts.updates[-1], False
         update.begun_with, self.passes, self.begun_with = {**self.begun_with, **update.begun_with}, 0, {}
         self.applied(update, list(parameters(optimizer)))
-        for held in list(optimizer.state.values()):
-            for one in held.values() if isinstance(held, dict) else ():
-                if isinstance(one, torch.Tensor):
-                    self.renewed(one)
+        for one in list(states(optimizer)):
+            self.renewed(one)
 
     def applied(self, update: Update, own: list[torch.Tensor]) -> None:
         """Parameters that were written are new leaves."""

@@ -18,6 +18,8 @@ from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
+SUMMANDS = 1024
+"""Summands of a shared value that are followed apart; where samples meet in a recurrence they multiply."""
 
 
 LOOKUPS = frozenset({"index", "index_select", "index_put", "embedding", "gather", "take", "scatter"})
@@ -232,7 +234,7 @@ class Interpreter(Moves):
             (self.terms.opened(part), size) if i in law.linear else (part, size) for i, (part, size) in enumerate(kids)
         ]
         longest = max(law.linear, key=lambda i: len(kids[i][0]), default=None)
-        if longest is None or len(kids[longest][0]) < 2:
+        if longest is None or not 1 < len(kids[longest][0]) <= SUMMANDS:
             return self._term(law, call, at, attributes, kids, shape, laid)
         total: Combination = ZERO
         size = kids[longest][1]

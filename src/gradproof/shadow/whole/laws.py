@@ -199,6 +199,12 @@ def enlarged(call: Call) -> tuple[object, ...]:
     return (*call.attributes[:2], frozen(call.args[2][1:]), *call.attributes[3:])
 
 
+def shuffled(call: Call) -> Letters:
+    """The last three axes, which are those of one picture, stay whole."""
+    kept = LETTERS[: max(len(call.shapes[0]) - 3, 0)]
+    return [kept + "XYZ"[: len(call.shapes[0])]], [kept + "XYZ"[: len(call.out_shape())]]
+
+
 def above(law: Law, *names: str) -> dict[str, Law]:
     """One law for several operators."""
     return dict.fromkeys(names, law)
@@ -259,13 +265,14 @@ LAWS: dict[str, Law] = {
     **above(
         Law(batched()),
         "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d",
-        "upsample_bilinear2d", "pixel_shuffle", "pixel_unshuffle", "adaptive_max_pool2d", "upsample_nearest1d",
+        "upsample_bilinear2d", "adaptive_max_pool2d", "upsample_nearest1d",
         "upsample_bicubic2d", "upsample_linear1d",
     ),
     **above(
         Law(batched(), linear=(0,)),
         "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
     ),
+    **above(Law(shuffled), "pixel_shuffle", "pixel_unshuffle"),
     **above(
         Law(batched(), linear=(0,), attributes=enlarged),
         "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_nearest1d_backward",

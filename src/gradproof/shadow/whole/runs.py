@@ -41,6 +41,7 @@ from gradproof.shadow.whole.unseen import (
     inside as within_func,
     of_an_object,
     parameters,
+    states,
 )
 from gradproof.shadow.whole.values import Value, shared
 
@@ -280,6 +281,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.events = LoopEvents(self)
         self.given: dict[int, Location] = {}
         self.passes_before = 0
+        self.late: Location | None = None
         self.begun: dict[str, torch.Tensor] = {}
 
     @contextmanager
@@ -307,16 +309,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 self.events.hooked(spec, args, kwargs, out)
             elif not self.stepping or self._in_closure():
                 self.events.operated(spec, args, kwargs, out, values)
-                if (
-                    self.stepping
-                    and self.all_passes == self.passes_before
-                    and self._writes_a_gradient(spec, args, kwargs)
-                ):
-                    self.lose("a gradient is written after the optimizer was called, and before it steps")
+                if self._writes_late(spec, args, kwargs):
+                    self.late = self.late or self.location()
 
-    def _writes_a_gradient(self, spec: Spec, args: Any, kwargs: Any) -> bool:
-        """Whether an operator of the function's own writes other numbers into a gradient."""
-        if by_torch() or spec.short in EMPTIED:
+    def _writes_late(self, spec: Spec, args: Any, kwargs: Any) -> bool:
+        """Whether an operator of the function's own writes other numbers into a gradient that a step was handed."""
+        if not self.stepping or self.all_passes != self.passes_before or by_torch() or spec.short in EMPTIED:
             return False
         return any(self._is_gradient(t) for t in spec.targets(args, kwargs))
 
@@ -476,8 +474,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
                 made.copy_(call.tensors[0] * mask / (1 - float(call.args[1])))
         return found
 
-    # Writes that are no operators
-
     def _keep(self, tensor: torch.Tensor, value: Value) -> None:
         self.exports += 1
         self.seen.keep(f"tensor {self.exports}", tensor, value)
@@ -487,17 +483,15 @@ class Real(Called):  # type: ignore[no-untyped-call]
         if self.busy:
             return
         with self.aside():
-            self._exported(tensor, found, foreign)
-
-    def _exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
-        self.given[tensor.untyped_storage()._cdata] = self.location()
-        if any(self.terms.trained[term] for part in self.value(tensor).parts for term in part):
-            self.facts.escaped = self.facts.escaped or self.location()
-            self.events.add(READ)
-        self.escapes.left(tensor.untyped_storage(), found, foreign)
-        self.seen.left(tensor.untyped_storage())
-        self.note("numpy", tensor)
-        self._keep(tensor, self.value(tensor))
+            storage, value = tensor.untyped_storage(), self.value(tensor)
+            self.given[storage._cdata] = self.location()
+            if any(self.terms.trained[term] for part in value.parts for term in part):
+                self.facts.escaped = self.facts.escaped or self.location()
+                self.events.add(READ)
+            self.escapes.left(storage, found, foreign)
+            self.seen.left(storage)
+            self.note("numpy", tensor)
+            self._keep(tensor, value)
 
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
@@ -515,10 +509,13 @@ class Real(Called):  # type: ignore[no-untyped-call]
             for kind, tensor in (("parameter", parameter), ("gradient", parameter.grad if parameter.is_leaf else None)):
                 if tensor is not None and tensor.layout is torch.strided and not within_func(tensor):
                     self.seen.keep(f"{kind} {self.name(parameter)}", tensor, self.value(tensor))
+        for one in (one for _, optimizer in self.optimizers.values() for one in states(optimizer)):
+            if one.layout is torch.strided and (value := self.memory.read(one)) is not None:
+                self.seen.keep(f"state {id(one)}", one, value)
 
     def compare(self) -> None:
         """What no operator wrote has to hold what it held."""
-        for kind in ("parameter", "gradient", "tensor"):
+        for kind in ("parameter", "gradient", "tensor", "state"):
             for name, storage in self.seen.changed(kind, self.memory.read):
                 location = self.given.get(storage._cdata)
                 self.lose(f"the {name} was changed by something that is no operator", location)
@@ -527,6 +524,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         """A backward pass begins."""
         with self.aside():
             self.compare()
+            self.late = None
             if not self.passes:
                 held = {self.name(p): p.grad for p in self.kept if p.is_leaf and p.grad is not None}
                 self.begun = {name: sampled(grad) for name, grad in held.items()}
@@ -567,6 +565,8 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def after_step(self, optimizer: Any) -> None:
         """An optimizer has stepped."""
         with self.aside():
+            if self.late is not None:
+                self.lose("a gradient is written after the optimizer was called, and before it steps", self.late)
             super().after_step(optimizer)
             self.numbers.after.append({self.name(p): sampled(p) for p in parameters(optimizer)})
             self.look()
@@ -595,6 +595,6 @@ class Real(Called):  # type: ignore[no-untyped-call]
         with self.aside():
             self.compare()
             super().end()
-            every = [group for _, one in self.optimizers.values() for group in one.param_groups]
+            every = (group for _, one in self.optimizers.values() for group in one.param_groups)
             self.numbers.rates.append([float(group["lr"]) for group in every if "lr" in group])
             self.numbers.last = {self.name(p): sampled(p) for p in self.declared.values()}

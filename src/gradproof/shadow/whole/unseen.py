@@ -285,6 +285,12 @@ def parameters(optimizer: Any) -> Iterator[torch.Tensor]:
             yield parameter
 
 
+def states(optimizer: Any) -> Iterator[torch.Tensor]:
+    """The tensors that an optimizer keeps from step to step."""
+    for held in optimizer.state.values():
+        yield from (one for one in held.values() if isinstance(one, torch.Tensor)) if isinstance(held, dict) else ()
+
+
 def inside(tensor: torch.Tensor) -> bool:
     """Whether a tensor is one of torch.func, which has no storage of its own."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
