@@ -321,7 +321,9 @@ def test_without_a_gpu_a_cuda_check_is_not_run(monkeypatch: pytest.MonkeyPatch) 
     finding = attempt(check)
     assert finding.outcome is Outcome.NOT_RUN
     assert not finding.controls
-    assert not torch_run.replay(check, Desk(), {"clause": "GA-EQ-001", "values": {"case": "{}"}})[0]["reproduced"]
+    assert not torch_run.replay(check, Desk(), Counterexample(clause="GA-EQ-001", values={"case": "{}"}))[0][
+        "reproduced"
+    ]
 
 
 def test_batch_norm_as_an_ordinary_net_is_refuted() -> None:

@@ -15,6 +15,7 @@ from toy_workspace import recorded
 
 from gradproof.core.check import Bound, Check, Finding
 from gradproof.core.outcome import Expect, Kind, Layer, Outcome, Reach
+from gradproof.core.schemas.evidence import Counterexample
 from gradproof.core.timeline import from_json
 from gradproof.evidence import audit
 from gradproof.evidence.record import plain
@@ -143,7 +144,7 @@ def test_a_wrong_step_is_refuted_and_replayed() -> None:
     assert found.counterexample["clause"] == "GA-EQ-001"
     assert found.replays == [{"on": trace_run.REPLAYED, "reproduced": True, "detail": found.replays[0]["detail"]}]
     desk: Any = Desk()
-    example = plain(found.counterexample)
+    example = Counterexample.model_validate(plain(found.counterexample))
     bug = "models.accumulation.torch_mutants:MUTANTS[divided_twice]"
     desk.replaced = {bug: MUTANTS["divided_twice"].subject}
     assert [r["reproduced"] for r in replaying.replay(check, desk, bug, example)] == [True]

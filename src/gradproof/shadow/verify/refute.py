@@ -359,7 +359,7 @@ class Refuter:
                 return None
             if len(rates) != len(others) or all(near(a, b) for a, b in zip(rates, others, strict=True)):
                 continue
-            reason = f"step {at + 1} has, or would have, the rate {rates[0]:g}, the full batch's {others[0]:g}"
+            reason = f"step {at + 1}: learning rate {rates[0]:g}, the full batch's {others[0]:g}"
             return self._result(STEPS, reason, self.updates[: at + 1][-1].location)
         return None
 
