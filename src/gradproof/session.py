@@ -10,7 +10,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ from gradproof.core.check import Check
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
 from gradproof.core.outcome import DECISION, EXIT_CODE, SEVERITY, Effect, Exit, Kind, Layer, Outcome
-from gradproof.core.processes import time_limit
+from gradproof.core.processes import Options as Options
 from gradproof.core.workspace import Workspace, find
 from gradproof.evidence.audit import audit
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
@@ -37,40 +37,7 @@ if TYPE_CHECKING:
     from gradproof.report.diff_rules import ChangeShape
 
 
-MOST_JOBS = 8
 RENDERINGS = ("md", "html")  # beside report.json; the page is the last
-
-
-def default_jobs() -> int:
-    """One check for each CPU that this process may use, at most MOST_JOBS."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(usable, MOST_JOBS)
-
-
-@dataclass(frozen=True)
-class Options:
-    """What a command line asks for. `stated`: the options that it, or the environment, gives.
-
-    `baseline`: the one that it gives; `baselines`: all that a verdict is compared with, that of the file included.
-    Raises GradproofError GP406 for a time limit that is none.
-    """
-
-    workspace: Path | None = None
-    contracts: tuple[str, ...] = ()
-    profile: str = "ci"
-    jobs: int = field(default_factory=default_jobs)
-    no_cache: bool = False
-    select: tuple[str, ...] = ()
-    time_limit: float | None = None
-    fail_fast: bool = False
-    baseline: Path | None = None
-    baselines: tuple[Path, ...] = ()
-    stated: frozenset[str] = frozenset()
-    memory_limit: int = 16384
-
-    def __post_init__(self) -> None:
-        if self.time_limit is not None:
-            time_limit(self.time_limit)
 
 
 @dataclass(frozen=True)

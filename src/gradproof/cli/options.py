@@ -115,14 +115,14 @@ sharding = together(
 
 
 def with_options(function: Callable[..., int]) -> Callable[..., int]:
-    """Gather the shared options into a session.Options, handed over as `options`."""
+    """Gather the shared options into Options, handed over as `options`."""
 
     @wraps(function)
     def gathered(**given: Any) -> int:
         from click.core import ParameterSource
 
         gc.set_threshold(100_000, 20, 20)  # what these commands read lives to their end: looking for waste is wasted
-        from gradproof.session import Options
+        from gradproof.core.processes import Options
 
         source = click.get_current_context().get_parameter_source
         stated = frozenset(k for k in ENVIRONMENT if source(k) not in (None, ParameterSource.DEFAULT))

@@ -1,4 +1,4 @@
-"""Processes that run a check or a step: their limits, and what they left behind, known by its scratch folder."""
+"""Processes that run a check or a step: what is asked for, their limits, and what they left behind."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ import subprocess
 import threading
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from gradproof.core.errors import GradproofError
 
 MIB = 1 << 20
+MOST_JOBS = 8
 PREFIX = "gradproof-"
 ROUNDS = 5
 SERVE = "--serve"  # a worker with this flag and a descriptor is a fork server
@@ -39,6 +41,38 @@ def time_limit(seconds: float) -> float:
         expected = "a number of seconds above 0, and finite"
         raise GradproofError("GP406", f"the time limit is {seconds!r}", expected, "change the number")
     return seconds
+
+
+def default_jobs() -> int:
+    """One check for each CPU that this process may use, at most MOST_JOBS."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(usable, MOST_JOBS)
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a command line asks for. `stated`: the options that it, or the environment, gives.
+
+    `baseline`: the one that it gives; `baselines`: all that a verdict is compared with, that of the file included.
+    Raises GradproofError GP406 for a time limit that is none.
+    """
+
+    workspace: Path | None = None
+    contracts: tuple[str, ...] = ()
+    profile: str = "ci"
+    jobs: int = field(default_factory=default_jobs)
+    no_cache: bool = False
+    select: tuple[str, ...] = ()
+    time_limit: float | None = None
+    fail_fast: bool = False
+    baseline: Path | None = None
+    baselines: tuple[Path, ...] = ()
+    stated: frozenset[str] = frozenset()
+    memory_limit: int = 16384
+
+    def __post_init__(self) -> None:
+        if self.time_limit is not None:
+            time_limit(self.time_limit)
 
 
 class Spent:

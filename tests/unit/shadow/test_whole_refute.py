@@ -482,19 +482,21 @@ def state_changed_by_a_thread_that_was_there(run: Run) -> None:
 
 
 def sums_of_short_whole_numbers(run: Run) -> None:
-    model, optimizer, x, y = started(run)
-    for window in windows(run, x, y):
-        sums = [torch.zeros(p.shape, dtype=torch.int16) for p in model.parameters()]
-        for a, b in window:
-            (F.mse_loss(model(a), b) / len(window)).backward()
-            for one, p in zip(sums, model.parameters(), strict=True):
-                assert p.grad is not None
-                one += (p.grad * 4096).to(torch.int16)
-                p.grad = None
-        for one, p in zip(sums, model.parameters(), strict=True):
+    sums: dict[Tensor, Tensor] = {}
+
+    def added(model: nn.Module, _: Any) -> None:
+        for p in model.parameters():
+            assert p.grad is not None
+            one = sums.setdefault(p, torch.zeros(p.shape, dtype=torch.int16))
+            one += (p.grad * 4096).to(torch.int16)
+            p.grad = None
+
+    def given(_: nn.Module, __: Any) -> None:
+        for p, one in sums.items():
             p.grad = one.float() / 4096
-        optimizer.step()
-        optimizer.zero_grad()
+        sums.clear()
+
+    loop(run, after_pass=added, before_step=given)
 
 
 UNSEEN: tuple[tuple[Step, str], ...] = (

@@ -79,7 +79,7 @@ def verify(root: Path, keys: Sequence[PublicKey] = ()) -> Judged:
 
 
 def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged:
-    found = listing.problems(root, manifest) or list(_of_another_format(root, manifest))
+    found = listing.problems(root, manifest)
     if found:
         return Judged(manifest, tuple(found))
     try:
@@ -89,7 +89,7 @@ def _judged(root: Path, manifest: Manifest, keys: Sequence[PublicKey]) -> Judged
         return Judged(manifest, (BundleProblem("GP448", SOURCES, f"it cannot be judged: {words}"),))
     found = list(_evidence(root, manifest, carried))
     if found:
-        return Judged(manifest, tuple(found))
+        return Judged(manifest, tuple(_of_another_format(root, manifest)) or tuple(found))
     found = list(_conclusions(root, manifest, carried, keys))
     reports = {} if found else statement.reports(carried, manifest.made_at, manifest.gradproof)
     return Judged(manifest, tuple(found), carried, reports)

@@ -163,12 +163,12 @@ class Interpreter(Moves):
         self.snap: Snap | None = None
         """Reads float constants as the rationals that they stand for, where a run asks for it."""
         self.integers = False
+        """Whether counts are the numbers of this run, and no unknowns."""
         self.every_label = False
         """Whether every label of a loss counts, as far as is known."""
         self.tallies = False
         """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
-        """Whether counts are the numbers of this run, and no unknowns."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
 
@@ -206,7 +206,7 @@ class Interpreter(Moves):
         letter, laid = self._letter(call, ins)
         if letter is None:
             alike = self._alike(call, ins, outs)
-            return self._once(law, call, attributes) if alike is None else self._row(law, call, attributes, alike)
+            return self._once(law, call, attributes) if alike is None else self._row(law, call, attributes, *alike)
         kids = [self._parts(call, at, ins[at], letter, laid) for at in range(len(call.values))]
         count, turns = laid
         made: list[Value] = []
@@ -279,30 +279,34 @@ class Interpreter(Moves):
             for at in range(len(call.out))
         ]
 
-    def _alike(self, call: Call, ins: Sequence[str], outs: Sequence[str]) -> str | None:
-        """A mapped letter along which no argument has parts, and each repeats one row; None where there is none."""
+    def _alike(
+        self, call: Call, ins: Sequence[str], outs: Sequence[str]
+    ) -> tuple[list[tuple[Combination, Shape]], list[int]] | None:
+        """One row of each argument, and its axis in each result, where all repeat their rows; else None."""
         if not all(value.shared for value in call.values):
             return None
         kids = [self.fitted(value.parts[0], shape) for value, shape in zip(call.values, call.shapes, strict=True)]
         for letter in dict.fromkeys(x for text in outs for x in text if x.islower()):
-            laid = [(kid, shape, text.find(letter)) for kid, shape, text in zip(kids, call.shapes, ins, strict=True)]
+            axes = [text.find(letter) for text in ins]
+            laid = list(zip(kids, call.shapes, axes, strict=True))
             held = [(kid, axis) for kid, shape, axis in laid if axis >= 0 and shape[axis] > 1]
             if held and all(letter in text for text in outs) and all(self.repeats(kid, axis) for kid, axis in held):
-                return letter
+                rows = [
+                    (kid, shape) if axis < 0 else (self.piece(kid, axis, 0, 1), shape_with(shape, axis, 1))
+                    for kid, shape, axis in laid
+                ]
+                return rows, [text.find(letter) for text in outs]
         return None
 
-    def _row(self, law: Law, call: Call, attributes: tuple[Any, ...], letter: str) -> list[Value]:
+    def _row(
+        self, law: Law, call: Call, attributes: tuple[Any, ...], rows: list[tuple[Combination, Shape]], axes: list[int]
+    ) -> list[Value]:
         """The operator on one row of an axis along which rows repeat, broadcast again."""
-        ins, outs = law.letters(call)
-        kids = []
-        for value, shape, text in zip(call.values, call.shapes, ins, strict=True):
-            whole, axis = self.fitted(value.parts[0], shape), text.find(letter)
-            kids.append((whole, shape) if axis < 0 else (self.piece(whole, axis, 0, 1), shape_with(shape, axis, 1)))
         made = []
-        for at, text in enumerate(outs):
+        for at, axis in enumerate(axes):
             out = call.out_shape(at)
-            small = shape_with(out, text.find(letter), 1)
-            row = self._spread(law, call, at, attributes, kids, small, (1, 1))
+            small = shape_with(out, axis, 1)
+            row = self._spread(law, call, at, attributes, rows, small, (1, 1))
             made.append(shared(self.fitted(self.fitted(row, small), out)))
         return made
 

@@ -181,13 +181,18 @@ class Algebra:
     def repeats(self, combination: Combination, axis: int) -> bool:
         """Whether a combination of terms that are not broadcast any more is the same in each row of an axis."""
         terms = self.terms
-        for term in (terms.bare(one)[0] for one in combination):
-            shape, inner = terms.shapes[term], terms.shapes[terms.kids[term][0]] if terms.kids[term] else None
-            expanded = shape is not None and inner is not None and terms.operators[term] == "expand"
-            own = axis - (len(shape or ()) - len(inner or ()))
-            if shape is not None and not (expanded and (own < 0 or (inner or ())[own] == 1)):
-                return False
-        return True
+        bare = (terms.bare(one)[0] for one in combination)
+        return all(terms.shapes[term] is None or self._one_row(term, axis) is not None for term in bare)
+
+    def _one_row(self, term: int, axis: int) -> int | None:
+        """What is broadcast along an axis in a term, or None where its rows are its own."""
+        terms = self.terms
+        if terms.operators[term] != "expand":
+            return None
+        (kid,) = terms.kids[term]
+        inner = terms.shapes[kid] or ()
+        own = axis - (len(terms.shapes[term] or ()) - len(inner))
+        return kid if own < 0 or inner[own] == 1 else None
 
     def _in_turn(self, axis: int, start: int, count: int, turns: int, term: int) -> int:
         """`count` rows of each of the blocks of an axis."""
@@ -197,11 +202,9 @@ class Algebra:
         shape = terms.shapes[term]
         if shape is None:
             return term
-        size = shape_with(shape, axis, turns * count)
-        inner = terms.shapes[terms.kids[term][0]] or () if terms.operators[term] == "expand" else shape
-        own = axis - (len(shape) - len(inner))
-        if own < 0 or inner[own] == 1:
-            return self.broadcast(terms.kids[term][0], size)
+        size, row = shape_with(shape, axis, turns * count), self._one_row(term, axis)
+        if row is not None:
+            return self.broadcast(row, size)
         apart = self.reshaped(term, (*shape[:axis], turns, shape[axis] // turns, *shape[axis + 1 :]))
         return self.reshaped(self.slice(apart, axis + 1, start, count, 1), size)
 
@@ -220,11 +223,8 @@ class Algebra:
         small = (*shape[:axis], count, *shape[axis + 1 :])
         operator, kids = terms.operators[term], terms.kids[term]
         if operator == "expand":
-            inner = terms.shapes[kids[0]] or ()
-            own = axis - (len(shape) - len(inner))
-            if own < 0 or inner[own] == 1:
-                return self.broadcast(kids[0], small)
-            return self.broadcast(self.slice(kids[0], own, start, count, step), small)
+            row, own = self._one_row(term, axis), axis - (len(shape) - len(terms.shapes[kids[0]] or ()))
+            return self.broadcast(row if row is not None else self.slice(kids[0], own, start, count, step), small)
         if operator == "slice" and terms.attributes[term][0] == axis:
             _, first, _, by = terms.attributes[term]
             return terms.make("slice", (axis, first + by * start, count, by * step), kids, small)
