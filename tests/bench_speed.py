@@ -2,11 +2,13 @@
 
 A workspace of 500 checks is made with evidence for each of them, written through the store as a worker would write it.
 Every command is started several times and the best time counts, so that a machine that is busy meanwhile counts less.
+The first start compiles the package, as an installer does; it keeps the code in a folder of its own.
 Each bar is shown with what was measured. Nothing here is a test, and nothing is asserted.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -159,21 +161,22 @@ def _killed(name: str, kind: str) -> Control:
     return Control(name, kind, "T-1", Outcome.REFUTED, True, "toy#1", "refuted", example, replays)
 
 
-def best(command: Sequence[str], folder: Path, rounds: int) -> float:
-    """The least of several wall times of a command, in seconds."""
+def best(command: Sequence[str], folder: Path, rounds: int, compiled: Path) -> float:
+    """The least of several wall times of a command, in seconds, after a start that compiles into `compiled`."""
+    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(compiled), "PYTHONDONTWRITEBYTECODE": ""}
     times = []
-    for _ in range(rounds):
+    for _ in range(1 + rounds):
         clock = time.perf_counter()
-        subprocess.run(command, cwd=folder, capture_output=True, check=False)
+        subprocess.run(command, cwd=folder, capture_output=True, check=False, env=environment)
         times.append(time.perf_counter() - clock)
-    return min(times)
+    return min(times[1:])
 
 
-def measure(bars: Sequence[Bar], folder: Path, bare: float, rounds: int) -> None:
+def measure(bars: Sequence[Bar], folder: Path, bare: float, rounds: int, compiled: Path) -> None:
     """Print each bar with what was measured."""
     for bar in bars:
         words = [a.format(reports=folder / "reports") for a in bar.arguments]
-        took = best([sys.executable, "-m", "gradproof", *words], folder, rounds)
+        took = best([sys.executable, "-m", "gradproof", *words], folder, rounds, compiled)
         limit = bar.limit + bar.bare * bare
         state = "within" if took <= limit else "ABOVE"
         print(f"{bar.name:<20} {took:7.3f} s  {took / bare:5.1f} bare starts  {state} {limit:.3f} s")
@@ -185,12 +188,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="starts of each command")
     rounds = parser.parse_args().rounds
     here = Path(__file__).resolve().parents[1]
-    bare = best([sys.executable, "-c", "pass"], here, 2 * rounds)
-    print(f"{'bare interpreter':<20} {bare:7.3f} s")
-    measure(BARS, here, bare, rounds)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as cache:
+        compiled = Path(cache)
+        bare = best([sys.executable, "-c", "pass"], here, 2 * rounds, compiled)
+        print(f"{'bare interpreter':<20} {bare:7.3f} s")
+        measure(BARS, here, bare, rounds, compiled)
         made = workspace(Path(folder))
-        measure(MANY, made.root, bare, rounds)
+        measure(MANY, made.root, bare, rounds, compiled)
 
 
 if __name__ == "__main__":

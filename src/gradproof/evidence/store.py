@@ -12,18 +12,20 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.core.check import Check, digest_of
 from gradproof.core.errors import GradproofError
 from gradproof.core.files import replace_whole
 from gradproof.core.outcome import Layer
-from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceInputs, evidence_of
 from gradproof.core.workspace import Workspace, sha256_of
 from gradproof.evidence.environment import differences
 from gradproof.evidence.import_path import Search, started
 from gradproof.evidence.inputs import place_of
 from gradproof.evidence.record import ANSWERS, EvidenceStatus
+
+if TYPE_CHECKING:
+    from gradproof.core.schemas.evidence import Environment, Evidence, EvidenceInputs
 
 SKEW = timedelta(hours=1)  # by which the clocks of two machines may differ
 _UNSAFE = re.compile(r"[^A-Za-z0-9._@-]")
@@ -39,6 +41,8 @@ def safe(check_id: str) -> str:
 
 def read(path: Path) -> Evidence:
     """One evidence file. Raises ValueError with the reason why it is not to be believed."""
+    from gradproof.core.schemas.evidence import evidence_of
+
     if path.is_symlink() or path.parent.is_symlink():
         raise ValueError("it is a symbolic link, and what that leads to may change unseen")
     if path.exists() and not path.is_file():
