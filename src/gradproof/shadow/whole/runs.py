@@ -22,7 +22,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.rules.arithmetic import number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -43,7 +42,7 @@ from gradproof.shadow.whole.unseen import (
     parameters,
     states,
 )
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.values import Value, number, shared
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
