@@ -426,13 +426,14 @@ class OneRun:
                 window.step.location,
             )
         scalars: set[int] = set()
-        bared: set[int] = set()
+        others = False
         for gradient in (g for g in window.step.gradients.values() if g.value):
             powers = self.terms.common(gradient.value)
             own = {scalar: by for scalar, by in powers.items() if window.clips(scalar)}
-            scalars |= own.keys()
             rest = self.terms.rescaled(gradient.value, multiplied({}, own, -1))
-            bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
+            bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
+            others |= len(own) > 1 or (bool(own) and bare not in self.terms.reached(own))
+            scalars |= own.keys()
         if not scalars:
             clamped = all(self.terms.found(gradient.value, CLAMPS) for gradient in window.step.gradients.values())
             return (
@@ -440,10 +441,9 @@ class OneRun:
                 if self.clips and not clamped
                 else None
             )
-        reached = self.terms.reached(scalars)
         if not self._known(window):
             return f"window {at + 1} was clipped at another scale than that of the loss", window.step.location
-        if len(scalars) == 1 and bared <= reached:
+        if not others:
             return None
         return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.location
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from gradproof.shadow.whole.laws import LAWS
 from gradproof.shadow.whole.recorded import BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -209,10 +210,14 @@ class WindowWeights:
         return common
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
-        """For each loss term of the window its weight in all: one for a mean. None where that is not shown."""
+        """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
+
+        The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
+        """
         if factor is None:
             return None
         found: dict[int, Combination] = {}
+        signed: set[int] = set()
         for run in self.runs:
             if run.seeded or run.returned or not run.roots:
                 return None
@@ -225,7 +230,9 @@ class WindowWeights:
                     mass = self.terms.rescaled(times(reduced[0], by), multiplied(powers, factor[1]))
                     key = self.skeleton(bare)
                     found[key] = plus(found.get(key, ZERO), mass, factor[0])
-        return found
+                    signed |= {key} if self.terms.operators[bare] in LOSSES else set()
+        turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
+        return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""

@@ -399,7 +399,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self.ran = True
         number = self._open()
-        self.ran = True
         self.marked.add(number)
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:

@@ -97,7 +97,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
 
 
 def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
-    """The factor that is one number everywhere, the divisor first; of two the one that no parameter is in."""
+    """The factor that is one number everywhere, the divisor first; of two one of no parameter, or one without axes."""
     fitting = [
         i for i, (value, shape) in enumerate(zip(call.values, call.shapes, strict=True))
         if value.shared and (prod(shape) == 1 or x.uniform(value.parts[0]))
@@ -105,7 +105,10 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
     if divides:
         return 1 if 1 in fitting else None
     plain = [i for i in fitting if x.terms.plain(call.values[i].parts[0])]
-    return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
+    bare = [i for i in fitting if not call.shapes[i]]
+    if len(fitting) < 2 or plain:
+        return min(fitting, default=None) if len(fitting) < 2 else plain[-1]
+    return bare[0] if len(bare) == 1 else None
 
 
 @rule("reciprocal")
@@ -188,7 +191,8 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
         return [x.ones(held * count * by)]
     kept = len(call.out_shape()) == len(call.shapes[0])
     found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
-    found = found or pieces(x, call, dims, by)
+    if found is None and (found := pieces(x, call, dims, by)) is not None and not call.out_shape():
+        x.reduces(found, [x.ones().parts[0]], call.name)
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))

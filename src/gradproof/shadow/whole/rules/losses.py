@@ -17,14 +17,16 @@ def elements(call: Call, at: int) -> int:
     return prod(call.shapes[at])
 
 
-@rule(
-    "mse_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "soft_margin_loss",
-    "binary_cross_entropy",
+ELEMENTWISE = (
+    "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
-)
+)  # fmt: skip
+LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
+LOSSES = frozenset((*ELEMENTWISE, *LIKELIHOODS))
+"""Operators that are losses: to make one larger is never what is wanted."""
+
+
+@rule(*ELEMENTWISE)
 def loss(x: Interpreter, call: Call) -> list[Value] | None:
     """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
@@ -69,7 +71,7 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
     ]
 
 
-@rule("nll_loss_forward", "nll_loss2d_forward")
+@rule(*LIKELIHOODS)
 def nll(x: Interpreter, call: Call) -> list[Value] | None:
     """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
     reduction, ignored = call.args[3], call.args[4]
