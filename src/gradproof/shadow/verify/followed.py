@@ -16,10 +16,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
 from gradproof.shadow.whole.facts import Hints
+from gradproof.shadow.whole.fake import Fake
 from gradproof.shadow.whole.group import Exchange
 from gradproof.shadow.whole.loop_events import seen
 from gradproof.shadow.whole.plain_numbers import Carries, Reading, UnknownNumber, Unreading
-from gradproof.shadow.whole.runs import Called, Fake, Real
+from gradproof.shadow.whole.runs import Called, Real
 from gradproof.shadow.whole.terms import Combination
 from gradproof.shadow.whole.unseen import replaced, watched, ways_out
 
@@ -98,7 +99,15 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+    with (
+        torch.compiler.set_stance("force_eager"),
+        fake,
+        engine,
+        Unreading(engine),
+        watched(engine),
+        swap,
+        default_dtype(run.dtype),
+    ):
         found.call(step, run)
     return found
 

@@ -91,6 +91,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     # Operators
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while an engine runs, so that no call needs to be kept from Dynamo."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         spec = spec_of(func)
@@ -109,9 +114,13 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
         before = self.before(spec, args, kwargs)
-        out = func(*args, **kwargs)
+        out = self.made_by(func, args, kwargs)
         self.after(func, spec, args, kwargs, before, out)
         return out
+
+    def made_by(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The results of an operator."""
+        return func(*args, **kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments, by the identity of the tensor."""

@@ -16,13 +16,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.arithmetic import number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -30,7 +28,6 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, wit
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import known
-from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
@@ -208,53 +205,6 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             return found[0]
         low, _ = within(tensor)
         return self.source(made, (0, math.inf) if low is not None and low >= 0 else (None, None), tensor)
-
-
-class Fake(Called):  # type: ignore[no-untyped-call]
-    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
-
-    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
-        super().__init__(*given)
-        self.mode = mode
-        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
-
-    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """Run one operator; real tensors, which the function took from outside, become data."""
-        args, kwargs = self._faked(args), self._faked(kwargs)
-        base = spec.short
-        if base in NO_NUMBERS:
-            return self.read(func, base, args, kwargs)
-        return super().operate(func, spec, args, kwargs)
-
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """A number that the laws know; there is no other."""
-        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
-        if found is not None:
-            kind = args[0].dtype
-            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.facts.reads.append((self.location(), base))
-        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
-
-    def _faked(self, value: Any) -> Any:
-        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._outside(value)
-        if isinstance(value, list | tuple):
-            found = [self._faked(part) for part in value]
-            return found if isinstance(value, list) else tuple(found)
-        if isinstance(value, dict):
-            return {name: self._faked(part) for name, part in value.items()}
-        return value
-
-    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.outside:
-            made: torch.Tensor = self.mode.from_tensor(tensor)
-            self.outside[id(tensor)] = (tensor, made, digest(tensor))
-            self.memory.write(made, self.held(tensor, made))
-        _, made, held = self.outside[id(tensor)]
-        if digest(tensor) != held:
-            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
-        return made
 
 
 class Real(Called):  # type: ignore[no-untyped-call]

@@ -49,6 +49,7 @@ class Terms:
         self.owners: list[int] = []
         self.trained: list[bool] = []
         self.marked: list[bool] = []
+        self._with: dict[tuple[str, ...], dict[int, bool]] = {}
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -229,6 +230,19 @@ class Terms:
     def found(self, terms: Iterable[int], operators: Sequence[str]) -> list[int]:
         """The terms of some operators from which terms were made."""
         return sorted(term for term in self.reached(terms) if self.operators[term] in operators)
+
+    def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
+        """Whether a term was made from one of some operators. It is kept, for terms do not change."""
+        known, stack = self._with.setdefault(operators, {}), [term]
+        while stack:
+            top = stack[-1]
+            kids = () if self.operators[top] in ("state", *operators) else self.kids[top]
+            missing = [kid for kid in kids if kid not in known]
+            if missing:
+                stack += missing
+            else:
+                known[stack.pop()] = self.operators[top] in operators or any(known[kid] for kid in kids)
+        return known[term]
 
 
 def _exact(number: Fraction) -> tuple[int, int]:
