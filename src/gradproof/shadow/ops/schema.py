@@ -56,7 +56,8 @@ class Spec:
     """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.
 
     `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place.
-    `results` are the arguments of an `out=` form that take its results: their contents are not read.
+    `moves`: it changes where its argument lies in its storage. `results` are the arguments of an `out=` form that take
+    its results: their contents are not read.
     """
 
     name: str
@@ -71,6 +72,7 @@ class Spec:
     composite: bool
     random: bool
     alters: bool
+    moves: bool
     results: frozenset[str]
 
     def targets(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
@@ -110,6 +112,7 @@ def spec_of(func: Any) -> Spec | None:
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         alters=base in GEOMETRY,
+        moves=torch.Tag.inplace_view in func.tags,
         results=frozenset(a.name for a in schema.arguments if a.is_out),
     )  # fmt: skip
 
@@ -131,10 +134,19 @@ def choosing(func: Any, args: Any) -> list[torch.Tensor]:
 
 def tensors_in(arg: Any) -> list[torch.Tensor]:
     """Every tensor in an argument."""
+    found: list[torch.Tensor] = []
+    _collect(arg, found)
+    return found
+
+
+def _collect(arg: Any, found: list[torch.Tensor]) -> None:
+    if arg is None or type(arg) is int:
+        return
     if isinstance(arg, torch.Tensor):
-        return [arg]
-    if isinstance(arg, list | tuple):
-        return [t for a in arg for t in tensors_in(a)]
-    if isinstance(arg, dict):
-        return [t for a in arg.values() for t in tensors_in(a)]
-    return []
+        found.append(arg)
+    elif isinstance(arg, (list, tuple)):
+        for part in arg:
+            _collect(part, found)
+    elif isinstance(arg, dict):
+        for part in arg.values():
+            _collect(part, found)

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -114,11 +114,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
         before = self.before(spec, args, kwargs)
-        out = self.made_by(func, args, kwargs)
+        out = self.made_by(func, spec, args, kwargs)
         self.after(func, spec, args, kwargs, before, out)
         return out
 
-    def made_by(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def made_by(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """The results of an operator."""
         return func(*args, **kwargs)
 
@@ -129,7 +129,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
         base = self.running = spec.short
-        if torch.Tag.inplace_view in func.tags:
+        if spec.moves:
             return  # memory knows what lies where the tensor now is
         if spec.base == UNSCALE:
             self._unscaled(args, values)
@@ -200,7 +200,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = [t for at in writes(spec, kwargs) for t in tensors_in(spec.argument(at, args, kwargs))]
+        written = written_by(spec, args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
         found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
@@ -263,7 +263,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
         overload = str(getattr(func, "_overloadname", ""))
-        return (*(bared(arg) for arg in args), (overload, tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
+        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
+        return (*[bared(arg) for arg in args], (overload, named))
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
@@ -563,10 +564,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.facts.lost.append(entry)
 
 
-def writes(spec: Spec, kwargs: Any) -> Sequence[int]:
-    """The arguments that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
+def written_by(spec: Spec, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """The tensors that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
     fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
-    return [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
+    places = [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
+    return [t for at in places for t in tensors_in(spec.argument(at, args, kwargs))]
 
 
 def draws(spec: Spec, call: Call) -> bool:
@@ -579,6 +581,8 @@ def draws(spec: Spec, call: Call) -> bool:
 
 def bared(value: Any) -> Any:
     """An argument as a part of a key, a tensor as a mark."""
+    if type(value) is int or value is None:
+        return value
     if isinstance(value, torch.Tensor):
         return ("tensor",)
     if isinstance(value, list | tuple):

@@ -6,13 +6,12 @@ What torch makes of an operator depends on these alone. It is asked once for eac
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
+from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.whole.arithmetic import number
 from gradproof.shadow.whole.engine import NO_NUMBERS
 from gradproof.shadow.whole.plain_numbers import NoNumbers
@@ -20,7 +19,9 @@ from gradproof.shadow.whole.runs import Called
 from gradproof.shadow.whole.unseen import digest
 
 DEVICE = torch.ops.prim.device.default
-PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+PLAIN = frozenset({
+    int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
+})  # fmt: skip
 Form = tuple[Any, ...]
 
 
@@ -46,14 +47,18 @@ class Forms:
     def __init__(self, mode: FakeTensorMode) -> None:
         self.mode = mode
         self.known: dict[Form, tuple[type, list[int | Made]] | None] = {}
+        self.plain: dict[str, bool] = {}
+        self.states: dict[torch.device, dict[str, Any]] = {}
 
-    def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def call(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """The results of an operator."""
-        if not by_form(func) or torch.is_inference_mode_enabled():
+        if spec.name not in self.plain:
+            self.plain[spec.name] = by_form(func, spec)
+        if not self.plain[spec.name] or torch.is_inference_mode_enabled():
             return func(*args, **kwargs)
         given: list[torch.Tensor] = []
         try:
-            form = (func, torch.get_default_dtype(), self._form(args, given), self._form(kwargs, given))
+            form = (spec.name, torch.get_default_dtype(), self._form(args, given), self._form(kwargs, given))
         except UnknownForm:
             return func(*args, **kwargs)
         found = self.known.get(form)
@@ -69,10 +74,11 @@ class Forms:
     def _form(self, value: Any, given: list[torch.Tensor]) -> Form:
         kind = type(value)
         if kind is FakeTensor:
-            if value.constant is not None or value.layout is not torch.strided or value.is_complex():
+            dtype = value.dtype
+            if value.constant is not None or value.layout is not torch.strided or dtype.is_complex:
                 raise UnknownForm
             given.append(value)
-            return (value.shape, value.stride(), value.storage_offset(), value.dtype, value.fake_device)
+            return (value.shape, value.stride(), value.storage_offset(), dtype, value.fake_device)
         if kind in PLAIN:
             return (kind, value)
         if kind is list or kind is tuple:
@@ -108,17 +114,27 @@ class Forms:
             plain = torch.empty_strided(shape, stride, dtype=result.dtype, device="meta")
             if result.storage is not None:
                 plain.set_(given[result.storage].untyped_storage(), result.offset, shape, stride)
-        return FakeTensor(self.mode, plain, result.device)
+        return self._fake(plain, result.device)
+
+    def _fake(self, plain: torch.Tensor, device: torch.device) -> torch.Tensor:
+        """A new fake tensor, which holds what one holds that torch made."""
+        if device not in self.states:
+            made = FakeTensor(self.mode, plain, device)
+            self.states[device] = dict(vars(made))
+            return made
+        again = torch.Tensor._make_subclass(
+            FakeTensor, plain, False, dispatch_device=True, device_for_backend_keys=device
+        )
+        torch._C._set_throw_on_mutable_data_ptr(again)
+        vars(again).update(self.states[device])
+        return again
 
 
-@lru_cache(maxsize=8192)
-def by_form(func: Any) -> bool:
+def by_form(func: Any, spec: Spec) -> bool:
     """Whether the results of an operator depend on the form of its arguments alone, and nothing but it is changed."""
-    spec = spec_of(func)
-    if spec is None or not spec.name.startswith("aten.") or spec.alters or spec.short.startswith("lift"):
+    if not spec.name.startswith("aten.") or spec.alters or spec.moves or spec.short.startswith("lift"):
         return False
-    other = (torch.Tag.inplace_view, torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output)
-    return not any(tag in func.tags for tag in other)
+    return not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags)
 
 
 class Fake(Called):  # type: ignore[no-untyped-call]
@@ -143,9 +159,9 @@ class Fake(Called):  # type: ignore[no-untyped-call]
             return self.read(func, base, args, kwargs)
         return super().operate(func, spec, args, kwargs)
 
-    def made_by(self, func: Any, args: Any, kwargs: Any) -> Any:
+    def made_by(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """The results of an operator."""
-        return self.forms.call(func, args, kwargs)
+        return self.forms.call(func, spec, args, kwargs)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
         """A number that the laws know; there is no other."""

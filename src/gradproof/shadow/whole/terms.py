@@ -15,7 +15,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -94,8 +94,13 @@ class Terms:
         return term if self.keys is None else self.keys[term]
 
     def _owner(self, kids: Sequence[int]) -> int:
-        found = {self.owners[kid] for kid in kids} - {NOBODY}
-        return NOBODY if not found else found.pop() if len(found) == 1 else SEVERAL
+        found = NOBODY
+        for owner in [self.owners[kid] for kid in kids]:
+            if owner not in (NOBODY, found):
+                if found != NOBODY:
+                    return SEVERAL
+                found = owner
+        return found
 
     def of(self, term: int) -> Combination:
         """The combination that is one term."""
@@ -132,17 +137,13 @@ class Terms:
         """A combination times powers of scalars."""
         if not powers:
             return combination
-        found: dict[int, Fraction] = {}
-        for term, by in combination.items():
-            made = self.scaled(term, powers)
-            found[made] = found.get(made, Fraction(0)) + by
-        return {term: by for term, by in found.items() if by}
+        return mapped(combination, lambda term: self.scaled(term, powers))
 
     def named(self, combination: Combination, shape: Shape) -> int:
         """One term for a whole combination, its coefficients included."""
         if len(combination) == 1:
             ((term, by),) = combination.items()
-            if by == 1:
+            if by is UNIT or by == 1:
                 return term
         order = sorted(combination, key=self.order)
         by_order = tuple(_exact(combination[term]) for term in order)
@@ -255,12 +256,25 @@ def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combinat
         return left
     found = dict(left)
     for term, coefficient in right.items():
-        total = found.get(term, 0) + by * coefficient
+        added = coefficient if by is UNIT else by * coefficient
+        total = found[term] + added if term in found else added
         if total:
-            found[term] = Fraction(total)
+            found[term] = total
         else:
             found.pop(term, None)
     return found
+
+
+def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
+    """A linear operator on every term of a combination."""
+    if len(combination) == 1:
+        ((term, by),) = combination.items()
+        return {rule(term): by}
+    found: dict[int, Fraction] = {}
+    for term, by in combination.items():
+        made = rule(term)
+        found[made] = found[made] + by if made in found else by
+    return {term: by for term, by in found.items() if by}
 
 
 def multiplied(left: Powers, right: Powers, by: int = 1) -> Powers:
@@ -275,7 +289,7 @@ def multiplied(left: Powers, right: Powers, by: int = 1) -> Powers:
 
 def times(combination: Combination, by: Fraction) -> Combination:
     """A combination times a rational."""
-    if by == 1:
+    if by is UNIT or by == 1:
         return combination
     return {term: by * coefficient for term, coefficient in combination.items()} if by else ZERO
 
