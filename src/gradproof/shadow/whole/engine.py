@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
+from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
@@ -60,6 +61,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
     """
+
+    forms: Forms | None = None
+    """What makes the results of operators on tensors without numbers."""
 
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -114,13 +118,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
         before = self.before(spec, args, kwargs)
-        out = self.made_by(func, spec, args, kwargs)
+        out = func(*args, **kwargs) if self.forms is None else self.forms.call(func, spec, args, kwargs)
         self.after(func, spec, args, kwargs, before, out)
         return out
-
-    def made_by(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """The results of an operator."""
-        return func(*args, **kwargs)
 
     def before(self, spec: Spec, args: Any, kwargs: Any) -> dict[int, Value]:
         """The values of the arguments, by the identity of the tensor."""

@@ -16,11 +16,15 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
+from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
+from gradproof.shadow.whole.arithmetic import number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -28,6 +32,7 @@ from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, wit
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
 from gradproof.shadow.whole.memory import known
+from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
     Escapes,
@@ -205,6 +210,50 @@ class Called(Engine):  # type: ignore[no-untyped-call]
             return found[0]
         low, _ = within(tensor)
         return self.source(made, (0, math.inf) if low is not None and low >= 0 else (None, None), tensor)
+
+
+class Fake(Called):  # type: ignore[no-untyped-call]
+    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
+
+    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
+        super().__init__(*given)
+        self.mode, self.forms = mode, Forms(mode)
+        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
+        """Run one operator; real tensors, which the function took from outside, become data."""
+        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
+        if spec.short in NO_NUMBERS:
+            return self.read(func, spec.short, args, kwargs)
+        return super().operate(func, spec, args, kwargs)
+
+    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
+        """A number that the laws know; there is no other."""
+        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
+        if found is not None:
+            kind = args[0].dtype
+            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
+        self.facts.reads.append((self.location(), base))
+        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
+
+    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor, which the function took from outside, as a fake one: it is data."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self.outside:
+            made: torch.Tensor = self.mode.from_tensor(tensor)
+            self.outside[id(tensor)] = (tensor, made, digest(tensor))
+            self.memory.write(made, self.held(tensor, made))
+        _, made, held = self.outside[id(tensor)]
+        if digest(tensor) != held:
+            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
+        return made
 
 
 class Real(Called):  # type: ignore[no-untyped-call]
@@ -524,12 +573,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
-            self.numbers.after.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
+            own = [parameter for parameter, _ in self.written_by_hand.values()]
+            for held in (self.numbers.after, self.numbers.weights):
+                held.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([])
             self.numbers.begun.append(self.begun)
-            grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
-            self.numbers.weights.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
-            self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
+            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:

@@ -1,6 +1,6 @@
-"""A run without numbers: the engine on fake tensors, which have a shape, strides, a type and a device.
+"""What torch makes of an operator on fake tensors, which have a shape, strides, a type and a device, and no numbers.
 
-What torch makes of an operator depends on these alone. It is asked once for each form of the arguments.
+It depends on these alone. Torch is asked once for each form of the arguments.
 """
 
 from __future__ import annotations
@@ -11,14 +11,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from gradproof.shadow.ops.schema import Spec, tensors_in
-from gradproof.shadow.whole.arithmetic import number
-from gradproof.shadow.whole.engine import NO_NUMBERS
-from gradproof.shadow.whole.plain_numbers import NoNumbers
-from gradproof.shadow.whole.runs import Called
-from gradproof.shadow.whole.unseen import digest
+from gradproof.shadow.ops.schema import Spec
 
 DEVICE = torch.ops.prim.device.default
+"""Asks for the device of a fake tensor: an operator, of which a backward pass calls thousands."""
 PLAIN = frozenset({
     int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format,
 })  # fmt: skip
@@ -75,7 +71,8 @@ class Forms:
         kind = type(value)
         if kind is FakeTensor:
             dtype = value.dtype
-            if value.constant is not None or value.layout is not torch.strided or dtype.is_complex:
+            own = value.fake_mode is self.mode and value.constant is None
+            if not own or value.layout is not torch.strided or dtype.is_complex:
                 raise UnknownForm
             given.append(value)
             return (value.shape, value.stride(), value.storage_offset(), dtype, value.fake_device)
@@ -135,60 +132,3 @@ def by_form(func: Any, spec: Spec) -> bool:
     if not spec.name.startswith("aten.") or spec.alters or spec.moves or spec.short.startswith("lift"):
         return False
     return not {torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output} & set(func.tags)
-
-
-class Fake(Called):  # type: ignore[no-untyped-call]
-    """An engine for tensors without numbers. Nothing can reach a tensor but through an operator."""
-
-    def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
-        super().__init__(*given)
-        self.mode, self.forms = mode, Forms(mode)
-        self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is DEVICE and type(args[0]) is FakeTensor:
-            return args[0].device
-        return super().__torch_dispatch__(func, types, args, kwargs)
-
-    def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """Run one operator; real tensors, which the function took from outside, become data."""
-        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
-            args, kwargs = self._faked(args), self._faked(kwargs)
-        base = spec.short
-        if base in NO_NUMBERS:
-            return self.read(func, base, args, kwargs)
-        return super().operate(func, spec, args, kwargs)
-
-    def made_by(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
-        """The results of an operator."""
-        return self.forms.call(func, spec, args, kwargs)
-
-    def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
-        """A number that the laws know; there is no other."""
-        found = number(self.laws, self.value(args[0])) if base == "_local_scalar_dense" else None
-        if found is not None:
-            kind = args[0].dtype
-            return float(found) if kind.is_floating_point else bool(found) if kind is torch.bool else int(found)
-        self.facts.reads.append((self.location(), base))
-        raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
-
-    def _faked(self, value: Any) -> Any:
-        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._outside(value)
-        if isinstance(value, list | tuple):
-            found = [self._faked(part) for part in value]
-            return found if isinstance(value, list) else tuple(found)
-        if isinstance(value, dict):
-            return {name: self._faked(part) for name, part in value.items()}
-        return value
-
-    def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
-        if id(tensor) not in self.outside:
-            made: torch.Tensor = self.mode.from_tensor(tensor)
-            self.outside[id(tensor)] = (tensor, made, digest(tensor))
-            self.memory.write(made, self.held(tensor, made))
-        _, made, held = self.outside[id(tensor)]
-        if digest(tensor) != held:
-            self.lose("a tensor that was made outside of the function was changed by something that is no operator")
-        return made
