@@ -93,6 +93,17 @@ def test_what_depends_on_numbers_is_asked_anew() -> None:
         assert x.shape == (1, 4)
 
 
+def test_an_argument_that_an_operator_resizes_is_resized_each_time() -> None:
+    spec = spec_of(torch.ops.aten.add.out)
+    assert spec is not None
+    with FakeTensorMode() as mode:
+        forms, x = Forms(mode), torch.zeros(3)
+        for _ in range(3):
+            made = torch.empty(0)
+            forms.call(torch.ops.aten.add.out, spec, (x, x), {"out": made})
+            assert made.shape == (3,)
+
+
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
 def test_the_default_type_and_the_type_of_a_number_are_parts_of_a_form(kind: torch.dtype) -> None:
     spec = spec_of(torch.ops.aten.mul.Tensor)

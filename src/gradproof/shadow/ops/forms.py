@@ -52,27 +52,33 @@ class Forms:
             self.plain[spec.name] = by_form(func, spec)
         if not self.plain[spec.name] or torch.is_inference_mode_enabled():
             return func(*args, **kwargs)
-        given: list[torch.Tensor] = []
-        try:
-            form = (spec.name, torch.get_default_dtype(), self._form(args, given), self._form(kwargs, given))
-        except UnknownForm:
-            return func(*args, **kwargs)
-        found = self.known.get(form)
+        form, given = self._asked(spec, args, kwargs)
+        found = None if form is None else self.known.get(form)
         if found is not None:
             kind, results = found
             made = [self._made(result, given) for result in results]
             return made[0] if kind is FakeTensor else kind(made)
         out = func(*args, **kwargs)
-        if form not in self.known:
-            self.known[form] = self._results(out, given)
+        if form is not None and form not in self.known:
+            changed = self._asked(spec, args, kwargs)[0] != form
+            self.known[form] = None if changed else self._results(out, given)
         return out
+
+    def _asked(self, spec: Spec, args: Any, kwargs: Any) -> tuple[Form | None, list[torch.Tensor]]:
+        """The form of a call and its tensors, in order."""
+        given: list[torch.Tensor] = []
+        try:
+            form = (spec.name, torch.get_default_dtype(), self._form(args, given), self._form(kwargs, given))
+        except UnknownForm:
+            return None, given
+        return form, given
 
     def _form(self, value: Any, given: list[torch.Tensor]) -> Form:
         kind = type(value)
         if kind is FakeTensor:
             dtype = value.dtype
             own = value.fake_mode is self.mode and value.constant is None
-            if not own or value.layout is not torch.strided or dtype.is_complex:
+            if not own or value.layout is not torch.strided or dtype.is_complex or value.is_neg():
                 raise UnknownForm
             given.append(value)
             return (value.shape, value.stride(), value.storage_offset(), dtype, value.fake_device)
@@ -100,7 +106,7 @@ class Forms:
         at = next((at for at, one in enumerate(given) if one.untyped_storage()._cdata == storage._cdata), None)
         form = Made(at, tuple(made.shape), made.stride(), int(made.storage_offset()), made.dtype, made.fake_device)
         alike = self._made(form, given).untyped_storage().nbytes() == storage.nbytes()
-        plain = made.layout is torch.strided and not made.is_complex() and made.constant is None
+        plain = made.layout is torch.strided and not (made.is_complex() or made.is_neg()) and made.constant is None
         return form if alike and plain else None
 
     def _made(self, result: int | Made, given: list[torch.Tensor]) -> torch.Tensor:
