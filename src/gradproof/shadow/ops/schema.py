@@ -79,6 +79,16 @@ class Spec:
         """The tensors that the operator writes."""
         return [t for at in self.written for t in tensors_in(self.argument(at, args, kwargs))]
 
+    def written_in(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that a call writes. A fused optimizer divides gradients only where it has a loss scale."""
+        fused = self.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
+        places = [at for at in self.written if not (fused and self.arguments[at] == "grads")]
+        return [t for at in places for t in tensors_in(self.argument(at, args, kwargs))]
+
+    def draws(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call draws random numbers: one with a probability of nought does not."""
+        return self.random and ("dropout_p" not in self.arguments or bool(self.named("dropout_p", args, kwargs)))
+
     def argument(self, at: int, args: Any, kwargs: Any) -> Any:
         """The argument at a position of the schema, or None."""
         return args[at] if at < len(args) else kwargs.get(self.arguments[at])

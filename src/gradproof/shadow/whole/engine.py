@@ -21,11 +21,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
+from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
@@ -80,6 +80,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.calls: list[Location] = []
         self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
+        self.handed: tuple[int, set[int]] = (0, set())
         self.running, self.grads = "", True
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
@@ -200,10 +201,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = written_by(spec, args, kwargs) if spec.written else []
+        written = spec.written_in(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
-        found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
+        found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(call)
         if call.coupled:
             self._couples(call)
         for result, value in zip(made, found, strict=False):
@@ -358,7 +359,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             leaf
             for leaf in self.terms.reached(update.after.values())
             if self.terms.operators[leaf] in ("parameter", "state")
-        } - {term for p in own for term in self.value(p).parts[0]}
+        } - {term for p in (*own, *self.declared.values()) for term in self.value(p).parts[0]}
 
     def renewed(self, tensor: torch.Tensor) -> int:
         """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
@@ -484,10 +485,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if len({sample // self.every for sample in found}) > 1:
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
+                if alone and self.stepping and found <= self._handed():
+                    return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
                 self.facts.narrowed.add((self.location(), self.window, self.all_passes))
                 self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
+
+    def _handed(self) -> set[int]:
+        """The samples of the gradients that the optimizer of the running step was handed."""
+        at = len(self.facts.updates)
+        if self.handed[0] != at:
+            self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
+        return self.handed[1]
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
         """Random numbers: data, numbers of each sample, or numbers that all share."""
@@ -562,21 +572,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         entry = (location or self.location(), what)
         if entry not in self.facts.lost:
             self.facts.lost.append(entry)
-
-
-def written_by(spec: Spec, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
-    fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
-    places = [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
-    return [t for at in places for t in tensors_in(spec.argument(at, args, kwargs))]
-
-
-def draws(spec: Spec, call: Call) -> bool:
-    """Whether an operator draws random numbers: one with a probability of nought does not."""
-    if not spec.random:
-        return False
-    chance = spec.named("dropout_p", call.args, call.kwargs)
-    return "dropout_p" not in spec.arguments or bool(chance)
 
 
 def bared(value: Any) -> Any:

@@ -50,6 +50,7 @@ class Terms:
         self.trained: list[bool] = []
         self.marked: list[bool] = []
         self._with: dict[tuple[str, ...], dict[int, bool]] = {}
+        self._below: dict[frozenset[int], set[int]] = {}
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -227,6 +228,12 @@ class Terms:
                 if self.operators[term] != "state":
                     stack.extend(self.kids[term])
         return seen
+
+    def below(self, terms: frozenset[int]) -> set[int]:
+        """What `reached` gives. It is kept, for terms do not change."""
+        if terms not in self._below:
+            self._below[terms] = self.reached(terms)
+        return self._below[terms]
 
     def found(self, terms: Iterable[int], operators: Sequence[str]) -> list[int]:
         """The terms of some operators from which terms were made."""
