@@ -33,7 +33,7 @@ from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import replaced, watched, ways_out
+from gradproof.shadow.whole.unseen import frozen_heap, replaced, watched, ways_out
 
 
 class Events:
@@ -181,6 +181,7 @@ def recording(engine: Recorded) -> Iterator[None]:
         return batch
 
     with ExitStack() as stack:
+        stack.enter_context(frozen_heap())
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
         stack.enter_context(watched(engine))
         stack.enter_context(ways_out(engine.exported, engine.stored))

@@ -29,7 +29,7 @@ from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import parameters, steps
+from gradproof.shadow.whole.unseen import frozen_heap, parameters, steps
 
 SEEDS = (1, 2)
 """How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
@@ -62,6 +62,7 @@ class Attempt:
         return {number: held for snap in snaps if snap is not None for number, held in snap.changed.items()}
 
 
+@frozen_heap()
 def check_whole(step: Step, subject: str, request: Request, group: Group | None = None) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
 

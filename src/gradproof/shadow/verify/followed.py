@@ -99,7 +99,15 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+    with (
+        torch.compiler.set_stance("force_eager"),
+        fake,
+        engine,
+        Unreading(engine),
+        watched(engine),
+        swap,
+        default_dtype(run.dtype),
+    ):
         found.call(step, run)
     return found
 

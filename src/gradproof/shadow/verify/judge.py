@@ -324,7 +324,7 @@ class Judge:
 
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is a bounded factor that is made of gradients."""
-        return self.terms.trained[scalar] and bool(self.terms.found([scalar], BOUNDED))
+        return self.terms.trained[scalar] and self.terms.made_with(scalar, BOUNDED)
 
     def _single(self, value: Combination) -> bool:
         return all(self.terms.owners[term] >= 0 for term in value)
@@ -458,7 +458,7 @@ class Judge:
                 carried = {t for t in mine.keys() & older.keys() if not self.terms.samples([t]) & read}
                 again = {t for t in carried if mine[t] == older[t]}
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
-                if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
+                if any(self.terms.made_with(t, ("draw",)) for t in again - set(kept)):
                     reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
                     return self._result(name, Outcome.UNKNOWN, reason, now.location)
                 if kept and not self.idle():
@@ -518,7 +518,7 @@ class Judge:
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
-                if states or any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
+                if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         return None
 
@@ -578,10 +578,10 @@ class Judge:
         for update in self.ours.facts.updates:
             for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
                 powers = self.terms.common(value)
-                own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
+                own = {scalar: by for scalar, by in powers.items() if self.terms.made_with(scalar, NORMS)}
                 rest = self.terms.rescaled(value, multiplied({}, own, -1))
                 bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
-                if own and bare not in self.terms.reached(own):
+                if own and bare not in self.terms.below(frozenset(own)):
                     return update.location
         return None
 
@@ -591,7 +591,7 @@ class Judge:
         applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
         for side in (self.ours, self.full):
             for scalar, location in side.facts.scaled.items():
-                if scalar not in applied and self.terms.found([scalar], NORMS) and not self._endless(scalar):
+                if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
                     return location
         return None
 

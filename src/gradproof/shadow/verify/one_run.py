@@ -435,7 +435,8 @@ class OneRun:
             others |= len(own) > 1 or (bool(own) and bare not in self.terms.reached(own))
             scalars |= own.keys()
         if not scalars:
-            clamped = all(self.terms.found(gradient.value, CLAMPS) for gradient in window.step.gradients.values())
+            every = (gradient.value for gradient in window.step.gradients.values())
+            clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in every)
             return (
                 (f"a clip was called, and did nothing to window {at + 1}", window.step.location)
                 if self.clips and not clamped
@@ -463,7 +464,7 @@ class OneRun:
         for term in value:
             bare, powers = self.terms.bare(term)
             for scalar in window.kept(powers):
-                part = self.terms.samples([scalar]) if self.terms.found([scalar], NORMS) else set()
+                part = self.terms.samples([scalar]) if self.terms.made_with(scalar, NORMS) else set()
                 if part and part < window.own:
                     return scalar
             clamped = self.terms.operators[bare] in CLAMPS and bare not in window.arrived

@@ -97,7 +97,7 @@ class WindowWeights:
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is made of a norm of the whole window's gradients."""
         if scalar not in self.clipping:
-            self.clipping[scalar] = bool(self.terms.found([scalar], NORMS)) and self.of(scalar) == NOBODY
+            self.clipping[scalar] = self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
         return self.clipping[scalar]
 
     def complete(self, value: Combination) -> bool:

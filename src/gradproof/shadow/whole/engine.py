@@ -10,7 +10,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,6 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
+from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
@@ -61,6 +62,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
     """
 
+    forms: Forms | None = None
+    """What makes the results of operators on tensors without numbers."""
+
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.terms, self.every, self.run = terms, every, run
@@ -92,6 +96,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
 
     # Operators
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while an engine runs, so that no call needs to be kept from Dynamo."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         spec = spec_of(func)
@@ -110,7 +119,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
         before = self.before(spec, args, kwargs)
-        out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if self.forms is None else self.forms.call(func, spec, args, kwargs)
         self.after(func, spec, args, kwargs, before, out)
         return out
 
@@ -121,7 +130,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
         base = self.running = spec.short
-        if torch.Tag.inplace_view in func.tags:
+        if spec.moves:
             return  # memory knows what lies where the tensor now is
         if spec.base == UNSCALE:
             self._unscaled(args, values)
@@ -192,10 +201,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = [t for at in writes(spec, kwargs) for t in tensors_in(spec.argument(at, args, kwargs))]
+        written = spec.written_in(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
-        found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
+        found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(call)
         if call.coupled:
             self._couples(call)
         for result, value in zip(made, found, strict=False):
@@ -255,7 +264,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
         overload = str(getattr(func, "_overloadname", ""))
-        return (*(bared(arg) for arg in args), (overload, tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
+        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
+        return (*[bared(arg) for arg in args], (overload, named))
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
@@ -564,22 +574,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.facts.lost.append(entry)
 
 
-def writes(spec: Spec, kwargs: Any) -> Sequence[int]:
-    """The arguments that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
-    fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
-    return [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
-
-
-def draws(spec: Spec, call: Call) -> bool:
-    """Whether an operator draws random numbers: one with a probability of nought does not."""
-    if not spec.random:
-        return False
-    chance = spec.named("dropout_p", call.args, call.kwargs)
-    return "dropout_p" not in spec.arguments or bool(chance)
-
-
 def bared(value: Any) -> Any:
     """An argument as a part of a key, a tensor as a mark."""
+    if type(value) is int or value is None:
+        return value
     if isinstance(value, torch.Tensor):
         return ("tensor",)
     if isinstance(value, list | tuple):

@@ -190,7 +190,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
-        if any(self._met(t) for t in tensors) or self.inside:
+        if self.inside or any(self._met(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)

@@ -18,8 +18,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
+from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
@@ -214,15 +216,20 @@ class Fake(Called):  # type: ignore[no-untyped-call]
 
     def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
         super().__init__(*given)
-        self.mode = mode
+        self.mode, self.forms = mode, Forms(mode)
         self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; real tensors, which the function took from outside, become data."""
-        args, kwargs = self._faked(args), self._faked(kwargs)
-        base = spec.short
-        if base in NO_NUMBERS:
-            return self.read(func, base, args, kwargs)
+        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
+        if spec.short in NO_NUMBERS:
+            return self.read(func, spec.short, args, kwargs)
         return super().operate(func, spec, args, kwargs)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
@@ -234,18 +241,10 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         self.facts.reads.append((self.location(), base))
         raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
 
-    def _faked(self, value: Any) -> Any:
-        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._outside(value)
-        if isinstance(value, list | tuple):
-            found = [self._faked(part) for part in value]
-            return found if isinstance(value, list) else tuple(found)
-        if isinstance(value, dict):
-            return {name: self._faked(part) for name, part in value.items()}
-        return value
-
     def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor, which the function took from outside, as a fake one: it is data."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
         if id(tensor) not in self.outside:
             made: torch.Tensor = self.mode.from_tensor(tensor)
             self.outside[id(tensor)] = (tensor, made, digest(tensor))
@@ -573,12 +572,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
-            self.numbers.after.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
+            own = [parameter for parameter, _ in self.written_by_hand.values()]
+            for held in (self.numbers.after, self.numbers.weights):
+                held.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([])
             self.numbers.begun.append(self.begun)
-            grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
-            self.numbers.weights.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
-            self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
+            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:

@@ -6,6 +6,7 @@ for its memory, as a kernel of an extension does: of it at most SAMPLED elements
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import math
@@ -223,6 +224,19 @@ def threads(engine: Engine) -> Iterator[None]:
 
     with replaced(threading.Thread, "_bootstrap_inner", begin):
         yield
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Python looks for garbage among new objects alone: torch's modules are most of what there is, and stay."""
+    if gc.get_freeze_count():
+        yield  # the user did so
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager
