@@ -14,9 +14,15 @@ that is deterministic: its samples are coupled, and no proof needs more of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters
+import torch
+
+from gradproof.laws import REGISTERED, REST, RegisteredLaw
+from gradproof.shadow.ops.schema import Spec
+from gradproof.shadow.ops.trials import EXACT, ROUNDED, SUMMED, Repeated, RowTrial, undisturbed
+from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters, rows_of
 from gradproof.shadow.whole.terms import Combination, frozen, multiplied
 from gradproof.shadow.whole.values import Value
 
@@ -310,3 +316,149 @@ def divided(x: Interpreter, value: Value, count: Combination) -> Value:
     """A value divided by a count."""
     by, powers = x.scalar(count)
     return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
+
+
+# -- Operators of which the table has no law: it is registered, or trials on the kernel find it.
+
+
+class Assumed:
+    """The laws of operators that the table does not have. `tries`: whether there are numbers, and one process."""
+
+    def __init__(self, tries: Callable[[], bool] = lambda: False) -> None:
+        self.tries = tries
+        self.known: dict[Any, tuple[Law, str] | None] = {}
+        self.names: dict[str, str] = {}
+
+    def law(self, func: Any, spec: Spec, call: Call) -> Law | None:
+        """The law of an operator, or None. Raises GradproofError for a registered law that is not true."""
+        registered = REGISTERED.get(spec.base)
+        if registered is not None:
+            if spec.written:
+                raise registered.refused("it writes its arguments, of which no law says anything")
+            return self._registered(func, registered, call)
+        cuts = {i: value.axis for i, value in enumerate(call.values) if not value.shared}
+        layouts = {call.values[i].layout[1:] for i in cuts}
+        if not self.tries() or spec.written or len(layouts) != 1 or layouts.pop()[1] != 1 or not plain(call):
+            return None
+        key = (str(func), call.attributes, tuple(cuts.items()), *map(_form, call.tensors), call.values[min(cuts)].rows)
+        if key not in self.known:
+            self.known[key] = sampled(func, call, cuts)
+        law, words = self.known[key] or (None, "")
+        if law is not None:
+            self.names[spec.base] = f"holds, assuming the sampled law of {spec.base}: {words}"
+        return law
+
+    def _registered(self, func: Any, law: RegisteredLaw, call: Call) -> Law:
+        letters = spelt(law, call)
+        key = (law, frozen(call.attributes), *map(_form, call.tensors))
+        tried = self.tries() and plain(call)
+        if tried and key not in self.known:
+            self.known[key] = None
+            confirm(func, law, call, letters)
+        self.names[law.operator] = f"assumed: {law.words}" + ("" if tried else ", which was not tried here")
+        return Law(lambda _: letters, linear=law.linear)
+
+
+def plain(call: Call) -> bool:
+    """Whether an operator can be tried: its tensors are real or whole numbers, in a memory of their own."""
+    return all(t.layout is torch.strided and not t.is_complex() and not t.is_meta for t in call.tensors)
+
+
+def _form(tensor: torch.Tensor) -> Any:
+    return (tuple(tensor.shape), tensor.dtype)
+
+
+def sampled(func: Any, call: Call, cuts: Mapping[int, int]) -> tuple[Law, str] | None:
+    """The law that trials find along one layout, if they find one.
+
+    In float64 a trial tells the rounding of a kernel from a small share of another sample. A kernel without float64 has
+    to give the same numbers for each sample to the last bit.
+    """
+    counts = range(len(call.values[min(cuts)].parts))
+    with undisturbed(call.tensors):
+        kernel = Repeated(func, call.args, call.kwargs)
+        pieces = [
+            [rows_of(t.detach(), v, i).flatten(v.axis, v.axis + 1) for i in counts] if not v.shared else [t.detach()]
+            for t, v in zip(call.tensors, call.values, strict=True)
+        ]
+        own, wide = RowTrial(kernel, cuts, pieces, False), RowTrial(kernel, cuts, pieces, True)
+        try:
+            wide.kinds(1.0)
+            double = True
+        except Exception:
+            double = False
+        try:
+            found = own.kinds(_allowed(call) if double else 0.0)
+            own.run(found, call.out, _allowed(call) if double else 0.0)
+            if double:
+                wide.run(found, [], EXACT)
+        except Exception:
+            return None
+        linear = [
+            i for i, t in enumerate(call.tensors) if double and t.is_floating_point() and wide.linear_in(i, EXACT)
+        ]
+    kinds = ", ".join("a sum over samples" if kind == SUMMED else f"samples along axis {kind}" for kind in found)
+    words = f"{kinds}; linear in {', '.join(map(str, linear))}" if linear else kinds
+    return (Law(lambda call: laid(call, cuts, found), linear=tuple(linear)), words)
+
+
+def laid(call: Call, cuts: Mapping[int, int], found: Sequence[int]) -> Letters:
+    """Letters of a law that maps one axis of some arguments."""
+    ins = [_lettered(len(shape), cuts.get(i, SUMMED)) for i, shape in enumerate(call.shapes)]
+    return ins, [_lettered(len(call.out_shape(at)), kind) for at, kind in enumerate(found)]
+
+
+def _lettered(rank: int, axis: int) -> str:
+    return "".join("a" if at == axis else "Z" for at in range(rank))
+
+
+def _allowed(call: Call) -> float:
+    """What rounding may make of the results of the recorded call."""
+    kinds = [t.dtype for t in (*call.tensors, *call.out) if t is not None and t.is_floating_point()]
+    return max((ROUNDED.get(kind, 1e-1) for kind in kinds), default=EXACT)
+
+
+# -- Registered laws.
+
+
+def spelt(law: RegisteredLaw, call: Call) -> Letters:
+    """The letters of a registered law for one call. Raises GradproofError where they do not fit its tensors."""
+    shapes = [call.shapes, [call.out_shape(at) for at in range(len(call.out))]]
+    sizes: dict[str, int] = {}
+    found: list[list[str]] = []
+    for texts, own, what in ((law.arguments, shapes[0], "argument"), (law.results, shapes[1], "result")):
+        if len(texts) != len(own):
+            raise law.refused(f"it has {len(own)} tensors as {what}s, and the law {len(texts)}")
+        found.append([])
+        for at, (text, shape) in enumerate(zip(texts, own, strict=True)):
+            letters = text.removesuffix(REST)
+            letters += "Z" * (len(shape) - len(letters)) if text.endswith(REST) else ""
+            sized = list(zip(letters, shape, strict=False))
+            if len(letters) != len(shape) or any(
+                size != (1 if x == "." else sizes.setdefault(x, size)) for x, size in sized if not x.isupper()
+            ):
+                raise law.refused(f"{what} {at} has the shape {list(shape)}, and the law says {text!r}")
+            found[-1].append(letters)
+    return found[0], found[1]
+
+
+def confirm(func: Any, law: RegisteredLaw, call: Call, letters: Letters) -> None:
+    """Try a registered law on the kernel, along each of its axes. Raises GradproofError that says what differs."""
+    ins, outs = letters
+    allowed = _allowed(call)
+    with undisturbed(call.tensors):
+        kernel = Repeated(func, call.args, call.kwargs)
+        for letter in sorted({x for text in ins for x in text if x.islower()}):
+            cuts = {i: text.index(letter) for i, text in enumerate(ins) if letter in text}
+            pieces = [
+                list(torch.split(t.detach(), 1, cuts[i])) if i in cuts else [t.detach()]
+                for i, t in enumerate(call.tensors)
+            ]
+            trial = RowTrial(kernel, cuts, pieces, False)
+            try:
+                trial.run([text.find(letter) for text in outs], [], allowed)
+            except Exception as error:
+                raise law.refused(f"{error} (axis {letter})") from error
+            for at in law.linear:
+                if not trial.linear_in(at, allowed):
+                    raise law.refused(f"it is not linear in argument {at}")
