@@ -182,6 +182,13 @@ def chosen(call: Call) -> Letters:
     return [own] * len(call.values), [own]
 
 
+def picked(call: Call) -> Letters:
+    """`index_select`: the axis that is looked up is coupled."""
+    rank = len(call.shapes[0])
+    own = "".join(x.upper() if i == call.args[1] % max(rank, 1) else x for i, x in enumerate(LETTERS[:rank]))
+    return [own, "Z" * len(call.shapes[1])], [own]
+
+
 def attention(call: Call) -> Letters:
     """Samples are mapped; a mask may be one for all of them."""
     samples = call.shapes[0][0]
@@ -235,13 +242,15 @@ LAWS: dict[str, Law] = {
         "lt", "masked_fill", "maximum", "minimum", "mish", "nan_to_num", "ne", "pow", "prelu",
         "_prelu_kernel", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sigmoid", "sign",
         "silu", "sin", "sinh", "softplus", "softshrink", "sqrt", "square", "tan", "tanh", "threshold",
-        "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit",
+        "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit", "erfinv", "fmax", "fmin", "frac",
+        "hardshrink", "logical_xor",
     ),
     **above(
         Law(pointwise, linear=(0,)),
         "gelu_backward", "tanh_backward", "silu_backward", "sigmoid_backward", "threshold_backward", "elu_backward",
         "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward", "hardswish_backward", "softplus_backward",
-        "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward",
+        "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward", "hardshrink_backward",
+        "softshrink_backward",
     ),
     "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1)),
     "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1)),
@@ -249,9 +258,11 @@ LAWS: dict[str, Law] = {
     "dot": Law(fixed("k", "k", "->"), linear=(0, 1)),
     "embedding": Law(table_rows, linear=(0,)),
     **above(Law(over(1, "dim")), "_softmax", "_log_softmax", "_safe_softmax"),
-    **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp"),
+    **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp", "glu"),
+    "cumprod": Law(over(1, "dim")),
+    "index_select": Law(picked, linear=(0,)),
     **above(Law(over(1, "dim"), linear=(0,)), "cumsum"),
-    **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data"),
+    **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data", "glu_backward"),
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen, linear=(0,)),
     **above(Law(chosen), "scatter", "scatter_add"),
@@ -272,17 +283,22 @@ LAWS: dict[str, Law] = {
         Law(batched()),
         "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d",
         "upsample_bilinear2d", "adaptive_max_pool2d", "upsample_nearest1d",
-        "upsample_bicubic2d", "upsample_linear1d",
+        "upsample_bicubic2d", "upsample_linear1d", "max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d",
+        "adaptive_max_pool3d", "upsample_nearest3d",
     ),
     **above(
         Law(batched(), linear=(0,)),
         "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
+        "max_pool3d_with_indices_backward", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+        *(f"{kind}_pad{rank}d{side}" for kind in ("reflection", "replication") for rank in "123"
+          for side in ("", "_backward")),
     ),
     **above(Law(shuffled), "pixel_shuffle", "pixel_unshuffle"),
     **above(
         Law(batched(), linear=(0,), attributes=enlarged),
         "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_nearest1d_backward",
-        "upsample_bicubic2d_backward", "upsample_linear1d_backward",
+        "upsample_bicubic2d_backward", "upsample_linear1d_backward", "upsample_nearest3d_backward",
     ),
     "_scaled_dot_product_flash_attention_for_cpu": Law(attention),
     "_scaled_dot_product_flash_attention_for_cpu_backward": Law(attention, linear=(0,)),
