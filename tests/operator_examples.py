@@ -596,40 +596,5 @@ EXAMPLES: dict[str, list[Example]] = {
         Example(Bool((2, 3))), Example(Bool((2, 3)), 1), Example(T((2, 3)), 0, True), Example(Bool((2, 3)), [0, 1]),
     ],
     "aten.count_nonzero": [Example(T((2, 3))), Example(T((2, 3)), 1)],
-    # volumes, pads, and others that few loops use
-    "aten.max_pool3d_with_indices": [Example(T((2, 2, 3, 3, 2)), [2, 2, 2], [1, 1, 1])],
-    "aten.max_pool3d_with_indices_backward": [
-        Example(T((2, 2, 2, 2, 1)), T((2, 2, 3, 3, 2)), [2, 2, 2], [1, 1, 1], [0, 0, 0], [1, 1, 1], False,
-        Int((2, 2, 2, 2, 1), 18)),
-    ],
-    "aten.avg_pool3d": [Example(T((2, 2, 3, 3, 2)), [2, 2, 2], [1, 1, 1])],
-    "aten.avg_pool3d_backward": [
-        Example(T((2, 2, 2, 2, 1)), T((2, 2, 3, 3, 2)), [2, 2, 2], [1, 1, 1], [0, 0, 0], False, True, None),
-    ],
-    "aten._adaptive_avg_pool3d": [Example(T((2, 2, 3, 3, 2)), [2, 2, 1])],
-    "aten._adaptive_avg_pool3d_backward": [Example(T((2, 2, 2, 2, 1)), T((2, 2, 3, 3, 2)))],
-    "aten.adaptive_max_pool3d": [Example(T((2, 2, 3, 3, 2)), [2, 2, 1])],
-    "aten.adaptive_max_pool3d_backward": [
-        Example(T((2, 2, 2, 2, 1)), T((2, 2, 3, 3, 2)), Int((2, 2, 2, 2, 1), 18)),
-    ],
-    "aten.adaptive_max_pool2d_backward": [Example(T((2, 2, 2, 2)), T((2, 2, 3, 3)), Int((2, 2, 2, 2), 9))],
-    "aten.upsample_nearest3d": [Example(T((2, 2, 2, 2, 2)), [4, 4, 2])],
-    "aten.upsample_nearest3d_backward": [Example(T((2, 2, 4, 4, 2)), [4, 4, 2], [2, 2, 2, 2, 2])],
-    **{f"aten.{kind}_pad{rank}d": [Example(T((2, 3, 4, 4, 4)[: 2 + rank]), [1, 2] * rank)]
-       for kind in ("reflection", "replication") for rank in (1, 2, 3)},
-    **{f"aten.{kind}_pad{rank}d_backward": [
-        Example(T((2, 3, 7, 7, 7)[: 2 + rank]), T((2, 3, 4, 4, 4)[: 2 + rank]), [1, 2] * rank),
-    ] for kind in ("reflection", "replication") for rank in (1, 2)},
-    **{f"aten.{kind}_pad3d_backward": [Example(T((2, 1, 4, 4, 4)), T((2, 1, 2, 2, 2)), [1] * 6)]
-       for kind in ("reflection", "replication")},
-    "aten.glu": [Example(T((2, 3, 4))), Example(T((4, 3)), 0)],
-    "aten.glu_backward": [Example(T((2, 3, 2)), T((2, 3, 4)), -1), Example(T((2, 3)), T((4, 3)), 0)],
-    "aten.hardshrink": [Example(T((2, 3)))],
-    "aten.hardshrink_backward": [Example(T((2, 3)), T((2, 3)), 0.5)],
-    "aten.softshrink_backward": [Example(T((2, 3)), T((2, 3)), 0.5)],
-    "aten.erfinv": [Example(T((2, 3), -0.9, 0.9))],
-    "aten.frac": [Example(T((2, 3)))],
-    "aten.logical_xor": [Example(Bool((2, 3)), Bool((3,)))],
-    "aten.cumprod": [Example(T((4, 3)), 1), Example(T((4, 3)), 0)],
 }
 # fmt: on

@@ -45,7 +45,7 @@ class Symbols(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
-    def __new__(cls, array: Array, dtype: torch.dtype = torch.float64) -> Symbols:
+    def __new__(cls: type[Symbols], array: Array, dtype: torch.dtype = torch.float64) -> Symbols:
         made: Symbols = torch.Tensor._make_wrapper_subclass(cls, array.shape, dtype=dtype)  # type: ignore[attr-defined]
         made.array = array
         return made
