@@ -70,8 +70,15 @@ def alike(x: Tensor, w: Tensor) -> Tensor:
     return swish(x, w) + (x[0] if bool((x[0] == x[-1]).all()) and len(x) > 1 else 0 * x[0])
 
 
+def grouped(x: Tensor, w: Tensor) -> Tensor:
+    """Rows of one sign share their mean."""
+    same = (x[:, :1] > 0) == (x[:, 0] > 0)
+    return swish(x, w) - same.to(x) @ x / same.sum(1, keepdim=True)
+
+
 MIXING: tuple[Forward, ...] = (
-    centred, leaking, first, first_if_large, first_is_other, large, sorted_rows, alike, noisy, counting,
+    centred, leaking, first, first_if_large, first_is_other, large, sorted_rows, alike, grouped, noisy,
+    counting,
 )  # fmt: skip
 
 
@@ -103,6 +110,21 @@ MIXED = {forward.__name__: made(forward.__name__, forward) for forward in MIXING
 MIXED_BACK = {f"{f.__name__}_behind": made(f"{f.__name__}_behind", swish, f) for f in MIXING[:-2]}
 RELU = made("relu", centred)
 """An operator that mixes rows, and is called as one of torch's is that maps them."""
+
+
+class Function(torch.autograd.Function):
+    """The same operators, called by a function of the user's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
+        """The operator."""
+        ctx.save_for_backward(x, w)
+        return SWISH(x, w)
+
+    @staticmethod
+    def backward(ctx: Any, above: Tensor) -> Any:
+        """Its gradients."""
+        return torch.ops.own.swish_backward(above, *ctx.saved_tensors)
 
 
 class Own(nn.Module):

@@ -22,7 +22,7 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
 from tests.checked import check
-from tests.unit.custom_operators import MIXED, MIXED_BACK, RELU, SWISH, Own, step_of
+from tests.unit.custom_operators import MIXED, MIXED_BACK, RELU, SWISH, Function, Own, step_of
 
 REPOSITORY = Path(__file__).parents[3]
 HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
@@ -55,6 +55,12 @@ def test_an_operator_that_maps_rows_is_proved_and_its_law_is_named(micro_batch: 
     assert equality(found) is HOLDS
     names = ("own.swish", "own.swish_backward")
     assert assumed(found) == [f"holds, assuming the sampled law of {name}" for name in names]
+
+
+def test_an_autograd_function_of_such_operators_is_proved() -> None:
+    found = check(step_of(Function.apply))
+    assert equality(found) is HOLDS
+    assert assumed(found)[1] == "holds, assuming the sampled law of own.swish_backward"
 
 
 def test_what_an_operator_of_rows_is_weighed_by_is_refuted() -> None:

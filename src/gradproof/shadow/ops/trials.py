@@ -18,6 +18,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 SAMPLES = 4
 """Samples of a trial that takes others than the recorded ones; never one, which shows nothing."""
+RANDOM = 4
+"""How often all samples are random ones: labels that were apart may meet then."""
 EXTREMES = (10.0, -10.0, 1e3, -1e3, 1e6, -1e6, 1e12)
 SCALES = (2.0**-40, 2.0**-10, -1.0, 2.0, 2.0**10, 2.0**40)
 """By what an argument is multiplied to see whether the operator is linear in it: powers of two, which round nothing."""
@@ -122,8 +124,11 @@ class RowTrial:
         """Samples side by side: for each cut tensor a list of pieces."""
         count = min(max(self.count, 2), SAMPLES)
         own: list[int | None] = [*range(min(self.count, count)), *([None] * (count - self.count))]
-        for names in (own, own[::-1], [0] * count, [None] * count):
+        for names in (own, own[::-1], [0] * count, *([None] * count for _ in range(RANDOM))):
             yield self._batch(names)
+        for real in (True, False):
+            others = self._batch([None] * count)
+            yield [each if each[0].is_floating_point() is real else each[:1] * count for each in others]
         for at in range(count):
             for by in (0.0, *EXTREMES):
                 batch = self._batch(own)
