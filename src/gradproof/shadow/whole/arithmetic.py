@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
-from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, reduced_axes, rule
+from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, raised, reduced_axes, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
@@ -466,7 +466,7 @@ def index(x: Interpreter, call: Call) -> list[Value] | None:
     if value.axis == axis and value.rows == 1 and width == 1 and x.looked is not None and chosen.shared:
         numbers = x.looked(call.tensors[1])
         return [Value(tuple(value.parts[number] for number in numbers), axis, 1)] if numbers else None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+    letters = raised(len(shape), axis)
     names = LETTERS[len(shape) : len(shape) + width]
     out = letters[:axis] + names + letters[axis + 1 :]
     return x.apply(Law(lambda _: ([letters, names], [out]), linear=(0,)), replace(call, attributes=(axis,)))
@@ -482,7 +482,7 @@ def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
     axis, shape, width = locations[0], call.shapes[0], len(call.shapes[1])
     if call.tensors[1].dtype in (torch.bool, torch.uint8) or len(call.shapes[2]) != len(shape) - 1 + width:
         return None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+    letters = raised(len(shape), axis)
     names = LETTERS[len(shape) : len(shape) + width]
     above = letters[:axis] + names + letters[axis + 1 :]
     part = replace(
@@ -543,7 +543,7 @@ def put_back(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a view: zeros around it."""
     sizes = call.args[1]
     axis = call.args[2] % len(sizes)
-    out = "".join(x_.upper() if i == axis else x_ for i, x_ in enumerate(LETTERS[: len(sizes)]))
+    out = raised(len(sizes), axis)
     own = out if call.name == "slice_backward" else out[:axis] + out[axis + 1 :]
     if call.name == "slice_backward" and call.values[0].axis == axis:
         return _rows_put_back(call.values[0], sizes[axis], *call.args[3:])
@@ -566,6 +566,5 @@ def pad(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros around a tensor."""
     value = call.args[2] if len(call.args) > 2 else 0
     rank, widths = len(call.shapes[0]), call.args[1]
-    padded = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
-    own = "".join(x_.upper() if i in padded else x_ for i, x_ in enumerate(LETTERS[:rank]))
+    own = raised(rank, *(rank - 1 - i // 2 for i, width in enumerate(widths) if width))
     return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)

@@ -23,40 +23,43 @@ from gradproof.laws import REGISTERED, REST, RegisteredLaw
 from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.ops.trials import EXACT, ROUNDED, SUMMED, Repeated, RowTrial, undisturbed
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters, rows_of
-from gradproof.shadow.whole.terms import Combination, frozen, multiplied
+from gradproof.shadow.whole.terms import Combination, Shape, frozen, multiplied
 from gradproof.shadow.whole.values import Value
 
 # -- Letters of the common forms.
 
 
+def raised(rank: int, *axes: int) -> str:
+    """Letters of `rank` axes, of which these are coupled."""
+    coupled = {axis % rank for axis in axes} if rank else ()
+    return "".join(x.upper() if i in coupled else x for i, x in enumerate(LETTERS[:rank]))
+
+
+def under(wide: Shape, shapes: Sequence[Shape]) -> list[str]:
+    """Letters of arguments that are broadcast to a shape."""
+    ends = [(shape, len(wide) - len(shape)) for shape in shapes]
+    return [
+        "".join(
+            x if size == full else "." for x, size, full in zip(LETTERS[at : len(wide)], shape, wide[at:], strict=True)
+        )
+        for shape, at in ends
+    ]
+
+
 def pointwise(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the result."""
     out = call.out_shape()
-    letters = LETTERS[: len(out)]
-    ins = []
-    for shape in call.shapes:
-        own = letters[len(out) - len(shape) :]
-        wide = out[len(out) - len(shape) :]
-        ins.append("".join(x if size == full else "." for x, size, full in zip(own, shape, wide, strict=True)))
-    return ins, [letters] * len(call.out)
+    return under(out, call.shapes), [LETTERS[: len(out)]] * len(call.out)
 
 
 def coupled(call: Call) -> Letters:
     """Nothing is mapped."""
-    return [LETTERS[: len(s)].upper() for s in call.shapes], [
-        LETTERS[: len(call.out_shape(at))].upper() for at in range(len(call.out))
-    ]
+    return ["Z" * len(s) for s in call.shapes], ["Z" * len(call.out_shape(at)) for at in range(len(call.out))]
 
 
 def broadcast(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the first; the result is a sum over all of it."""
-    wide = call.shapes[0]
-    letters = LETTERS[: len(wide)]
-    ins = []
-    for shape in call.shapes:
-        pairs = zip(letters[len(wide) - len(shape) :], shape, wide[len(wide) - len(shape) :], strict=True)
-        ins.append("".join(x if size == full else "." for x, size, full in pairs))
-    return ins, [""]
+    return under(call.shapes[0], call.shapes), [""]
 
 
 def fixed(*texts: str) -> Callable[[Call], Letters]:
@@ -74,9 +77,7 @@ def over(location: int, name: str) -> Callable[[Call], Letters]:
     """Every tensor has one shape; the axis that an argument names is coupled."""
 
     def letters(call: Call) -> Letters:
-        shape = call.shapes[0]
-        axis = call.argument(location, name) % max(len(shape), 1)
-        own = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+        own = raised(len(call.shapes[0]), call.argument(location, name))
         return [own] * len(call.values), [own] * len(call.out)
 
     return letters
@@ -84,32 +85,19 @@ def over(location: int, name: str) -> Callable[[Call], Letters]:
 
 def along(call: Call) -> Letters:
     """One tensor, of which the axis `dim`, the last by default, is coupled."""
-    rank = len(call.shapes[0])
-    at = call.arguments.index("dim")
-    axis = call.argument(at, "dim", -1) % max(rank, 1)
-    own = "".join(x.upper() if i == axis else x for i, x in enumerate(LETTERS[:rank]))
+    own = raised(len(call.shapes[0]), call.argument(call.arguments.index("dim"), "dim", -1))
     return [own] * len(call.values), [own] * len(call.out)
-
-
-def leading(rank: int) -> str:
-    """Letters of `rank` axes of which only the first is mapped."""
-    return "".join("a" if i == 0 else LETTERS[i].upper() for i in range(rank))
 
 
 def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable[[Call], Letters]:
     """The first axis of each argument is mapped, but for the arguments `weights`, which have none; `summed` results."""
 
-    def letters(call: Call) -> Letters:
-        ins = [
-            LETTERS[: len(s)].upper() if i in weights or not s else leading(len(s)) for i, s in enumerate(call.shapes)
-        ]
-        outs = []
-        for at in range(len(call.out)):
-            rank = len(call.out_shape(at))
-            outs.append(LETTERS[:rank].upper() if at in summed else leading(rank))
-        return ins, outs
+    def spelled(shapes: Sequence[Shape], whole: Sequence[int]) -> list[str]:
+        return [("Z" if i in whole else "a") * len(s[:1]) + "Z" * len(s[1:]) for i, s in enumerate(shapes)]
 
-    return letters
+    return lambda call: (
+        spelled(call.shapes, weights), spelled([call.out_shape(at) for at in range(len(call.out))], summed)
+    )  # fmt: skip
 
 
 def normalised(call: Call) -> Letters:
@@ -133,9 +121,8 @@ def reduced(call: Call) -> Letters:
     """A reduction over the axes of its second argument: these are coupled."""
     shape, out = call.shapes[0], call.out_shape()
     if len(call.values) != 1:
-        return [LETTERS[: len(s)].upper() for s in call.shapes], [""] * len(call.out)
-    dims = reduced_axes(call)
-    own = "".join(LETTERS[i].upper() if i in dims else LETTERS[i] for i in range(len(shape)))
+        return ["Z" * len(s) for s in call.shapes], [""] * len(call.out)
+    own = raised(len(shape), *reduced_axes(call))
     kept = own if len(out) == len(shape) else "".join(x for x in own if x.islower())
     return [own] * len(call.values), [kept] * len(call.out)
 
@@ -184,8 +171,7 @@ def chosen(call: Call) -> Letters:
 
 def picked(call: Call) -> Letters:
     """`index_select`: the axis that is looked up is coupled."""
-    rank = len(call.shapes[0])
-    own = "".join(x.upper() if i == call.args[1] % max(rank, 1) else x for i, x in enumerate(LETTERS[:rank]))
+    own = raised(len(call.shapes[0]), call.args[1])
     return [own, "Z" * len(call.shapes[1])], [own]
 
 
@@ -225,9 +211,7 @@ def above(law: Law, *names: str) -> dict[str, Law]:
 
 def turned(call: Call) -> Letters:
     """The axes that are turned round stay whole."""
-    rank = len(call.shapes[0])
-    axes = {axis % rank for axis in call.args[1]}
-    own = "".join(x.upper() if i in axes else x for i, x in enumerate(LETTERS[:rank]))
+    own = raised(len(call.shapes[0]), *call.args[1])
     return [own], [own]
 
 
