@@ -15,12 +15,17 @@ from torch import Tensor, library, nn
 from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.laws import REGISTERED, register_law
+from gradproof.shadow.ops import trials
 from gradproof.shadow.ops.trials import undisturbed
 from gradproof.shadow.process.check import target_of, verify
 from gradproof.shadow.process.watch import ScriptWatch
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.result import Verification
+from gradproof.shadow.whole import laws
+from gradproof.shadow.whole.interpreter import Call
+from gradproof.shadow.whole.terms import UNIT
+from gradproof.shadow.whole.values import Value, shared
 from tests.checked import check
 from tests.unit.custom_operators import MIXED, MIXED_BACK, RELU, SWISH, Function, Own, step_of
 
@@ -79,6 +84,25 @@ def test_an_operator_that_mixes_rows_is_not_proved(name: str, mixing: str) -> No
     assert f"holds, assuming the sampled law of {mixing}" not in assumed(found)
     assert result.location is not None
     assert result.location.file.endswith("custom_operators.py")
+
+
+NEEDED: dict[str, tuple[str, Any]] = {
+    "large": ("EXTREMES", ()), "first_if_large": ("EXTREMES", ()), "noisy": ("_near", lambda *_: None),
+    "centred": ("_near", lambda *_: None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_without_a_trial_an_operator_that_mixes_rows_passes(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    what, instead = NEEDED[name]
+    monkeypatch.setattr(trials, what, instead)
+    x, w = torch.randn(2, 3), torch.ones(3)
+    parts = Value(({1: UNIT}, {2: UNIT}), 0)
+    call = Call("x", (x, w), {}, (), [x, w], [parts, shared({3: UNIT})], [(2, 3), (3,)], [MIXED[name](x, w)])
+    func = getattr(torch.ops.own, name).default
+    assert laws.sampled(func, call, {0: 0}) is not None
+    monkeypatch.undo()
+    assert laws.sampled(func, call, {0: 0}) is None
 
 
 def test_a_name_of_torchs_is_not_torchs_operator() -> None:
