@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -183,6 +185,12 @@ def swish_is_stated() -> None:
     """The right laws."""
     register_law("own::swish", FORWARD, ["b..."])
     register_law(torch.ops.own.swish_backward, BACKWARD, ["b...", "D"], linear=[0])
+
+
+def test_a_law_is_registered_without_torch() -> None:
+    code = "import gradproof.laws, sys; print(sorted({'torch', 'numpy', 'z3'} & set(sys.modules)))"
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert made.stdout == "[]\n"
 
 
 @pytest.mark.parametrize("fake", [False, True])
