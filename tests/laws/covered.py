@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
+from gradproof.shadow.whole import engine as engine
 from gradproof.shadow.whole.laws import LAWS, RULES
 
 NAMES = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").split()
@@ -40,7 +40,7 @@ REASONS: Mapping[str, str] = {
          "_masked_softmax", "_masked_softmax_backward", "_prelu_kernel_backward", "addbmm", "addr", "aminmax",
          "channel_shuffle", "col2im", "diag_embed", "diagonal_backward", "im2col", "index_add", "index_copy",
          "index_fill", "kthvalue", "masked_scatter", "masked_scatter_backward", "multi_margin_loss",
-         "multi_margin_loss_backward", "nansum", "put", "repeat", "roll", "scatter_reduce", "take", "trace",
+         "multi_margin_loss_backward", "nansum", "put", "repeat", "scatter_reduce", "take", "trace",
          "unfold_backward", "vdot"], RARE,
     ),
 }  # fmt: skip

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
+import torch
+
+from gradproof.shadow.whole import engine as engine
 from gradproof.shadow.whole.laws import LAWS, RULES
 from tests.operator_examples import EXAMPLES, Bool, Example, Int, Maker, T
 
@@ -60,8 +62,21 @@ MOVED = [
     ),
     *(
         moved(name, Example(T((5, 3), 0.0, 0.0), [Int((4,), 5)], T((4, 3)), True, *rest))
-        for name, rest in (("index_put", ()), ("_index_put_impl", (False,)), ("_unsafe_index_put", ()))
+        for name, rest in (("_index_put_impl", (False,)), ("_unsafe_index_put", ()))
     ),
+    moved(
+        "index",
+        Example(T((4, 3, 2)), [torch.arange(4), Int((4,), 3)]),
+        Example(T((4, 3, 2)), [torch.arange(4).view(4, 1), torch.arange(3), Int((4, 3), 2)]),
+        Example(T((4, 3, 2)), [torch.arange(4), None, Int((4,), 2)]),
+    ),
+    moved(
+        "index_put",
+        Example(T((5, 3), 0.0, 0.0), [Int((4,), 5)], T((4, 3)), True),
+        Example(T((4, 3), 0.0, 0.0), [torch.arange(4), Int((4,), 3)], T((4,)), True),
+        Example(T((4, 3, 2)), [Bool((4, 3))], T(())),
+    ),
+    moved("roll", Example(T((4, 3)), [1], [1]), Example(T((4, 3)), [1])),
     moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
     moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
 ]

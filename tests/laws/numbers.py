@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -41,6 +41,11 @@ class Traced(Interpreter):
     def nought(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor holds zeros."""
         return not tensor.any()
+
+    def counts_up(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor holds 0, 1, 2 ..."""
+        plain = not tensor.is_floating_point() and tensor.numel() > 1
+        return plain and tensor.equal(torch.arange(tensor.numel()).view_as(tensor))
 
     def leaf(self, number: int, tensor: torch.Tensor) -> int:
         """A leaf with numbers."""
@@ -175,17 +180,38 @@ def likelihood_back(given: list[torch.Tensor], attributes: Any, call: Call) -> t
     return found.scatter(axis, labels.clamp(min=0).unsqueeze(axis), -seed.unsqueeze(axis))
 
 
+def lists_of(lists: list[torch.Tensor], form: Any, shape: Sequence[int]) -> list[torch.Tensor | None]:
+    """The lists of indices of a lookup in a tensor of a shape; one that was left out is 0, 1, 2 ... again."""
+    (apart, _, width), found, left = form, [None] * len(shape), iter(lists)
+    for axis, place in apart:
+        spread = [-1 if at == place else 1 for at in range(width)]
+        found[axis] = next(left) if place < 0 else torch.arange(shape[axis]).view(spread)
+    return found
+
+
 def looked_up(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
-    """Rows of an axis that a list of indices names."""
-    return given[0][(slice(None),) * attributes[0] + (given[1],)]
+    """Rows that lists of indices name."""
+    return torch.as_tensor(torch.ops.aten.index(given[0], lists_of(given[1:], attributes, given[0].shape)))
 
 
 def put_rows(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
     """Rows that are added into zeros."""
-    (above, names), (axis, size) = given, attributes
-    shape = (*above.shape[:axis], size, *above.shape[axis + names.dim() :])
-    index = [None] * axis + [names]
+    (above, *lists), (apart, start, width, sizes) = given, attributes
+    rows, left, looked = above.shape[start : start + width], list(above.shape), iter(sizes)
+    del left[start : start + width]
+    known = dict(apart)
+    shape = [
+        left.pop(0) if axis not in known else next(looked) if known[axis] < 0 else rows[known[axis]]
+        for axis in range(above.dim() - width + len(apart))
+    ]
+    index = lists_of(lists, (apart, start, width), shape)
     return torch.as_tensor(torch.ops.aten.index_put(torch.zeros(shape, dtype=above.dtype), index, above, True))
+
+
+def put_by_mask(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """One number wherever a mask of the leading axes is true."""
+    whole, mask, number = given
+    return torch.where(mask.reshape(*mask.shape, *[1] * (whole.dim() - mask.dim())), number, whole)
 
 
 def normed(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
@@ -231,6 +257,7 @@ NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
     **dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], likelihood),
     **dict.fromkeys(["nll_loss_backward", "nll_loss2d_backward"], likelihood_back),
     "index": looked_up,
+    "masked_put": put_by_mask,
     **dict.fromkeys(["index_put", "_index_put_impl", "_unsafe_index_put"], put_rows),
     **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
     **dict.fromkeys(["native_group_norm", "native_group_norm_backward"], normed),

@@ -58,6 +58,10 @@ class Proving(Traced):
         """Whether a tensor holds zeros."""
         return not isinstance(tensor, Symbols) and super().nought(tensor)
 
+    def counts_up(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor holds 0, 1, 2 ..."""
+        return not isinstance(tensor, Symbols) and super().counts_up(tensor)
+
 
 @dataclass
 class Case:

@@ -118,6 +118,9 @@ def attempt(
         if i in layout:
             count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
             values.append(cut_up(x, tensor, layout[i], count, i + 1, True, turns))
+        elif x.counts_up(tensor):
+            term = x.terms.make("range", (Fraction(0), Fraction(1)), (), (tensor.numel(),))
+            values.append(shared(x.terms.of(x.reshaped(term, tuple(tensor.shape)))))
         elif i == 0 and ("index_put" in name or "scatter" in name) and x.nought(tensor):
             values.append(shared({}))
         elif name in ("nll_loss_backward", "nll_loss2d_backward") and i == len(tensors) - 1:

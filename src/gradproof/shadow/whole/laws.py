@@ -210,8 +210,9 @@ def above(law: Law, *names: str) -> dict[str, Law]:
 
 
 def turned(call: Call) -> Letters:
-    """The axes that are turned round stay whole."""
-    own = raised(len(call.shapes[0]), *call.args[1])
+    """The axes that are turned round, or rolled, stay whole; without a list of them it is all axes."""
+    rank = len(call.shapes[0])
+    own = raised(rank, *(call.argument(call.arguments.index("dims"), "dims", ()) or range(rank)))
     return [own], [own]
 
 
@@ -250,7 +251,7 @@ LAWS: dict[str, Law] = {
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen, linear=(0,)),
     **above(Law(chosen), "scatter", "scatter_add"),
-    "flip": Law(turned, linear=(0,)),
+    **above(Law(turned, linear=(0,)), "flip", "roll"),
     **above(
         Law(reduced),
         "amax", "amin", "argmax", "argmin", "all", "any", "var", "std", "var_mean", "std_mean", "logsumexp", "prod",
