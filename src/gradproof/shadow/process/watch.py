@@ -141,7 +141,7 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
             found.results.append(result)
         elif found.results[at].outcome is not Outcome.REFUTED or result.outcome is Outcome.REFUTED:
             found.results[at] = result
-    found.assumptions += assuming(judge.engine.facts.assumed, found.results)
+    found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
 
 
 def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:

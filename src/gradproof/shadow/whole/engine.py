@@ -238,7 +238,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         except GradproofError as error:
             self.lose(f"{error.found}, by a law that {error.where} registered")
             raise
-        self.facts.assumed = sorted(self.assumed.names.values())
+        self.facts.assumed = self.assumed.names
         return found
 
     def _blank(self, call: Call, at: int) -> Value:

@@ -323,7 +323,10 @@ def divided(x: Interpreter, value: Value, count: Combination) -> Value:
 
 
 class Assumed:
-    """The laws of operators that the table does not have. `tries`: whether there are numbers, and one process."""
+    """The laws of operators that the table does not have.
+
+    `tries`: whether there are numbers, and one process. `names`: the operators whose laws were used, and the words.
+    """
 
     def __init__(self, tries: Callable[[], bool] = lambda: False) -> None:
         self.tries = tries
@@ -346,7 +349,7 @@ class Assumed:
             self.known[key] = sampled(func, call, cuts)
         law, words = self.known[key] or (None, "")
         if law is not None:
-            self.names[spec.base] = f"holds, assuming the sampled law of {spec.base}: {words}"
+            self.names[call.name] = f"holds, assuming the sampled law of {spec.base}: {words}"
         return law
 
     def _registered(self, func: Any, law: RegisteredLaw, call: Call) -> Law:
@@ -356,7 +359,7 @@ class Assumed:
         if tried and key not in self.known:
             self.known[key] = None
             confirm(func, law, call, letters)
-        self.names[law.operator] = f"assumed: {law.words}" + ("" if tried else ", which was not tried here")
+        self.names[call.name] = f"assumed: {law.words}" + ("" if tried else ", which was not tried here")
         return Law(lambda _: letters, linear=law.linear)
 
 
