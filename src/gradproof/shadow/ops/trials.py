@@ -146,13 +146,11 @@ class RowTrial:
         return [[self._other(self.pieces[t]) if i is None else self.pieces[t][i] for i in names] for t in self.cuts]
 
     def _other(self, pieces: Sequence[torch.Tensor]) -> torch.Tensor:
-        """A piece of other numbers: random ones, or some of the recorded ones where they are no real numbers."""
+        """Another sample: random numbers. Of whole numbers a recorded sample: any others may be no valid indices."""
         like = pieces[0]
         if like.is_floating_point():
             return torch.randn(like.shape, generator=self.random, dtype=torch.float64).to(like)
-        every = torch.cat([piece.flatten() for piece in pieces]).cpu()
-        chosen = torch.randint(len(every), like.shape, generator=self.random)
-        return every[chosen].to(like.device)
+        return pieces[int(torch.randint(len(pieces), (), generator=self.random))]
 
     def _of(self, batch: list[list[torch.Tensor]], at: int | None) -> Tensors:
         """The tensors of a call: those of sample `at`, or all samples side by side."""

@@ -21,7 +21,7 @@ import torch
 
 from gradproof.laws import REGISTERED, REST, RegisteredLaw
 from gradproof.shadow.ops.schema import Spec
-from gradproof.shadow.ops.trials import EXACT, ROUNDED, SUMMED, Repeated, RowTrial, undisturbed
+from gradproof.shadow.ops.trials import EXACT, ROUNDED, SAMPLES, SUMMED, Repeated, RowTrial, undisturbed
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters, rows_of
 from gradproof.shadow.whole.terms import Combination, Shape, frozen, multiplied
 from gradproof.shadow.whole.values import Value
@@ -385,7 +385,8 @@ def sampled(func: Any, call: Call, cuts: Mapping[int, int]) -> tuple[Law, str] |
             [rows_of(t.detach(), v, i).flatten(v.axis, v.axis + 1) for i in counts] if not v.shared else [t.detach()]
             for t, v in zip(call.tensors, call.values, strict=True)
         ]
-        own, wide = RowTrial(kernel, cuts, pieces, False), RowTrial(kernel, cuts, pieces, True)
+        few = [each[:SAMPLES] for each in pieces]
+        own, wide = RowTrial(kernel, cuts, pieces, False), RowTrial(kernel, cuts, few, True)
         try:
             wide.kinds(1.0)
             double = True
