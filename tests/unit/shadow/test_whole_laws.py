@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -161,3 +162,9 @@ def test_the_table_has_a_row_for_each() -> None:
     text = markdown({"relu": Trial("relu", cases=3)}, {"relu": proof_of("relu")})
     assert "| `relu` | law |  | 3 | 2, at 2x3 | 0, 1 |" in text
     assert all(f"| `{name}` | {why} |" in text for name, why in REASONS.items())
+
+
+def test_the_handbook_has_the_table_of_today() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "laws.md").read_text(encoding="utf-8")
+    assert [name for name in sorted({*LAWS, *RULES, *lawless()}) if f"| `{name}` |" not in text] == []
+    assert "| no:" not in text

@@ -228,6 +228,13 @@ def test_a_wrong_law_is_refused_at_its_first_use(registered: dict[str, Any], cas
     assert error.value.found.startswith(f"own.{name}: ")
 
 
+def test_one_run_uses_registered_laws(registered: dict[str, Any]) -> None:
+    swish_is_stated()
+    found = script(SWISH)
+    assert equality(found) is HOLDS
+    assert f"assumed: {registered['own.swish_backward'].words}" in found.assumptions
+
+
 def test_a_wrong_law_ends_no_script_and_proves_nothing(registered: dict[str, Any]) -> None:
     register_law("own::centred", FORWARD, ["b..."])
     found = script(MIXED["centred"])
