@@ -228,6 +228,35 @@ def test_a_wrong_law_is_refused_at_its_first_use(registered: dict[str, Any], cas
     assert error.value.found.startswith(f"own.{name}: ")
 
 
+def test_a_step_that_catches_the_error_proves_nothing(registered: dict[str, Any]) -> None:
+    register_law("own::centred", FORWARD, ["b..."])
+
+    def caught(x: Tensor, w: Tensor) -> Tensor:
+        try:
+            return MIXED["centred"](x, w)
+        except GradproofError:
+            return x
+
+    found = check(step_of(caught)).result("GA-EQ-001")
+    assert found.outcome is Outcome.OPAQUE
+    assert "own.centred" in found.reason
+
+
+def test_an_operator_that_writes_its_arguments_takes_no_law(registered: dict[str, Any]) -> None:
+    def doubled(x: Tensor, out: Tensor) -> None:
+        out.copy_(2 * x)
+
+    library.custom_op("own::doubled", doubled, mutates_args=("out",), schema="(Tensor x, Tensor(a!) out) -> ()")
+    register_law("own::doubled", ["b...", "b..."], [])
+
+    def writing(x: Tensor, w: Tensor) -> Tensor:
+        torch.ops.own.doubled(x.detach(), torch.empty_like(x))
+        return x * w
+
+    with pytest.raises(GradproofError, match="GP414"):
+        check(step_of(writing))
+
+
 def test_one_run_uses_registered_laws(registered: dict[str, Any]) -> None:
     swish_is_stated()
     found = script(SWISH)

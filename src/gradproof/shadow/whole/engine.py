@@ -18,11 +18,10 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
-from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
+from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
@@ -69,7 +68,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
         self.facts = RunFacts()
-        self.assumed = Assumed()
+        self.assumed = Assumed(self.lose)
+        self.facts.assumed = self.assumed.names
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
@@ -225,21 +225,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if found is None and call.name.startswith(("empty", "new_empty")):
             return [self._blank(call, at) for at in range(len(call.out))]
         if found is None:
-            law = self._assumed(func, spec, call)
+            law = self.assumed.law(func, spec, call)
             found = None if law is None else self.laws.apply(law, call)
         (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
         return self.laws.opaque(call) if found is None else found
-
-    def _assumed(self, func: Any, spec: Spec, call: Call) -> Law | None:
-        """A law that was registered, or that trials on the kernel find."""
-        try:
-            with self.aside():
-                found = self.assumed.law(func, spec, call)
-        except GradproofError as error:
-            self.lose(f"{error.found}, by a law that {error.where} registered")
-            raise
-        self.facts.assumed = self.assumed.names
-        return found
 
     def _blank(self, call: Call, at: int) -> Value:
         """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from gradproof.core.errors import GradproofError
 from gradproof.laws import REGISTERED, REST, RegisteredLaw
 from gradproof.shadow.ops.schema import Spec
 from gradproof.shadow.ops.trials import EXACT, ROUNDED, SAMPLES, SUMMED, Repeated, RowTrial, undisturbed
@@ -326,10 +327,12 @@ class Assumed:
     """The laws of operators that the table does not have.
 
     `tries`: whether there are numbers, and one process. `names`: the operators whose laws were used, and the words.
+    `lose`: takes what is wrong with a law, before the error.
     """
 
-    def __init__(self, tries: Callable[[], bool] = lambda: False) -> None:
-        self.tries = tries
+    def __init__(self, lose: Callable[[str], None]) -> None:
+        self.lose = lose
+        self.tries: Callable[[], bool] = lambda: False
         self.known: dict[Any, tuple[Law, str] | None] = {}
         self.names: dict[str, str] = {}
 
@@ -337,9 +340,11 @@ class Assumed:
         """The law of an operator, or None. Raises GradproofError for a registered law that is not true."""
         registered = REGISTERED.get(spec.base)
         if registered is not None:
-            if spec.written:
-                raise registered.refused("it writes its arguments, of which no law says anything")
-            return self._registered(func, registered, call)
+            try:
+                return self._registered(func, spec, registered, call)
+            except GradproofError as error:
+                self.lose(f"{error.found}, by a law that {error.where} registered")
+                raise
         cuts = {i: value.axis for i, value in enumerate(call.values) if not value.shared}
         layouts = {call.values[i].layout[1:] for i in cuts}
         if not self.tries() or spec.written or len(layouts) != 1 or layouts.pop()[1] != 1 or not plain(call):
@@ -352,7 +357,9 @@ class Assumed:
             self.names[call.name] = f"holds, assuming the sampled law of {spec.base}: {words}"
         return law
 
-    def _registered(self, func: Any, law: RegisteredLaw, call: Call) -> Law:
+    def _registered(self, func: Any, spec: Spec, law: RegisteredLaw, call: Call) -> Law:
+        if spec.written:
+            raise law.refused("it writes its arguments, of which no law says anything")
         letters = spelt(law, call)
         key = (law, frozen(call.attributes), *map(_form, call.tensors))
         tried = self.tries() and plain(call)
