@@ -68,6 +68,11 @@ COMMANDS: Mapping[str, Explanation] = {
         "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
         "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
     ),
+    "GP414": Explanation(
+        "A law that register_law was given makes no sense, or it is not true of the operator: a run with numbers tried "
+        "it on the kernel, and the results differ.",
+        "Correct the law: docs/own-loop.md says what its letters mean. A wrong law could prove what is false.",
+    ),
     "GP421": Explanation(
         "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "
         "interval, no sample, or ranks on a device that they cannot share.",

@@ -82,6 +82,11 @@ class Result:
         return self.details.get("code") != NO_LOSS
 
 
+def assuming(laws: Iterable[str], results: Iterable[Result]) -> list[str]:
+    """The laws that are registered or sampled, where something holds that may rest on them."""
+    return sorted(laws) if any(result.outcome is Outcome.HOLDS for result in results) else []
+
+
 @dataclass(slots=True)
 class Verification:
     """A whole verification, as plain data but for the outcomes and places.

@@ -55,7 +55,8 @@ GEOMETRY = frozenset(
 class Spec:
     """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.
 
-    `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place.
+    `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place. Those of
+    another library than torch's own keep its name: their `short` is `mylib.add_`.
     `moves`: it changes where its argument lies in its storage. `results` are the arguments of an `out=` form that take
     its results: their contents are not read.
     """
@@ -107,6 +108,7 @@ def spec_of(func: Any) -> Spec | None:
     name = str(func)
     base = name.rsplit(".", 1)[0]
     space, short = base.split(".", 1)
+    short = short if space == "aten" else base
     in_place = short.endswith("_") and not short.endswith("__")
     arguments = tuple(a.name for a in schema.arguments)
     silent = SILENT_WRITES.get(base, arguments[:1] if space == "c10d" else ())

@@ -30,7 +30,7 @@ from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
 from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.result import Verification
+from gradproof.shadow.result import Verification, assuming
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import frozen_heap, replaced, watched, ways_out
@@ -141,6 +141,7 @@ def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] 
             found.results.append(result)
         elif found.results[at].outcome is not Outcome.REFUTED or result.outcome is Outcome.REFUTED:
             found.results[at] = result
+    found.assumptions += assuming(judge.engine.facts.assumed.values(), found.results)
 
 
 def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:

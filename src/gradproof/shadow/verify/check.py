@@ -21,7 +21,7 @@ from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import Result, Verification, on_path
+from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
@@ -169,7 +169,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
-    made.assumptions = assumptions(facts.laws, facts.opaque)
+    assumed = {**attempt.full.facts.assumed, **facts.assumed}
+    made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
+    made.assumptions += assuming(assumed.values(), attempt.results)
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))

@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
 from gradproof.shadow.whole.facts import Hints
@@ -58,6 +59,8 @@ class Followed:
                 returned = step(run)
             with self.engine.aside():
                 self._returned(returned, reading)
+        except GradproofError:
+            raise
         except Exception as caught:
             self.error, self.raised = stated(caught), raised_at(caught)
             self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error

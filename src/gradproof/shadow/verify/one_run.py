@@ -126,9 +126,10 @@ class OneRun:
     def assumptions(self) -> list[str]:
         """What the results rest on."""
         facts = self.engine.facts
+        known = len(facts.laws.keys() - facts.assumed.keys())
         return [
             "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-            f"the laws of {len(facts.laws)} operators (gradproof.shadow.whole.laws), each of them deterministic",
+            f"the laws of {known} operators (gradproof.shadow.whole.laws), each of them deterministic",
             f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "no denominator is zero",

@@ -23,7 +23,7 @@ from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
-from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
 from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
@@ -72,6 +72,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
         self.facts = RunFacts()
+        self.assumed = Assumed(self.lose)
+        self.facts.assumed = self.assumed.names
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
@@ -204,7 +206,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         written = spec.written_in(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
-        found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(call)
+        found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
         if call.coupled:
             self._couples(call)
         for result, value in zip(made, found, strict=False):
@@ -223,19 +225,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 self.put(target, self.laws.opaque(beside)[0])
             self._note(target)
 
-    def _judged(self, call: Call) -> list[Value]:
+    def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
         self.laws.backward = torch._C._current_graph_task_id() != -1
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
         if found is None and law is not None:
             found = self.laws.apply(law, call)
-        if found is not None:
-            self.facts.laws[call.name] += 1
-            return found
-        if call.name.startswith("empty") or call.name.startswith("new_empty"):
+        if found is None and call.name.startswith(("empty", "new_empty")):
             return [self._blank(call, at) for at in range(len(call.out))]
-        self.facts.opaque[call.name] += 1
-        return self.laws.opaque(call)
+        if found is None:
+            law = self.assumed.law(func, spec, call)
+            found = None if law is None else self.laws.apply(law, call)
+        (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
+        return self.laws.opaque(call) if found is None else found
 
     def _blank(self, call: Call, at: int) -> Value:
         """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""

@@ -89,7 +89,8 @@ class RunFacts:
     backward passes before. `lines`: those of the backward passes. `scaled`: the scalars by which the function
     itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a
     generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by
-    what a loss scaler multiplied the gradients of a window.
+    what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
+    are registered, or sampled, and the words that say so.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -115,6 +116,7 @@ class RunFacts:
     repeated: Location | None = None
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
@@ -79,6 +79,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
         self.laws.marks = self.laws.tallies = True
+        self.assumed.tries = alone
         self.awake = self.closed = False
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
@@ -532,6 +533,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Nothing more is followed."""
         self.closed = True
         self.seen.clear()
+
+
+def alone() -> bool:
+    """Whether no other rank trains: one that tries an operator by itself could wait for the others for ever."""
+    return not (dist.is_available() and dist.is_initialized())
 
 
 def plain(tensor: torch.Tensor) -> bool:

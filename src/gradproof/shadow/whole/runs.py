@@ -266,6 +266,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.world = len(self.group.everyone)
         self.mark = (self.run, self.group.rank) if self.group.size > 1 else self.run
         self.collectives = Collectives(exchange, self.laws, self.memory, self.value, self.put, self.lose)
+        self.assumed.tries = lambda: self.group.size == 1
         self.state = ""
         self.draws: dict[tuple[str, int], str] = {}
         self.laws.looked = self._indices
@@ -273,8 +274,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.repeats = False
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
-        self.exports = 0
-        self.busy = 0
+        self.exports = self.busy = 0
         self.numbers = Numbers()
         self.events = LoopEvents(self)
         self.given: dict[int, Location] = {}

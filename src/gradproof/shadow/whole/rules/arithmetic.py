@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
-from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, reduced_axes, rule
+from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, raised, reduced_axes, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, number, shared
 
@@ -494,7 +494,7 @@ def put_back(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a view: zeros around it."""
     sizes = call.args[1]
     axis = call.args[2] % len(sizes)
-    out = "".join(x_.upper() if i == axis else x_ for i, x_ in enumerate(LETTERS[: len(sizes)]))
+    out = raised(len(sizes), axis)
     own = out if call.name == "slice_backward" else out[:axis] + out[axis + 1 :]
     if call.name == "slice_backward" and call.values[0].axis == axis:
         return _rows_put_back(call.values[0], sizes[axis], *call.args[3:])
@@ -517,6 +517,5 @@ def pad(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros around a tensor."""
     value = call.args[2] if len(call.args) > 2 else 0
     rank, widths = len(call.shapes[0]), call.args[1]
-    padded = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
-    own = "".join(x_.upper() if i in padded else x_ for i, x_ in enumerate(LETTERS[:rank]))
+    own = raised(rank, *(rank - 1 - i // 2 for i, width in enumerate(widths) if width))
     return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)
