@@ -21,11 +21,13 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location
+from gradproof.shadow.process.chosen import Chosen, first
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
 from gradproof.shadow.record.events import Event, EventLog
@@ -33,7 +35,7 @@ from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import Verification
 from gradproof.shadow.verify.one_run import OneRun
 from gradproof.shadow.whole.recorded import Recorded
-from gradproof.shadow.whole.unseen import replaced, watched, ways_out
+from gradproof.shadow.whole.unseen import made, ran, replaced, ways_out
 
 
 class Events:
@@ -50,10 +52,10 @@ class Events:
 
 
 class ScriptWatch:
-    """Watches whatever trains inside `with Watch(...) as watch:`; afterwards `watch.verification()` judges it.
+    """Watches whatever trains inside `with ScriptWatch(...) as watch:`; afterwards `watch.verification()` judges it.
 
-    `accum_steps` None is read from the run. It stops, and gives torch back as it was, after `windows` windows and the
-    first micro-batch of the next.
+    `accum_steps` None is read from the run. `chosen`: the windows that are recorded, each with the first micro-batch of
+    the window after it; by default the first `windows`. Meanwhile torch is as it was, but for hooks that count.
     """
 
     def __init__(
@@ -62,47 +64,73 @@ class ScriptWatch:
         windows: int = 3,
         epoch_batches: int | None = None,
         opened: Callable[[Monitor], None] | None = None,
+        chosen: Chosen | None = None,
     ) -> None:
         self.accum_steps, self.windows = accum_steps, windows
+        self.chosen = chosen or first(windows)
         self.monitor = Monitor(None, windows, accum_steps, epoch_batches, opened)
+        self.run = self.monitor.run
         self.engine, self.log = Recorded(), EventLog()
+        self.engine.window_of = lambda: self.run.number
         self.hooks = Hooks(Events(self.log, self._seen))
-        self.stopped = False
+        self.on = 0 in self.chosen.numbers
         self.arrivals: dict[int, Arrival] = {}
-        self._steps = 0
-        self._open = False
         self._stack, self._following = ExitStack(), ExitStack()
 
     def __enter__(self) -> ScriptWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
-            self._following.enter_context(recording(self.engine))
+            stack.enter_context(made(self.engine))
+            stack.enter_context(awaking(self.engine))
             stack.callback(self._following.close)
             stack.enter_context(self.hooks)
+            handle = register_optimizer_step_post_hook(lambda *_: self.turned())
+            stack.callback(handle.remove)
+            self.monitor.turned = self.turned
+            if self.on:
+                self.run.recorded.add(0)
+                self._following.enter_context(recording(self.engine))
+            else:
+                self.engine.close()
+                self.hooks.stop()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        if not self.stopped and error is None:
+        if self.on and error is None:
             self.hooks.end()
-        self.stopped = True
+        self.on = False
         self._stack.close()
 
     def _seen(self, kind: str, number: int) -> None:
-        """Count windows: a step after an arrival ends one."""
-        if kind == "accumulate":
-            self.arrivals.setdefault(number, self.monitor.arrival())
-        if kind == "step" and self._open:
-            self._steps, self._open = self._steps + 1, False
-        elif kind == "accumulate":
-            self._open = True
-            if self._steps >= self.windows and not self.stopped:
-                self.stopped = True
-                self.hooks.stop()
-                self._unfollowed()
+        """A backward pass of a window that is not recorded: it is the last that is followed for now."""
+        if kind != "accumulate":
+            return
+        self.arrivals.setdefault(number, self.monitor.arrival())
+        if self.on and self.run.number not in self.run.recorded:
+            self.on = False
+            self.hooks.stop()
+            self._unfollowed()
+
+    def turned(self) -> None:
+        """A window has ended: the next one is recorded, or not."""
+        following = self.run.number + 1
+        if following in self.run.recorded or not (following in self.chosen.numbers or self._is_last()):
+            return
+        self.run.recorded.add(following)
+        self.monitor.look()
+        if not self.on and not self.engine.facts.lost and _get_current_dispatch_mode() is None:
+            self.on = True
+            self.engine.go_on(self.monitor.parameters())
+            self._following.enter_context(recording(self.engine))
+            self.hooks.go_on()
+
+    def _is_last(self) -> bool:
+        """Whether the next window is the last of the first epoch, as far as its length is known."""
+        return self.chosen.last and self.monitor.ends(self.accum_steps)
 
     def _unfollowed(self) -> None:
-        """Follow no operator any more. A mode that the script entered meanwhile keeps the engine in its place.
+        """Follow no operator for now. A mode that the script entered meanwhile keeps the engine in its place.
 
         A backward pass gives back, when it ends, the modes that it began with: until then the engine stays as well.
         """
@@ -155,16 +183,22 @@ def interfered(log: EventLog, engine: Recorded) -> tuple[str, Location] | None:
 
 
 @contextmanager
-def recording(engine: Recorded) -> Iterator[None]:
-    """Operators, modules, data loaders, backward passes and optimizer steps are followed while this runs."""
-    from torch.nn.modules import module
-
-    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
+def awaking(engine: Recorded) -> Iterator[None]:
+    """An engine follows from the first optimizer on."""
     making = torch.optim.Optimizer.__init__
 
-    def made(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+    def begun(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         making(self, *args, **kwargs)
         engine.awake = True
+
+    with replaced(torch.optim.Optimizer, "__init__", begun):
+        yield
+
+
+@contextmanager
+def recording(engine: Recorded) -> Iterator[None]:
+    """Operators, modules, data loaders and backward passes are followed while this runs."""
+    call, following = nn.Module.__call__, dataloader._BaseDataLoaderIter.__next__
 
     def called(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if not engine.depth:
@@ -182,13 +216,10 @@ def recording(engine: Recorded) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
-        stack.enter_context(watched(engine))
+        stack.enter_context(ran(engine))
         stack.enter_context(ways_out(engine.exported, engine.stored))
         stack.enter_context(replaced(nn.Module, "__call__", called))
-        stack.enter_context(replaced(torch.optim.Optimizer, "__init__", made))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
-        hook = module.register_module_buffer_registration_hook(engine.buffered)
-        stack.callback(hook.remove)
         stack.enter_context(engine)
         yield
 

@@ -220,9 +220,22 @@ class Hooks(Reporter):
         return {self.number(o): self._named(params_of(o)) for o in list(self._made)}
 
     def stop(self) -> None:
-        """Nothing more is wanted: torch is as it was from here on."""
+        """Nothing is wanted for now: torch is as it was, but for hooks that do nothing."""
         self._event("made", optimizers=self._optimizers())
-        self._remove()
+        self._patches.restore()
+
+    def go_on(self) -> None:
+        """Events are wanted again. What happened to buffers and weights meanwhile is not reported."""
+        self._stack.clear()
+        self._inside.clear()
+        install(self, self._patches)
+        self.buffers.changes()
+        self.buffers.rewritten()
+        self.buffers.applied(self.names.params())
+        for optimizer in list(self._rates):
+            self._rates[optimizer] = rates(optimizer)
+        self._event("on")
+        self._patches.active = True
 
     def _remove(self) -> None:
         self._patches.restore()
@@ -327,13 +340,15 @@ class Hooks(Reporter):
     # Optimizers
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self._patches.active:
+            return None
         if self._nested(optimizer):
             self._stack.append(self._stack[-1])
             return None
         if "backward" in self._inside:
             self._arrived()
         self._poll()
-        if not self._handles:  # what just arrived was the first of a window that is not recorded
+        if not self._patches.active:  # what just arrived was the first of a window that is not recorded
             return None
         self._handles[-1].remove()
         if moved := self.buffers.rewritten():
@@ -392,7 +407,7 @@ class Hooks(Reporter):
         }
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._handles:
+        if not self._patches.active:
             return
         while self._stack and self._stack[-1][0] != self.number(optimizer):
             self._stack.pop()

@@ -69,6 +69,11 @@ class WindowWeights:
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
 
+    @property
+    def shown(self) -> int:
+        """The number of the window, counted from 1."""
+        return self.step.window + 1
+
     def weights(self, value: Combination) -> Weights:
         """The weight of each sample in a combination. Raises Coupled."""
         found = Weights()

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from threading import get_ident
 from typing import Any
 
@@ -26,10 +26,10 @@ from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
 from gradproof.shadow.whole.facts import Gradient, Update
 from gradproof.shadow.whole.interpreter import within
-from gradproof.shadow.whole.memory import geometry_of, known, weakly
-from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
+from gradproof.shadow.whole.memory import Memory, geometry_of, known, weakly
+from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
@@ -55,9 +55,14 @@ class BackwardPass:
 
 @dataclass(slots=True)
 class RecordedStep(Update):
-    """One optimizer step of a real run. `until`: the backward passes before it."""
+    """One optimizer step of a real run, of a window that is counted from 0.
 
+    `since`, `until`: the backward passes before the recording began, or went on, and before the step.
+    """
+
+    since: int = 0
     until: int = 0
+    window: int = 0
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -103,6 +108,10 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
+        self.since = self.parts = 0
+        self.later: dict[int, str] = {}
+        """By the number of steps: a gradient that was there when the next backward pass began, or none."""
+        self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
 
     # Operators
 
@@ -431,7 +440,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             elif parameter.grad is not None:
                 found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
         update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
-        update.optimizer, update.until = number, len(self.runs)
+        update.optimizer, update.since, update.until, update.window = number, self.since, len(self.runs), self.window_of()
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
         self.facts.updates.append(update)
@@ -464,6 +473,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._compare("gradient")
         self._reachable()
         super().begin(roots)
+        if self.passes == 1:
+            steps = len(self.facts.updates)
+            self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
         seeds = tensors_in(rest[0]) if rest else []
@@ -533,6 +545,40 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Nothing more is followed."""
         self.closed = True
         self.seen.clear()
+
+    @guarded
+    def go_on(self, own: Iterable[torch.Tensor]) -> None:
+        """Follow again, after windows that were not: what tensors hold is not known, and data are met anew.
+
+        `own`: parameters of the optimizers. A gradient of which every element is zero is none.
+        """
+        self.parts, self.since = self.parts + 1, len(self.runs)
+        self._forget()
+        self.fetched.clear()
+        self._met_in.clear()
+        self.fetch, self.begun, self.ran, self.inside = self.fetch + 1, False, False, 0
+        self.closed, self.awake, self.stepping = False, True, False
+        self.passes, self.begun_with, self._before = 0, {}, {}
+        for p in {id(p): p for p in (*self.kept, *own)}.values():
+            key = (self.name(p), f"of part {self.parts}")
+            self.memory.write(p, shared(self.terms.of(self.terms.make("state", key, (), tuple(p.shape)))))
+            grad = p.grad if p.is_leaf else None
+            if grad is not None and plain(grad):
+                with torch.no_grad(), _disable_current_modes():
+                    empty = not torch.count_nonzero(grad)
+                self.memory.write(grad, NOUGHT if empty else self._strange(tuple(grad.shape)))
+
+    def _forget(self) -> None:
+        """What tensors that were followed hold now is not known, but for a number, which is read."""
+        before, self.memory = self.memory, Memory(self.laws)
+        for number, held in before.held.items():
+            if held.weak.expired() or held.data:
+                continue
+            kept = [replace(one, value=self._strange(one.shape)) for one in held.regions if one.stop - one.start > 1]
+            self.memory.held[number] = replace(held, regions=kept, views={})
+
+    def _strange(self, shape: Shape) -> Value:
+        return shared(self.terms.of(self._fresh("left", shape)))
 
 
 def plain(tensor: torch.Tensor) -> bool:
