@@ -27,15 +27,22 @@ from torch.utils.data import dataloader
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.process.chosen import Chosen, first
+from gradproof.shadow.process.chosen import Chosen, chosen, first
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
 from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.record.hooks import Hooks
-from gradproof.shadow.result import Verification
-from gradproof.shadow.verify.one_run import OneRun
+from gradproof.shadow.result import RECORDED, Result, Verification
+from gradproof.shadow.verify.one_run import OneRun, spans
 from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.unseen import made, ran, replaced, ways_out
+
+WINDOW = ("GA-INV-002", "GA-INV-003", "GA-INV-005", "GA-SYNC-001")
+RESTS_ON = {
+    "GA-EQ-001": WINDOW, "GA-TOK-001": WINDOW, "GA-DATA-001": ("GA-EQ-001", *WINDOW), "GA-INV-001": ("GA-EQ-001",),
+}  # fmt: skip
+"""What does not hold where one of others is refuted."""
+NO_LENGTH = "no data loader has a length; give --epoch-batches"
 
 
 class Events:
@@ -73,7 +80,7 @@ class ScriptWatch:
         self.engine, self.log = Recorded(), EventLog()
         self.engine.window_of = lambda: self.run.number
         self.hooks = Hooks(Events(self.log, self._seen))
-        self.on = 0 in self.chosen.numbers
+        self.on, self.ended = 0 in self.chosen.numbers, False
         self.arrivals: dict[int, Arrival] = {}
         self._stack, self._following = ExitStack(), ExitStack()
 
@@ -114,8 +121,9 @@ class ScriptWatch:
 
     def turned(self) -> None:
         """A window has ended: the next one is recorded, or not."""
-        following = self.run.number + 1
-        if following in self.run.recorded or not (following in self.chosen.numbers or self._is_last()):
+        following, last = self.run.number + 1, self._is_last()
+        self.ended |= last
+        if following in self.run.recorded or not (following in self.chosen.numbers or last):
             return
         self.run.recorded.add(following)
         self.monitor.look()
@@ -142,15 +150,54 @@ class ScriptWatch:
 
     def verification(self) -> Verification:
         """A result for every obligation; those that this run does not decide are undecided."""
-        judge = OneRun(self.engine, any(self.log.events("clip")))
+        judge = OneRun(self.engine, any(self.log.events("clip")), self.run.windows)
         doubt = interfered(self.log, self.engine)
         watched = WatchedRun(
-            self.log, self.monitor, self.windows, self.accum_steps, self.arrivals,
+            self.log, self.monitor, self.accum_steps, self.arrivals,
             doubt is None and judge.in_passes(), next(iter(self.engine.facts.lost), None),
         )  # fmt: skip
         found = WatchRuling(watched).verification()
         with_values(found, judge, doubt, bool(self.monitor.reports))
+        beside_refuted(found.results)
+        self._disclose(found)
         return found
+
+    def _disclose(self, found: Verification) -> None:
+        """Say of which windows the results are, and what is known of the others."""
+        run, chosen = self.run, self.chosen
+        named = chosen != first(self.windows)
+        found.config |= {"windows_at": chosen.words} if named else {"windows": self.windows}
+        recorded = [number for number in run.recorded if number < run.windows]
+        for result in found.results:
+            if result.outcome is Outcome.HOLDS and result.reach == RECORDED:
+                result.reach = f"{RECORDED}, {spans(recorded, run.windows)}"
+        others = list(run.others())
+        for one in others:
+            more = f" and {one.count - 1} more like it" if one.count > 1 else ""
+            said = f"window {one.first + 1}{more}: it {one.reason}; not judged: record it with --windows-at {one.first}"
+            found.uncovered.append(said)
+        rest = run.windows - len(recorded)
+        if recorded and rest:
+            alike = rest - sum(one.count for one in others)
+            found.notes.append(
+                f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
+                "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
+            )
+        beyond = sorted(number for number in chosen.numbers if number >= run.windows) if named else []
+        found.notes += [f"window {number} of --windows-at was not reached" for number in beyond]
+        if chosen.last and not self.ended:
+            why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
+            found.notes.append(f"`last` of --windows-at was not recorded: {why}")
+
+
+def beside_refuted(results: list[Result]) -> None:
+    """What rests on an obligation that is refuted does not hold, though the recorded values alone would show it."""
+    refuted = {result.obligation: result for result in results if result.outcome is Outcome.REFUTED}
+    for result in results:
+        cause = next((refuted[name] for name in RESTS_ON.get(result.obligation, ()) if name in refuted), None)
+        if cause is not None and result.outcome is Outcome.HOLDS:
+            result.outcome, result.location, result.help, result.reach = Outcome.UNKNOWN, cause.location, "", ""
+            result.reason = f"it rests on {cause.obligation}, which is refuted; else: {result.reason}"
 
 
 def with_values(found: Verification, judge: OneRun, doubt: tuple[str, Location] | None, reported: bool) -> None:
@@ -229,12 +276,14 @@ def watch(
     accum_steps: int | None = None,
     windows: int = 3,
     epoch_batches: int | None = None,
+    windows_at: str | None = None,
 ) -> Verification:
     """Run a function, or a script (`["train.py", "--epochs", "1"]`) as `python` would, and judge what was seen.
 
     Whatever it raises passes through.
     """
-    watcher = ScriptWatch(accum_steps, windows, epoch_batches)
+    named = None if windows_at is None else chosen(windows_at)
+    watcher = ScriptWatch(accum_steps, windows, epoch_batches, None, named)
     with watcher:
         if callable(target):
             target()

@@ -6,6 +6,7 @@ Nothing that these events show makes an obligation hold: a window that is not li
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -72,7 +73,10 @@ class RunEvents:
                 self.stepped, self._until = True, len(self._acts)
 
     def _close(self) -> None:
-        kind = (counted(self._acts[: self._until]), counted(self._acts[self._until :]))
+        after = self._acts[self._until :]
+        if sum(what == SCHEDULE for what, _ in after) == 1:  # one that follows epochs, or each step
+            after = [act for act in after if act[0] != SCHEDULE]
+        kind = (counted(self._acts[: self._until]), counted(after))
         if self.number in self.recorded:
             self._recorded.add(kind)
         if kind in self._kinds or len(self._kinds) < MOST:
@@ -106,18 +110,26 @@ class RunEvents:
         mine = passes(kind[0])
         known = sorted({passes(body) for body, _ in self._recorded})
         if mine not in known:
-            shown = " or ".join(map(str, known))
-            return f"has {mine} backward passes where the recorded ones have {shown}", line_of(kind[0], PASS)
-        own, nearest = kind[0] + kind[1], min(self._recorded, key=lambda one: len(set(one[0] + one[1]) ^ set(kind[0] + kind[1])))
-        theirs = nearest[0] + nearest[1]
-        for (what, location), times in own:
-            if ((what, location), times) not in theirs:
-                at = f" at {Path(location.file).name}:{location.line}" if location != NOWHERE else ""
-                return f"has another number or order of events: {times} x {what}{at}", location
-        missing = next((act for act, _ in theirs if act not in dict(own)), None)
-        if missing is not None:
-            return f"has no {missing[0]} at {Path(missing[1].file).name}:{missing[1].line}", line_of(kind[0], STEP)
-        return "has its events in another order", line_of(kind[0], STEP)
+            right = " or ".join(map(str, known))
+            return f"has {mine} backward passes where the recorded ones have {right}", line_of(kind[0], PASS)
+        acts, every = Counter[Act](), set[Act]()
+        for one in self._recorded:
+            every |= {act for act, _ in one[0] + one[1]}
+        for act, times in kind[0] + kind[1]:
+            acts[act] += times
+        more = next((act for act in acts if act not in every), None)
+        if more is not None:
+            return f"has {acts[more]} x {shown_act(more)}, which no recorded one has", more[1]
+        less = next((act for act in sorted(every, key=str) if act not in acts), None)
+        if less is not None:
+            return f"has no {shown_act(less)}, which a recorded one has", line_of(kind[0], STEP)
+        return "has the events of the recorded ones in another number or order", line_of(kind[0], STEP)
+
+
+def shown_act(act: Act) -> str:
+    """An event with its line."""
+    what, location = act
+    return what + (f" at {Path(location.file).name}:{location.line}" if location != NOWHERE else "")
 
 
 def counted(acts: Sequence[Act]) -> Counted:

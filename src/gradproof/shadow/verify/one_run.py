@@ -37,8 +37,8 @@ HELP = "check a function of a Run with gradproof check, which compares it with t
 class OneRun:
     """The obligations of a script, by one run of it."""
 
-    def __init__(self, engine: Recorded, clips: bool = False) -> None:
-        self.engine, self.terms, self.clips = engine, engine.terms, clips
+    def __init__(self, engine: Recorded, clips: bool = False, total: int = 0) -> None:
+        self.engine, self.terms, self.clips, self.total = engine, engine.terms, clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
         self.factors: list[Result] = []
@@ -117,11 +117,11 @@ class OneRun:
 
     def reach(self) -> str:
         """What a result is about."""
-        shown = spans(window.step.window for window in self.windows)
+        shown = spans([window.step.window for window in self.windows], self.total)
         path = f", on the recorded path ({len(self.engine.facts.reads)} numbers were read)" * bool(
             self.engine.facts.reads
         )
-        return f"all real weights and data at these shapes, of {shown}{path}"
+        return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
@@ -297,13 +297,15 @@ class OneRun:
         most = max(known)
         scales.append(most)
         if close(most, Fraction(count)) or (len(known) == 1 and close(most, Fraction(1, count))):
-            reason = f"the samples of window {window.shown} weigh {shortly(most)} in all, and in the mean of a full batch 1"
+            what = f"the samples of window {window.shown}"
+            reason = f"{what} weigh {shortly(most)} in all, and in the mean of a full batch 1"
             return self._result(
                 "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
                 counterexample={"micro_batches": count, "total_weight": str(most)},
                 help="divide each loss by the number of micro-batches of its own window, once",
             )  # fmt: skip
-        reason = f"each sample of window {window.shown} has one weight; they add up to {shortly(most)}, and in a mean to 1"
+        what = f"each sample of window {window.shown}"
+        reason = f"{what} has one weight; they add up to {shortly(most)}, and in a mean to 1"
         self.factors.append(self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window)))
         return None
 
@@ -369,8 +371,8 @@ class OneRun:
                 made = {self.terms.bare(term)[0] for term in gradient.value}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
-                    reason = f"a part of the gradient of {parameter} in window {window.shown} came by no backward pass of it"
-                    return reason, window.step.location
+                    what = f"a part of the gradient of {parameter} in window {window.shown}"
+                    return f"{what} came by no backward pass of it", window.step.location
         return None
 
     def width(self) -> Result:
@@ -509,8 +511,8 @@ class OneRun:
         return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
 
 
-def spans(numbers: Iterable[int]) -> str:
-    """Windows, counted from 1, in words."""
+def spans(numbers: Iterable[int], total: int) -> str:
+    """Windows of a run, counted from 1, in words."""
     found: list[list[int]] = []
     for number in sorted(set(numbers)):
         if found and found[-1][-1] == number:
@@ -518,7 +520,8 @@ def spans(numbers: Iterable[int]) -> str:
         else:
             found.append([number + 1])
     parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
-    return f"window{'s' * (len(found) > 1 or len(found[0]) > 1)} {', '.join(parts)}" if parts else "no window"
+    several = len(found) > 1 or any(len(one) > 1 for one in found)
+    return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"
 
 
 def shortly(number: Fraction) -> str:

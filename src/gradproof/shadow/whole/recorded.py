@@ -108,7 +108,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
-        self.since = self.parts = 0
+        self.since = self.parts = self.applied_of = 0
         self.later: dict[int, str] = {}
         """By the number of steps: a gradient that was there when the next backward pass began, or none."""
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
@@ -440,11 +440,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             elif parameter.grad is not None:
                 found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
         update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
-        update.optimizer, update.since, update.until, update.window = number, self.since, len(self.runs), self.window_of()
+        update.optimizer, update.since, update.until = number, self.since, len(self.runs)
+        update.window = self.window_of()
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
         self.facts.updates.append(update)
-        self.stepping, self.passes, self.begun_with = True, 0, {}
+        self.stepping, self.passes, self.begun_with, self.applied_of = True, 0, {}, len(self.used)
 
     @guarded
     def after_step(self, optimizer: Any) -> None:
@@ -554,6 +555,8 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """
         self.parts, self.since = self.parts + 1, len(self.runs)
         self._forget()
+        for sample in list(self.used)[self.applied_of :]:
+            del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
         self._met_in.clear()
         self.fetch, self.begun, self.ran, self.inside = self.fetch + 1, False, False, 0
