@@ -18,7 +18,7 @@ from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.turns import LOST, PASS, STALE, Broken, Turn, broken, of, stretches, turns
+from gradproof.shadow.protocol.turns import LOST, PASS, STALE, Broken, Turn, broken, of, stretches, turns, union
 from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
@@ -111,8 +111,8 @@ class WatchRuling:
         self.turns = [turn for part in self.parts for turn in part]
         self.steps = [step for turn in self.turns for step in turn.steps]
         self.arrivals = [event for turn in self.turns for event in turn.of(*PASS)]
-        self.reached = frozenset().union(*map(of, self.arrivals))
-        own = frozenset().union(*map(of, self.steps))
+        self.reached = union(self.arrivals)
+        own = union(self.steps)
         self.known = own if own & self.reached else self.reached
         self.windows = [self._lengths(part) for part in self.parts]
         self.given = watch.accum_steps
@@ -135,7 +135,7 @@ class WatchRuling:
 
     def _apart(self) -> bool:
         """Whether optimizers of other parameters step in turn, as those of a GAN do."""
-        own = [frozenset().union(*map(of, turn.steps)) for turn in self.turns if turn.steps]
+        own = [union(turn.steps) for turn in self.turns if turn.steps]
         return any(not one & other for one in own for other in own)
 
     def _early(self, counts: list[WatchedWindow], i: int) -> bool:
@@ -367,7 +367,7 @@ class WatchRuling:
         own: dict[int, list[Event]] = {}
         for step in self.steps:
             own.setdefault(step.detail.get("optimizer", -1), []).append(step)
-        every = [frozenset().union(*map(of, steps)) for steps in own.values()]
+        every = [union(steps) for steps in own.values()]
         if sum(map(len, every)) > len(frozenset().union(*every)):
             yield PROTOCOL, SHARED, None
         for steps in own.values():
@@ -381,7 +381,7 @@ class WatchRuling:
 
     def _left_out(self) -> Iterator[tuple[str, None]]:
         """Weights with gradients whose optimizer makes no step, or does not know them."""
-        own = frozenset().union(*map(of, self.steps))
+        own = union(self.steps)
         stepped = {step.detail.get("optimizer") for step in self.steps} | {s.detail.get("outer") for s in self.steps}
         for event in self.watch.log.events("made"):
             made = event.detail["optimizers"].items()

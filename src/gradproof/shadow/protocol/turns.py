@@ -6,7 +6,7 @@ happens meanwhile: zeroes, clips, unscaling, steps, schedules. They say nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
@@ -56,6 +56,11 @@ class Turn:
 def of(event: Event) -> frozenset[str]:
     """The parameters that an event concerns."""
     return frozenset(event.detail.get("params", ()))
+
+
+def union(events: Iterable[Event]) -> frozenset[str]:
+    """The parameters that some events concern."""
+    return frozenset(name for event in events for name in of(event))
 
 
 def stretches(items: Sequence[Event]) -> list[list[Event]]:
@@ -127,8 +132,8 @@ def _lost(turn: Turn, known: frozenset[str]) -> Iterator[Broken]:
             held |= of(event) & known
         elif event.kind == "zero" and of(event) & held:
             if not any(of(later) & known for later in events[at:] if later.kind in ("assign", "touch")):
-                same = groupby(events[at:], key=lambda one: (one.kind, one.location))
-                yield _made("GA-INV-002", LOST, event, held & frozenset().union(*map(of, next(same)[1])), turn)
+                same = next(groupby(events[at:], key=lambda one: (one.kind, one.location)))[1]
+                yield _made("GA-INV-002", LOST, event, frozenset(held).intersection(union(same)), turn)
             return
 
 

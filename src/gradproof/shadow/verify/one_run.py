@@ -7,7 +7,7 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
+from gradproof.shadow.verify.tokens import Tokens, TokenWindow, near
 from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
 from gradproof.shadow.whole.recorded import MICRO, BackwardPass, Recorded, RecordedStep
 from gradproof.shadow.whole.terms import (
@@ -62,7 +63,9 @@ class OneRun:
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
         if ended is not None or equal is None:
             return [self._result(name, *ended) for name in names if ended is not None]
-        return [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        tokens = self.tokens(equal)
+        return found if tokens is None else [*found, tokens]
 
     def in_passes(self) -> bool:
         """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
@@ -79,6 +82,22 @@ class OneRun:
     def _micro_batches(self, run: BackwardPass) -> set[int]:
         bare = [self.terms.bare(term)[0] for gain in run.gains.values() for term in gain]
         return {sample // MICRO for sample in self.terms.samples(bare)}
+
+    # GA-TOK-001
+
+    def tokens(self, equal: Result) -> Result | None:
+        """Each valid token has one weight; None where no loss counts tokens."""
+        windows = [
+            TokenWindow(window.shown, self._losses(window), [run.roots for run in window.runs], window.factor())
+            for window in self.windows
+            if window.runs and not any(run.seeded or run.returned for run in window.runs)
+        ]
+        return Tokens(self.engine.laws, self.number, self._rows).result(windows, equal)
+
+    def _rows(self, terms: Sequence[int]) -> int:
+        """The samples of the micro-batches that some terms are made of."""
+        micro = {sample // MICRO for sample in self.terms.samples(terms)}
+        return sum(self.engine.rows.get(number) or 1 for number in micro)
 
     # GA-INV-001
 
@@ -244,7 +263,7 @@ class OneRun:
         for term, by in weight.items():
             _, powers = self.terms.bare(term)
             symbols = "".join(f" * ({self._named(scalar)})^{power}" for scalar, power in sorted(powers.items()))
-            found.append(f"{shortly(by)}{symbols}")
+            found.append(f"{near(by)}{symbols}")
         return " + ".join(found) or "0"
 
     def _named(self, scalar: int) -> str:
@@ -298,14 +317,14 @@ class OneRun:
         scales.append(most)
         if close(most, Fraction(count)) or (len(known) == 1 and close(most, Fraction(1, count))):
             what = f"the samples of window {window.shown}"
-            reason = f"{what} weigh {shortly(most)} in all, and in the mean of a full batch 1"
+            reason = f"{what} weigh {near(most)} in all, and in the mean of a full batch 1"
             return self._result(
                 "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
                 counterexample={"micro_batches": count, "total_weight": str(most)},
                 help="divide each loss by the number of micro-batches of its own window, once",
             )  # fmt: skip
         what = f"each sample of window {window.shown}"
-        reason = f"{what} has one weight; they add up to {shortly(most)}, and in a mean to 1"
+        reason = f"{what} has one weight; they add up to {near(most)}, and in a mean to 1"
         self.factors.append(self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window)))
         return None
 
@@ -320,7 +339,7 @@ class OneRun:
         if not whole or not any(close(scales[at], count) for count in counts):
             reason = "the weights of the windows add up to different totals"
             return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
-        reason = f"the samples of window {window.shown} weigh {shortly(scales[at])} in all, those of another window 1"
+        reason = f"the samples of window {window.shown} weigh {near(scales[at])} in all, those of another window 1"
         return self._result(
             "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
             counterexample={"totals": [str(scale) for scale in scales]},
@@ -522,9 +541,3 @@ def spans(numbers: Iterable[int], total: int) -> str:
     parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
     several = len(found) > 1 or any(len(one) > 1 for one in found)
     return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"
-
-
-def shortly(number: Fraction) -> str:
-    """A rational in a few characters."""
-    near = number.limit_denominator(10**6)
-    return str(near) if close(near, number) else f"{float(number):.6g}"
