@@ -109,8 +109,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
         self.since = self.parts = self.applied_of = 0
-        self.later: dict[int, str] = {}
-        """By the number of steps: a gradient that was there when the next backward pass began, or none."""
+        self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
         self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
 
     # Operators
@@ -559,17 +558,15 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             del self.used[sample]  # of a window that is not recorded
         self.fetched.clear()
         self._met_in.clear()
-        self.fetch, self.begun, self.ran, self.inside = self.fetch + 1, False, False, 0
-        self.closed, self.awake, self.stepping = False, True, False
-        self.passes, self.begun_with, self._before = 0, {}, {}
+        self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
+        self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
         for p in {id(p): p for p in (*self.kept, *own)}.values():
             key = (self.name(p), f"of part {self.parts}")
             self.memory.write(p, shared(self.terms.of(self.terms.make("state", key, (), tuple(p.shape)))))
-            grad = p.grad if p.is_leaf else None
-            if grad is not None and plain(grad):
+            if p.is_leaf and p.grad is not None and plain(p.grad):
                 with torch.no_grad(), _disable_current_modes():
-                    empty = not torch.count_nonzero(grad)
-                self.memory.write(grad, NOUGHT if empty else self._strange(tuple(grad.shape)))
+                    left = bool(torch.count_nonzero(p.grad))
+                self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
 
     def _forget(self) -> None:
         """What tensors that were followed hold now is not known, but for a number, which is read."""
@@ -577,7 +574,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         for number, held in before.held.items():
             if held.weak.expired() or held.data:
                 continue
-            kept = [replace(one, value=self._strange(one.shape)) for one in held.regions if one.stop - one.start > 1]
+            kept = [replace(one, value=self._strange(one.shape)) for one in held.regions if one.shape]
             self.memory.held[number] = replace(held, regions=kept, views={})
 
     def _strange(self, shape: Shape) -> Value:
