@@ -88,6 +88,7 @@ class ScriptWatch:
         with ExitStack() as stack:
             stack.enter_context(self.monitor)
             stack.enter_context(made(self.engine))
+            stack.enter_context(ways_out(self.engine.exported, self.engine.stored))
             stack.enter_context(awaking(self.engine))
             stack.callback(self._following.close)
             stack.enter_context(self.hooks)
@@ -120,18 +121,25 @@ class ScriptWatch:
             self._unfollowed()
 
     def turned(self) -> None:
-        """A window has ended: the next one is recorded, or not."""
-        following, last = self.run.number + 1, self._is_last()
-        self.ended |= last
-        if following in self.run.recorded or not (following in self.chosen.numbers or last):
+        """A window has ended: the next one is recorded, or not. A backward pass that steps has to end before."""
+        if not self.run.stepped or torch._C._current_graph_task_id() != -1:
             return
+        following, last = self.run.number + 1, self._is_last()
+        if following in self.run.recorded or not (following in self.chosen.numbers or last) or not self._goes_on():
+            return
+        self.ended |= last
         self.run.recorded.add(following)
         self.monitor.look()
-        if not self.on and not self.engine.facts.lost and _get_current_dispatch_mode() is None:
+
+    def _goes_on(self) -> bool:
+        """Whether everything is followed: it is already, or is again from here on."""
+        apart = _get_current_dispatch_mode() is not None or self.hooks.within_call or self.engine.facts.lost
+        if not self.on and not apart:
             self.on = True
             self.engine.go_on(self.monitor.parameters())
             self._following.enter_context(recording(self.engine))
             self.hooks.go_on()
+        return self.on
 
     def _is_last(self) -> bool:
         """Whether the next window is the last of the first epoch, as far as its length is known."""
@@ -183,8 +191,12 @@ class ScriptWatch:
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"
             )
-        beyond = sorted(number for number in chosen.numbers if number >= run.windows) if named else []
-        found.notes += [f"window {number} of --windows-at was not reached" for number in beyond]
+        for number in sorted(chosen.numbers - run.recorded if named else ()):
+            why = "reached" if number >= run.windows else "recorded: the script was in a call, or a value was lost"
+            found.notes.append(f"window {number} of --windows-at was not {why}")
+        for number in sorted(run.recorded if named else ()):
+            if number >= run.windows:
+                found.notes.append(f"window {number} of --windows-at was not reached")
         if chosen.last and not self.ended:
             why = "the run has no window after its length was known" if self.monitor.known else NO_LENGTH
             found.notes.append(f"`last` of --windows-at was not recorded: {why}")
@@ -264,7 +276,6 @@ def recording(engine: Recorded) -> Iterator[None]:
     with ExitStack() as stack:
         stack.enter_context(torch.compiler.set_stance("force_eager"))  # or Dynamo skips what it met for good
         stack.enter_context(ran(engine))
-        stack.enter_context(ways_out(engine.exported, engine.stored))
         stack.enter_context(replaced(nn.Module, "__call__", called))
         stack.enter_context(replaced(dataloader._BaseDataLoaderIter, "__next__", gave))
         stack.enter_context(engine)

@@ -160,7 +160,7 @@ class Monitor:
         self._forward: Any = None
         self.run = RunEvents()
         self.turned: Callable[[], None] = lambda: None
-        """Called when a loss scaler has left out a step, which no hook of an optimizer tells."""
+        """Called when a backward pass has ended, which may have stepped, and when a loss scaler has left out a step."""
 
     def __enter__(self) -> Monitor:
         with ExitStack() as stack:
@@ -308,6 +308,8 @@ class Monitor:
             return original(*args, **kwargs)
         finally:
             self._inside -= 1
+            if not self._inside:
+                self.turned()
 
     def _arriving(self, roots: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""

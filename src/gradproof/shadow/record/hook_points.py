@@ -197,11 +197,17 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "step", hooks.scaled_step)
     for cls in all_subclasses(DistributedDataParallel):
         patches.method(cls, "forward", hooks.ranks)
-        patches.method(cls, "__init__", hooks.ranks_made)
     for cls in all_subclasses(LRScheduler):
         patches.method(cls, "step", hooks.schedule)
-        patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(AveragedModel, "update_parameters", hooks.averaged)
+
+
+def install_makers(hooks: Hooks, patches: Patches) -> None:
+    """What is made is noted to the end, also while nothing else is."""
+    for cls in all_subclasses(DistributedDataParallel):
+        patches.method(cls, "__init__", hooks.ranks_made)
+    for cls in all_subclasses(LRScheduler):
+        patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
 
 
@@ -319,4 +325,16 @@ def rate(value: Any) -> float:
         return float(value.detach()) if value.device.type == "cpu" else float("nan")
 
 
-__all__ = ["CLIPS", "Flag", "Replacement", "cover", "install", "leaves_of", "params_of", "rates", "skips", "tensors_of"]
+__all__ = [
+    "CLIPS",
+    "Flag",
+    "Replacement",
+    "cover",
+    "install",
+    "install_makers",
+    "leaves_of",
+    "params_of",
+    "rates",
+    "skips",
+    "tensors_of",
+]

@@ -47,6 +47,7 @@ from gradproof.shadow.record.hook_points import (
     cover,
     inner,
     install,
+    install_makers,
     leaves_of,
     listed,
     params_of,
@@ -79,7 +80,7 @@ class Reporter:
         self.names = NAMES
         self.buffers = Buffers(NAMES)
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
-        self._patches = Patches()
+        self._patches, self._makers = Patches(), Patches()
         self._handles: list[Any] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -224,6 +225,11 @@ class Hooks(Reporter):
         self._event("made", optimizers=self._optimizers())
         self._patches.restore()
 
+    @property
+    def within_call(self) -> bool:
+        """Whether a call that is watched runs."""
+        return bool(self._inside)
+
     def go_on(self) -> None:
         """Events are wanted again. What happened to buffers and weights meanwhile is not reported."""
         self._stack.clear()
@@ -239,6 +245,7 @@ class Hooks(Reporter):
 
     def _remove(self) -> None:
         self._patches.restore()
+        self._makers.restore()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -250,7 +257,8 @@ class Hooks(Reporter):
             nn.modules.module.register_module_forward_pre_hook(self._forward),
         ]
         install(self, self._patches)
-        self._patches.active = True
+        install_makers(self, self._makers)
+        self._patches.active = self._makers.active = True
 
     # Backward passes
 

@@ -17,7 +17,8 @@ from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
 from gradproof.shadow.verify.tokens import Tokens, TokenWindow, near
 from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
-from gradproof.shadow.whole.recorded import MICRO, BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
+from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -443,7 +444,8 @@ class OneRun:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
-        if factor is None or window.kept(factor[1]) or not (followed or not self._looked_at(window)):
+        strange = self._looked_at(window) or window.step.part
+        if factor is None or window.kept(factor[1]) or (strange and not followed):
             return (
                 f"the gradients of window {window.shown} were scaled by a number that was not followed",
                 window.step.location,

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.laws import LAWS
-from gradproof.shadow.whole.recorded import BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
