@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -24,7 +24,7 @@ from gradproof.shadow.whole.interpreter import Call, Interpreter, Law, rows_of
 from gradproof.shadow.whole.laws import LAWS, RULES
 from gradproof.shadow.whole.terms import Combination, Shape, Terms
 from gradproof.shadow.whole.values import Value, shared
-from tests.operator_examples import EXAMPLES, Example, Int, Maker, T, overload
+from tests.operator_examples import EXAMPLES, Bool, Example, Int, Maker, T, overload
 
 WEIGHTS = (Fraction(2), Fraction(-1, 2), Fraction(3), Fraction(-3, 4), Fraction(1))
 CLOSE = {torch.float16: 1e-2, torch.bfloat16: 5e-2, torch.float32: 1e-5}
@@ -185,17 +185,38 @@ def likelihood_back(given: list[torch.Tensor], attributes: Any, call: Call) -> t
     return found.scatter(axis, labels.clamp(min=0).unsqueeze(axis), -seed.unsqueeze(axis))
 
 
+def lists_of(lists: list[torch.Tensor], form: Any, shape: Sequence[int]) -> list[torch.Tensor | None]:
+    """The lists of indices of a lookup in a tensor of a shape; one that was left out is 0, 1, 2 ... again."""
+    (apart, _, width), found, left = form, [None] * len(shape), iter(lists)
+    for axis, place in apart:
+        spread = [-1 if at == place else 1 for at in range(width)]
+        found[axis] = next(left) if place < 0 else torch.arange(shape[axis]).view(spread)
+    return found
+
+
 def looked_up(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
-    """Rows of an axis that a list of indices names."""
-    return given[0][(slice(None),) * attributes[0] + (given[1],)]
+    """Rows that lists of indices name."""
+    return torch.as_tensor(torch.ops.aten.index(given[0], lists_of(given[1:], attributes, given[0].shape)))
 
 
 def put_rows(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
     """Rows that are added into zeros."""
-    (above, names), (axis, size) = given, attributes
-    shape = (*above.shape[:axis], size, *above.shape[axis + names.dim() :])
-    index = [None] * axis + [names]
+    (above, *lists), (apart, start, width, sizes) = given, attributes
+    rows, left, looked = above.shape[start : start + width], list(above.shape), iter(sizes)
+    del left[start : start + width]
+    known = dict(apart)
+    shape = [
+        left.pop(0) if axis not in known else next(looked) if known[axis] < 0 else rows[known[axis]]
+        for axis in range(above.dim() - width + len(apart))
+    ]
+    index = lists_of(lists, (apart, start, width), shape)
     return torch.as_tensor(torch.ops.aten.index_put(torch.zeros(shape, dtype=above.dtype), index, above, True))
+
+
+def put_by_mask(given: list[torch.Tensor], attributes: Any, call: Call) -> torch.Tensor:
+    """One number wherever a mask of the leading axes is true."""
+    whole, mask, number = given
+    return torch.where(mask.reshape(*mask.shape, *[1] * (whole.dim() - mask.dim())), number, whole)
 
 
 def normed(given: list[torch.Tensor], attributes: Any, call: Call) -> Any:
@@ -241,6 +262,7 @@ NAMED: dict[str, Callable[[list[torch.Tensor], Any, Call], Any]] = {
     **dict.fromkeys(["nll_loss_forward", "nll_loss2d_forward"], likelihood),
     **dict.fromkeys(["nll_loss_backward", "nll_loss2d_backward"], likelihood_back),
     "index": looked_up,
+    "masked_put": put_by_mask,
     **dict.fromkeys(["index_put", "_index_put_impl", "_unsafe_index_put"], put_rows),
     **dict.fromkeys(["slice_backward", "select_backward"], back_in_place),
     **dict.fromkeys(["native_group_norm", "native_group_norm_backward"], normed),
@@ -325,8 +347,21 @@ MOVED = [
     ),
     *(
         moved(name, Example(T((5, 3), 0.0, 0.0), [Int((4,), 5)], T((4, 3)), True, *rest))
-        for name, rest in (("index_put", ()), ("_index_put_impl", (False,)), ("_unsafe_index_put", ()))
+        for name, rest in (("_index_put_impl", (False,)), ("_unsafe_index_put", ()))
     ),
+    moved(
+        "index",
+        Example(T((4, 3, 2)), [torch.arange(4), Int((4,), 3)]),
+        Example(T((4, 3, 2)), [torch.arange(4).view(4, 1), torch.arange(3), Int((4, 3), 2)]),
+        Example(T((4, 3, 2)), [torch.arange(4), None, Int((4,), 2)]),
+    ),
+    moved(
+        "index_put",
+        Example(T((5, 3), 0.0, 0.0), [Int((4,), 5)], T((4, 3)), True),
+        Example(T((4, 3), 0.0, 0.0), [torch.arange(4), Int((4,), 3)], T((4,)), True),
+        Example(T((4, 3, 2)), [Bool((4, 3))], T(())),
+    ),
+    moved("roll", Example(T((4, 3)), [1], [1]), Example(T((4, 3)), [1])),
     moved("sum", Example(T((4, 2, 3)), [0, 1], True), Example(T((4, 2, 3)), [-1]), Example(Int((4, 3), 9))),
     moved("mean", Example(T((4, 2, 3)), [0, 2]), Example(T((4, 2, 3)), [1], True)),
 ]
@@ -448,6 +483,13 @@ def attempt(
         if i in layout:
             count = tensor.shape[layout[i]] if tensor.shape[layout[i]] != 4 else 2
             values.append(cut_up(x, tensor, layout[i], count, i + 1, True, turns))
+        elif (
+            not tensor.is_floating_point()
+            and tensor.numel() > 1
+            and tensor.equal(torch.arange(tensor.numel()).view_as(tensor))
+        ):
+            term = x.terms.make("range", (Fraction(0), Fraction(1)), (), (tensor.numel(),))
+            values.append(shared(x.terms.of(x.reshaped(term, tuple(tensor.shape)))))
         elif i == 0 and ("index_put" in name or "scatter" in name) and not tensor.any():
             values.append(shared({}))
         elif name in ("nll_loss_backward", "nll_loss2d_backward") and i == len(tensors) - 1:

@@ -75,7 +75,8 @@ class Followed:
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
                 line = self.engine.events.line(one) if isinstance(self.engine, Real) else NOWHERE
                 plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
-                self._reported(self.engine.combination(one), plain, line)
+                made = self.engine.combination(one)
+                self._reported(self.engine.laws.single(made) if one.numel() == 1 else made, plain, line)
             else:
                 self.plain += numbers(one)
 
@@ -138,8 +139,17 @@ def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
 
 
 def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
-    """What two runs show that have to be made again; the same hints where nothing has to."""
+    """What two runs show that have to be made again; the same hints where nothing has to.
+
+    Numbers that a line draws as often in both runs, fewer times than there are samples, and along no axis of samples,
+    are no data of a sample: a frozen weight, for example.
+    """
     by_hand = hints.by_hand or not (ours.facts.updates or full.facts.updates)
     mine, other = ours.engine.axes, full.engine.axes
-    apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
+    both = mine.keys() & other.keys()
+    apart = {site for site in both if set(mine[site]) != set(other[site])}
+    terms, values = ours.engine.terms, (g.value for u in ours.facts.updates for g in u.gradients.values())
+    met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
+    whole = (site for site in both if mine[site] == other[site] and set(mine[site]) == {None})
+    apart |= {s for s in whole if len(mine[s]) < ours.engine.samples and any(one.startswith(f"{s} ") for one in met)}
     return replace(hints, by_hand=by_hand, common=hints.common | apart)

@@ -374,10 +374,10 @@ class Judge:
 
     def _passes(self) -> tuple[str, Location] | None:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
-        each = self.full.facts.updates[-1].passes
         for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             full = self.full.facts.updates[number].passes if number < len(self.full.facts.updates) else 0
+            each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
@@ -532,6 +532,9 @@ class Judge:
         if not narrow and self.ours.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
             return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.escaped)
+        if not narrow and len(self.ours.facts.updates) != self.asked:
+            reason = "an optimizer that steps another number of times may sum by itself, which was not followed"
+            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.updates[-1].location)
         if not narrow:
             return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
         location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
@@ -571,18 +574,15 @@ class Judge:
         return self.ours.facts.scaled.get(norm)
 
     def _misscaled(self) -> Location | None:
-        """The step of gradients that are scaled by a norm, which is not that of these gradients."""
+        """The step of a gradient that is scaled by a norm of others alone."""
         for update in self.ours.facts.updates:
-            scalars: set[int] = set()
-            bared: set[int] = set()
             for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
                 powers = self.terms.common(value)
                 own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
-                scalars |= own.keys()
                 rest = self.terms.rescaled(value, multiplied({}, own, -1))
-                bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
-            if scalars and not bared <= self.terms.reached(scalars):
-                return update.location
+                bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
+                if own and bare not in self.terms.reached(own):
+                    return update.location
         return None
 
     def _clipped_nothing(self) -> Location | None:

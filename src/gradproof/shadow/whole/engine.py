@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
+from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
 from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
@@ -76,6 +76,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.calls: list[Location] = []
         self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
+        self.handed: tuple[int, set[int]] = (0, set())
         self.running, self.grads = "", True
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
@@ -348,7 +349,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             leaf
             for leaf in self.terms.reached(update.after.values())
             if self.terms.operators[leaf] in ("parameter", "state")
-        } - {term for p in own for term in self.value(p).parts[0]}
+        } - {term for p in (*own, *self.declared.values()) for term in self.value(p).parts[0]}
 
     def renewed(self, tensor: torch.Tensor) -> int:
         """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
@@ -474,10 +475,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             if len({sample // self.every for sample in found}) > 1:
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
+                if alone and self.stepping and found <= self._handed():
+                    return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
                 self.facts.narrowed.add((self.location(), self.window, self.all_passes))
                 self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
+
+    def _handed(self) -> set[int]:
+        """The samples of the gradients that the optimizer of the running step was handed."""
+        at = len(self.facts.updates)
+        if self.handed[0] != at:
+            self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
+        return self.handed[1]
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
         """Random numbers: data, numbers of each sample, or numbers that all share."""

@@ -211,9 +211,9 @@ def above(law: Law, *names: str) -> dict[str, Law]:
 
 
 def turned(call: Call) -> Letters:
-    """The axes that are turned round stay whole."""
+    """The axes that are turned round, or rolled, stay whole; without a list of them it is all axes."""
     rank = len(call.shapes[0])
-    axes = {axis % rank for axis in call.args[1]}
+    axes = {axis % rank for axis in call.argument(call.arguments.index("dims"), "dims", ()) or range(rank)}
     own = "".join(x.upper() if i in axes else x for i, x in enumerate(LETTERS[:rank]))
     return [own], [own]
 
@@ -249,7 +249,7 @@ LAWS: dict[str, Law] = {
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen, linear=(0,)),
     **above(Law(chosen), "scatter", "scatter_add"),
-    "flip": Law(turned, linear=(0,)),
+    **above(Law(turned, linear=(0,)), "flip", "roll"),
     **above(
         Law(reduced),
         "amax", "amin", "argmax", "argmin", "all", "any", "var", "std", "var_mean", "std_mean", "logsumexp", "prod",

@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.arithmetic import number
+from gradproof.shadow.whole.rules.arithmetic import number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -63,7 +63,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.world = 1
         self.contents: set[str] = set()
         """What the float rows of data from outside are called."""
-        self.axes: dict[str, set[int | None]] = {}
+        self.axes: dict[str, list[int | None]] = {}
         self.widths: set[int] = set()
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -155,7 +155,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if real is None:
             if site in self.hints.common:
                 return self._shared(site, shape)
-            self.axes.setdefault(site, set()).add(axis)
+            self.axes.setdefault(site, []).append(axis)
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)

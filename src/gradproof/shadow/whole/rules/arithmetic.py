@@ -216,8 +216,10 @@ def counted(x: Interpreter, call: Call) -> Value | None:
     total: Combination = ZERO
     for part in value.parts:
         ((term, by),) = part.items() if len(part) == 1 else ((x.terms.one, Fraction(0)),)
-        form = terms.attributes[term]
-        if by != 1 or terms.operators[term] != "ne" or len(terms.kids[term]) != 1 or not isinstance(form[1][1], int):
+        inverted = terms.operators[term] in ("bitwise_not", "logical_not")
+        term = terms.kids[term][0] if inverted else term
+        says, form = "eq" if inverted else "ne", terms.attributes[term]
+        if by != 1 or terms.operators[term] != says or len(terms.kids[term]) != 1 or not isinstance(form[1][1], int):
             return None
         labels = terms.kids[term][0]
         total = plus(total, x.count(labels, terms.shapes[labels] or (), form[1][1]))
@@ -252,7 +254,7 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
     """The elements of a tensor that was put together of single numbers, in order; None for any other."""
     terms = x.terms
     if not value.shared and len(value.parts) == prod(shape):
-        return [single(x, part) for part in value.parts]
+        return [x.single(part) for part in value.parts]
     if not value.shared or len(value.parts[0]) != 1:
         return None
     ((term, by),) = value.parts[0].items()
@@ -266,17 +268,7 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
         or any(prod(terms.shapes[k] or ()) != 1 for k in kids)
     ):
         return None
-    return [times(terms.rescaled(single(x, terms.of(kid)), powers), by) for kid in kids]
-
-
-def single(x: Interpreter, part: Combination) -> Combination:
-    """A combination of one element without a shape, its named sums taken apart."""
-    found: Combination = ZERO
-    for term, by in part.items():
-        bare, powers = x.terms.bare(term)
-        inner = x.terms.rescaled(x.terms.parts_of(bare), powers)
-        found = plus(found, {x.reshaped(one, ()): factor for one, factor in inner.items()}, by)
-    return found
+    return [times(terms.rescaled(x.single(terms.of(kid)), powers), by) for kid in kids]
 
 
 # -- Copies, casts and fills.
@@ -454,52 +446,7 @@ def cat(x: Interpreter, call: Call) -> list[Value] | None:
     return [x.join(values, shapes, axis, out)]
 
 
-# -- Lookups.
-
-
-def kept_apart(call: Call) -> tuple[int, int] | None:
-    """The first axis that is looked up, and how many axes the indices bring, where one list of indices is given."""
-    locations = [at for at, index in enumerate(call.args[1]) if index is not None]
-    return (locations[0], len(call.shapes[1])) if len(locations) == 1 and len(call.tensors) == 2 else None
-
-
-@rule("index")
-def index(x: Interpreter, call: Call) -> list[Value] | None:
-    """Rows that a list of indices names: samples lie along another axis, or the list has an index for each sample.
-
-    Where the list itself names samples its numbers are read, which is a condition on the path.
-    """
-    laid = kept_apart(call)
-    if laid is None or call.tensors[1].dtype in (torch.bool, torch.uint8):
-        return None
-    (value, chosen), shape, (axis, width) = call.values, call.shapes[0], laid
-    if value.axis == axis and value.rows == 1 and width == 1 and x.looked is not None and chosen.shared:
-        numbers = x.looked(call.tensors[1])
-        return [Value(tuple(value.parts[number] for number in numbers), axis, 1)] if numbers else None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
-    names = LETTERS[len(shape) : len(shape) + width]
-    out = letters[:axis] + names + letters[axis + 1 :]
-    return x.apply(Law(lambda _: ([letters, names], [out]), linear=(0,)), replace(call, attributes=(axis,)))
-
-
-@rule("index_put", "_index_put_impl", "_unsafe_index_put")
-def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
-    """The gradient of a lookup: rows are added into zeros."""
-    added = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
-    locations = [at for at, one in enumerate(call.args[1]) if one is not None]
-    if not added or len(locations) != 1 or len(call.tensors) != 3 or number(x, call.values[0]) != 0:
-        return None
-    axis, shape, width = locations[0], call.shapes[0], len(call.shapes[1])
-    if call.tensors[1].dtype in (torch.bool, torch.uint8) or len(call.shapes[2]) != len(shape) - 1 + width:
-        return None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
-    names = LETTERS[len(shape) : len(shape) + width]
-    above = letters[:axis] + names + letters[axis + 1 :]
-    part = replace(
-        call, attributes=(axis, shape[axis]), tensors=call.tensors[:0:-1], values=call.values[:0:-1],
-        shapes=call.shapes[:0:-1],
-    )  # fmt: skip
-    return x.apply(Law(lambda _: ([above, names], [letters]), linear=(0,)), part)
+# -- Norms, lookups and paddings backwards.
 
 
 @rule("scatter", "scatter_add")
@@ -514,9 +461,6 @@ def put_at(x: Interpreter, call: Call) -> list[Value] | None:
         shapes=call.shapes[1:],
     )  # fmt: skip
     return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
-
-
-# -- Norms, lookups and paddings backwards.
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
