@@ -30,6 +30,7 @@ from gradproof.shadow.locations import Location, user_location
 from gradproof.shadow.process.chosen import Chosen, chosen, first
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.ruling import FUNCTION, UNSHOWN, WatchedRun, WatchRuling
+from gradproof.shadow.protocol.turns import PASS
 from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.record.hooks import Hooks
 from gradproof.shadow.result import RECORDED, Result, Verification
@@ -112,10 +113,9 @@ class ScriptWatch:
 
     def _seen(self, kind: str, number: int) -> None:
         """A backward pass of a window that is not recorded: it is the last that is followed for now."""
-        if kind != "accumulate":
-            return
-        self.arrivals.setdefault(number, self.monitor.arrival())
-        if self.on and self.run.number not in self.run.recorded:
+        if kind == "accumulate":
+            self.arrivals.setdefault(number, self.monitor.arrival())
+        if self.on and kind in PASS and self.run.number not in self.run.recorded:
             self.on = False
             self.hooks.stop()
             self._unfollowed()

@@ -47,7 +47,6 @@ UNSHOWN = {
     "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
 }
 """Detail of an arrival, and why nothing holds after it of the gradients."""
-FREE = "a tensor that is in no optimizer and no module collects gradients; what is done with them is not shown"
 SHARED = "two optimizers were given the same weights"
 GREW = "the weights of an optimizer are not the same at each of its steps"
 CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
@@ -69,7 +68,6 @@ SEVERAL = "a window has more backward passes than batches of its data loader: wh
 BROKEN = "the events were followed up to an act that breaks {}"
 PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
 DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
 REWRITTEN = "weights were written outside of the optimizer's step"
 IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
 SCHEDULED = "the schedule may follow epochs, or be given its position"
@@ -157,18 +155,10 @@ class WatchRuling:
                 return True
         return False
 
-    def _multiple(self, counts: list[WatchedWindow]) -> bool:
-        """Several backward passes a micro-batch, with tails; which they are is not known."""
-        most = max((w.count for w in counts), default=0)
-        short = [w.count < most for w in counts]
-        apart = not any(a and b for a, b in pairwise(short))
-        return most > self.n and most % self.n == 0 and not short[0] and apart
-
     def _sized(self) -> Iterator[Broken]:
         """Windows of another length than was given, and data that end before a step."""
         for part, counts in zip(self.parts, self.windows, strict=True):
-            given = self.given is not None and not self._multiple(counts)
-            for i, (turn, window) in enumerate(zip(part, counts, strict=False) if given else ()):
+            for i, (turn, window) in enumerate(zip(part, counts, strict=False) if self.given else ()):
                 event = turn.steps[0]
                 if window.count < self.n and self._early(counts, i):
                     yield Broken("GA-INV-003", EARLY, event, of(event), window.count, window.location)
@@ -360,7 +350,6 @@ class WatchRuling:
             yield from ((DROPPED, event.location) for event in turn.of("zero") if not turn.steps)
             yield from ((REWRITTEN, event.location) for event in turn.of("rewrite"))
             yield from ((TAKEN, event.location) for event in turn.of("gradients"))
-            yield from ((KEPT, event.location) for event in turn.of("accumulate") if event.detail.get("kept"))
 
     def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
@@ -376,7 +365,6 @@ class WatchRuling:
         log = self.watch.log
         yield from ((PROTOCOL, THREADS, event.location) for event in log.events("threads"))
         yield from ((PROTOCOL, CHANGED, step.location) for step in self.steps if step.detail.get("changed"))
-        yield from ((PROTOCOL, FREE, event.location) for event in self.arrivals if event.detail.get("free"))
         yield from ((OF_GRADIENTS, ABORTED, event.location) for event in log.events("aborted"))
 
     def _left_out(self) -> Iterator[tuple[str, None]]:

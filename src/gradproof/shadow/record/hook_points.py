@@ -25,7 +25,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import LIBRARY, TORCH, owner
 from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.names import functional
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks
@@ -251,12 +250,6 @@ def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         return tuple(given) if isinstance(given, Iterator) else given
 
     return tuple(map(read, args)), {name: read(given) for name, given in kwargs.items()}
-
-
-def unwrapped(tensor: Tensor) -> Tensor | None:
-    """The tensor below one level of torch.func; None where there are more levels."""
-    below: Tensor = torch._C._functorch.get_unwrapped(tensor) if functional(tensor) else tensor
-    return None if functional(below) else below
 
 
 def inner(optimizer: Any) -> Any:
