@@ -163,7 +163,7 @@ class WatchRuling:
                 if window.count < self.n and self._early(counts, i):
                     yield Broken("GA-INV-003", EARLY, event, of(event), window.count, window.location)
                     break
-                if window.count > self.n:
+                if window.count > self.n and all(one.shown for one in self.all if one.count > self.n):
                     event = next(e for e in turn.of(*PASS) if e.detail["number"] == turn.passes[self.n])
                     yield Broken("GA-INV-003", LONG, event, of(event), self.n, event.location)
                     break
@@ -302,9 +302,6 @@ class WatchRuling:
 
     def _uncounted(self, broken: Broken) -> str:
         """Why a wrong number of backward passes need not be a wrong number of micro-batches."""
-        long = [w for w in self.all if w.count > self.n]
-        if broken.why == LONG and not all(w.shown for w in long):
-            return MANY
         if broken.why == UNAPPLIED and not self._training():
             return LAST
         return ITSELF if self._unmoved() and self._foreign() else ""

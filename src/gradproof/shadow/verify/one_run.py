@@ -15,7 +15,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
-from gradproof.shadow.verify.tokens import Tokens, TokenWindow, near
+from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
 from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
 from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.recorded import MICRO, Recorded
@@ -93,7 +93,7 @@ class OneRun:
             for window in self.windows
             if window.runs and not any(run.seeded or run.returned for run in window.runs)
         ]
-        return Tokens(self.engine.laws, self.number, self._rows).result(windows, equal)
+        return TokenJudge(self.engine.laws, self.number, self._rows).result(windows, equal)
 
     def _rows(self, terms: Sequence[int]) -> int:
         """The samples of the micro-batches that some terms are made of."""

@@ -50,7 +50,7 @@ class TokenWindow:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenJudge:
     """Judges windows. `number` gives a combination with the numbers of this run, `rows` the samples of a loss term."""
 
     laws: Interpreter
@@ -191,7 +191,7 @@ def of_two_runs(ours: Followed, equal: Result) -> Result | None:
     def number(value: Combination) -> Fraction | None:
         return value.get(one, Fraction(0)) if value.keys() <= {one} else None
 
-    return Tokens(laws, number, lambda terms: len(laws.terms.samples(terms))).result(windows, equal)
+    return TokenJudge(laws, number, lambda terms: len(laws.terms.samples(terms))).result(windows, equal)
 
 
 def added(counts: Any) -> Combination:
