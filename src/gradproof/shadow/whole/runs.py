@@ -43,7 +43,7 @@ from gradproof.shadow.whole.unseen import (
     parameters,
     states,
 )
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.values import Value, number, shared
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]

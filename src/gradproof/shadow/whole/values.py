@@ -289,6 +289,13 @@ class Algebra:
         return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
 
+def number(x: Algebra, value: Value) -> Fraction | None:
+    """The rational that a value holds everywhere, or None."""
+    if not value.shared or not x.constant(value.parts[0]):
+        return None
+    return value.parts[0].get(x.terms.one, Fraction(0))
+
+
 def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
     """A linear operator on every term of a combination."""
     found: dict[int, Fraction] = {}

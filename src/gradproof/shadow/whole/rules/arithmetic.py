@@ -19,14 +19,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
 from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, reduced_axes, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
-from gradproof.shadow.whole.values import NOUGHT, Value, shared
-
-
-def number(x: Interpreter, value: Value) -> Fraction | None:
-    """The rational that a value holds everywhere, or None."""
-    if not value.shared or not x.constant(value.parts[0]):
-        return None
-    return value.parts[0].get(x.terms.one, Fraction(0))
+from gradproof.shadow.whole.values import NOUGHT, Value, number, shared
 
 
 def only(call: Call, at: int, name: str = "") -> Call:

@@ -17,7 +17,7 @@ from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
 from gradproof.shadow.whole.laws import rule
 from gradproof.shadow.whole.rules.arithmetic import number
 from gradproof.shadow.whole.terms import Shape
-from gradproof.shadow.whole.values import Value
+from gradproof.shadow.whole.values import Value, number
 
 
 @dataclass(frozen=True, slots=True)
