@@ -45,11 +45,6 @@ COMMANDS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
-    "GP409": Explanation(
-        "The table of the window protocol, models/accumulation/window.py, is missing from this installation, so no "
-        "order of backward passes, clips, steps and zeros can be judged.",
-        "Install gradproof again from its wheel, or run it from a whole checkout.",
-    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",

@@ -25,6 +25,7 @@ from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
+from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
@@ -94,7 +95,7 @@ def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None
         other = attempted(step, replace(request, seed=request.seed + by), best.hints, group)
         found = {result.obligation: result for result in other.results}
         for at, result in enumerate(best.results):
-            there = found[result.obligation]
+            there = found.get(result.obligation, result)
             if result.outcome is Outcome.HOLDS and there.outcome is not Outcome.HOLDS and there.applies:
                 best.results[at] = replace(there, reason=f"with --seed {request.seed + by}: {there.reason}")
 
@@ -143,6 +144,10 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attem
     results = judged(terms, run, ours, full, group.size)
     if group.size > 1:
         results = over_ranks(step, run, Pair(ours, full, exchange, drawn), hints, results)
+    elif not ours.error:
+        equal = next(result for result in results if result.obligation == "GA-EQ-001")
+        tokens = of_two_runs(ours, equal)
+        results += [] if tokens is None else [tokens]
     return Attempt(hints, terms, ours, full, results)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
+from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
@@ -88,7 +88,7 @@ class Judge:
         ended = self._impossible()
         if ended is not None:
             help = self._next(ended[0])
-            return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name not in WHERE_DUE]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal

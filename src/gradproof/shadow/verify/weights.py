@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.laws import LAWS
-from gradproof.shadow.whole.recorded import BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.recorded import Recorded
 from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.terms import (
     NOBODY,
@@ -69,6 +70,11 @@ class WindowWeights:
         self.samples = terms.samples(bare)
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
+
+    @property
+    def shown(self) -> int:
+        """The number of the window, counted from 1."""
+        return self.step.window + 1
 
     def weights(self, value: Combination) -> Weights:
         """The weight of each sample in a combination. Raises Coupled."""

@@ -60,6 +60,34 @@ class Update:
     optimizer: int = 0
 
 
+@dataclass(slots=True)
+class BackwardPass:
+    """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
+
+    `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
+    """
+
+    location: Location
+    roots: list[Combination]
+    gains: dict[str, Combination] = field(default_factory=dict)
+    seeded: bool = False
+    returned: bool = False
+
+
+@dataclass(slots=True)
+class RecordedStep(Update):
+    """One optimizer step of a real run, of a window that is counted from 0.
+
+    `since`, `until`: the backward passes before the recording began, or went on, and before the step. `part`: how
+    often it went on after windows that were not recorded.
+    """
+
+    since: int = 0
+    until: int = 0
+    window: int = 0
+    part: int = 0
+
+
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
     values = [term for gradient in update.gradients.values() for term in gradient.value]

@@ -174,6 +174,13 @@ def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterat
 @contextmanager
 def watched(engine: Engine) -> Iterator[None]:
     """Optimizer steps, modules and backward calls are seen while this runs."""
+    with made(engine), ran(engine):
+        yield
+
+
+@contextmanager
+def made(engine: Engine) -> Iterator[None]:
+    """Optimizer steps, and what modules are given, are seen while this runs."""
     from torch.nn.modules import module
 
     with ExitStack() as stack:
@@ -181,9 +188,13 @@ def watched(engine: Engine) -> Iterator[None]:
         stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_buffer_registration_hook(engine.buffered)))
-        stack.enter_context(calls(engine))
-        stack.enter_context(threads(engine))
-        stack.enter_context(replaced(torch._VF, "lstm", unfused(torch._VF.lstm)))
+        yield
+
+
+@contextmanager
+def ran(engine: Engine) -> Iterator[None]:
+    """Backward calls and threads are seen while this runs."""
+    with calls(engine), threads(engine), replaced(torch._VF, "lstm", unfused(torch._VF.lstm)):
         yield
 
 
