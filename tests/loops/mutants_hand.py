@@ -168,7 +168,13 @@ _FUNC = [
         "plain_func",
         ("held = {name: torch.zeros_like(p) for", "held = held if start else {name: torch.zeros_like(p) for"),
         "total + grads",
-        also=((EQ, "total + grads"), (ZERO, _STEP), (EQ, _STEP), (ZERO, "held if start")),
+        also=(
+            (EQ, "total + grads"),
+            (ZERO, _STEP),
+            (EQ, _STEP),
+            (ZERO, "held if start"),
+            (ZERO, "grads, loss = grad_and_value("),
+        ),
     ),
     mutant(
         "last_only_backward",

@@ -74,6 +74,25 @@ def test_a_right_loop_and_its_losses_hold_though_python_reads_them() -> None:
     assert found.paths
 
 
+def stacked(run: Run, factor: float = 1.0) -> list[Tensor]:
+    """The share of each micro-batch stands in one list, and the losses are sums of its rows."""
+    shares: list[Tensor] = []
+
+    def share(loss: Tensor, count: int) -> Tensor:
+        part = loss / count
+        shares.append(part.detach() * factor)
+        return part
+
+    trained(run, share=share)
+    return list(torch.stack(shares).reshape(-1, run.accum_steps).sum(dim=1))
+
+
+def test_losses_that_are_stacked_and_summed_by_rows() -> None:
+    assert whole(stacked).outcome is HOLDS
+    wrong = whole(lambda run: stacked(run, float(run.accum_steps))).result("GA-INV-001")
+    assert (wrong.outcome, "4 times" in wrong.reason) == (REFUTED, True), wrong.reason
+
+
 @pytest.mark.parametrize(
     "model",
     [

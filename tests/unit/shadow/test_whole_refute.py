@@ -160,10 +160,23 @@ def a_validation_pass(run: Run) -> None:
     loop(run, after_step=validate)
 
 
+def two_steps_of_a_line_search(run: Run) -> None:
+    """The second step is along another direction, and no backward pass is needed for it."""
+
+    def along_signs(model: nn.Module, optimizer: Any) -> None:
+        for p in model.parameters():
+            assert p.grad is not None
+            p.grad.copy_(p.grad.sign())
+        optimizer.step()
+
+    loop(run, after_step=along_signs)
+
+
 ODD: tuple[Step, ...] = (
     logs_norms_by_clipping_at_infinity, clips_by_a_plain_number, carries_momentum_in_the_gradient,
     begins_with_the_gradient_of_a_decay, gradients_without_autograd, a_step_that_calls_its_base,
     a_running_mean_of_the_loss, a_schedule_by_samples, compressed_once, weights_within_bounds, a_validation_pass,
+    two_steps_of_a_line_search,
 )  # fmt: skip
 
 
@@ -251,6 +264,14 @@ def stepped_twice(run: Run) -> None:
     loop(run, after_step=lambda _, optimizer: optimizer.step())
 
 
+def stepped_before_the_clip_and_after(run: Run) -> None:
+    def clip_and_step(model: nn.Module, optimizer: Any) -> None:
+        nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        optimizer.step()
+
+    loop(run, after_step=clip_and_step)
+
+
 def targets_of_others(run: Run) -> None:
     model, optimizer, x, y = started(run)
     for window in windows(run, x, y):
@@ -273,6 +294,7 @@ WRONG: tuple[tuple[Step, str, str], ...] = (
     (zeroed_in_the_window, "GA-INV-002", "model[0].zero_grad()"), (written_in_the_window, "GA-INV-003", "p.mul_(0.99)"),
     (scheduled_in_the_window, "GA-INV-003", "schedule.step()"), (put_back, "GA-INV-003", "p.copy_(held)"),
     (clamped_in_the_window, "GA-INV-005", "clip_grad_value_"), (stepped_twice, "GA-INV-003", "optimizer.step()"),
+    (stepped_before_the_clip_and_after, "GA-INV-003", "optimizer.step()"),
     (rounded_in_the_window, "GA-INV-004", "p.grad.copy_("), (rescaled_in_the_window, "GA-EQ-001", "p.grad.div_(2)"),
     (targets_of_others, "GA-DATA-001", "F.mse_loss(model(a), first)"), (totals_that_go_on, "GA-INV-001", ""),
 )  # fmt: skip

@@ -75,7 +75,8 @@ class Followed:
             elif isinstance(one, torch.Tensor) and one.is_floating_point():
                 line = self.engine.events.line(one) if isinstance(self.engine, Real) else NOWHERE
                 plain = float(one.detach()) if one.numel() == 1 and not isinstance(one, FakeTensor) else math.nan
-                self._reported(self.engine.combination(one), plain, line)
+                made = self.engine.combination(one)
+                self._reported(self.engine.laws.single(made) if one.numel() == 1 else made, plain, line)
             else:
                 self.plain += numbers(one)
 

@@ -270,15 +270,15 @@ class Refuter:
         return self._result(STEPS, reason, passes[-1].location)
 
     def again(self) -> Result | None:
-        """A step without a backward pass since the step before."""
-        seen: set[int] = set()
+        """A step without a backward pass since the step before. A clip in between changes nothing of that."""
+        bare = [[{self.terms.bare(t)[0]: by for t, by in g.value.items()} for g in u.gradients.values()]
+                for u in self.updates]  # fmt: skip
         for at, update in enumerate(self.updates):
-            held = any(g.value for g in update.gradients.values()) and not self.events.of(at, WRITE)
-            held = held and at > 0 and update.gradients == self.updates[at - 1].gradients
-            if update.optimizer in seen and not update.passes and held:
+            written = any(not e.scaled for e in self.events.of(at, WRITE))
+            held = at > 0 and any(bare[at]) and not written and bare[at] == bare[at - 1]
+            if update.optimizer in {u.optimizer for u in self.updates[:at]} and not update.passes and held:
                 reason = f"step {at + 1} comes without a backward pass after step {at}: it applies the same gradient"
                 return self._result(STEPS, reason, update.location)
-            seen.add(update.optimizer)
         return None
 
     def early(self) -> Result | None:

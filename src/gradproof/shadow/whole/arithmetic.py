@@ -252,7 +252,7 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
     """The elements of a tensor that was put together of single numbers, in order; None for any other."""
     terms = x.terms
     if not value.shared and len(value.parts) == prod(shape):
-        return [single(x, part) for part in value.parts]
+        return [x.single(part) for part in value.parts]
     if not value.shared or len(value.parts[0]) != 1:
         return None
     ((term, by),) = value.parts[0].items()
@@ -266,17 +266,7 @@ def singles(x: Interpreter, value: Value, shape: Shape) -> list[Combination] | N
         or any(prod(terms.shapes[k] or ()) != 1 for k in kids)
     ):
         return None
-    return [times(terms.rescaled(single(x, terms.of(kid)), powers), by) for kid in kids]
-
-
-def single(x: Interpreter, part: Combination) -> Combination:
-    """A combination of one element without a shape, its named sums taken apart."""
-    found: Combination = ZERO
-    for term, by in part.items():
-        bare, powers = x.terms.bare(term)
-        inner = x.terms.rescaled(x.terms.parts_of(bare), powers)
-        found = plus(found, {x.reshaped(one, ()): factor for one, factor in inner.items()}, by)
-    return found
+    return [times(terms.rescaled(x.single(terms.of(kid)), powers), by) for kid in kids]
 
 
 # -- Copies, casts and fills.

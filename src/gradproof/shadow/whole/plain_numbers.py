@@ -261,7 +261,7 @@ def single(engine: Engine, tensor: torch.Tensor) -> Combination:
     """What the one element of a tensor is made of."""
     with engine.aside():
         whole = engine.combination(tensor)
-    return {engine.laws.reshaped(term, ()): by for term, by in whole.items()}
+    return engine.laws.single(whole)
 
 
 class Reading(TorchFunctionMode):

@@ -106,6 +106,18 @@ class Algebra:
         """A value times a rational and powers of scalars."""
         return value.holding([times(self.terms.rescaled(part, powers), by) for part in value.parts])
 
+    def single(self, combination: Combination) -> Combination:
+        """A combination of one element without a shape, its named sums taken apart."""
+        found: Combination = ZERO
+        for term, by in combination.items():
+            bare, powers = self.terms.bare(term)
+            while self.terms.operators[bare] == "reshape":
+                bare = self.terms.kids[bare][0]
+            parts = self.terms.parts_of(bare)
+            inner = {self.reshaped(bare, ()): UNIT} if bare in parts else self.single(parts)
+            found = plus(found, self.terms.rescaled(inner, powers), by)
+        return found
+
     def along(self, axis: int, rows: int, parts: Sequence[Combination], shape: Shape, turns: int = 1) -> Value:
         """A value of parts; each is made one coefficient times one term. `shape` is that of the whole tensor."""
         size = (*shape[:axis], rows, *shape[axis + 1 :])
