@@ -23,7 +23,7 @@ Plan = dict[str, str]
 Lines = Mapping[str, str]
 """The lines of a choice, by slot."""
 
-BATCH = ("begin", "loss", "backward", "store", "ended")
+BATCH = ("begin", "forward", "loss", "backward", "store", "ended")
 AFTER = ("whole", "unscale", "share", "noted", "clip", "step", "schedule", "zero", "report")
 SLOTS = ("setup", "window", *BATCH, *AFTER)
 
@@ -330,6 +330,9 @@ class Written:
     def text(self) -> str:
         """The training function as Python."""
         filled = {name: "\n".join(lines) for name, lines in self.slots.items()}
+        if self.plan["dtype"] == "autocast":
+            inside = textwrap.indent("\n".join([filled["forward"], filled["loss"]]), "    ")
+            filled |= {"forward": f"with torch.autocast('cpu', torch.bfloat16):\n{inside}", "loss": ""}
         after = "\n".join(filled[name] for name in AFTER if filled[name])
         inner = "\n".join(filled[name] for name in BATCH if filled[name])
         window = "\n".join(["size = len(window)", *([self.words["total"]] if self.words["total"] else []), filled["window"]])
@@ -368,10 +371,7 @@ def choose(plan: Plan, other: Callable[[Loss], Mapping[str, str]] | None = None)
             if dimension == "scale" and slot == "step":
                 slots["step"] = []
             slots[slot] += [] if own else [text.format(**words)]
-    forward = "out = model(x)"
-    given = "\n".join([forward, *slots["loss"]])
-    autocast = plan["dtype"] == "autocast"
-    slots["loss"] = [f"with torch.autocast('cpu', torch.bfloat16):\n{textwrap.indent(given, '    ')}" if autocast else given]
+    slots["forward"] = ["out = model(x)"]
     return Written(plan, slots, words)
 
 

@@ -203,36 +203,38 @@ class Judge:
     def _counts_stand(self) -> bool:
         """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
 
-        The counts of this run have to differ, or a mean of means would look the same.
+        The counts of this run have to differ, or a mean of means would look the same. Where counts are unknowns, the
+        losses have to be means by them.
         """
-        laws = self.full.engine.laws
+        laws, totals = self.full.engine.laws, self._totals()
         counts = {sum(row) for row in self.laws.seen_counts}
-        totals: dict[int, Fraction] = {}
-        for window, root in self.full.facts.roots if laws.integers and len(counts) > 1 else ():
-            for term, by in root.items():
-                mass = laws.reduced.get(term, ({}, ""))[0]
-                if not mass or not laws.constant(mass):
-                    return False
-                totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
-        found = list(totals.values())
-        return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
+        if not totals or (laws.integers and len(counts) < 2) or not all(map(laws.constant, totals)):
+            return False
+        found = [total.get(self.terms.one, Fraction(0)) for total in totals]
+        return all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
 
-    def totals_stand(self) -> bool:
-        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        laws = self.full.engine.laws
-        totals: dict[int, Combination] = {}
-        factors: dict[int, set[Fraction]] = {}
+    def _totals(self) -> list[Combination] | None:
+        """What the tokens, or elements, of each window weigh in its loss; None where that is not known."""
+        laws, totals = self.full.engine.laws, dict[int, Combination]()
         for window, root in self.full.facts.roots:
             scale, scalars = self.full.facts.unscaled.get(window, (Fraction(1), {}))
             for term, by in self.terms.rescaled(times(root, scale), scalars).items():
                 bare, powers = self.terms.bare(term)
                 mass = laws.reduced.get(bare, (None, ""))[0]
                 if mass is None:
-                    return True
+                    return None
                 weighed = self.terms.rescaled(times(mass, by), powers)
                 totals[window] = plus(totals.get(window, {}), weighed)
-                factors.setdefault(window, set()).add(by)
-        found = [self._plainly(total) for total in totals.values()]
+        return [self._plainly(total) for total in totals.values()]
+
+    def totals_stand(self) -> bool:
+        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
+        found, factors = self._totals(), dict[int, set[Fraction]]()
+        if found is None:
+            return True
+        for window, root in self.full.facts.roots:
+            scale = self.full.facts.unscaled.get(window, (Fraction(1), {}))[0]
+            factors.setdefault(window, set()).update(by * scale for by in root.values())
         divided = any(self._counted(total) for total in found)
         return len({frozenset(one.items()) for one in found}) < 2 or (
             not divided and len({frozenset(one) for one in factors.values()}) < 2

@@ -81,7 +81,7 @@ class Reported:
         One number for each window is made of that window; another may be made of all windows.
         """
         windows: dict[int, set[int]] = {}
-        for window, root in self.full.facts.roots:
+        for window, root in self._roots():
             for term in root:
                 windows.setdefault(self.terms.bare(term)[0], set()).add(window)
         if not windows:
@@ -95,10 +95,15 @@ class Reported:
             return whole and all(of == {at} for at, of in enumerate(made))
         return any(made) and all(len(of) in (0, 1, count) for of in made)
 
+    def _roots(self) -> list[tuple[int, Combination]]:
+        """What the passes of each window began with. Where several optimizers step in a window, it is still one."""
+        order = sorted({window for window, _ in self.full.facts.roots})
+        return [(order.index(window), root) for window, root in self.full.facts.roots]
+
     def _whole_loss(self, at: int, returned: Combination) -> bool:
         """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
         total: Combination = {}
-        for window, root in self.full.facts.roots:
+        for window, root in self._roots():
             total = plus(total, root) if window == at else total
         bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
         if bare.keys() & total.keys():
