@@ -16,6 +16,7 @@ from tests.soundness.table import Listed, by_class, markdown, missed, undecided
 
 COUNT = 400
 
+
 def commit() -> str:
     """The commit that is checked out, in short."""
     found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
@@ -43,7 +44,10 @@ def main(words: Sequence[str] | None = None) -> int:
     for one in answers(jobs, given.jobs):
         every.append(one)
         if one.fault[0] or one.contradiction or one.open:
-            print(f"{one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}", flush=True)
+            print(
+                f"{one.name} ({one.label}; {one.bug}): {one.verdict} {one.fault} {one.contradiction} {one.reason}",
+                flush=True,
+            )
     rows = [one for one in every if not one.thrown]
     print("\n".join([*by_class(rows), "", *undecided(rows), ""]))
     print(f"seed {given.seed}: {len(rows)} steps, {len(every) - len(rows)} generated ones thrown out")

@@ -44,7 +44,9 @@ class Answer:
 
     def why(self, broken: tuple[str, ...]) -> str:
         """Why nothing was decided: the reason of the first of some obligations, or else of the first that is open."""
-        order = sorted(self.outcomes, key=lambda name: (name not in broken, self.outcomes[name] == "unknown", name != EQ))
+        order = sorted(
+            self.outcomes, key=lambda name: (name not in broken, self.outcomes[name] == "unknown", name != EQ)
+        )
         open_ = (name for name in order if self.outcomes[name] not in ("holds", "not_run") and name not in SILENT)
         return next((f"{name}: {self.reasons[name]}" for name in open_ if self.reasons[name] not in NO_SUBJECT), "")
 

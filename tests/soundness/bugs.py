@@ -75,7 +75,9 @@ def begun(*lines: str) -> Callable[[Slots], None]:
     return edit
 
 
-def moved(names: tuple[str, ...], slot: str, when: str = "", otherwise: str = "", keep: bool = False) -> Callable[[Slots], None]:
+def moved(
+    names: tuple[str, ...], slot: str, when: str = "", otherwise: str = "", keep: bool = False
+) -> Callable[[Slots], None]:
     """The lines of some slots stand in another one as well, or instead, under a condition each."""
 
     def edit(slots: Slots) -> None:
@@ -131,7 +133,13 @@ NESTED = ("windows", "while", "slices")
 PLAIN_GRAD = {"accumulate": ("grad",)}
 ZEROED_AFTER = ("optimizer", "in place", "model", "none", "by hand", "foreach")
 ONE_STEP = {"optimizer": ("sgd", "momentum", "decay", "adamw", "adamw foreach", "adam", "rmsprop", "groups")}
-STEPPED = {"accumulate": ("grad",), "zero": ZEROED_AFTER, "scale": ("none",), "clip": ("none",), "share": ("loss", "factor", "none")}
+STEPPED = {
+    "accumulate": ("grad",),
+    "zero": ZEROED_AFTER,
+    "scale": ("none",),
+    "clip": ("none",),
+    "share": ("loss", "factor", "none"),
+}
 IN_PLACE = {"accumulate": ("buffers", "float64", "flat", "main grad")}
 EMPTIED = replaced("whole", ("\n    b.zero_()", ""), ("\nflat.zero_()", ""), ("\n    held[p].zero_()", ""))
 REPORTED = {"report": ("tensors", "floats", "items")}
@@ -216,7 +224,6 @@ BUGS = (
     Bug("never zeroed", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, put("zero")),
     Bug("one parameter is zeroed", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, put("zero", "params[0].grad = None")),
     Bug("zeroed with each micro-batch", "zeroing", STALE, PLAIN_GRAD, begun("model.zero_grad()")),
-    Bug("halved, and not zeroed", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, put("zero", EACH + "p.grad *= 0.5")),
     Bug("zeroed every other window", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, several(added("setup", "turns = []"), conditional("zero", "len(turns) % 2"), added("step", "turns.append(1)"))),
     Bug("the first row stays", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, put("zero", EACH + "p.grad[1:] = 0")),
     Bug("gradients before the loop", "zeroing", STALE, {**PLAIN_GRAD, "zero": ZEROED_AFTER}, added("setup", EACH + "p.grad = torch.full_like(p, 0.5)")),

@@ -16,7 +16,18 @@ from torch.optim import Optimizer
 
 from tests.soundness.kit import Task
 from tests.soundness.steps_models import Attention, Recurrent
-from tests.soundness.tasks import VOCABULARY, classes, images, linear, mlp, ragged, regression, small_mlp, tokens, truths
+from tests.soundness.tasks import (
+    VOCABULARY,
+    classes,
+    images,
+    linear,
+    mlp,
+    ragged,
+    regression,
+    small_mlp,
+    tokens,
+    truths,
+)
 
 Slots = dict[str, list[str]]
 Plan = dict[str, str]
@@ -277,7 +288,9 @@ LOOPS = {
 }  # fmt: skip
 CHOICES["loop"] = {name: {} for name in LOOPS}
 CHOICES["model"] = {name: {} for name in MODELS}
-CHOICES["loss"] = {name: {"setup": "weights = class_weights(run)"} if name == "class weights" else {} for name in LOSSES}
+CHOICES["loss"] = {
+    name: {"setup": "weights = class_weights(run)"} if name == "class weights" else {} for name in LOSSES
+}
 
 MEANS = ("loss", "factor", "samples", "ratio", "after", "foreach", "passed", "hook", "rate")
 COUNTED = ("loss", "factor", "ratio", "after", "foreach", "passed", "hook")
@@ -313,7 +326,15 @@ def drawn(generator: random.Random, tail: int, needs: Mapping[str, tuple[str, ..
         plan = {}
         for name, choices in CHOICES.items():
             given = needs.get(name, tuple(choices))
-            plain = name not in needs and name in ("scale", "clip", "extra", "dtype", "schedule", "report", "accumulate")
+            plain = name not in needs and name in (
+                "scale",
+                "clip",
+                "extra",
+                "dtype",
+                "schedule",
+                "report",
+                "accumulate",
+            )
             plan[name] = next(iter(choices)) if plain and generator.random() < 0.6 else generator.choice(given)
         if not impossible(plan, tail):
             return plan
@@ -335,7 +356,9 @@ class Written:
             filled |= {"forward": f"with torch.autocast('cpu', torch.bfloat16):\n{inside}", "loss": ""}
         after = "\n".join(filled[name] for name in AFTER if filled[name])
         inner = "\n".join(filled[name] for name in BATCH if filled[name])
-        window = "\n".join(["size = len(window)", *([self.words["total"]] if self.words["total"] else []), filled["window"]])
+        window = "\n".join(
+            ["size = len(window)", *([self.words["total"]] if self.words["total"] else []), filled["window"]]
+        )
         parts = {
             "window": textwrap.indent(window, " " * 4), "within": textwrap.indent(window, " " * 8),
             "inner": textwrap.indent(inner, " " * 8), "flat": textwrap.indent(inner, " " * 4),

@@ -127,7 +127,19 @@ def listed(row: Row, number: int = -1) -> Listed:
 
 def by_class(rows: Sequence[Listed]) -> list[str]:
     """A table: of each class, how many steps were decided."""
-    head = ("class", "right", "proved", "wrong", "refuted", "samples meet", "named", "undecided", "%", FALSE_HOLDS, FALSE_REFUTED)
+    head = (
+        "class",
+        "right",
+        "proved",
+        "wrong",
+        "refuted",
+        "samples meet",
+        "named",
+        "undecided",
+        "%",
+        FALSE_HOLDS,
+        FALSE_REFUTED,
+    )
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for kind in (*sorted({row.kind for row in rows}), "all"):
         own = [row for row in rows if kind in (row.kind, "all")]
@@ -160,7 +172,9 @@ def missed(rows: Sequence[Listed]) -> list[str]:
 
 def undecided(rows: Sequence[Listed]) -> list[str]:
     """Each step that is undecided, with its reason."""
-    return [f"- `{row.name}` ({row.label}{f': {row.bug}' if row.bug else ''}): {row.reason}" for row in rows if row.open]
+    return [
+        f"- `{row.name}` ({row.label}{f': {row.bug}' if row.bug else ''}): {row.reason}" for row in rows if row.open
+    ]
 
 
 def markdown(rows: Sequence[Listed], thrown: int, seed: str) -> str:

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from gradproof.shadow.verify import judge
-from gradproof.shadow.whole import laws
 from tests.soundness.__main__ import commit
 from tests.soundness.answers import FALSE_HOLDS
 from tests.soundness.bugs import BUGS, RIGHT_NEEDS

@@ -142,7 +142,7 @@ class Numbers:
 
     `weights` are those before each step, `after` those behind it, `begun` the
     gradients that were there at the first backward pass of its window, `last` the parameters at the end. `passed`: what
-    the backward passes before each step began with. `peaks`: the largest number of a gradient while its window was summed;
+    the passes before each step began with. `peaks`: the largest number of a gradient while its window was summed;
     what scaled the gradients after the last backward pass scales it as well. `ends`: the largest after that pass.
     """
 
@@ -276,7 +276,7 @@ def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
 
 
 def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor], narrow: bool = False) -> bool:
-    """Whether the gradients of one step are the same in two recordings of one run. `narrow`: tensors below fp32 are in it."""
+    """Whether the gradients of one step are the same in two recordings of one run, which may have `narrow` tensors."""
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
         return False
     allowed = (NARROW if narrow else CLOSE) * largest([*one, *other])
