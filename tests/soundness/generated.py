@@ -126,7 +126,7 @@ def written(seed: str, number: int) -> tuple[Step, str]:
     step = Step(
         name, subject if not subject.startswith("hooks") else "hooks", compiled(name, text, plan), reference(plan),
         label, (bug.broken,) if bug else (), windows_losses if plan["report"] != "none" else None,
-        accum_steps=steps, micro_batch=generator.randint(1, 3), windows=generator.randint(2, 3), tail=tail,
+        accum_steps=steps, micro_batch=generator.choice((1, 2, 2, 3)), windows=generator.randint(2, 3), tail=tail,
         rounding=BF16 if plan["dtype"] == "autocast" else 2e-4, by_rate=plan["share"] == "rate",
         seeds=SEEDS, magnitudes=MAGNITUDES, bug=bug.name if bug else "",
     )  # fmt: skip

@@ -22,6 +22,7 @@ from gradproof.shadow.verify.judge import Judge
 from gradproof.shadow.verify.refute_loss import LossRules
 from gradproof.shadow.verify.reported import Reported
 from gradproof.shadow.whole.facts import (
+    CLOSE,
     LATER,
     LEAVES,
     Difference,
@@ -51,6 +52,8 @@ HELP = {
     DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
 }
 PAIRED = "paired otherwise"
+MOVED = 0.25
+"""The relative difference of what a step adds to a parameter that rounding may make: some optimizers divide by it."""
 CLAMPS = ("clamp", "clip", "_foreach_clamp", "sign", "nan_to_num")
 SCALES = ("mul", "div", "_foreach_mul", "_foreach_div")
 UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
@@ -108,8 +111,8 @@ class Refuter(LossRules):
         """The rules, each with what it needs decided before it."""
         return [
             self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.ended,
-            self.undone, self.scheduled, self.averaged, self.clamped, self.clipped_late, self.narrowed, self.other_data,
-            self.equality, self.loss, self.summed,
+            self.undone, self.scheduled, self.updated, self.averaged, self.clamped, self.clipped_late, self.narrowed,
+            self.other_data, self.equality, self.loss, self.summed,
         ]  # fmt: skip
 
     def _result(self, name: str, reason: str, location: Location, **more: Any) -> Result:
@@ -355,13 +358,44 @@ class Refuter(LossRules):
 
     def counted(self) -> Result | None:
         """Another number of steps than the full batch's run makes."""
-        if self.paired or self.judge.optimizers > 1 or not self.updates or self.judge.idle():
+        if self.judge.optimizers > 1:
+            return self._apart_counted()
+        if self.paired or not self.updates or self.judge.idle():
             return None
         if len(self.updates) == self.judge.asked:
             return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
         early = len(self.updates) > self.judge.asked and self.updates[0].passes < self.judge.run.accum_steps
         return self._result(STEPS, reason, self.updates[0 if early else -1].location)
+
+    def _apart_counted(self) -> Result | None:
+        """Of several optimizers, one that steps once a window by the full batch, and more often by micro-batches."""
+        mine, full = (Counter(update.order for update in updates) for updates in (self.updates, self.full))
+        windows = len(self.judge.sizes)
+        for update in self.updates:
+            count = mine[update.order]
+            if full[update.order] == windows < count and mine.keys() == full.keys() and not self.judge.idle():
+                reason = f"an optimizer makes {count} steps in {windows} windows, and {windows} by the full batch"
+                return self._result(STEPS, reason, update.location)
+        return None
+
+    def updated(self) -> Result | None:
+        """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
+        if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.judge.idle():
+            return None
+        for at, update in enumerate(self.updates):
+            sides = [(run.gradients, run.weights, run.after) for run in (self.mine, self.other)]
+            if any(at >= len(part) for side in sides for part in side) or self.mine.rates[at] != self.other.rates[at]:
+                return None
+            (mine, before, after), (other, theirs, then) = ([part[at] for part in side] for side in sides)
+            drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
+            if drawn or not all(name in other and shaped(mine[name], other[name], CLOSE) for name in mine):
+                return None
+            moves = [(after[name] - before[name], then[name] - theirs[name], name) for name in mine]
+            if any(not shaped(self.mine.heard(n, a), self.mine.heard(n, b), MOVED) for a, b, n in moves):
+                reason = f"step {at + 1} moves the parameters otherwise than the full batch's, with the same gradients"
+                return self._result(STEPS, reason, update.location, help="keep the optimizer's state from step to step")
+        return None
 
     def _paralysed(self) -> bool:
         """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""

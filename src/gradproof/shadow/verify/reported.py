@@ -48,10 +48,7 @@ class Reported:
             reason = "the returned numbers are not the losses of the windows, each made of its own window"
             return self._result(Outcome.UNKNOWN, reason, details={"code": DOUBT})
         if len(ours) == len(full):
-            for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
-                if mine != other:
-                    return self._loss_differs(at, mine, other)
-            return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
+            return self._each(ours, full)
         if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
             each = self._by_window(ours)
             counts = [size // self.run.micro_batch_size for size in self.sizes]
@@ -61,6 +58,22 @@ class Reported:
                     return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
         reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
         return self._result(Outcome.UNKNOWN, reason)
+
+    def _each(self, ours: Sequence[Combination], full: Sequence[Combination]) -> Result:
+        """As many losses as the full batch returns."""
+        for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
+            if mine != other:
+                return self._loss_differs(at, mine, other)
+            if self._foreign(mine):
+                reason = f"returned loss {at + 1} is scaled by a number that is made of other samples than its own"
+                return self._result(Outcome.UNKNOWN, reason)
+        return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
+
+    def _foreign(self, loss: Combination) -> bool:
+        """Whether a loss is scaled by a number of other samples than those of its summands."""
+        bared = [self.terms.bare(term) for term in loss]
+        scalars = {scalar for _, powers in bared for scalar in powers}
+        return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
