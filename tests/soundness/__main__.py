@@ -14,7 +14,7 @@ from tests.soundness.kit import STEPS
 from tests.soundness.steps import MODULES, steps_of
 from tests.soundness.table import Listed, by_class, markdown, missed, undecided
 
-COUNT = 400
+COUNT = 200
 
 
 def commit() -> str:

@@ -63,10 +63,17 @@ def normed() -> nn.Module:
 
 
 MODELS = {
-    "linear": (linear, regression), "two layers": (small_mlp, regression), "truths": (small_mlp, truths),
-    "mlp": (mlp, classes), "normed": (normed, classes), "conv": (grouped, images),
-    "tied": (Tied, ragged), "attention": (Attention, ragged), "lstm": (Recurrent, ragged), "whole": (Tied, tokens),
-}  # fmt: skip
+    "linear": (linear, regression),
+    "two layers": (small_mlp, regression),
+    "truths": (small_mlp, truths),
+    "mlp": (mlp, classes),
+    "normed": (normed, classes),
+    "conv": (grouped, images),
+    "tied": (Tied, ragged),
+    "attention": (Attention, ragged),
+    "lstm": (Recurrent, ragged),
+    "whole": (Tied, tokens),
+}
 REALS, CLASSES, TOKENS = ("linear", "two layers"), ("mlp", "normed", "conv"), ("tied", "attention", "lstm")
 
 
@@ -92,28 +99,42 @@ LOSSES = {
     "weight decay": Loss(REALS, "F.mse_loss(out, y) + 0.05 * sum(p.square().sum() for p in params)"),
     "sum": Loss(REALS, "", "0.1 * (out - y).square().sum()"),
     "masked": Loss(
-        REALS, "((out - y).square() * (y > 0)).sum() / (y > 0).sum().clamp(min=1)",
-        "((out - y).square() * (y > 0)).sum()", "(y > 0).sum()", False,
+        REALS,
+        "((out - y).square() * (y > 0)).sum() / (y > 0).sum().clamp(min=1)",
+        "((out - y).square() * (y > 0)).sum()",
+        "(y > 0).sum()",
+        False,
     ),
     "truth": Loss(("truths",), "F.binary_cross_entropy_with_logits(out, y)"),
     "entropy": Loss(CLASSES, "F.cross_entropy(out, y)", "F.cross_entropy(out, y, reduction='sum')", "len(y)"),
     "smoothed": Loss(CLASSES, "F.cross_entropy(out, y, label_smoothing=0.1)"),
     "entropy sum": Loss(CLASSES, "", "0.1 * F.cross_entropy(out, y, reduction='sum')"),
     "class weights": Loss(
-        CLASSES, "F.cross_entropy(out, y, weight=weights)", "F.cross_entropy(out, y, weight=weights, reduction='sum')",
-        "weights[y].sum()", False,
+        CLASSES,
+        "F.cross_entropy(out, y, weight=weights)",
+        "F.cross_entropy(out, y, weight=weights, reduction='sum')",
+        "weights[y].sum()",
+        False,
     ),
     "tokens": Loss(
-        TOKENS, f"F.cross_entropy({FLAT}, ignore_index=-100)",
-        f"F.cross_entropy({FLAT}, ignore_index=-100, reduction='sum')", "(y != -100).sum()", False,
+        TOKENS,
+        f"F.cross_entropy({FLAT}, ignore_index=-100)",
+        f"F.cross_entropy({FLAT}, ignore_index=-100, reduction='sum')",
+        "(y != -100).sum()",
+        False,
     ),
     "masked tokens": Loss(
-        TOKENS, "(each(out, y) * (y != -100)).sum() / (y != -100).sum()", "(each(out, y) * (y != -100)).sum()",
-        "(y != -100).sum()", False,
+        TOKENS,
+        "(each(out, y) * (y != -100)).sum() / (y != -100).sum()",
+        "(each(out, y) * (y != -100)).sum()",
+        "(y != -100).sum()",
+        False,
     ),
     "tokens by sample": Loss(TOKENS, "(each(out, y).sum(1) / (y != -100).sum(1)).mean()"),
-    "whole tokens": Loss(("whole",), f"F.cross_entropy({FLAT})", f"F.cross_entropy({FLAT}, reduction='sum')", "y.numel()"),
-}  # fmt: skip
+    "whole tokens": Loss(
+        ("whole",), f"F.cross_entropy({FLAT})", f"F.cross_entropy({FLAT}, reduction='sum')", "y.numel()"
+    ),
+}
 
 Make = Callable[[Iterable[nn.Parameter]], Optimizer]
 OPTIMIZERS: dict[str, Make] = {
@@ -156,7 +177,10 @@ CHOICES: dict[str, dict[str, Lines]] = {
             "window": "now.append({by})",
             "loss": "loss = {whole}",
         },
-        "rate": {"setup": "for group in optimizer.param_groups:\n    group['lr'] = group['lr'] / n", "loss": "loss = {whole}"},
+        "rate": {
+            "setup": "for group in optimizer.param_groups:\n    group['lr'] = group['lr'] / n",
+            "loss": "loss = {whole}",
+        },
         "none": {"loss": "loss = {whole}"},
     },
     "accumulate": {
@@ -182,7 +206,8 @@ CHOICES: dict[str, dict[str, Lines]] = {
         "by name": {
             "window": "held = {{name: torch.zeros_like(p) for name, p in model.named_parameters()}}",
             "backward": "{scaled}.backward()",
-            "store": "for name, p in model.named_parameters():\n    held[name] = held[name] + p.grad\n    p.grad = None",
+            "store": "for name, p in model.named_parameters():\n    held[name] = held[name] + p.grad\n"
+            "    p.grad = None",
             "whole": "for name, p in model.named_parameters():\n    p.grad = held[name]",
         },
         "flat": {
@@ -255,25 +280,39 @@ CHOICES: dict[str, dict[str, Lines]] = {
     },
     "report": {
         "none": {},
-        "tensors": {"window": "mine = torch.zeros((), dtype=run.dtype)", "ended": "mine += loss.detach()", "report": "losses.append(mine{due})"},
+        "tensors": {
+            "window": "mine = torch.zeros((), dtype=run.dtype)",
+            "ended": "mine += loss.detach()",
+            "report": "losses.append(mine{due})",
+        },
         "floats": {"window": "mine = 0.0", "ended": "mine += float(loss)", "report": "losses.append(mine{due_read})"},
-        "items": {"window": "mine = []", "ended": "mine.append(loss.item())", "report": "losses.append(sum(mine){due_read})"},
+        "items": {
+            "window": "mine = []",
+            "ended": "mine.append(loss.item())",
+            "report": "losses.append(sum(mine){due_item})",
+        },
     },
     "extra": {
         "none": {},
         "same hook": {"setup": "for p in params:\n    p.register_hook(lambda g: g.clone())"},
-        "undone hook": {"setup": "for p in params:\n    p.register_hook(lambda g: 2 * g)\n    p.register_hook(lambda g: g / 2)"},
+        "undone hook": {
+            "setup": "for p in params:\n    p.register_hook(lambda g: 2 * g)\n    p.register_hook(lambda g: g / 2)"
+        },
         "forward hook": {"setup": "model.register_forward_hook(lambda module, given, out: out * 1.0)"},
         "validation": {"zero": "with torch.no_grad():\n    model.eval()\n    model(x)\n    model.train()"},
         "finite": {"begin": "if not bool(torch.isfinite(x.double()).all()):\n    continue"},
-        "logged": {"noted": "norms.append(float(torch.stack([p.grad.norm() for p in params]).norm()))", "setup": "norms = []"},
+        "logged": {
+            "noted": "norms.append(float(torch.stack([p.grad.norm() for p in params]).norm()))",
+            "setup": "norms = []",
+        },
         "average": {
             "setup": "average = [p.detach().clone() for p in params]\nkeeps(*average)",
-            "schedule": "with torch.no_grad():\n    for a, p in zip(average, params):\n        a.lerp_(p.detach(), 0.1)",
+            "schedule": "with torch.no_grad():\n    for a, p in zip(average, params):\n"
+            "        a.lerp_(p.detach(), 0.1)",
         },
     },
     "dtype": {"plain": {}, "autocast": {}},
-}  # fmt: skip
+}
 
 LOOPS = {
     "windows": "for window in job.windows():\n{window}\n    for k, (x, y) in enumerate(window):\n{inner}\n{after}",
@@ -281,11 +320,13 @@ LOOPS = {
     "    for k, (x, y) in enumerate(window):\n{inner}\n{after}",
     "slices": "stream = iter(batches)\nwhile window := list(itertools.islice(stream, n)):\n{window}\n"
     "    for k, (x, y) in enumerate(window):\n{inner}\n{after}",
-    "counted": "for i, (x, y) in enumerate(batches):\n    k = i % n\n    if k == 0:\n        window = batches[i : i + n]\n"
+    "counted": "for i, (x, y) in enumerate(batches):\n    k = i % n\n    if k == 0:\n"
+    "        window = batches[i : i + n]\n"
     "{within}\n{flat}\n    if k == n - 1 or i == len(batches) - 1:\n{last}",
-    "early": "for i, (x, y) in enumerate(batches):\n    k = i % n\n    if k == 0:\n        window = batches[i : i + n]\n"
+    "early": "for i, (x, y) in enumerate(batches):\n    k = i % n\n    if k == 0:\n"
+    "        window = batches[i : i + n]\n"
     "{within}\n{flat}\n    if k < len(window) - 1:\n        continue\n{after}",
-}  # fmt: skip
+}
 CHOICES["loop"] = {name: {} for name in LOOPS}
 CHOICES["model"] = {name: {} for name in MODELS}
 CHOICES["loss"] = {
@@ -307,7 +348,7 @@ def impossible(plan: Plan, tail: int) -> bool:
         plan["model"] not in loss.models,
         share not in kind,
         share == "passed" and (accumulate != "grad" or plan["scale"] != "none"),
-        share == "ratio" and not loss.count,
+        share == "ratio" and (not loss.count or plan["loss"] == "masked"),
         share == "rate" and (tail > 0 or plan["optimizer"] != "sgd" or plan["clip"] != "none"),
         accumulate in ("kept", "added") and (share == "hook" or plan["extra"] in ("undone hook", "same hook")),
         own and (plan["scale"] == "scaler" or plan["schedule"] != "none" or share == "rate"),
@@ -360,10 +401,13 @@ class Written:
             ["size = len(window)", *([self.words["total"]] if self.words["total"] else []), filled["window"]]
         )
         parts = {
-            "window": textwrap.indent(window, " " * 4), "within": textwrap.indent(window, " " * 8),
-            "inner": textwrap.indent(inner, " " * 8), "flat": textwrap.indent(inner, " " * 4),
-            "after": textwrap.indent(after, " " * 4), "last": textwrap.indent(after, " " * 8),
-        }  # fmt: skip
+            "window": textwrap.indent(window, " " * 4),
+            "within": textwrap.indent(window, " " * 8),
+            "inner": textwrap.indent(inner, " " * 8),
+            "flat": textwrap.indent(inner, " " * 4),
+            "after": textwrap.indent(after, " " * 4),
+            "last": textwrap.indent(after, " " * 8),
+        }
         loop = LOOPS[self.plan["loop"]].format(**parts)
         head = "job = TASK.start(run)\nmodel, params, optimizer = job.model, job.parameters, job.optimizer\n"
         head += "batches, n, losses = job.batches(), run.accum_steps, []\n"
@@ -378,15 +422,18 @@ def choose(plan: Plan, other: Callable[[Loss], Mapping[str, str]] | None = None)
     whole = loss.mean if loss.alike and loss.mean else loss.sum
     counted = bool(loss.count) and (not loss.alike or plan["share"] == "ratio")
     words = {
-        "whole": f"({whole})" if "+" in whole else whole, "mean": loss.mean, "count": loss.count,
+        "whole": f"({whole})" if "+" in whole else whole,
+        "mean": loss.mean,
+        "count": loss.count,
         "by": "total" if counted else "size",
         "total": f"total = sum({loss.count} for _, y in window)" if counted else "",
         "scaled": {"none": "loss", "by hand": "(loss * 256.0)", "scaler": "scaler.scale(loss)"}[plan["scale"]],
-    }  # fmt: skip
+    }
     words |= {} if other is None else other(loss)
     inside = plan["share"] in ("loss", "factor", "samples", "ratio") or not loss.mean
     words["due"] = "" if inside else f" / {words['by']}"
     words["due_read"] = "" if inside else f" / float({words['by']})"
+    words["due_item"] = "" if inside else f" / {words['by']}" + ".item()" * (words["by"] == "total")
     slots: Slots = {name: [] for name in SLOTS}
     for dimension in CHOICES:
         for slot, text in CHOICES[dimension][plan[dimension]].items():

@@ -15,7 +15,7 @@ import shadow_steps as steps
 import torch
 
 from gradproof.core.outcome import Outcome
-from gradproof.shadow.record.run import Noted, Run, decimals, numbers
+from gradproof.shadow.record.run import Noted, Run, decimals, inside, numbers
 from gradproof.shadow.result import Verification
 from gradproof.testing import assert_accumulates
 from tests import checked as verify
@@ -243,6 +243,6 @@ def test_one_number_a_micro_batch_is_the_mean_or_the_sum(factor: float, outcome:
 
 def test_numbers_are_found_in_whatever_is_returned() -> None:
     returned = [1, 2.5, True, None, "epoch 3: loss -1.5e-3 (v2)", {"a": (4, [5])}, loops.Report([6.0], "linear-8")]
-    assert numbers(returned) == [1.0, 2.5, 3.0, -0.0015, 4.0, 5.0, 6.0]
+    assert [x for one in inside(returned) for x in numbers(one)] == [1.0, 2.5, 3.0, -0.0015, 4.0, 5.0, 6.0]
     assert numbers(torch.tensor([7, 8])) == [7.0, 8.0]
     assert numbers(torch.tensor([0.5])) == []  # compared by the domains

@@ -64,7 +64,10 @@ class LossRules:
 
     def _plain(self) -> Result | None:
         """Numbers that were not followed: one of each window goes with the full batch's loss, and differs."""
-        ours, full, losses = self.judge.ours.plain, self.judge.full.plain, self.other.losses
+        runs, losses = (self.judge.ours, self.judge.full), self.other.losses
+        ours, full = (run.plain or [number for number, _ in run.printed] for run in runs)
+        if self.first is None and len(ours) == len(full) == 1 < len(losses):
+            return self._of_all(ours[0], full[0], losses)
         if self.first is not None or not losses or len(ours) != len(full) or len(full) % len(losses):
             return None
         each = len(full) // len(losses)
@@ -81,6 +84,16 @@ class LossRules:
         reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
         location = reads[-1][0] if reads else NOWHERE
         return self._result(LOSS, reason, location, counterexample={"loss": mine, "full_batch": other})
+
+    def _of_all(self, ours: float, full: float, losses: list[float]) -> Result | None:
+        """One number for all windows, which is the sum or the mean of their losses by the full batch alone."""
+        whole = (sum(losses), sum(losses) / len(losses))
+        if not any(near(full, one) for one in whole) or not self._far(ours, full):
+            return None
+        reads = self.judge.ours.facts.reads
+        reason = f"the function returns {ours:.6g} for the losses of all windows, the full batch {full:.6g}"
+        location = reads[-1][0] if reads else NOWHERE
+        return self._result(LOSS, reason, location, counterexample={"loss": ours, "full_batch": full})
 
     def summed(self) -> Result | None:
         """Reported losses that go on adding up from window to window."""
