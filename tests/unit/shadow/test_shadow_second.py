@@ -201,8 +201,9 @@ def printing(run: Run, factor: int = 1, places: int = 7) -> None:
 
 def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.CaptureFixture[str]) -> None:
     result = verify.check(partial(printing, factor=4)).result("GA-INV-001")
-    assert (result.outcome, result.applies) == (UNKNOWN, True)
-    assert "the function prints" in result.reason
+    assert (result.outcome, result.applies) == (REFUTED, True)
+    assert result.counterexample is not None
+    assert result.counterexample["loss"] == pytest.approx(4 * result.counterexample["full_batch"], rel=1e-6)
     capsys.readouterr()
     found = verify.check(printing)
     assert (found.result("GA-INV-001").outcome, found.code) == (UNKNOWN, 0)
@@ -212,7 +213,7 @@ def test_printed_losses_are_compared_where_none_is_returned(capsys: pytest.Captu
 def test_a_closed_stdout_stops_no_loop_that_prints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdout", None)
     found = verify.check(partial(printing, factor=4))
-    assert found.result("GA-INV-001").outcome is UNKNOWN
+    assert found.result("GA-INV-001").outcome is REFUTED
 
 
 def test_printed_losses_are_equal_within_their_last_place() -> None:

@@ -81,7 +81,7 @@ class LossRules:
         pairs = list(zip(ours[columns[0] :: each], full[columns[0] :: each], strict=True))
         window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
         reads = self.judge.ours.facts.reads
-        reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
+        reason = f"the function reports {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
         location = reads[-1][0] if reads else NOWHERE
         return self._result(LOSS, reason, location, counterexample={"loss": mine, "full_batch": other})
 
@@ -91,7 +91,7 @@ class LossRules:
         if not any(near(full, one) for one in whole) or not self._far(ours, full):
             return None
         reads = self.judge.ours.facts.reads
-        reason = f"the function returns {ours:.6g} for the losses of all windows, the full batch {full:.6g}"
+        reason = f"the function reports {ours:.6g} for the losses of all windows, the full batch {full:.6g}"
         location = reads[-1][0] if reads else NOWHERE
         return self._result(LOSS, reason, location, counterexample={"loss": ours, "full_batch": full})
 
