@@ -116,7 +116,8 @@ class Judge:
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
-        if self.ours.facts.operators == self.full.facts.operators:
+        alike = [len(self._samples(update)) for update in self.full.facts.updates] == [*map(len, self.samples)]
+        if alike and self.ours.facts.operators == self.full.facts.operators:
             return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.ours.facts.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE

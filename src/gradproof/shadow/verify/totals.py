@@ -20,9 +20,11 @@ class Totals:
         The counts of this run have to differ, or a mean of means would look the same. Where counts are unknowns, the
         losses have to be means by them.
         """
-        laws, totals = self.full.engine.laws, self.totals()
+        laws, raw = self.full.engine.laws, self.totals() or []
+        totals = [self._plainly(total) for total in raw]
         counts = {sum(row) for row in self.ours.engine.laws.seen_counts}
-        if not totals or (laws.integers and len(counts) < 2) or not all(map(laws.constant, totals)):
+        known = len(counts) > 1 if laws.integers else all(self._counted(total) for total in raw)
+        if not totals or not known or not all(map(laws.constant, totals)):
             return False
         found = [total.get(self.terms.one, Fraction(0)) for total in totals]
         return all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
@@ -41,13 +43,14 @@ class Totals:
                     continue
                 weighed = self.terms.rescaled(times(mass, by), powers)
                 totals[window] = plus(totals.get(window, {}), weighed)
-        return [self._plainly(total) for total in totals.values()]
+        return [*totals.values()]
 
     def stand(self) -> bool:
         """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        found, factors = self.totals(), dict[int, set[Fraction]]()
-        if found is None:
+        raw, factors = self.totals(), dict[int, set[Fraction]]()
+        if raw is None:
             return True
+        found = [self._plainly(total) for total in raw]
         for window, root in self.full.facts.roots:
             scale = self.full.facts.unscaled.get(window, (Fraction(1), {}))[0]
             factors.setdefault(window, set()).update(by * scale for by in root.values())
