@@ -330,7 +330,7 @@ class Interpreter(Moves):
                 by, powers = by * factor, multiplied(powers, own)
                 terms.append(term)
             else:
-                terms.append(self.terms.named(part, size))
+                terms.append(self.terms.named(self.terms.opened(part), size))
         if law.commutes:
             terms.sort(key=self.terms.order)
         formless = [self.terms.shapes[term] is None for term in terms]
