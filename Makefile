@@ -9,7 +9,7 @@ SIDE_BY_SIDE := -n 3 --dist loadfile --no-loadscope-reorder
 # A checkout starts as fast as an installed wheel, also where Python may not write its own bytecode.
 COMPILE := $(BIN)/python -m compileall -q -j 2 src models symbolic
 
-.PHONY: verify test suite exhaustive check installed matrix bench throughput sweep lemmas rounding tokens compiled gpu clean
+.PHONY: verify test suite exhaustive check installed matrix soundness bench throughput sweep lemmas rounding tokens compiled gpu clean
 
 verify: $(READY)
 	$(COMPILE)
@@ -57,6 +57,11 @@ bench: $(READY)
 # Two minutes.
 laws: $(READY)
 	$(BIN)/python -m tests.laws --out docs/laws.md
+
+# Steps that are right or wrong on purpose, by hand and drawn by the commit, with an oracle; writes docs/soundness.md.
+soundness: $(READY)
+	$(COMPILE)
+	$(BIN)/python -m tests.soundness --seed $(SAMPLE) --out docs/soundness.md
 
 # Every mutant of every example loop, through the verifier of real steps; writes docs/mutants.md.
 sweep: $(READY)

@@ -1,9 +1,36 @@
-"""Everything that a test asks of one step."""
+"""Everything that is asked of one step: for a test, and for the table, by several processes."""
 
 from __future__ import annotations
 
-from tests.soundness.kit import Step
-from tests.soundness.table import ANSWER, COMMAND, LABEL, documented, row_of
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+import torch
+
+from tests.soundness.generated import written
+from tests.soundness.kit import STEPS, Step
+from tests.soundness.steps import MODULES as MODULES
+from tests.soundness.table import ANSWER, COMMAND, LABEL, Listed, documented, listed, row_of
+
+Job = tuple[str, int, str]
+"""The name of a step that is written by hand; or a number, not negative, and the seed of a generated one."""
+
+
+def answer(job: Job) -> Listed:
+    """One step through the oracle and through gradproof."""
+    torch.set_num_threads(1)
+    name, number, seed = job
+    return listed(row_of(STEPS[name] if number < 0 else written(seed, number)[0]), number)
+
+
+def answers(jobs: Sequence[Job], processes: int) -> Iterator[Listed]:
+    """The answers to all jobs, in order."""
+    if processes == 1:
+        yield from map(answer, jobs)
+        return
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(answer, jobs)
 
 
 def complaints(step: Step) -> list[str]:

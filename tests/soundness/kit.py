@@ -34,10 +34,14 @@ class Handed:
 
 @dataclass(slots=True)
 class Probe:
-    """What the oracle listens with. `still`: no weight moves. `changed`: the samples of the first window are others."""
+    """What the oracle listens with. `still`: no weight moves. `changed`: the samples of the first window are others.
+
+    `magnitude`: by what the weights are multiplied at first, and the samples where they are no tokens.
+    """
 
     still: bool = False
     changed: bool = False
+    magnitude: float = 1.0
     handed: list[Handed] = field(default_factory=list)
     dtypes: set[torch.dtype] = field(default_factory=set)
     model: nn.Module | None = None
@@ -195,6 +199,8 @@ def watched(job: Job, probe: Probe) -> None:
         if isinstance(module, nn.Dropout):
             module.p = 0.0
     job.model.register_forward_pre_hook(probe.forward)
+    for tensor in (*job.model.parameters(), *([job.inputs] if job.inputs.is_floating_point() else [])):
+        tensor.detach().mul_(probe.magnitude)
     if probe.still:
         job.lr = 0.0
         freeze(job.optimizer)
@@ -213,16 +219,34 @@ def freeze(*optimizers: Optimizer) -> None:
 
 # The list of steps
 
-RIGHT, WRONG, BLIND = "right", "wrong", "blind"
+RIGHT, WRONG, BLIND, MEETS = "right", "wrong", "blind", "samples meet"
+CLASSES: dict[str, tuple[str, ...]] = {
+    "reductions": ("1/N", "tail", "fixed normaliser", "ignores run", "one micro-batch", "one window"),
+    "masks": ("token means", "constants"),
+    "buffers": ("own accumulators",),
+    "hooks": ("hooks", "main_grad", "one backward pass"),
+    "optimizers": ("optimizers", "schedules", "steps", "averages", "two passes", "closures", "by hand"),
+    "losses": ("reported losses",),
+    "control flow": ("gates", "reads", "epochs", "validation"),
+    "dtypes": ("narrow weights", "loss scaling"),
+    "clipping": ("clipping", "gradients changed"),
+    "zeroing": ("zeroing", "gradients before the loop"),
+    "data": ("data",),
+    "models": ("models", "parametrizations"),
+}
+"""The classes of steps, and the groups that belong to each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step: its label, what the oracle compares it with, and the numbers that gradproof is called with.
 
-    A comparison with itself says nothing about a blind step, right or not: it may be neither green nor red. `broken`
-    are the obligations that a wrong step breaks, or of which nothing can be decided.
+    A comparison with itself says nothing about a blind step, right or not: it may be neither green nor red. Where
+    samples meet, the answer is OUTSIDE, and names the line. `broken` are the obligations that a wrong step breaks, or
+    of which nothing can be decided.
     `reports` makes of the windows' losses what the step should return; None means that it returns nothing to compare.
+    `rounding`: the relative difference in the run's own dtype that is called rounding. `by_rate`: the learning rate is
+    divided by N where the gradients are not. The oracle weighs with each seed and magnitude.
     """
 
     name: str
@@ -237,6 +261,16 @@ class Step:
     micro_batch: int = 2
     windows: int = 2
     tail: int = 0
+    rounding: float = 2e-4
+    by_rate: bool = False
+    seeds: tuple[int, ...] = (0,)
+    magnitudes: tuple[float, ...] = (1.0,)
+    bug: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The class that the group belongs to."""
+        return next((name for name, groups in CLASSES.items() if self.group in (name, *groups)), self.group)
 
     @property
     def words(self) -> str:
@@ -301,3 +335,8 @@ def wrong(group: str, task: Task | Train, *broken: str, **given: Any) -> Any:
 def blind(group: str, task: Task | Train, *undecided: str, **given: Any) -> Any:
     """List a step about which a comparison with itself decides nothing of some obligations."""
     return _listed(group, task, BLIND, undecided, given)
+
+
+def meets(group: str, task: Task | Train, *undecided: str, **given: Any) -> Any:
+    """List a step in whose model or loss samples meet, so that no micro-batches give what the full batch gives."""
+    return _listed(group, task, MEETS, undecided, given)

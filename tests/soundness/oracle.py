@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import io
+import itertools
 import re
 import warnings
 from collections.abc import Mapping
@@ -23,10 +24,8 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from gradproof.shadow.record.run import Run, seed
-from tests.soundness.kit import BLIND, RIGHT, Handed, Listening, Probe, Step, Train
+from tests.soundness.kit import BLIND, MEETS, RIGHT, Handed, Listening, Probe, Step, Train
 
-OWN_DTYPE = 2e-4
-"""The largest relative difference in the run's own dtype, float32, that is called rounding."""
 NARROW = frozenset({torch.bfloat16, torch.float16})
 NUMBER = re.compile(r"[-+]?\d+\.\d+(?:[eE][-+]?\d+)?")
 SUPPORT: Mapping[str, frozenset[str]] = {
@@ -82,6 +81,8 @@ class Findings:
         """Why the label cannot be right, in words; empty where it can."""
         if step.label == BLIND:
             return ""
+        if step.label == MEETS:
+            return "" if self.signs else "labelled as one whose samples meet, and the numbers show nothing"
         if step.label == RIGHT:
             return f"labelled right, and the numbers show: {', '.join(sorted(self.signs))}" if self.signs else ""
         without = [name for name in step.broken if not SUPPORT[name] & self.signs]
@@ -90,10 +91,10 @@ class Findings:
         return ""
 
 
-def observe(train: Train, run: Run, *, still: bool = False, changed: bool = False) -> Seen:
-    """Call a step with a probe."""
+def observe(train: Train, run: Run, by: int = 1, **given: Any) -> Seen:
+    """Call a step with a probe, which is `given` how to listen. The rates make up for gradients that are `by` times."""
     seed(run.seed)
-    probe = Probe(still=still, changed=changed)
+    probe = Probe(**given)
     before = register_optimizer_step_pre_hook(probe.before)
     after = register_optimizer_step_post_hook(probe.after)
     printed = io.StringIO()
@@ -107,6 +108,9 @@ def observe(train: Train, run: Run, *, still: bool = False, changed: bool = Fals
         before.remove()
         after.remove()
     losses = numbers_of(returned) or numbers_of(printed.getvalue())
+    for one in probe.handed if by > 1 else ():
+        one.gradients = [None if g is None else g / by for g in one.gradients]
+        one.rates = [rate * by for rate in one.rates]
     return Seen(probe.handed, probe.weights(), probe.dtypes, losses)
 
 
@@ -189,12 +193,11 @@ def weigh(step: Step) -> Findings:
     """Everything that the numbers say of a step."""
     found = Findings()
     double = replace(step.run, dtype=torch.float64)
-    for still in (True, False):
-        ours, full = (
-            observe(step.function, double, still=still),
-            observe(step.function, double.full_batch(), still=still),
-        )
-        reference = observe(step.reference, double, still=still)
+    by = step.accum_steps if step.by_rate else 1
+    for at, magnitude, still in itertools.product(step.seeds, step.magnitudes, (True, False)):
+        run, how = replace(double, seed=at), {"still": still, "magnitude": magnitude}
+        ours, full = observe(step.function, run, by, **how), observe(step.function, run.full_batch(), **how)
+        reference = observe(step.reference, run, **how)
         for other in (full, reference):
             _compared(found, step, ours, other, still)
         if step.reports is not None and still:
@@ -206,9 +209,8 @@ def weigh(step: Step) -> Findings:
         found.signs.add("loss")
     if not found.signs & {"steps", "samples"}:
         _stale(found, step, double)
-    own = [observe(f, step.run) for f in (step.function, step.reference)]
-    found.own_dtype = gradients_apart(*own)
-    if found.own_dtype > max(OWN_DTYPE, step.tolerance):
+    found.own_dtype = gradients_apart(observe(step.function, step.run, by), observe(step.reference, step.run))
+    if found.own_dtype > max(step.rounding, step.tolerance):
         found.signs.add("gradient")
     return found
 
@@ -220,7 +222,8 @@ def _compared(found: Findings, step: Step, ours: Seen, other: Seen, still: bool)
         return
     if samples_differ(ours, other):
         found.signs.add("samples")
-    if [h.rates for h in ours.handed] != [h.rates for h in other.handed]:
+    rates = ([torch.tensor(h.rates) for h in side.handed] for side in (ours, other))
+    if apart(*rates) > step.tolerance:
         found.signs.add("rates")
     gradient = gradients_apart(ours, other)
     found.gradient = max(found.gradient, gradient)

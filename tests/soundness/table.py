@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -14,30 +14,40 @@ from tests.soundness.answers import (
     CRASH,
     FALSE_HOLDS,
     FALSE_REFUTED,
+    NAMED,
     PROVED,
     REFUTED,
-    UNDECIDED,
     Answer,
     ask,
     fault,
 )
-from tests.soundness.kit import BLIND, RIGHT, WRONG, Step
+from tests.soundness.kit import BLIND, MEETS, RIGHT, WRONG, Step
 from tests.soundness.oracle import Findings, weigh
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "soundness.md"
 COLUMNS = tuple(name for name in OBLIGATIONS if name != "GA-SYNC-001")
 COMMAND = "python -m tests.soundness --out docs/soundness.md"
 LABEL, ANSWER = 2, 7
+WANTED = {RIGHT: PROVED, WRONG: REFUTED, MEETS: NAMED}
+MOST, MOST_OF_A_CLASS = 0.05, 0.20
+"""The shares of all steps, and of a class, that may be undecided."""
 HEAD = (
     "# Steps that are right or wrong on purpose",
     "",
-    f"Written by `{COMMAND}`; do not edit.",
+    f"Written by `{COMMAND}`, which `make soundness` calls; do not edit.",
     "",
-    "Each step of `tests/soundness` has a label that was written by hand. An oracle confirms it with numbers. It",
-    "compares gradients, weights and losses with a clean full batch and with a reference loop. The columns gradient,",
-    "weights and loss hold the largest relative difference in float64. The column stale holds the largest change of a",
-    "later window's gradient when the samples of the first window change and no weight moves. A blind step reads none",
-    "of run's numbers, so that a comparison with itself says nothing about it.",
+    "`tests/soundness` has steps that are written by hand, and steps that are generated. A generated one is put",
+    "together from choices of model, loss, share, accumulation, scale, clip, optimizer, schedule, report and dtype. A",
+    "wrong one has one bug of a list. The seed is the commit. An oracle confirms each label with numbers: it compares",
+    "gradients, weights, rates and losses with a clean full batch and with a reference loop, in float64 and in the",
+    "run's own dtype. A generated step is weighed with several seeds and magnitudes, and thrown out where the numbers",
+    "contradict its label.",
+    "",
+    "Right steps should be proved and wrong ones refuted. Where samples meet, in batch statistics, the answer is",
+    "OUTSIDE, and names the line. A blind step reads none of run's numbers, so that a comparison with itself says",
+    "nothing. The columns gradient, weights and loss hold the largest relative difference in float64. The column stale",
+    "holds the largest change of a later window's gradient when the samples of the first window change and no weight",
+    "moves.",
     "",
     "`watch` has scripts of its own, `tests/soundness/watched_*.py`: each wrong one names the obligations that do not",
     "hold of it, and none may be refuted that is right. `tests/unit/shadow_reading.py` has further steps for `check`.",
@@ -75,27 +85,109 @@ def cells(row: Row) -> list[str]:
     return [f"`{row.step.name}`", row.step.group, row.step.words, *figures, row.answer.verdict, *outcomes, blame]
 
 
-def counts(rows: Iterable[Sequence[str]]) -> list[str]:
-    """How many of each kind, in sentences, from the cells of the rows."""
-    made = list(rows)
-    kinds = Counter(cell[-1].split("**")[1] for cell in made if cell[-1])
-    lines = []
-    for label in (RIGHT, WRONG, BLIND):
-        verdicts = Counter(cell[ANSWER] for cell in made if cell[LABEL].startswith(label))
-        words = ", ".join(f"{verdicts[v]} {v}" for v in (PROVED, REFUTED, UNDECIDED, CRASH) if verdicts[v])
-        lines.append(f"- {verdicts.total()} {label} steps: {words}")
-    lines.append(f"- {kinds[FALSE_HOLDS]} false HOLDS, {kinds[FALSE_REFUTED]} false REFUTED, {kinds[CRASH]} crashes")
-    lines.append(f"- {kinds[BESIDE]} held beside: not green, but an obligation holds that the numbers show broken")
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the table says of a step. `number`: of a generated one, else -1."""
+
+    name: str
+    kind: str
+    label: str
+    cells: list[str]
+    verdict: str
+    reason: str
+    fault: tuple[str, str]
+    contradiction: str
+    number: int = -1
+    bug: str = ""
+
+    @property
+    def thrown(self) -> bool:
+        """Whether it is generated, and the numbers contradict its label."""
+        return self.number >= 0 and bool(self.contradiction)
+
+    @property
+    def good(self) -> bool:
+        """Whether the answer is the one that the label asks for."""
+        return self.verdict == WANTED.get(self.label, self.verdict) and not self.fault[0]
+
+    @property
+    def open(self) -> bool:
+        """Whether an answer was asked for, and none was given."""
+        return self.label != BLIND and not self.good and not self.fault[0]
+
+
+def listed(row: Row, number: int = -1) -> Listed:
+    """What the table says of a step."""
+    step, answer = row.step, row.answer
+    reason = "" if answer.verdict == WANTED.get(step.label) else answer.why(step.broken)
+    contradiction = row.found.contradicts(step)
+    return Listed(
+        step.name, step.kind, step.label, cells(row), answer.verdict, reason, row.fault, contradiction, number, step.bug
+    )
+
+
+def by_class(rows: Sequence[Listed]) -> list[str]:
+    """A table: of each class, how many steps were decided."""
+    head = (
+        "class",
+        "right",
+        "proved",
+        "wrong",
+        "refuted",
+        "samples meet",
+        "named",
+        "undecided",
+        "%",
+        FALSE_HOLDS,
+        FALSE_REFUTED,
+    )
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for kind in (*sorted({row.kind for row in rows}), "all"):
+        own = [row for row in rows if kind in (row.kind, "all")]
+        pairs = [(len(of), sum(row.good for row in of)) for of in ([r for r in own if r.label == x] for x in WANTED)]
+        faults = Counter(row.fault[0] for row in own)
+        figures = [n for pair in pairs for n in pair] + [sum(r.open for r in own), round(100 * share(own), 1)]
+        figures += [faults[FALSE_HOLDS] + faults[BESIDE], faults[FALSE_REFUTED]]
+        lines.append(f"| {kind} | " + " | ".join(map(str, figures)) + " |")
     return lines
 
 
-def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The document, from the cells of the rows."""
+def share(rows: Sequence[Listed]) -> float:
+    """The share of steps that are undecided, of those that an answer was asked for."""
+    asked = [row for row in rows if row.label != BLIND]
+    return sum(row.open for row in asked) / len(asked) if asked else 0.0
+
+
+def missed(rows: Sequence[Listed]) -> list[str]:
+    """The bars that are missed."""
+    found = [f"{row.name}: {row.fault[0]} {row.fault[1]}" for row in rows if row.fault[0]]
+    found += [f"{row.name}: {row.contradiction}" for row in rows if row.contradiction]
+    found += [f"{row.name}: undecided without a reason" for row in rows if row.open and not row.reason]
+    for kind in (*sorted({row.kind for row in rows}), ""):
+        own = [row for row in rows if kind in (row.kind, "")]
+        bar = MOST_OF_A_CLASS if kind else MOST
+        if share(own) > bar:
+            found.append(f"{share(own):.1%} of {kind or 'all'} are undecided, the bar is {bar:.0%}")
+    return found
+
+
+def undecided(rows: Sequence[Listed]) -> list[str]:
+    """Each step that is undecided, with its reason."""
+    return [
+        f"- `{row.name}` ({row.label}{f': {row.bug}' if row.bug else ''}): {row.reason}" for row in rows if row.open
+    ]
+
+
+def markdown(rows: Sequence[Listed], thrown: int, seed: str) -> str:
+    """The document."""
     head = ["step", "class", "label", "gradient", "weights", "loss", "stale", "answer"]
     head += [name.removeprefix("GA-") for name in COLUMNS] + ["wrong answer"]
     table = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    table += ["| " + " | ".join(row) + " |" for row in rows]
-    return "\n".join([*HEAD, "## Counts", "", *counts(rows), "", "## Steps", "", *table]) + "\n"
+    table += ["| " + " | ".join(row.cells) + " |" for row in rows if row.number < 0]
+    count = sum(row.number >= 0 for row in rows)
+    drawn = f"{count} generated steps of seed `{seed}`; {thrown} more were thrown out. {len(rows) - count} by hand."
+    parts = [*HEAD, "## By class", "", drawn, "", *by_class(rows), "", "## Undecided", "", *undecided(rows), ""]
+    return "\n".join([*parts, "## Steps by hand", "", *table]) + "\n"
 
 
 @cache

@@ -185,11 +185,7 @@ def inside(returned: Any, above: tuple[int, ...] = ()) -> Iterator[Any]:
 
 
 def numbers(returned: Any) -> list[float]:
-    """Every number in what a function returned that is no floating-point tensor, in order; of a text, those in it."""
-    return [x for one in inside(returned) for x in _numbers(one)]
-
-
-def _numbers(returned: Any) -> list[float]:
+    """The numbers of one thing that a function returned, no floating-point tensor; of a text, those in it."""
     if isinstance(returned, bool | np.bool_ | complex | bytes | type(None)):
         return []
     if isinstance(returned, int | float | np.integer | np.floating):
@@ -197,7 +193,7 @@ def _numbers(returned: Any) -> list[float]:
     if isinstance(returned, str):
         return [float(text) for text in TEXT_NUMBER.findall(returned)]
     if isinstance(returned, np.ndarray):
-        return [x for one in returned.ravel().tolist() for x in _numbers(one)]
+        return [x for one in returned.ravel().tolist() for x in numbers(one)]
     if isinstance(returned, torch.Tensor):
         plain = not returned.is_floating_point() and not returned.is_complex() and returned.dtype is not torch.bool
         return [float(x) for x in returned.detach().flatten().tolist()] if plain else []

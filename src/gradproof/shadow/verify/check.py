@@ -122,7 +122,8 @@ def as_unrecorded(step: Step, run: Run, followed: Followed, group: Group) -> boo
     mine = [list(each.values()) for each in followed.engine.numbers.gradients]
     if followed.engine.hints.by_hand or followed.engine.closures:
         return len(seen) == len(mine) or followed.engine.hints.by_hand
-    return len(seen) == len(mine) and all(map(same_gradients, seen, mine))
+    same = partial(same_gradients, narrow=followed.engine.numbers.narrow)
+    return len(seen) == len(mine) and all(map(same, seen, mine))
 
 
 def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attempt:

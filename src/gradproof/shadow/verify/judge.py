@@ -16,10 +16,11 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed
+from gradproof.shadow.verify.totals import Totals
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, multiplied, plus, ratio, times
+from gradproof.shadow.whole.terms import NOBODY, Combination, Terms, multiplied, ratio
 
 SYNC = "GA-SYNC-001"
 HELP = "check a small model without --fake, which has numbers"
@@ -44,6 +45,7 @@ class Judge:
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
+        self.totals = Totals(terms, ours, full)
         self.optimizers = len({update.optimizer for update in ours.facts.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()
@@ -114,7 +116,8 @@ class Judge:
             return Outcome.OUTSIDE, f"the function never reads {words} of its argument; both runs are one", NOWHERE
         if self.run.accum_steps == 1:
             return Outcome.UNKNOWN, "one micro-batch a window: both runs are one, and nothing is compared", NOWHERE
-        if self.ours.facts.operators == self.full.facts.operators:
+        alike = [len(self._samples(update)) for update in self.full.facts.updates] == [*map(len, self.samples)]
+        if alike and self.ours.facts.operators == self.full.facts.operators:
             return Outcome.OUTSIDE, "the function does the same by micro-batches and by the full batch", NOWHERE
         if not self.ours.facts.updates:
             return Outcome.UNKNOWN, "no step of a torch.optim optimizer was seen", NOWHERE
@@ -173,10 +176,10 @@ class Judge:
         if found is None and strange is not None:
             reason = "a gradient is scaled by a number that is made of other samples than those of its window"
             return self._result(name, Outcome.UNKNOWN, reason, strange)
-        if found is None and self.ranks == 1 and not self.totals_stand():
+        if found is None and self.ranks == 1 and not self.totals.stand():
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             return self._result(name, Outcome.UNKNOWN, reason, next(iter(self.ours.facts.lines), ours[0].location))
-        if found is None and (self.ours.facts.counted or self.laws.integers) and not self._counts_stand():
+        if found is None and (self.ours.facts.counted or self.laws.integers) and not self.totals.counts_stand():
             reason = "counts became plain numbers, and were not shown to be those of the window that they divide"
             return self._result(name, Outcome.UNKNOWN, reason, ours[0].location)
         drawn = [term for u in ours for g in u.gradients.values() for term in g.value]
@@ -199,65 +202,6 @@ class Judge:
             side = "full batch" if mine is None else "micro-batches"
             return self._result(name, Outcome.UNKNOWN, f"{parameter} has a gradient only by the {side}", location)
         return self._unequal(name, at, mine, other, location)
-
-    def _counts_stand(self) -> bool:
-        """Whether counts that are plain numbers are of their own window: each weighs its tokens alike in all.
-
-        The counts of this run have to differ, or a mean of means would look the same.
-        """
-        laws = self.full.engine.laws
-        counts = {sum(row) for row in self.laws.seen_counts}
-        totals: dict[int, Fraction] = {}
-        for window, root in self.full.facts.roots if laws.integers and len(counts) > 1 else ():
-            for term, by in root.items():
-                mass = laws.reduced.get(term, ({}, ""))[0]
-                if not mass or not laws.constant(mass):
-                    return False
-                totals[window] = totals.get(window, Fraction(0)) + by * mass[self.terms.one]
-        found = list(totals.values())
-        return bool(found) and all(abs(total - found[0]) <= ROUNDED * abs(found[0]) for total in found)
-
-    def totals_stand(self) -> bool:
-        """Whether the loss of each window is a mean, or a sum times one number for all windows, as far as is known."""
-        laws = self.full.engine.laws
-        totals: dict[int, Combination] = {}
-        factors: dict[int, set[Fraction]] = {}
-        for window, root in self.full.facts.roots:
-            scale, scalars = self.full.facts.unscaled.get(window, (Fraction(1), {}))
-            for term, by in self.terms.rescaled(times(root, scale), scalars).items():
-                bare, powers = self.terms.bare(term)
-                mass = laws.reduced.get(bare, (None, ""))[0]
-                if mass is None:
-                    return True
-                weighed = self.terms.rescaled(times(mass, by), powers)
-                totals[window] = plus(totals.get(window, {}), weighed)
-                factors.setdefault(window, set()).add(by)
-        found = [self._plainly(total) for total in totals.values()]
-        divided = any(self._counted(total) for total in found)
-        return len({frozenset(one.items()) for one in found}) < 2 or (
-            not divided and len({frozenset(one) for one in factors.values()}) < 2
-        )
-
-    def _plainly(self, total: Combination) -> Combination:
-        """A sum of counts that is divided by their own sum, or by the larger of it and a bound, is a number."""
-        powers = self.terms.common(total)
-        ((scalar, power),) = powers.items() if len(powers) == 1 else ((self.terms.one, 0),)
-        if power != -1:
-            return total
-        rest, own = self.terms.rescaled(total, {scalar: 1}), self._counts_in(scalar)
-        first = next(iter(own))
-        by = rest.get(first, Fraction(0)) / own[first]
-        return times(self.terms.of(self.terms.one), by) if by and rest == times(own, by) else total
-
-    def _counts_in(self, scalar: int) -> Combination:
-        while self.terms.operators[scalar] in ("clamp", "clamp_min", "cast"):
-            scalar = self.terms.kids[scalar][0]
-        return self.terms.parts_of(scalar)
-
-    def _counted(self, total: Combination) -> bool:
-        """Whether a total is divided by counts of labels."""
-        divisors = {s for term in total for s, by in self.terms.bare(term)[1].items() if by < 0}
-        return any({self.terms.operators[t] for t in self._counts_in(s)} == {"count"} for s in divisors)
 
     def _same_update(self, at: int) -> Result | None:
         """Gradients that are a multiple of the full batch's, where every step leaves the same parameters behind."""
@@ -376,13 +320,21 @@ class Judge:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
         for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
-            full = self.full.facts.updates[number].passes if number < len(self.full.facts.updates) else 0
+            theirs = self.full.facts.updates[number : number + 1]
+            full = sum(other.passes - self._dataless(self.full, number) for other in theirs)
             each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes
             fitting = {each * batches} | ({1} if each == 1 else set())
-            if full != each or not each or update.passes not in fitting:
+            if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
                 return reason, update.location
         return None
+
+    def _dataless(self, run: Followed, at: int) -> int:
+        """The passes before a step that begin with no data, and of which nothing is in its gradients."""
+        values = [gradient.value for gradient in run.facts.updates[at].gradients.values()]
+        if any(self.terms.owners[self.terms.bare(term)[0]] < 0 for value in values for term in value):
+            return 0
+        return sum(window == at and not self.terms.samples(root) for window, root in run.facts.roots)
 
     def steps(self) -> Result:
         """One step a window, after which the parameters are those of the full batch."""

@@ -272,7 +272,7 @@ class RankJudge:
     def counted(self, run: Run, one: Followed) -> None:
         """The process with all samples divides by the counts of what it sums, or by one number for all windows."""
         equal = self.found[EQ]
-        stands = Judge(self.terms, run, self.pair.ours, one).totals_stand()
+        stands = Judge(self.terms, run, self.pair.ours, one).totals.stand()
         if equal.outcome is Outcome.HOLDS and not stands:
             reason = "the losses of the windows are divided by different numbers, which are no counts of what they sum"
             self.found[EQ] = self._result(EQ, Outcome.UNKNOWN, reason, self._line(0))

@@ -7,7 +7,6 @@ and the same numbers before it; the events of the window say which rule was brok
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -20,11 +19,21 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import RECORDED, Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.judge import Judge
+from gradproof.shadow.verify.refute_loss import LossRules
 from gradproof.shadow.verify.reported import Reported
-from gradproof.shadow.whole.facts import LATER, Difference, alike, difference, leaves, near, proportional, shaped
+from gradproof.shadow.whole.facts import (
+    CLOSE,
+    LATER,
+    LEAVES,
+    Difference,
+    difference,
+    leaves,
+    near,
+    shaped,
+)
 from gradproof.shadow.whole.loop_events import BACKWARD, HOOK, SCHEDULE, WEIGHTS, WRITE, ZERO, LoopEvent, LoopEvents
 from gradproof.shadow.whole.runs import Real
-from gradproof.shadow.whole.terms import NOBODY, Combination, Terms
+from gradproof.shadow.whole.terms import NOBODY, TRAINED, Combination, Terms
 
 EQ, LOSS, STALE, STEPS, WIDTH, CLIP, DATA = (
     "GA-EQ-001", "GA-INV-001", "GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005", "GA-DATA-001",
@@ -43,6 +52,8 @@ HELP = {
     DATA: "every micro-batch takes the next samples of the stream that the full batch takes at once",
 }
 PAIRED = "paired otherwise"
+MOVED = 0.25
+"""The relative difference of what a step adds to a parameter that rounding may make: some optimizers divide by it."""
 CLAMPS = ("clamp", "clip", "_foreach_clamp", "sign", "nan_to_num")
 SCALES = ("mul", "div", "_foreach_mul", "_foreach_div")
 UNSCALED = "_amp_foreach_non_finite_check_and_unscale_"
@@ -76,7 +87,7 @@ def judged(terms: Terms, run: Run, ours: Followed, full: Followed, ranks: int = 
     return refuter.shared([found.get(r.obligation, r) for r in results])
 
 
-class Refuter:
+class Refuter(LossRules):
     """The refutations of one function, by its two real runs."""
 
     def __init__(self, judge: Judge, reported: Reported, ours: Real, full: Real) -> None:
@@ -100,8 +111,8 @@ class Refuter:
         """The rules, each with what it needs decided before it."""
         return [
             self.counted, self.early, self.zeroed, self.left, self.again, self.leftover, self.written, self.ended,
-            self.undone, self.scheduled, self.averaged, self.clamped, self.clipped_late, self.narrowed, self.other_data,
-            self.equality, self.loss, self.summed,
+            self.undone, self.scheduled, self.updated, self.averaged, self.clamped, self.clipped_late, self.narrowed,
+            self.other_data, self.equality, self.loss, self.summed,
         ]  # fmt: skip
 
     def _result(self, name: str, reason: str, location: Location, **more: Any) -> Result:
@@ -219,7 +230,7 @@ class Refuter:
             begun = self._read(at)
             held = {s for gradient in update.gradients.values() for s in self._samples(gradient.value)}
             lost, empty = self._lost(at) & begun, not held
-            if not lost or STEPS in self.found or (not empty and difference(self.mine, self.other, at) is None):
+            if not lost or STEPS in self.found or not (empty or self._differs(at)):
                 continue
             events = self.events.of(at, BACKWARD, ZERO)
             first = next((i for i, event in enumerate(events) if event.kind == BACKWARD), len(events))
@@ -228,6 +239,11 @@ class Refuter:
                 reason = f"window {at + 1}: the gradients of {len(lost)} samples are zeroed before the step"
                 return self._result(STALE, reason, zeros[-1])
         return None
+
+    def _differs(self, at: int) -> bool:
+        """Whether the gradients of a step differ in numbers, or one run hands none where the other has one."""
+        mine, other = ({*run.gradients[at]} for run in (self.mine, self.other)) if self.paired else (set(), set())
+        return mine != other or difference(self.mine, self.other, at) is not None
 
     def _lost(self, at: int) -> set[int]:
         """The samples that the gradient of some parameter lacks, and has by the full batch."""
@@ -244,15 +260,23 @@ class Refuter:
             return None
         for at, update in enumerate(self.updates):
             there = {name for name, held in self.mine.begun[at].items() if bool(held.any())}
-            if self.events.early(at) or self.judge.idle():
+            early = [event.operator.startswith(SCALES) for event in self.events.early(at)]
+            if (early and all(early)) or self.judge.idle():
                 continue
             for name in sorted(there & update.begun_with.keys() & update.gradients.keys()):
                 both = (update.begun_with[name], update.gradients[name].value)
                 (old, new), (terms, kept) = map(self._samples, both), ({self.terms.bare(t)[0] for t in v} for v in both)
-                if old & new - self._read(at) or self.terms.samples(terms & kept):
+                once = self.terms.samples(terms & kept) or (at == 0 and self._constant(name, terms & kept))
+                if old & new - self._read(at) or once:
                     reason = f"{name} has a gradient when window {at + 1} begins, and the step applies it as well"
                     return self._result(STALE, reason, update.location)
         return None
+
+    def _constant(self, name: str, kept: set[int]) -> bool:
+        """Whether what was there before the first window is plain numbers, and was not there again before another."""
+        later = (update.begun_with for update in self.updates[1:])
+        plain = bool(kept) and not self.terms.found(kept, (*TRAINED, *LEAVES))
+        return plain and len(self.updates) > 1 and not any(name in begun for begun in later)
 
     def _read(self, at: int) -> set[int]:
         """The samples that the backward passes of a window begin with."""
@@ -334,13 +358,44 @@ class Refuter:
 
     def counted(self) -> Result | None:
         """Another number of steps than the full batch's run makes."""
-        if self.paired or self.judge.optimizers > 1 or not self.updates or self.judge.idle():
+        if self.judge.optimizers > 1:
+            return self._apart_counted()
+        if self.paired or not self.updates or self.judge.idle():
             return None
         if len(self.updates) == self.judge.asked:
             return None
         reason = f"{len(self.updates)} optimizer steps in {self.judge.asked} windows"
         early = len(self.updates) > self.judge.asked and self.updates[0].passes < self.judge.run.accum_steps
         return self._result(STEPS, reason, self.updates[0 if early else -1].location)
+
+    def _apart_counted(self) -> Result | None:
+        """Of several optimizers, one that steps once a window by the full batch, and more often by micro-batches."""
+        mine, full = (Counter(update.order for update in updates) for updates in (self.updates, self.full))
+        windows = len(self.judge.sizes)
+        for update in self.updates:
+            count = mine[update.order]
+            if full[update.order] == windows < count and mine.keys() == full.keys() and not self.judge.idle():
+                reason = f"an optimizer makes {count} steps in {windows} windows, and {windows} by the full batch"
+                return self._result(STEPS, reason, update.location)
+        return None
+
+    def updated(self) -> Result | None:
+        """A step with the full batch's gradients, weights and rates that moves the weights otherwise."""
+        if not self.paired or self.mine.narrow or self.other.narrow or self.first is not None or self.judge.idle():
+            return None
+        for at, update in enumerate(self.updates):
+            sides = [(run.gradients, run.weights, run.after) for run in (self.mine, self.other)]
+            if any(at >= len(part) for side in sides for part in side) or self.mine.rates[at] != self.other.rates[at]:
+                return None
+            (mine, before, after), (other, theirs, then) = ([part[at] for part in side] for side in sides)
+            drawn = self.terms.found(update.after.values(), ("draw", "unknown"))
+            if drawn or not all(name in other and shaped(mine[name], other[name], CLOSE) for name in mine):
+                return None
+            moves = [(after[name] - before[name], then[name] - theirs[name], name) for name in mine]
+            if any(not shaped(self.mine.heard(n, a), self.mine.heard(n, b), MOVED) for a, b, n in moves):
+                reason = f"step {at + 1} moves the parameters otherwise than the full batch's, with the same gradients"
+                return self._result(STEPS, reason, update.location, help="keep the optimizer's state from step to step")
+        return None
 
     def _paralysed(self) -> bool:
         """Whether no step moves a parameter. Where some do, the optimizer may accumulate by itself."""
@@ -522,79 +577,3 @@ class Refuter:
             if any(self.mine.differ(mine[name], other[name]) for name in mine.keys() & other.keys()):
                 return False
         return True
-
-    # GA-INV-001
-
-    def loss(self) -> Result | None:
-        """A reported loss that differs in numbers before the gradients do."""
-        ours, full = self.judge.ours, self.judge.full
-        if not ours.values and not full.values:
-            return self._plain()
-        if len(ours.values) != len(full.values):
-            return None
-        if not self.paired or not self.reported.of_a_loss(full.returned):
-            return None
-        if self._right_beside(ours.values, full.values):
-            return None
-        last = len(ours.values) if self.first is None else self.first[0] + 1
-        if len(ours.values) != len(self.updates):
-            last = len(ours.values) if self.first is None else 0
-        for at, (mine, other) in enumerate(zip(ours.values[:last], full.values[:last], strict=True)):
-            if ours.returned[at] != full.returned[at] and self._far(mine, other):
-                reason = f"returned loss {at + 1} is {mine:.6g}, the full batch's {other:.6g}"
-                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": mine, "full_batch": other})
-        return None
-
-    def _right_beside(self, ours: list[float], full: list[float]) -> bool:
-        """Whether several numbers a window are returned, of which one is right in each window."""
-        count = len(self.other.losses)
-        each = len(full) // count if count and len(full) % count == 0 else 1
-        columns = [zip(ours[at::each], full[at::each], strict=True) for at in range(each)]
-        return each > 1 and any(not any(self._far(*pair) for pair in column) for column in columns)
-
-    def _far(self, mine: float, other: float) -> bool:
-        """Whether two losses differ by more than rounding."""
-        allowed = 1e-1 if self.mine.narrow or self.other.narrow else 1e-3
-        return abs(mine - other) > allowed * max(abs(mine), abs(other))
-
-    def _plain(self) -> Result | None:
-        """Numbers that were not followed: one of each window goes with the full batch's loss, and differs."""
-        ours, full, losses = self.judge.ours.plain, self.judge.full.plain, self.other.losses
-        if self.first is not None or not losses or len(ours) != len(full) or len(full) % len(losses):
-            return None
-        each = len(full) // len(losses)
-        columns = [at for at in range(each) if proportional(full[at::each], losses)]
-        for at in columns:
-            pairs = list(zip(ours[at::each], full[at::each], strict=True))
-            if any(float(other).is_integer() for _, other in pairs) or not any(self._far(*pair) for pair in pairs):
-                return None
-        if not columns:
-            return None
-        pairs = list(zip(ours[columns[0] :: each], full[columns[0] :: each], strict=True))
-        window, (mine, other) = next((i, pair) for i, pair in enumerate(pairs) if self._far(*pair))
-        reads = self.judge.ours.facts.reads
-        reason = f"the function returns {mine:.6g} for the loss of window {window + 1}, the full batch {other:.6g}"
-        location = reads[-1][0] if reads else NOWHERE
-        return self._result(LOSS, reason, location, counterexample={"loss": mine, "full_batch": other})
-
-    def summed(self) -> Result | None:
-        """Reported losses that go on adding up from window to window."""
-        full, ours = self.judge.full, self.judge.ours
-        losses, values = self.other.losses, full.values
-        if (
-            len(values) != len(losses)
-            or len(ours.values) != len(values)
-            or not values
-            or not near(values[0], losses[0])
-        ):
-            return None
-        sums = list(itertools.accumulate(losses))
-        if not alike(values, sums):
-            return None
-        for at, (value, loss) in enumerate(zip(values, losses, strict=True)):
-            if abs(value - loss) > 1e-2 * max(abs(value), abs(loss)):
-                reason = (
-                    f"returned loss {at + 1} is {value:.6g} by the full batch, and the loss of its window {loss:.6g}"
-                )
-                return self._result(LOSS, reason, ours.lines[at], counterexample={"loss": value, "window": loss})
-        return None

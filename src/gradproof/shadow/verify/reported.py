@@ -48,10 +48,7 @@ class Reported:
             reason = "the returned numbers are not the losses of the windows, each made of its own window"
             return self._result(Outcome.UNKNOWN, reason, details={"code": DOUBT})
         if len(ours) == len(full):
-            for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
-                if mine != other:
-                    return self._loss_differs(at, mine, other)
-            return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
+            return self._each(ours, full)
         if len(full) == len(self.sizes) and len(ours) == self.run.micro_batches:
             each = self._by_window(ours)
             counts = [size // self.run.micro_batch_size for size in self.sizes]
@@ -61,6 +58,22 @@ class Reported:
                     return self._result(Outcome.HOLDS, f"the returned losses of a window {words} the full batch's")
         reason = f"{len(ours)} losses by micro-batches and {len(full)} by the full batch were not matched"
         return self._result(Outcome.UNKNOWN, reason)
+
+    def _each(self, ours: Sequence[Combination], full: Sequence[Combination]) -> Result:
+        """As many losses as the full batch returns."""
+        for at, (mine, other) in enumerate(zip(ours, full, strict=True)):
+            if mine != other:
+                return self._loss_differs(at, mine, other)
+            if self._foreign(mine):
+                reason = f"returned loss {at + 1} is scaled by a number that is made of other samples than its own"
+                return self._result(Outcome.UNKNOWN, reason)
+        return self._result(Outcome.HOLDS, f"{len(ours)} returned losses are the full batch's")
+
+    def _foreign(self, loss: Combination) -> bool:
+        """Whether a loss is scaled by a number of other samples than those of its summands."""
+        bared = [self.terms.bare(term) for term in loss]
+        scalars = {scalar for _, powers in bared for scalar in powers}
+        return bool(self.terms.samples(scalars) - self.terms.samples(term for term, _ in bared))
 
     def _in_numbers(self) -> Result:
         """Returned numbers that were not followed are compared as they are."""
@@ -81,7 +94,7 @@ class Reported:
         One number for each window is made of that window; another may be made of all windows.
         """
         windows: dict[int, set[int]] = {}
-        for window, root in self.full.facts.roots:
+        for window, root in self._roots():
             for term in root:
                 windows.setdefault(self.terms.bare(term)[0], set()).add(window)
         if not windows:
@@ -95,10 +108,15 @@ class Reported:
             return whole and all(of == {at} for at, of in enumerate(made))
         return any(made) and all(len(of) in (0, 1, count) for of in made)
 
+    def _roots(self) -> list[tuple[int, Combination]]:
+        """What the passes of each window began with. Where several optimizers step in a window, it is still one."""
+        order = sorted({window for window, _ in self.full.facts.roots})
+        return [(order.index(window), root) for window, root in self.full.facts.roots]
+
     def _whole_loss(self, at: int, returned: Combination) -> bool:
         """Whether a number is a multiple of the whole loss of a window, or a function of all of it."""
         total: Combination = {}
-        for window, root in self.full.facts.roots:
+        for window, root in self._roots():
             total = plus(total, root) if window == at else total
         bare = {self.laws.reshaped(term, ()): by for term, by in returned.items()}
         if bare.keys() & total.keys():

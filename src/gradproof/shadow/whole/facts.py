@@ -171,8 +171,8 @@ class Numbers:
     """The numbers of one run: gradients, parameters and learning rates by optimizer step, and losses by window.
 
     `weights` are those before each step, `after` those behind it, `begun` the
-    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `losses`: what
-    the backward passes of a window began with. `peaks`: the largest number of a gradient while its window was summed;
+    gradients that were there at the first backward pass of its window, `last` the parameters at the end. `passed`: what
+    the passes before each step began with. `peaks`: the largest number of a gradient while its window was summed;
     what scaled the gradients after the last backward pass scales it as well. `ends`: the largest after that pass.
     """
 
@@ -181,7 +181,7 @@ class Numbers:
     after: list[dict[str, torch.Tensor]] = field(default_factory=list)
     begun: list[dict[str, torch.Tensor]] = field(default_factory=list)
     rates: list[list[float]] = field(default_factory=list)
-    losses: list[float] = field(default_factory=list)
+    passed: list[float] = field(default_factory=list)
     last: dict[str, torch.Tensor] = field(default_factory=dict)
     peaks: dict[int, float] = field(default_factory=dict)
     ends: dict[int, float] = field(default_factory=dict)
@@ -213,8 +213,13 @@ class Numbers:
 
     def root(self, window: int, value: float) -> None:
         """A backward pass of a window begins at a loss."""
-        self.losses += [0.0] * (window + 1 - len(self.losses))
-        self.losses[window] += value
+        self.passed += [0.0] * (window + 1 - len(self.passed))
+        self.passed[window] += value
+
+    @property
+    def losses(self) -> list[float]:
+        """The losses of the windows. Where several optimizers step in a window, the passes come before the first."""
+        return [loss for loss in self.passed if loss]
 
 
 def shaped(mine: torch.Tensor, other: torch.Tensor, allowed: float) -> bool:
@@ -300,11 +305,11 @@ def apart(ours: Numbers, full: Numbers) -> tuple[int, str, float] | None:
     return None
 
 
-def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor]) -> bool:
-    """Whether the gradients of one step are the same in two recordings of one run."""
+def same_gradients(one: Sequence[torch.Tensor], other: Sequence[torch.Tensor], narrow: bool = False) -> bool:
+    """Whether the gradients of one step are the same in two recordings of one run, which may have `narrow` tensors."""
     if len(one) != len(other) or any(a.shape != b.shape for a, b in zip(one, other, strict=True)):
         return False
-    allowed = CLOSE * largest([*one, *other])
+    allowed = (NARROW if narrow else CLOSE) * largest([*one, *other])
     return all(bool(((a - b).abs() <= allowed).all()) for a, b in zip(one, other, strict=True))
 
 

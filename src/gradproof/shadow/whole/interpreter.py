@@ -169,6 +169,8 @@ class Interpreter(Moves):
         self.tallies = False
         """Whether it is noted how many elements each term of a loss stands for."""
         self.seen_counts: list[tuple[int, ...]] = []
+        self.tallied: dict[int, Combination] = {}
+        """How many of the truth values of a term are true, where counts are the numbers of this run."""
         self.looked: Callable[[torch.Tensor], list[int]] | None = None
         """Reads the numbers of a list of indices, where there are numbers."""
 
@@ -328,7 +330,7 @@ class Interpreter(Moves):
                 powers = multiplied(powers, own) if own else powers
                 terms.append(term)
             else:
-                terms.append(self.terms.named(part, size))
+                terms.append(self.terms.named(self.terms.opened(part), size))
         if law.commutes:
             terms.sort(key=self.terms.order)
         formless = [self.terms.shapes[term] is None for term in terms]

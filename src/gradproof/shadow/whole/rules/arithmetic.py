@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
 from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, raised, reduced_axes, rule
+from gradproof.shadow.whole.rules.counts import counted, masses
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
 from gradproof.shadow.whole.values import NOUGHT, Value, number, shared
 
@@ -192,35 +192,14 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
     kept = len(call.out_shape()) == len(call.shapes[0])
     found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
     if found is None and (found := pieces(x, call, dims, by)) is not None and not call.out_shape():
-        x.reduces(found, [x.ones().parts[0]], call.name)
+        x.reduces(found, masses(x, call, count), call.name)
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
     made = x.apply(SUM, inner)[0].scaled(by)
-    x.reduces(made, [x.ones(Fraction(count, len(call.values[0].parts))).parts[0]], call.name)
+    x.reduces(made, masses(x, call, count), call.name)
     call.coupled.extend(inner.coupled)
     return [made]
-
-
-def counted(x: Interpreter, call: Call) -> Value | None:
-    """A sum of truth values that say which labels are not the ignored one: it is the count of these labels."""
-    value, terms = call.values[0], x.terms
-    if call.tensors[0].dtype is not torch.bool or x.marks:
-        return None
-    if x.integers:
-        with _disable_current_modes():
-            return x.ones(Fraction(int(call.tensors[0].sum())))
-    total: Combination = ZERO
-    for part in value.parts:
-        ((term, by),) = part.items() if len(part) == 1 else ((x.terms.one, Fraction(0)),)
-        inverted = terms.operators[term] in ("bitwise_not", "logical_not")
-        term = terms.kids[term][0] if inverted else term
-        says, form = "eq" if inverted else "ne", terms.attributes[term]
-        if by != 1 or terms.operators[term] != says or len(terms.kids[term]) != 1 or not isinstance(form[1][1], int):
-            return None
-        labels = terms.kids[term][0]
-        total = plus(total, x.count(labels, terms.shapes[labels] or (), form[1][1]))
-    return shared(total)
 
 
 FEW = 256
