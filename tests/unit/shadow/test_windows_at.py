@@ -202,6 +202,14 @@ def test_what_rests_on_something_refuted_does_not_hold() -> None:
     assert not {"GA-EQ-001", "GA-DATA-001"} & {r.obligation for r in made.results if r.outcome is HOLDS}
 
 
+def test_a_total_that_is_a_share_of_a_window_by_chance_is_not_refuted() -> None:
+    """Sums, divided by another number in each window: by 8, 16, .., 64; a window has 16 elements."""
+    each = "nn.functional.mse_loss(model(X[4 * w + i]), Y[4 * w + i], reduction='sum').backward()"
+    body = loop(each, "[p.grad.div_(8 * (w + 1)) for p in model.parameters()]")
+    assert watched(body, "0,7").result("GA-EQ-001").outcome is not REFUTED
+    assert watched(body, "7").result("GA-EQ-001").outcome is REFUTED
+
+
 KINDS = st.lists(st.sampled_from([ZERO, CLIP, STEP]), max_size=4)
 
 

@@ -186,7 +186,7 @@ class ScriptWatch:
             found.uncovered.append(said)
         rest = run.windows - len(recorded)
         if recorded and rest:
-            alike = rest - sum(one.count for one in others)
+            alike = rest - sum(one.count for one in others) - run.more
             found.notes.append(
                 f"{rest} of {run.windows} windows were not recorded, and none of them is judged; {alike} of them have "
                 "the backward passes, zeroes, clips, unscalings, steps and schedules of a recorded one, line by line"

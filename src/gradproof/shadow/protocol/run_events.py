@@ -40,7 +40,6 @@ class NotJudged:
     count: int
     first: int
     reason: str
-    location: Location
 
 
 class RunEvents:
@@ -103,15 +102,15 @@ class RunEvents:
         for kind, alike in self._kinds.items():
             final = alike.numbers == [last] and kind[0] in bodies
             if kind not in self._recorded and not final and self._recorded:
-                yield NotJudged(alike.count, alike.numbers[0], *self._difference(kind))
+                yield NotJudged(alike.count, alike.numbers[0], self._difference(kind))
 
-    def _difference(self, kind: tuple[Counted, Counted]) -> tuple[str, Location]:
+    def _difference(self, kind: tuple[Counted, Counted]) -> str:
         """In what a window differs from the recorded ones: the backward passes first, then what has more or less."""
         mine = passes(kind[0])
         known = sorted({passes(body) for body, _ in self._recorded})
         if mine not in known:
             right = " or ".join(map(str, known))
-            return f"has {mine} backward passes where the recorded ones have {right}", line_of(kind[0], PASS)
+            return f"has {mine} backward passes where the recorded ones have {right}"
         acts, every = Counter[Act](), set[Act]()
         for one in self._recorded:
             every |= {act for act, _ in one[0] + one[1]}
@@ -119,11 +118,11 @@ class RunEvents:
             acts[act] += times
         more = next((act for act in acts if act not in every), None)
         if more is not None:
-            return f"has {acts[more]} x {shown_act(more)}, which no recorded one has", more[1]
+            return f"has {acts[more]} x {shown_act(more)}, which no recorded one has"
         less = next((act for act in sorted(every, key=str) if act not in acts), None)
         if less is not None:
-            return f"has no {shown_act(less)}, which a recorded one has", line_of(kind[0], STEP)
-        return "has the events of the recorded ones in another number or order", line_of(kind[0], STEP)
+            return f"has no {shown_act(less)}, which a recorded one has"
+        return "has the events of the recorded ones in another number or order"
 
 
 def shown_act(act: Act) -> str:
@@ -140,8 +139,3 @@ def counted(acts: Sequence[Act]) -> Counted:
 def passes(events: Counted) -> int:
     """The backward passes among some events."""
     return sum(times for (kind, _), times in events if kind == PASS)
-
-
-def line_of(events: Counted, kind: str) -> Location:
-    """The last line of a kind of event."""
-    return next((location for (one, location), _ in reversed(events) if one == kind), NOWHERE)

@@ -161,9 +161,14 @@ class OneRun:
         """Every sample of a window has one weight, and the weights are those of the loss."""
         scales: list[Fraction] = []
         for window in self.windows:
-            bad = self._dropped(window) or self._unequal(window) or self._scaled(window, scales)
+            bad = self._dropped(window) or self._unequal(window)
             if bad is not None:
                 return bad
+            bad = self._scaled(window, scales)
+            for other in self.windows if bad is not None and bad.outcome is Outcome.REFUTED else ():
+                self._scaled(other, [])  # a total that is no share of a window, by which this one is one by chance
+            if bad is not None:
+                return next(iter(self.factors), bad)
         bad = self._differing(scales) or next(iter(self.factors), None)
         if bad is not None:
             return bad
