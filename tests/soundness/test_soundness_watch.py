@@ -19,6 +19,7 @@ import torch
 import torch._dynamo
 import torch.utils.data
 
+from gradproof.shadow.process.chosen import chosen
 from gradproof.shadow.process.watch import ScriptWatch, run_script
 from tests.soundness.watched_clips import CLIPS
 from tests.soundness.watched_narrow import NARROW
@@ -60,14 +61,15 @@ Answers = dict[str, str]
 Run = tuple[Any, Any]
 
 
-def answered(script: str, end: Any) -> None:
+def answered(script: str, end: Any, windows_at: str | None = None) -> None:
     """In a process of its own: watch, and send the outcomes; the text of an exception where there is one."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     with open(os.devnull, "w") as nowhere:
         os.dup2(nowhere.fileno(), 1)
         os.dup2(nowhere.fileno(), 2)
-    watch, found = ScriptWatch(4, 3), {}
+    watch = ScriptWatch(4, 3, chosen=None if windows_at is None else chosen(windows_at))
+    found = dict[str, str]()
     try:
         with watch:
             run_script([script])
@@ -79,18 +81,18 @@ def answered(script: str, end: Any) -> None:
     os._exit(0)
 
 
-def watched(folder: Path, body: str) -> Answers:
+def watched(folder: Path, body: str, windows_at: str | None = None) -> Answers:
     """The outcomes of a script by obligation."""
-    return ended(started(folder, body))
+    return ended(started(folder, body, windows_at))
 
 
-def started(folder: Path, body: str) -> Run:
+def started(folder: Path, body: str, windows_at: str | None = None) -> Run:
     """A script that is watched in a process of its own."""
     script = folder / f"train{os.environ.get('RANK', '')}.py"
     script.write_text(HEAD + body)
     here = multiprocessing.get_context("fork")
     mine, theirs = here.Pipe(duplex=False)
-    process = here.Process(target=answered, args=(str(script), theirs))
+    process = here.Process(target=answered, args=(str(script), theirs, windows_at))
     process.start()
     theirs.close()
     return process, mine
@@ -171,14 +173,16 @@ assert any(not torch.equal(a, b) for a, b in zip(before, model.parameters()))
     assert "raised" not in watched(tmp_path, body)
 
 
-def of_two_ranks(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> list[Answers]:
+def of_two_ranks(
+    folder: Path, body: str, monkeypatch: pytest.MonkeyPatch, windows_at: str | None = None
+) -> list[Answers]:
     """What is answered on each of two ranks."""
     monkeypatch.setenv("STORE", str(folder / "store"))
     with ThreadPoolExecutor(2) as pool:
         answers = []
         for rank in (0, 1):
             monkeypatch.setenv("RANK", str(rank))
-            answers.append(started(folder, RANKS + body))
+            answers.append(started(folder, RANKS + body, windows_at))
         return list(pool.map(ended, answers))
 
 
@@ -208,3 +212,35 @@ def test_sums_made_otherwise_are_not_refuted(tmp_path: Path, name: str, monkeypa
     for found in of_two_ranks(tmp_path, OF_SUMS + SUMS_RIGHT[name], monkeypatch):
         assert "raised" not in found, found
         assert "REFUTED" not in found.values(), found
+
+
+AFTER_A_GAP = (
+    "arrays of the weights from before the optimizer", "never stepped second optimizer zeroed", "closure never zeroed",
+    "clip norm with stale backbone", "stale norm", "leaky", "zero wrong opt", "plain leaf bf16", "accum in parameters",
+)  # fmt: skip
+RIGHT_AFTER_A_GAP = ("optimizer in backward", "step in last hook stop", "accumulating optimizer wrapper")
+
+
+@pytest.mark.parametrize("name", AFTER_A_GAP)
+def test_what_is_wrong_does_not_hold_in_windows_after_a_gap(tmp_path: Path, name: str) -> None:
+    """What was made before the script's windows are recorded, or between them, is not taken for a constant."""
+    body, wrong = WRONG[name]
+    found = watched(tmp_path, body, "1,3")
+    assert "raised" not in found, found
+    assert [o for o in wrong if found[o] == "HOLDS"] == [], found
+
+
+@pytest.mark.parametrize("name", RIGHT_AFTER_A_GAP)
+def test_what_is_right_is_not_refuted_in_windows_after_a_gap(tmp_path: Path, name: str) -> None:
+    found = watched(tmp_path, RIGHTS[name], "1,3")
+    assert "raised" not in found, found
+    assert "REFUTED" not in found.values(), found
+
+
+@pytest.mark.parametrize("name", ["ddp unfrozen after wrap", "ddp head replaced find unused"])
+def test_sums_of_something_else_do_not_hold_after_a_gap(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for found in of_two_ranks(tmp_path, OF_SUMS + NO_SUMS[name], monkeypatch, "1,3"):
+        assert "raised" not in found, found
+        assert found["GA-SYNC-001"] != "HOLDS", found

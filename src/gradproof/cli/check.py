@@ -113,6 +113,7 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @click.option("--accum-steps", type=click.IntRange(1), help="Micro-batches of a window.  [default: as the run shows]")
 @click.option("--epoch-batches", type=click.IntRange(1), help="Micro-batches of an epoch.  [default: as a DataLoader]")
 @click.option("--windows", type=click.IntRange(1), default=3, show_default=True, help="Windows to record.")
+@click.option("--windows-at", metavar="0,1,last", help="Which to record, counted from 0.  [default: the first]")
 @click.option(
     "--format", "format_", type=click.Choice(FORMATS), default="text", show_default=True, help="Of the result."
 )
@@ -120,8 +121,8 @@ SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 @allow_undecided
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="-- python SCRIPT [ARGS]...")
 def watch(
-    accum_steps: int | None, epoch_batches: int | None, windows: int, format_: str, out: Path | None,
-    allow: tuple[str, ...], words: tuple[str, ...],
+    accum_steps: int | None, epoch_batches: int | None, windows: int, windows_at: str | None, format_: str,
+    out: Path | None, allow: tuple[str, ...], words: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Run a training script as it is, and verify what one run can decide.
 
@@ -140,7 +141,7 @@ def watch(
         cleared(out)
     script = script_of(words)
     apart = out is None and format_ != "text"
-    seen = watch(script, accum_steps, windows, 2 if apart else None, epoch_batches)
+    seen = watch(script, accum_steps, windows, 2 if apart else None, epoch_batches, windows_at)
     seen.verification.allow_undecided = names
     if out is not None or apart:
         show(seen.verification, format_, out)

@@ -45,11 +45,6 @@ COMMANDS: Mapping[str, Explanation] = {
         "what a bare `python` means here.",
         "Write it as: gradproof watch -- python train.py ARGS. A launcher has to start gradproof, one for each rank.",
     ),
-    "GP409": Explanation(
-        "The table of the window protocol, models/accumulation/window.py, is missing from this installation, so no "
-        "order of backward passes, clips, steps and zeros can be judged.",
-        "Install gradproof again from its wheel, or run it from a whole checkout.",
-    ),
     "GP410": Explanation(
         "A rank of a data-parallel run ended without a recording, so nothing can be said of any rank.",
         "Run the function on that many ranks by itself; the output of the ranks says what stopped them.",
@@ -67,6 +62,11 @@ COMMANDS: Mapping[str, Explanation] = {
         "`gradproof plan-batch` was given sizes that make no plan: fewer than two of micro-batch, accumulation and "
         "effective batch, a number that is not positive, sizes that disagree, or that leave a rest.",
         "Give two of the three, and an effective batch that micro-batch (or accumulation) times ranks divides.",
+    ),
+    "GP414": Explanation(
+        "A law that register_law was given makes no sense, or it is not true of the operator: a run with numbers tried "
+        "it on the kernel, and the results differ.",
+        "Correct the law: docs/own-loop.md says what its letters mean. A wrong law could prove what is false.",
     ),
     "GP421": Explanation(
         "A measurement was asked for that would say nothing: lengths of windows that do not rise, too few steps for an "

@@ -20,7 +20,7 @@ from gradproof.core.errors import GradproofError
 from gradproof.core.outcome import Outcome
 from gradproof.core.workspace import PACKAGE
 from gradproof.shadow.locations import Location
-from gradproof.shadow.result import OBLIGATIONS, Result, Verification
+from gradproof.shadow.result import OBLIGATIONS, WHERE_DUE, Result, Verification
 
 DTYPES = ("float32", "float64", "float16", "bfloat16")
 DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -152,7 +152,7 @@ def takes_run(function: Any, where: str = "") -> Callable[..., Any]:
 
 def expected_obligations(ranks: int) -> list[str]:
     """Obligations that a verification has to say something about: the ranks' own only where there are ranks."""
-    return [name for name in OBLIGATIONS if name != SYNC or ranks > 1]
+    return [name for name in OBLIGATIONS if name not in WHERE_DUE or (name == SYNC and ranks > 1)]
 
 
 def complete(verification: Verification, ranks: int) -> Verification:

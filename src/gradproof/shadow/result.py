@@ -30,8 +30,11 @@ OBLIGATIONS: dict[str, str] = {
     "GA-INV-004": "gradients are accumulated in fp32 or wider",
     "GA-INV-005": "the gradient is clipped once, after the last micro-batch",
     "GA-SYNC-001": "every rank applies the gradient of the samples of all ranks",
+    "GA-TOK-001": "every valid token of a window weighs the same",
 }
 """Obligations that a recorded step can discharge, in the order of the report."""
+WHERE_DUE = ("GA-SYNC-001", "GA-TOK-001")
+"""Those that only some steps have: of several ranks, or with a loss that counts tokens."""
 
 SEVERITY = (
     Outcome.REFUTED, Outcome.ERROR, Outcome.OPAQUE, Outcome.OUTSIDE, Outcome.SPURIOUS, Outcome.WEAK, Outcome.VACUOUS,
@@ -80,6 +83,11 @@ class Result:
     def applies(self) -> bool:
         """Whether there was something to judge."""
         return self.details.get("code") != NO_LOSS
+
+
+def assuming(laws: Iterable[str], results: Iterable[Result]) -> list[str]:
+    """The laws that are registered or sampled, where something holds that may rest on them."""
+    return sorted(laws) if any(result.outcome is Outcome.HOLDS for result in results) else []
 
 
 @dataclass(slots=True)

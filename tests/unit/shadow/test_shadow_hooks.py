@@ -236,22 +236,8 @@ def test_gradients_that_are_returned_are_told() -> None:
         torch.autograd.grad(model(torch.ones(1, 3)).sum(), params)
         torch.autograd.grad(model(x).sum(), x)
         torch.autograd.grad(model(x).sum(), params, create_graph=True)
-    assert sink.kinds() == ["gradients", "derivative", "derivative"]
+    assert sink.kinds() == ["gradients"]
     assert [d["number"] for d in sink.details("gradients")] == [1]
-
-
-def test_torch_func_brings_gradients_too() -> None:
-    """Its inputs are aliases of the parameters."""
-    sink = Seen()
-    with Hooks(sink):
-        model, _ = small()
-
-        def loss(params: dict[str, Tensor]) -> Tensor:
-            out: Tensor = torch.func.functional_call(model, params, (torch.ones(1, 3),)).sum()
-            return out
-
-        torch.func.grad(loss)({n: p.detach() for n, p in model.named_parameters()})
-    assert [sorted(d["params"]) for d in sink.details("gradients")] == [["bias", "weight"]]
 
 
 def test_the_tables_that_torch_fills_at_the_first_optimizer_hold_its_own_functions() -> None:

@@ -16,7 +16,8 @@ from gradproof.shadow.record.run import Run
 from gradproof.shadow.request import Request
 from gradproof.shadow.verify.check import check_whole
 from gradproof.shadow.whole.values import Value, shared
-from tests.laws import Traced, compare, cut_up
+from tests.laws.numbers import Traced
+from tests.laws.trials import compare, cut_up
 
 LENGTH, WORDS, WIDTH = 5, 11, 8
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 SCRIPT = Path(__file__).parents[1] / "watched_gpt.py"
+IDIOMS = Path(__file__).parents[1] / "watched_idioms.py"
 BY_VALUES = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
 BUGS = {
     "share": ("GA-EQ-001", "scaler.scale(loss).backward()"),
@@ -23,12 +24,12 @@ BUGS = {
 }
 
 
-def watched(bug: str, folder: Path) -> dict[str, Any]:
+def watched(bug: str, folder: Path, *script: str) -> dict[str, Any]:
     """The results of the script by obligation, as the command line gives them."""
     command = [sys.executable, "-P", "-m", "gradproof", "watch", "--format", "json"]
     made = subprocess.run(
-        [*command, "--", "python", str(SCRIPT)], capture_output=True, text=True, cwd=folder, check=False,
-        env={**os.environ, "BUG": bug},
+        [*command, "--", "python", *(script or (str(SCRIPT),))], capture_output=True, text=True, cwd=folder,
+        env={**os.environ, "BUG": bug}, check=False,
     )  # fmt: skip
     found = json.loads(made.stdout[made.stdout.index("{") :])
     return {result["obligation"]: result for result in found["results"]}
@@ -47,3 +48,12 @@ def test_a_bug_is_refuted_at_its_line(bug: str, tmp_path: Path) -> None:
     assert found["outcome"] == "REFUTED"
     lines = SCRIPT.read_text(encoding="utf-8").splitlines()
     assert line in lines[found["location"]["line"] - 1]
+
+
+@pytest.mark.parametrize("name", ["rows", "policy"])
+def test_a_loss_of_the_script_itself_is_decided(name: str, tmp_path: Path) -> None:
+    found = watched("", tmp_path, str(IDIOMS), name)
+    assert {one: found[one]["outcome"] for one in BY_VALUES} == dict.fromkeys(BY_VALUES, "HOLDS")
+    wrong = watched("", tmp_path, str(IDIOMS), name, "wrong")["GA-EQ-001"]
+    assert (wrong["outcome"], wrong["counterexample"]["total_weight"]) == ("REFUTED", "4")
+    assert ".backward()" in IDIOMS.read_text(encoding="utf-8").splitlines()[wrong["location"]["line"] - 1]

@@ -55,8 +55,10 @@ GEOMETRY = frozenset(
 class Spec:
     """Facts about one operator. `written` are the positions of written arguments, in the order of the schema.
 
-    `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place.
-    `results` are the arguments of an `out=` form that take its results: their contents are not read.
+    `name` is aten.add_.Tensor, `base` aten.add_, `short` add_, `function` add, which is the same out of place. Those of
+    another library than torch's own keep its name: their `short` is `mylib.add_`.
+    `moves`: it changes where its argument lies in its storage. `results` are the arguments of an `out=` form that take
+    its results: their contents are not read.
     """
 
     name: str
@@ -71,11 +73,22 @@ class Spec:
     composite: bool
     random: bool
     alters: bool
+    moves: bool
     results: frozenset[str]
 
     def targets(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
         """The tensors that the operator writes."""
         return [t for at in self.written for t in tensors_in(self.argument(at, args, kwargs))]
+
+    def written_in(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        """The tensors that a call writes. A fused optimizer divides gradients only where it has a loss scale."""
+        fused = self.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
+        places = [at for at in self.written if not (fused and self.arguments[at] == "grads")]
+        return [t for at in places for t in tensors_in(self.argument(at, args, kwargs))]
+
+    def draws(self, args: Any, kwargs: Any) -> bool:
+        """Whether a call draws random numbers: one with a probability of nought does not."""
+        return self.random and ("dropout_p" not in self.arguments or bool(self.named("dropout_p", args, kwargs)))
 
     def argument(self, at: int, args: Any, kwargs: Any) -> Any:
         """The argument at a position of the schema, or None."""
@@ -95,6 +108,7 @@ def spec_of(func: Any) -> Spec | None:
     name = str(func)
     base = name.rsplit(".", 1)[0]
     space, short = base.split(".", 1)
+    short = short if space == "aten" else base
     in_place = short.endswith("_") and not short.endswith("__")
     arguments = tuple(a.name for a in schema.arguments)
     silent = SILENT_WRITES.get(base, arguments[:1] if space == "c10d" else ())
@@ -110,6 +124,7 @@ def spec_of(func: Any) -> Spec | None:
         composite=_composite(func, space),
         random=torch.Tag.nondeterministic_seeded in func.tags,
         alters=base in GEOMETRY,
+        moves=torch.Tag.inplace_view in func.tags,
         results=frozenset(a.name for a in schema.arguments if a.is_out),
     )  # fmt: skip
 
@@ -131,10 +146,19 @@ def choosing(func: Any, args: Any) -> list[torch.Tensor]:
 
 def tensors_in(arg: Any) -> list[torch.Tensor]:
     """Every tensor in an argument."""
+    found: list[torch.Tensor] = []
+    _collect(arg, found)
+    return found
+
+
+def _collect(arg: Any, found: list[torch.Tensor]) -> None:
+    if arg is None or type(arg) is int:
+        return
     if isinstance(arg, torch.Tensor):
-        return [arg]
-    if isinstance(arg, list | tuple):
-        return [t for a in arg for t in tensors_in(a)]
-    if isinstance(arg, dict):
-        return [t for a in arg.values() for t in tensors_in(a)]
-    return []
+        found.append(arg)
+    elif isinstance(arg, (list, tuple)):
+        for part in arg:
+            _collect(part, found)
+    elif isinstance(arg, dict):
+        for part in arg.values():
+            _collect(part, found)

@@ -29,6 +29,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import Outcome
 from gradproof.core.processes import PREFIX, end_strays, exceeded, job_of_stdin, time_limit
 from gradproof.core.workspace import PACKAGE
+from gradproof.laws import CODE as LAW
 from gradproof.shadow.request import Request, complete, function_of, load, own_fault, raised_at, stated, undecided
 from gradproof.shadow.result import SEVERITY, Result, Verification, from_json, plain, to_json
 
@@ -57,7 +58,7 @@ def perform(job: Mapping[str, Any]) -> Answer:
         found.subject = subject
         return {"verification": to_json(complete(found, request.ranks))}
     except GradproofError as e:
-        return mistake(e) if e.code == NUMBERS else ended(e, subject, options, path)
+        return mistake(e) if e.code in (NUMBERS, LAW) else ended(e, subject, options, path)
     except BaseException as e:
         return ended(e, subject, options, path)
 

@@ -24,6 +24,7 @@ from gradproof.core.files import write_json
 from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
 from gradproof.core.processes import PREFIX
 from gradproof.shadow.process.check import answered
+from gradproof.shadow.process.chosen import chosen
 from gradproof.shadow.request import complete, undecided
 from gradproof.shadow.result import Verification, to_json
 
@@ -137,7 +138,8 @@ def watcher_of(job: Mapping[str, Any]) -> Any:
     from gradproof.shadow.process.watch import ScriptWatch
 
     options = {name: job[name] for name in ("accum_steps", "windows", "epoch_batches")}
-    return ScriptWatch(**options, opened=opened)
+    named = None if job["windows_at"] is None else chosen(job["windows_at"])
+    return ScriptWatch(**options, opened=opened, chosen=named)
 
 
 def opened(monitor: Any) -> None:
@@ -200,12 +202,16 @@ def watch(
     windows: int,
     stdout: int | None = None,
     epoch_batches: int | None = None,
+    windows_at: str | None = None,
 ) -> Watched:
     """Run a script to its end. `stdout` is where its output goes instead. Raises GradproofError for a mistake."""
+    if windows_at is not None:
+        chosen(windows_at)
     config: dict[str, Any] = {"accum_steps": accum_steps, "windows": windows}
     with tempfile.TemporaryDirectory(prefix=PREFIX, ignore_cleanup_errors=True) as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         asked = {"script": asdict(script), "result": str(result), "epoch_batches": epoch_batches, **config}
+        asked["windows_at"] = windows_at
         job.write_text(json.dumps(asked), encoding="utf-8")
         process = subprocess.Popen(command(script, job), stdout=stdout)
         status, interrupted = _wait(process)

@@ -11,6 +11,7 @@ its batches; else nothing does, and none is reported.
 from __future__ import annotations
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,14 +20,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.monitoring import LISTENERS, CountRules, Counts
-from gradproof.shadow.locations import user_location
+from gradproof.shadow.locations import initialising, user_location
 from gradproof.shadow.protocol.monitor_loss import Handed, ReportedLoss, handed
+from gradproof.shadow.protocol.run_events import CLIP, SCHEDULE, STEP, UNSCALE, ZERO, RunEvents
 from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.hook_points import Patches, all_subclasses, listed, tensors_of
+from gradproof.shadow.record.hook_points import CLIPS, Patches, all_subclasses, listed, tensors_of
 from gradproof.shadow.record.hooks import Call
 
 FORWARD = "rows of the first tensor that the micro-batch's first module was given"
@@ -134,7 +137,7 @@ class Monitor:
         self.scalers: list[Scaled] = []
         self.world = 1
         self.samples: list[Any] = []
-        self.mixed = False
+        self.mixed = self.known = False
         self.dropped = False
         self._past = False
         self._loaders: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
@@ -155,6 +158,9 @@ class Monitor:
         self._stack: list[int] = []
         self._undo = ExitStack()
         self._forward: Any = None
+        self.run = RunEvents()
+        self.turned: Callable[[], None] = lambda: None
+        """Called when a backward pass has ended, which may have stepped, and when a loss scaler has left out a step."""
 
     def __enter__(self) -> Monitor:
         with ExitStack() as stack:
@@ -165,7 +171,7 @@ class Monitor:
                 register_optimizer_step_post_hook(self._after_step),
             ):
                 stack.callback(handle.remove)
-            self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
+            self.look()
             stack.callback(self._settled)
             self._install(patches)
             patches.active = True
@@ -179,15 +185,67 @@ class Monitor:
 
     def _install(self, patches: Patches) -> None:
         patches.function(torch.autograd.backward, self._backward)
+        patches.function(torch.autograd.grad, self._derivative)
+        for name in CLIPS:
+            if hasattr(torch.nn.utils.clip_grad, name):
+                patches.function(getattr(torch.nn.utils.clip_grad, name), self._noted(CLIP))
         patches.everywhere()
         for cls in all_subclasses(torch.amp.GradScaler):
             patches.method(cls, "step", self._scaled_step)
             patches.method(cls, "scale", self._scaling)
+            patches.method(cls, "unscale_", self._noted(UNSCALE))
+        for cls in all_subclasses(LRScheduler):
+            patches.method(cls, "step", self._noted(SCHEDULE))
         for owner in (Optimizer, nn.Module):
             for cls in all_subclasses(owner):
                 patches.method(cls, "zero_grad", self._zeroing)
         patches.method(torch.utils.data.DataLoader, "__iter__", self._begun)
         patches.method(torch.utils.data.dataloader._BaseDataLoaderIter, "__next__", self._read)
+
+    def look(self) -> None:
+        """Sizes and losses of the next window are wanted, besides those of the first ones."""
+        self.windows = max(self.windows, len(self.closed) + 1)
+        if self._forward is None:
+            self._forward = nn.modules.module.register_module_forward_pre_hook(self._entered)
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters of the optimizers that have stepped."""
+        groups = [group for optimizer in self._numbers for group in optimizer.param_groups]
+        return [parameter for group in groups for parameter in group["params"]]
+
+    def ends(self, accum_steps: int | None) -> bool:
+        """Whether the first epoch has no more micro-batches left than a window has, as far as its length is known.
+
+        It is, where `epoch_batches` is given, and where a data loader has a length. A window has as many as most had.
+        """
+        sizes = Counter(len(window) for window in self.closed)
+        most = accum_steps or max(sizes, key=lambda size: sizes[size], default=0)
+        it = self.epoch.iteration
+        length, done = (it.length, it.passes) if it is not None and it is self._iteration else (None, 0)
+        if self.epoch_batches is not None:
+            length, done = self.epoch_batches, self.epoch.passes
+        self.known |= length is not None
+        return not self.epochs and length is not None and 0 < length - done <= most
+
+    def _noted(self, kind: str) -> Call:
+        """A call that is an event of its own, but for one inside another."""
+
+        def noted(original: Call, *args: Any, **kwargs: Any) -> Any:
+            if not self._inside and not initialising():
+                self.run.event(kind)
+            self._inside += 1
+            try:
+                return original(*args, **kwargs)
+            finally:
+                self._inside -= 1
+
+        return noted
+
+    def _derivative(self, original: Call, *args: Any, **kwargs: Any) -> Any:
+        """torch.autograd.grad, but for one inside another."""
+        if not self._inside:
+            self.run.begins()
+        return original(*args, **kwargs)
 
     def _settled(self) -> None:
         """Sizes and losses are no longer wanted."""
@@ -250,9 +308,12 @@ class Monitor:
             return original(*args, **kwargs)
         finally:
             self._inside -= 1
+            if not self._inside:
+                self.turned()
 
     def _arriving(self, roots: list[Tensor]) -> None:
         """A micro-batch, as its backward pass begins."""
+        self.run.begins(sum(p.grad is not None for p in self.parameters()) if self.run.stepped else 0)
         self._turn()
         size, stated_by = self._size or (None, "")
         it, self._size, self._trains = self._iteration, None, False
@@ -305,7 +366,7 @@ class Monitor:
         if self.open and not self.closed and not self.dropped:
             owned = (p for g in owner.param_groups for p in g["params"]) if isinstance(owner, Optimizer) else None
             self.dropped = any(p.grad is not None for p in owned or owner.parameters())
-        return original(owner, *args, **kwargs)
+        return self._noted(ZERO)(original, owner, *args, **kwargs)
 
     # Steps
 
@@ -344,6 +405,7 @@ class Monitor:
             result = original(scaler, optimizer, *args, **kwargs)
             if self._attempts == before:
                 self._attempt(self._number(optimizer), True)
+                self.turned()
         finally:
             self._scaler = None
         return result
@@ -351,6 +413,7 @@ class Monitor:
     def _attempt(self, number: int, skipped: bool) -> None:
         """An optimizer step, performed or skipped."""
         self._attempts += 1
+        self.run.event(STEP)
         before = self.epoch.counts[number]
         after = self.epoch.counts[number] = self.tally.attempt(before, skipped)
         if self._scaler is not None:

@@ -10,19 +10,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Any
 
 import torch
 
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
-from gradproof.shadow.protocol.events import OF_GRADIENTS, ProtocolEvent, acts_of
 from gradproof.shadow.protocol.monitor import Arrival, Monitor
 from gradproof.shadow.protocol.monitor_report import heard, monitored, reported
-from gradproof.shadow.protocol.window import Broken, Cluster, Judgement, Windows, clusters, judge
+from gradproof.shadow.protocol.turns import LOST, PASS, STALE, Broken, Turn, broken, of, stretches, turns, union
 from gradproof.shadow.record.events import Event, EventLog
 from gradproof.shadow.request import complete, expected_obligations
 from gradproof.shadow.result import RECORDED, Result, Verification
 
+OF_GRADIENTS = ("GA-INV-002", "GA-INV-004", "GA-INV-005")
+"""Obligations that are about what gradients hold."""
 PROTOCOL = ("GA-INV-002", "GA-INV-003", "GA-INV-004", "GA-INV-005")
 SUMS = ("GA-INV-002", "GA-INV-004")
 BLIND = (
@@ -45,7 +47,6 @@ UNSHOWN = {
     "written": "gradients were written in a backward pass by more than accumulation; one run does not show how",
 }
 """Detail of an arrival, and why nothing holds after it of the gradients."""
-FREE = "a tensor that is in no optimizer and no module collects gradients; what is done with them is not shown"
 SHARED = "two optimizers were given the same weights"
 GREW = "the weights of an optimizer are not the same at each of its steps"
 CHANGED = "the optimizer's step is changed by a subclass or a hook; what it does is not shown"
@@ -60,7 +61,6 @@ AVERAGED = "an average of the weights was updated more often than the optimizer 
 PASSED = "a backward pass follows no forward pass of a module, or several: which passes are a micro-batch is not shown"
 UNSUMMED = "not every gradient was seen to be summed over the ranks between its last arrival and the step"
 BY_HAND = "gradients were written, or tensors exchanged between the ranks, in a way that is not followed"
-SCHEDULED = "the schedule may follow epochs, or be given its position"
 THREADS = "two threads ran backward passes at the same time; what arrived from which of them is not shown"
 UNMOVED = "a step moved no weight"
 SKIPPED = "the loss scaler skipped every step"
@@ -68,10 +68,13 @@ SEVERAL = "a window has more backward passes than batches of its data loader: wh
 BROKEN = "the events were followed up to an act that breaks {}"
 PARTLY = "some of the optimizer's gradients were zeroed, not all: they may be left out on purpose"
 DROPPED = "what was zeroed came before a whole window: it may be another backward pass than a micro-batch's"
-KEPT = "a backward pass kept its graph: an earlier loss may be in a later one"
 REWRITTEN = "weights were written outside of the optimizer's step"
 IN_TURN = "several optimizers step in turn: which of them a backward pass is for is not shown"
-MORE = 1000
+SCHEDULED = "the schedule may follow epochs, or be given its position"
+UNSEEN = "gradients are applied here that no backward pass was seen to bring"
+EARLY = "stepped before the window was complete"
+LONG = "the window received more micro-batches than it has"
+UNAPPLIED = "the data ended with an unapplied gradient"
 HELP = {
     "GA-EQ-001": "unscale once, after the last micro-batch",
     "GA-INV-002": "call optimizer.zero_grad() once a window, right after optimizer.step()",
@@ -91,7 +94,6 @@ class WatchedRun:
 
     log: EventLog
     monitor: Monitor
-    windows: int
     accum_steps: int | None
     arrivals: Mapping[int, Arrival]
     in_passes: bool
@@ -99,29 +101,40 @@ class WatchedRun:
 
 
 class WatchRuling:
-    """What the events of one watched run decide."""
+    """What the events of the recorded windows of one run decide."""
 
     def __init__(self, watch: WatchedRun) -> None:
         self.watch = watch
-        self.acts = acts_of(watch.log)
-        self.groups = list(clusters(self.acts))
-        self.counts = {c.optimizer: lengths(self.acts, c, watch) for c in self.groups}
+        self.parts = [turns(part) for part in stretches(watch.log.items)]
+        self.turns = [turn for part in self.parts for turn in part]
+        self.steps = [step for turn in self.turns for step in turn.steps]
+        self.arrivals = [event for turn in self.turns for event in turn.of(*PASS)]
+        self.reached = union(self.arrivals)
+        own = union(self.steps)
+        self.known = own if own & self.reached else self.reached
+        self.windows = [self._lengths(part) for part in self.parts]
         self.given = watch.accum_steps
-        self.n = watch.accum_steps or self._inferred()
-        self.steps = [a for a in self.acts if a.kind == "step"]
+        seen = Counter(w.count for w in self.all)
+        self.n = self.given or max(seen, key=lambda n: (seen[n], n), default=1)
+        self.apart = self._apart()
 
-    def _inferred(self) -> int:
-        seen = Counter(w.count for counts in self.counts.values() for w in counts)
-        return max(seen, key=lambda n: (seen[n], n)) if seen else 1
+    @property
+    def all(self) -> list[WatchedWindow]:
+        """Every window."""
+        return [window for part in self.windows for window in part]
 
-    def sizes(self, acts: list[ProtocolEvent], cluster: Cluster) -> list[int]:
-        """The windows that a cluster is held to: a short one is none that could be the tail of an epoch."""
-        counts = self.counts[cluster.optimizer]
-        if self.given is None or self._multiple(counts):
-            return [w.count for w in counts] + [self.n] * MORE
-        early = {i for i in range(len(counts)) if self._early(counts, i)}
-        sizes = [w.count if w.count < self.n and i not in early else self.n for i, w in enumerate(counts)]
-        return sizes + [self.n] * MORE
+    def _lengths(self, part: list[Turn]) -> list[WatchedWindow]:
+        done = [turn for turn in part if turn.steps]
+        starts = [*(turn.passes[0] for turn in done[1:]), *([turn.passes[0] for turn in part if not turn.steps] or [0])]
+        ends = [0, *(turn.passes[-1] for turn in done)]
+        return [
+            _window(turn.passes, self.watch, ends[i], starts[i], turn.steps[0].location) for i, turn in enumerate(done)
+        ]
+
+    def _apart(self) -> bool:
+        """Whether optimizers of other parameters step in turn, as those of a GAN do."""
+        own = [union(turn.steps) for turn in self.turns if turn.steps]
+        return any(not one & other for one in own for other in own)
 
     def _early(self, counts: list[WatchedWindow], i: int) -> bool:
         """Whether a short window is no tail: it stands beside another one, and nothing lies between them.
@@ -142,52 +155,71 @@ class WatchRuling:
                 return True
         return False
 
-    def _multiple(self, counts: list[WatchedWindow]) -> bool:
-        """Several backward passes a micro-batch, with tails; which they are is not known."""
-        most = max((w.count for w in counts), default=0)
-        short = [w.count < most for w in counts]
-        apart = not any(a and b for a, b in pairwise(short))
-        return most > self.n and most % self.n == 0 and not short[0] and apart
+    def _sized(self) -> Iterator[Broken]:
+        """Windows of another length than was given, and data that end before a step."""
+        for part, counts in zip(self.parts, self.windows, strict=True):
+            for i, (turn, window) in enumerate(zip(part, counts, strict=False) if self.given else ()):
+                event = turn.steps[0]
+                if window.count < self.n and self._early(counts, i):
+                    yield Broken("GA-INV-003", EARLY, event, of(event), window.count, window.location)
+                    break
+                if window.count > self.n and all(one.shown for one in self.all if one.count > self.n):
+                    event = next(e for e in turn.of(*PASS) if e.detail["number"] == turn.passes[self.n])
+                    yield Broken("GA-INV-003", LONG, event, of(event), self.n, event.location)
+                    break
+            left = [turn for turn in part[-1:] if turn.of("accumulate") and not (turn.steps or turn.of("zero"))]
+            for end in (end for turn in left for end in turn.of("end")):
+                at = (self.steps or left[0].of("accumulate"))[-1].location
+                yield Broken("GA-INV-003", UNAPPLIED, end, self.known, len(left[0].passes), at)
 
     def verification(self) -> Verification:
         """Judge."""
         watch = self.watch
-        config = {"accum_steps": self.n, "inferred": self.given is None, "windows": watch.windows}
-        made = Verification("", config)
+        made = Verification("", {"accum_steps": self.n, "inferred": self.given is None})
         made.uncovered = [BLIND]
         made.versions = {"torch": torch.__version__}
         made.monitoring = monitored(watch.monitor)
         names = expected_obligations(watch.monitor.world)
-        if not self.steps or not self.groups:
-            why = "no backward pass was seen" if self.steps else "no optimizer step was seen"
-            made.results = [Result(n, Outcome.OPAQUE, why, domain="events") for n in names]
+        if not self.steps:
+            made.results = [Result(n, Outcome.OPAQUE, self._nothing(), domain="events") for n in names]
             return made
-        found = judge(self.acts, [self.n] * 2 if self.n > 1 else [1], self.sizes)
-        made.events = found.events
-        made.results = [self._refuted(b, found) for b in found.broken]
-        made.results += [] if self._broken("GA-INV-003", found) else [self._counted(found)]
-        if any(a.detail.get("world", 1) > 1 for a in self.acts if a.kind == "sync"):
-            made.results += self._synced(found)
+        made.events = readable(watch.log.items)
+        sized = list(self._sized())
+        early = any(one.why == EARLY for one in sized)
+        found = [one for part in self.parts for one in broken(part, self.known) if not (early and one.why == STALE)]
+        found += sized
+        for name in dict.fromkeys(one.obligation for one in found):
+            made.results += [self._refuted(one) for one in found if one.obligation == name][:1]
+        said = {result.obligation for result in made.results}
+        if "GA-INV-003" not in said:
+            made.results.append(self._counted(found))
+        if any(e.detail.get("world", 1) > 1 for e in watch.log.events("sync")) and "GA-SYNC-001" not in said:
+            made.results.append(self._synced())
         stated, made.notes = reported(watch.monitor), heard(watch.monitor)
         made.results += [] if stated is None else [stated]
         decided = {r.obligation for r in made.results}
         made.results += [self._undecided(name) for name in names if name not in decided]
         return complete(made, watch.monitor.world)
 
-    def _synced(self, found: Judgement) -> list[Result]:
+    def _nothing(self) -> str:
+        """Why there is no window to judge."""
+        run = self.watch.monitor.run
+        if run.windows and not run.recorded & set(range(run.windows)):
+            return f"none of the windows was recorded that were asked for; the run has {run.windows}"
+        return f"no {'backward pass' if any(self.watch.log.events('step')) else 'optimizer step'} was seen"
+
+    def _synced(self) -> Result:
         """GA-SYNC-001, where something was summed over the ranks: it holds where each gradient was, and stayed so."""
-        due: set[str] = set()
-        own = frozenset().union(*(c.own for c in self.groups))
-        for act in self.acts:
-            if act.kind in ("arrive", "touch", "assign"):
-                due |= act.params & own
-            elif act.kind in ("zero", "sync"):
-                due -= act.params if act.kind == "zero" else act.detail["own"]
-            elif act.kind == "step" and act.params & due and not self._broken("GA-SYNC-001", found):
-                return [Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, act.location, FUNCTION, "events", RECORDED)]
-        if self._broken("GA-SYNC-001", found):
-            return []
-        return [self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step")]
+        for part in self.parts:
+            due: set[str] = set()
+            for event in (event for turn in part for event in turn.events):
+                if event.kind in (*PASS, "touch", "assign"):
+                    due |= of(event) & self.known
+                elif event.kind == "zero" or (event.kind == "sync" and event.detail.get("whole", True)):
+                    due -= of(event)
+                elif event.kind == "step" and of(event) & due:
+                    return Result("GA-SYNC-001", Outcome.OPAQUE, UNSUMMED, event.location, FUNCTION, "events", RECORDED)
+        return self._held("GA-SYNC-001", "each gradient was summed over the ranks before its step")
 
     def _undecided(self, name: str) -> Result:
         """An obligation that no event decides."""
@@ -198,203 +230,161 @@ class WatchRuling:
         location, what = self.watch.lost
         return Result(name, Outcome.OPAQUE, f"a value was lost: {what}", location, help, "events", RECORDED)
 
-    def _broken(self, name: str, found: Judgement) -> bool:
-        return any(b.obligation == name for b in found.broken)
-
-    def _refuted(self, broken: Broken, found: Judgement) -> Result:
-        details = {"event": broken.event, "micro": broken.micro, "params": list(broken.params)}
-        excuse = self._excuse(broken)
-        if excuse:
-            why = f"{broken.why}, and {excuse}"
-            return Result(broken.obligation, Outcome.OPAQUE, why, broken.location, "", "events", RECORDED, details)
-        help = HELP.get(broken.obligation, "")
-        return Result(
-            broken.obligation, Outcome.REFUTED, broken.why, broken.location, help, "events", RECORDED, details
-        )
+    def _refuted(self, broken: Broken) -> Result:
+        kind = broken.event.kind
+        details = {"event": kind, "micro": broken.micro, "params": sorted(broken.params)}
+        excuse, help = self._excuse(broken), HELP.get(broken.obligation, "")
+        outcome, why = (Outcome.OPAQUE, f"{broken.why}, and {excuse}") if excuse else (Outcome.REFUTED, broken.why)
+        help = "" if excuse else help
+        return Result(broken.obligation, outcome, why, broken.location, help, "events", RECORDED, details)
 
     def _excuse(self, broken: Broken) -> str:
         """Why a broken rule is no violation for certain; empty where it is one."""
-        if len({frozenset(a.micro for a in self.steps if a.params & c.own) for c in self.groups}) > 1:
+        if self.apart:
             return IN_TURN
-        for names, why, _ in self.odd():
-            if broken.obligation in names:
-                return why
-        return self._innocent(broken) or self._not_lost(broken)
+        odd = next((why for names, why, _ in self.odd() if broken.obligation in names), "")
+        return odd or self._innocent(broken) or self._not_lost(broken)
 
     def _innocent(self, broken: Broken) -> str:
         if broken.obligation == "GA-SYNC-001" and self._exchanged():
             return BY_HAND
-        arrivals = [a for a in self.acts if a.kind == "arrive" and a.params & set(broken.params)]
-        unshown = [why for name, why in UNSHOWN.items() if any(a.detail.get(name) for a in arrivals)]
+        arrivals = [event for event in self.arrivals if of(event) & broken.params]
+        unshown = [why for name, why in UNSHOWN.items() if any(event.detail.get(name) for event in arrivals)]
         if broken.obligation in SUMS and unshown:
             return unshown[0]
         if broken.obligation == "GA-INV-003" and (why := self._uncounted(broken)):
             return why
-        return PREPARED if any(first < broken.index <= last for first, last in self._prepared()) else ""
+        return PREPARED if self._prepared(broken.event) else ""
 
     def _exchanged(self) -> bool:
         """Whether gradients may have been summed over the ranks by hand."""
-        written = any(a.kind in ("touch", "assign", "sync") for a in self.acts)
-        return written or any(self.watch.log.events("collective"))
+        return any(event.kind in ("touch", "assign", "sync", "collective") for event in self.watch.log.items)
+
+    def _prepared(self, event: Event) -> bool:
+        """Whether an event is a part of a step that hooks of its optimizer prepared."""
+        within = False
+        for one in self.watch.log.items:
+            if one.kind == "step":
+                within = bool(one.detail.get("hooked"))
+            elif one.kind == "stepped":
+                within = False
+            if one is event:
+                return within and one.kind != "step"
+        return False
 
     def _not_lost(self, broken: Broken) -> str:
-        lost = broken.event == "zero" and broken.obligation == "GA-INV-002"
-        if (lost or broken.last) and any(a.kind == "assign" for a in self.acts):
+        log = self.watch.log
+        if broken.obligation == "GA-INV-002" and any(log.events("assign")):
             return REPLACED
-        if not lost:
+        if broken.why == STALE:
+            return ITSELF if self._unmoved() and self._foreign() else ""
+        if broken.why != LOST:
             return ""
         if why := self._dropped(broken):
             return why
-        for act in self.acts:
-            if act.kind == "rewrite":
-                return REWRITTEN
-            if act.kind == "arrive" and act.detail.get("hooked"):
-                return HOOKED
-            if act.kind == "step" and act.detail.get("foreign"):
-                return ITSELF
-        return ""
+        if any(log.events("rewrite")):
+            return REWRITTEN
+        if any(event.detail.get("hooked") for event in self.arrivals):
+            return HOOKED
+        return ITSELF if self._foreign() else ""
+
+    def _foreign(self) -> bool:
+        """Whether an optimizer is none of torch.optim."""
+        return any(step.detail.get("foreign") for step in self.steps)
+
+    def _dropped(self, broken: Broken) -> str:
+        """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
+        if (self.known & self.reached) - broken.params:
+            return PARTLY
+        turn = next(turn for turn in self.turns if broken.event in turn.events)
+        later = {e.detail["number"] for e in turn.before_step()[turn.place(broken.event) :] if e.kind in PASS}
+        return DROPPED if len(later) >= self.n > 1 else ""
 
     def _uncounted(self, broken: Broken) -> str:
         """Why a wrong number of backward passes need not be a wrong number of micro-batches."""
-        if broken.event == "accumulate" and not self._long():
-            return MANY
-        if broken.event == "end" and not self._training():
+        if broken.why == UNAPPLIED and not self._training():
             return LAST
-        if broken.event == "schedule" and not self._often():
-            return SCHEDULED
-        return ITSELF if self._unmoved() and any(a.detail.get("foreign") for a in self.steps) else ""
-
-    def _often(self) -> bool:
-        """Whether a schedule advanced twice between two steps, by itself."""
-        seen = set[int]()
-        for act in self.acts:
-            if act.kind == "step":
-                seen.clear()
-            elif act.kind == "schedule" and not act.detail.get("placed"):
-                if act.detail["scheduler"] in seen:
-                    return True
-                seen.add(act.detail["scheduler"])
-        return False
-
-    def _long(self) -> bool:
-        """Whether each window that received more than N passes is shown to have as many micro-batches."""
-        windows = [w for each in self.counts.values() for w in each if w.count > self.n]
-        return bool(windows) and all(w.shown for w in windows)
+        return ITSELF if self._unmoved() and self._foreign() else ""
 
     def _training(self) -> bool:
         """Whether the last backward pass was of the data loader's pass that the windows were of."""
         last = self.watch.arrivals.get(max(self.watch.arrivals, default=0))
-        ends = [w.last for each in self.counts.values() for w in each if w.last is not None]
+        ends = [w.last for w in self.all if w.last is not None]
         return last is not None and last.iteration is not None and any(e.iteration is last.iteration for e in ends)
-
-    def _prepared(self) -> Iterator[tuple[int, int]]:
-        """From where to where on the log a step went that hooks of its optimizer prepared."""
-        ends = [i for i, e in enumerate(self.watch.log.items) if isinstance(e, Event) and e.kind == "stepped"]
-        for step in self.steps:
-            if step.detail.get("hooked"):
-                yield step.index, next((i for i in ends if i > step.index), step.index)
 
     def _unmoved(self) -> list[Event]:
         """Steps that moved no weight, but for those that the loss scaler skipped."""
-        skipped = {a.detail.get("call") for a in self.steps if a.detail.get("skipped")}
-        ended = [e for e in self.watch.log.events("stepped") if e.detail["call"] not in skipped]
+        skipped = {step.detail.get("call") for step in self.steps if step.detail.get("skipped")}
+        ended = [e for turn in self.turns for e in turn.of("stepped") if e.detail["call"] not in skipped]
         return [e for e in ended if e.detail["moved"] is False and any(e.detail["lr"])]
 
     def _held(self, name: str, why: str) -> Result:
         details = {"accum_steps": self.n, "inferred": self.given is None}
         return Result(name, Outcome.HOLDS, why, domain="events", reach=RECORDED, details=details)
 
-    def unsure(self, found: Judgement) -> Iterator[tuple[str, Location | None]]:
+    def unsure(self, found: Sequence[Broken]) -> Iterator[tuple[str, Location | None]]:
         """What was seen that leaves the number of steps undecided, and where."""
-        yield from ((words, None) for words in found.unseen)
-        ends = next((b for b in found.broken if b.last), None)
-        if ends is not None:
-            yield BROKEN.format(ends.obligation), ends.location
+        for one in (one for one in found if one.obligation not in ("GA-INV-004", "GA-SYNC-001")):
+            yield BROKEN.format(one.obligation), one.location
+        unseen = next((step for step in self.steps if step.detail.get("held") and not of(step) & self.known), None)
+        if unseen is not None:
+            yield UNSEEN, unseen.location
         yield from ((why, location) for names, why, location in self.odd() if "GA-INV-003" in names)
-        yield from self._idle()
-        yield from self._apart()
-        for w in (w for counts in self.counts.values() for w in counts):
+        if all(bool(step.detail.get("skipped")) for step in self.steps):
+            yield SKIPPED, self.steps[-1].location
+        yield from ((UNMOVED, event.location) for event in self._unmoved())
+        updates = [event for turn in self.turns for event in turn.of("averaged")]
+        if len(updates) > len(self.steps) + 1:
+            yield AVERAGED, updates[-1].location
+        yield from self._left_out()
+        for w in self.all:
             if len(set(w.forwards)) > 1 or max(w.forwards) > 1:
                 yield PASSED, w.location
             if w.batches > 1 and not w.shown:
                 yield SEVERAL, w.location
-        for act in self.acts:
-            if act.kind == "arrive" and act.detail.get("kept"):
-                yield KEPT, act.location
-            if act.kind == "rewrite":
-                yield REWRITTEN, act.location
-            if act.kind == "arrive" and act.detail.get("taken"):
-                yield TAKEN, act.location
+        for turn in self.turns:
+            yield from ((SCHEDULED, event.location) for event in turn.before_step() if event.kind == "schedule")
+            yield from ((DROPPED, event.location) for event in turn.of("zero") if not turn.steps)
+            yield from ((REWRITTEN, event.location) for event in turn.of("rewrite"))
+            yield from ((TAKEN, event.location) for event in turn.of("gradients"))
 
     def odd(self) -> Iterator[tuple[Sequence[str], str, Location | None]]:
         """What is unusual enough that neither a rule that holds nor one that is broken says much."""
-        seen: set[str] = set()
-        for group in self.groups:
-            steps = [a for a in self.steps if a.detail.get("optimizer", -1) == group.optimizer]
-            if group.own & seen:
-                yield PROTOCOL, SHARED, None
-            if len({a.params for a in steps}) > 1:
+        own: dict[int, list[Event]] = {}
+        for step in self.steps:
+            own.setdefault(step.detail.get("optimizer", -1), []).append(step)
+        every = [union(steps) for steps in own.values()]
+        if sum(map(len, every)) > len(frozenset().union(*every)):
+            yield PROTOCOL, SHARED, None
+        for steps in own.values():
+            if len(set(map(of, steps))) > 1:
                 yield PROTOCOL, GREW, steps[-1].location
-            seen |= group.own
-        yield from ((PROTOCOL, THREADS, event.location) for event in self.watch.log.events("threads"))
+        log = self.watch.log
+        yield from ((PROTOCOL, THREADS, event.location) for event in log.events("threads"))
         yield from ((PROTOCOL, CHANGED, step.location) for step in self.steps if step.detail.get("changed"))
-        free = (a for a in self.acts if a.kind == "arrive" and a.detail.get("free"))
-        yield from ((PROTOCOL, FREE, a.location) for a in free)
-        yield from ((OF_GRADIENTS, ABORTED, e.location) for e in self.watch.log.events("aborted"))
+        yield from ((OF_GRADIENTS, ABORTED, event.location) for event in log.events("aborted"))
 
-    def _idle(self) -> Iterator[tuple[str, Location | None]]:
-        """Steps that change nothing, and averages that are updated more often than the weights."""
-        if self.steps and all(bool(a.detail.get("skipped")) for a in self.steps):
-            yield SKIPPED, self.steps[-1].location
-        yield from ((UNMOVED, e.location) for e in self._unmoved() if self._after_a_gradient(e))
-        updates = list(self.watch.log.events("averaged"))
-        if len(updates) > len(self.steps) + 1:
-            yield AVERAGED, updates[-1].location
-
-    def _after_a_gradient(self, event: Event) -> bool:
-        first = next(self.watch.log.events("accumulate"), None)
-        items = self.watch.log.items
-        return first is not None and items.index(first) < items.index(event)
-
-    def _apart(self) -> Iterator[tuple[str, None]]:
+    def _left_out(self) -> Iterator[tuple[str, None]]:
         """Weights with gradients whose optimizer makes no step, or does not know them."""
-        reached = frozenset().union(*(a.params for a in self.acts if a.kind == "arrive"))
-        own = frozenset().union(*(g.own for g in self.groups))
-        known = {a.detail.get("optimizer") for a in self.steps} | {a.detail.get("outer") for a in self.steps}
+        own = union(self.steps)
+        stepped = {step.detail.get("optimizer") for step in self.steps} | {s.detail.get("outer") for s in self.steps}
         for event in self.watch.log.events("made"):
             made = event.detail["optimizers"].items()
-            if any(key not in known and (set(names) & reached) - own for key, names in made):
+            if any(key not in stepped and (set(names) & self.reached) - own for key, names in made):
                 yield NEVER, None
-        if own - reached and reached - own:
+        if own - self.reached and self.reached - own:
             yield REACHED, None
 
-    def _dropped(self, broken: Broken) -> str:
-        """Why gradients that were zeroed before a step need not be lost: a part of them, or before a whole window."""
-        whole = next((c.params for c in self.groups if c.own & set(broken.params)), frozenset())
-        if whole - set(broken.params):
-            return PARTLY
-        arrived = set[int]()
-        for act in self.acts:
-            if act.index <= broken.index or not act.params & whole:
-                continue
-            if act.kind == "arrive":
-                arrived.add(act.detail["number"])
-            elif act.kind == "zero":
-                arrived.clear()
-            elif act.kind == "step":
-                return DROPPED if len(arrived) >= self.n > 1 else ""
-        return DROPPED
-
-    def _counted(self, found: Judgement) -> Result:
+    def _counted(self, found: Sequence[Broken]) -> Result:
         """GA-INV-003, where nothing broke it: it holds, or the events do not show it."""
         for why, location in self.unsure(found):
             return Result("GA-INV-003", Outcome.OPAQUE, why, location, "", "events", RECORDED)
-        counts = [w for each in self.counts.values() for w in each]
+        counts = self.all
         shown = ", ".join(str(w.count) for w in counts)
         even = all(w.count == self.n or (w.ended and w.count < self.n) for w in counts)
         even = even and any(w.count == self.n for w in counts)
-        if not counts:
-            why = "no window was complete"
+        if self.apart:
+            why = IN_TURN
         elif self.given is None and self.n == 1 and even:
             why = "every backward pass was followed by a step: no accumulation, or a step after each micro-batch"
         elif not even:
@@ -406,7 +396,7 @@ class WatchRuling:
             why = MANY
         else:
             tails = " or its tail" * any(w.count < self.n for w in counts)
-            words = f"{found.steps} steps, one for each window of {self.n} micro-batches{tails}"
+            words = f"{len(counts)} steps, one for each window of {self.n} micro-batches{tails}"
             return self._held("GA-INV-003", words)
         help = "give --accum-steps" if self.given is None else "give --epoch-batches, the backward passes of an epoch"
         return Result("GA-INV-003", Outcome.UNKNOWN, why, self.steps[0].location, help, "events", RECORDED)
@@ -441,24 +431,6 @@ def goes_on(last: Arrival | None, following: Arrival | None) -> bool:
     return last.iteration is following.iteration and following.read > last.read
 
 
-def lengths(acts: list[ProtocolEvent], cluster: Cluster, watch: WatchedRun) -> list[WatchedWindow]:
-    """Each complete window of a cluster."""
-    run = Windows(acts, cluster, [])
-    numbers, windows, passes = set(run.numbers), list[list[int]](), list[int]()
-    locations: list[Location] = []
-    for act in acts:
-        number = act.detail.get("number")
-        if act.kind == "arrive" and number in numbers and number not in passes:
-            passes.append(number)
-        elif act in run.steps and passes:
-            windows.append(passes)
-            locations.append(act.location)
-            passes = []
-    starts = [*(w[0] for w in windows), *(passes or [0])]
-    ends = [0, *(w[-1] for w in windows)]
-    return [_window(w, watch, ends[i], starts[i + 1], locations[i]) for i, w in enumerate(windows)]
-
-
 def _window(passes: list[int], watch: WatchedRun, before: int, following: int, location: Location) -> WatchedWindow:
     """A window from the numbers of its backward passes, and those of the passes before and after it (0: none)."""
     seen = [watch.arrivals.get(number) for number in passes]
@@ -485,3 +457,15 @@ def batches(first: Arrival | None, last: Arrival | None) -> int:
     if first is None or last is None or first.iteration is None or first.iteration is not last.iteration:
         return 0
     return last.read - first.read + 1
+
+
+def readable(items: Sequence[Event]) -> list[dict[str, Any]]:
+    """Events as plain data; the same event of one parameter after the other, at one line, is one row."""
+    rows: list[dict[str, Any]] = []
+    for event in items:
+        row = {"event": event.kind, "location": str(event.location), "params": sorted(of(event))}
+        if rows and rows[-1] | {"params": []} == row | {"params": []} and event.kind not in (*PASS, "step"):
+            rows[-1]["params"] = sorted({*rows[-1]["params"], *row["params"]})
+        else:
+            rows.append(row)
+    return rows

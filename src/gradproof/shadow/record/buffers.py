@@ -247,20 +247,14 @@ def found_skip(optimizer: Any) -> Tensor | None:
 
 
 class Reached:
-    """What one backward pass at a time reaches: `leaves` are the ids of its tensors.
-
-    `again`: its graph shares a node with that of an earlier pass.
-    """
+    """What one backward pass at a time reaches: `leaves` are the ids of its tensors."""
 
     def __init__(self) -> None:
         self.leaves: set[int] = set()
-        self.again = False
-        self._ran: set[int] = set()
 
     def begin(self, roots: Iterable[Tensor], inner: bool = False) -> None:
         """Read the graph of a backward pass from these tensors. `inner`: a pass inside a pass belongs to it."""
-        if not inner:
-            self.leaves, self.again = set(), False
+        self.leaves = self.leaves if inner else set()
         stack = [root.grad_fn for root in roots if root.grad_fn is not None]
         met = set(stack)
         while stack:
@@ -268,17 +262,10 @@ class Reached:
             leaf = getattr(node, "variable", None)
             if isinstance(leaf, Tensor):
                 self.leaves.add(id(leaf))
-            else:
-                self._note(node, inner)
             for following, _ in node.next_functions:
                 if following is not None and following not in met:
                     met.add(following)
                     stack.append(following)
-
-    def _note(self, node: Any, inner: bool) -> None:
-        number = node._sequence_nr()
-        self.again = self.again or (number in self._ran and not inner)
-        self._ran.add(number)
 
 
 def is_gradient(tensor: Tensor, param: Tensor) -> bool:

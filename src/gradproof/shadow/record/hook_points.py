@@ -25,7 +25,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from gradproof.shadow.locations import LIBRARY, TORCH, owner
 from gradproof.shadow.record.buffers import found_skip
-from gradproof.shadow.record.names import functional
 
 if TYPE_CHECKING:
     from gradproof.shadow.record.hooks import Hooks
@@ -197,11 +196,17 @@ def install(hooks: Hooks, patches: Patches) -> None:
         patches.method(cls, "step", hooks.scaled_step)
     for cls in all_subclasses(DistributedDataParallel):
         patches.method(cls, "forward", hooks.ranks)
-        patches.method(cls, "__init__", hooks.ranks_made)
     for cls in all_subclasses(LRScheduler):
         patches.method(cls, "step", hooks.schedule)
-        patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(AveragedModel, "update_parameters", hooks.averaged)
+
+
+def install_makers(hooks: Hooks, patches: Patches) -> None:
+    """What is made is noted to the end, also while nothing else is."""
+    for cls in all_subclasses(DistributedDataParallel):
+        patches.method(cls, "__init__", hooks.ranks_made)
+    for cls in all_subclasses(LRScheduler):
+        patches.method(cls, "__init__", hooks.scheduler_made)
     patches.method(Optimizer, "add_param_group", hooks.optimizer_made)
 
 
@@ -245,12 +250,6 @@ def listed(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ..
         return tuple(given) if isinstance(given, Iterator) else given
 
     return tuple(map(read, args)), {name: read(given) for name, given in kwargs.items()}
-
-
-def unwrapped(tensor: Tensor) -> Tensor | None:
-    """The tensor below one level of torch.func; None where there are more levels."""
-    below: Tensor = torch._C._functorch.get_unwrapped(tensor) if functional(tensor) else tensor
-    return None if functional(below) else below
 
 
 def inner(optimizer: Any) -> Any:
@@ -319,4 +318,16 @@ def rate(value: Any) -> float:
         return float(value.detach()) if value.device.type == "cpu" else float("nan")
 
 
-__all__ = ["CLIPS", "Flag", "Replacement", "cover", "install", "leaves_of", "params_of", "rates", "skips", "tensors_of"]
+__all__ = [
+    "CLIPS",
+    "Flag",
+    "Replacement",
+    "cover",
+    "install",
+    "install_makers",
+    "leaves_of",
+    "params_of",
+    "rates",
+    "skips",
+    "tensors_of",
+]

@@ -4,7 +4,7 @@
 |---|---|
 | `accumulate` | torch.autograd.backward (Tensor.backward calls it), and the buffers that it changed |
 | `threads` | a backward pass that begins while that of another thread runs |
-| `gradients` | torch.autograd.grad with respect to parameters; `derivative` for any other use of it |
+| `gradients` | torch.autograd.grad with respect to parameters |
 | `step`, `stepped` | the global step hooks of torch.optim; with a closure, when the closure has returned |
 | `zero`, `assign`, `touch` | zero_grad, the setter of `Tensor.grad`, else the identity and version of each buffer |
 | `clip` | torch.nn.utils.clip_grad_*, under every name that a module holds them by |
@@ -47,6 +47,7 @@ from gradproof.shadow.record.hook_points import (
     cover,
     inner,
     install,
+    install_makers,
     leaves_of,
     listed,
     params_of,
@@ -54,9 +55,8 @@ from gradproof.shadow.record.hook_points import (
     rates,
     skips,
     tensors_of,
-    unwrapped,
 )
-from gradproof.shadow.record.names import NAMES, functional
+from gradproof.shadow.record.names import NAMES
 
 # -- What every hook of a training loop needs: a sink, names, and the buffers, watched between the calls.
 Call = Callable[..., Any]
@@ -79,7 +79,7 @@ class Reporter:
         self.names = NAMES
         self.buffers = Buffers(NAMES)
         self._rates: weakref.WeakKeyDictionary[Any, list[float]] = weakref.WeakKeyDictionary()
-        self._patches = Patches()
+        self._patches, self._makers = Patches(), Patches()
         self._handles: list[Any] = []
         self._numbers: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._made: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -87,7 +87,6 @@ class Reporter:
         self._inside: list[str] = []
         self._callers: list[int] = []
         self._steps = self._backwards = self._begun = 0
-        self._kept = False
         self._ddp = Ranks()
         self._location: Location | None = None
 
@@ -188,11 +187,8 @@ class Reporter:
 
     def _interfered(self, params: list[Tensor]) -> dict[str, bool]:
         """Whether something besides the derivative of one loss made what is in these buffers."""
-        kept = self._kept or self.reached.again
         hooked = any(p._backward_hooks or p._post_accumulate_grad_hooks for p in params)
-        leaves, trained = self.reached.leaves, self.names.optimized
-        free = bool(trained and leaves - trained - self.names.housed)
-        return {"hooked": hooked, "written": any(id(p) not in leaves for p in params), "free": free, "kept": kept}
+        return {"hooked": hooked, "written": any(id(p) not in self.reached.leaves for p in params)}
 
 
 class Hooks(Reporter):
@@ -220,12 +216,31 @@ class Hooks(Reporter):
         return {self.number(o): self._named(params_of(o)) for o in list(self._made)}
 
     def stop(self) -> None:
-        """Nothing more is wanted: torch is as it was from here on."""
+        """Nothing is wanted for now: torch is as it was, but for hooks that do nothing."""
         self._event("made", optimizers=self._optimizers())
-        self._remove()
+        self._patches.restore()
+
+    @property
+    def within_call(self) -> bool:
+        """Whether a call that is watched runs."""
+        return bool(self._inside)
+
+    def go_on(self) -> None:
+        """Events are wanted again. What happened to buffers and weights meanwhile is not reported."""
+        self._stack.clear()
+        self._inside.clear()
+        install(self, self._patches)
+        self.buffers.changes()
+        self.buffers.rewritten()
+        self.buffers.applied(self.names.params())
+        for optimizer in list(self._rates):
+            self._rates[optimizer] = rates(optimizer)
+        self._event("on")
+        self._patches.active = True
 
     def _remove(self) -> None:
         self._patches.restore()
+        self._makers.restore()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -237,7 +252,8 @@ class Hooks(Reporter):
             nn.modules.module.register_module_forward_pre_hook(self._forward),
         ]
         install(self, self._patches)
-        self._patches.active = True
+        install_makers(self, self._makers)
+        self._patches.active = self._makers.active = True
 
     # Backward passes
 
@@ -258,7 +274,6 @@ class Hooks(Reporter):
             self.reached.begin(roots, inner=True)
             return original(*args, **kwargs)
         self._before_backward(roots)
-        self._kept = bool(args[2] if len(args) > 2 else kwargs.get("retain_graph"))
         self.reached.begin(roots)
         try:
             result = self.within("backward", lambda: original(*args, **kwargs))
@@ -291,31 +306,13 @@ class Hooks(Reporter):
             return original(*args, **kwargs)
         args, kwargs = listed(args, kwargs)
         inputs = tensors_of(args[1] if len(args) > 1 else kwargs.get("inputs"))
-        if inputs and all(map(functional, inputs)):
-            return self._functional(original, inputs, *args, **kwargs)
         known = [t for t in inputs if t.is_leaf and (isinstance(t, nn.Parameter) or self.names.knows(t))]
         if not known or len(known) != len(inputs) or kwargs.get("create_graph"):
-            self._event("derivative", call="grad")
             return original(*args, **kwargs)
         self._before_backward(tensors_of(args[0] if args else kwargs.get("outputs")))
         result = self.within("backward", lambda: original(*args, **kwargs))
         given = result.values() if isinstance(result, dict) else result
         self._returned(known, list(given))
-        return result
-
-    def _functional(self, original: Call, inputs: list[Tensor], *args: Any, **kwargs: Any) -> Any:
-        """A derivative by torch.func: its inputs are wrapped aliases of parameters."""
-        known = [self.names.behind(t) for t in inputs]
-        result = original(*args, **kwargs)
-        given = [unwrapped(t) if isinstance(t, Tensor) else None for t in result]
-        pairs = [(p, g) for p, g in zip(known, given, strict=True) if p is not None and g is not None]
-        if not pairs or any(g.shape != p.shape for p, g in pairs):
-            self._event("derivative", call="func")
-            return result
-        self._poll()
-        self._backwards += 1
-        with torch._C._DisableFuncTorch():
-            self._returned([p for p, _ in pairs], [g for _, g in pairs])
         return result
 
     def _returned(self, params: list[Tensor], given: list[Any]) -> None:
@@ -327,13 +324,15 @@ class Hooks(Reporter):
     # Optimizers
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        if not self._patches.active:
+            return None
         if self._nested(optimizer):
             self._stack.append(self._stack[-1])
             return None
         if "backward" in self._inside:
             self._arrived()
         self._poll()
-        if not self._handles:  # what just arrived was the first of a window that is not recorded
+        if not self._patches.active:  # what just arrived was the first of a window that is not recorded
             return None
         self._handles[-1].remove()
         if moved := self.buffers.rewritten():
@@ -392,7 +391,7 @@ class Hooks(Reporter):
         }
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if not self._handles:
+        if not self._patches.active:
             return
         while self._stack and self._stack[-1][0] != self.number(optimizer):
             self._stack.pop()
@@ -478,7 +477,6 @@ class Hooks(Reporter):
         original(optimizer, *args, **kwargs)
         self._made.add(optimizer)
         self._rates[optimizer], group = rates(optimizer), optimizer.param_groups[-1]
-        self.names.optimized.update(map(id, group["params"]))
         for param, name in zip(group["params"], group.get("param_names", [None] * len(group["params"])), strict=False):
             if name is None:
                 self.names.know(param)

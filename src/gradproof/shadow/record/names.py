@@ -26,8 +26,6 @@ class Names:
         self._names: dict[int, str] = {}
         self._taken: dict[str, int] = {}
         self._modules: weakref.WeakSet[nn.Module] = weakref.WeakSet()
-        self.optimized: set[int] = set()  # ids of the parameters that optimizers were given
-        self.housed: set[int] = set()  # ids of the parameters of modules that ran
         self.edition = 0
 
     def clear(self) -> None:
@@ -37,8 +35,6 @@ class Names:
         self._names.clear()
         self._taken.clear()
         self._modules.clear()
-        self.optimized.clear()
-        self.housed.clear()
 
     def know(self, tensor: Tensor) -> None:
         """A parameter that has no name yet."""
@@ -73,26 +69,13 @@ class Names:
             return
         self._modules.update(module.modules())
         for name, tensor in module.named_parameters():
-            self.housed.add(id(tensor))
-            below = self.behind(tensor)
-            if below is not None:
-                self.name(below, name)
+            if not functional(tensor):
+                self.name(tensor, name)
 
     def moved(self, module: nn.Module) -> None:
         """Name the parameters of a module before something is done to all of them, where one of them is known."""
         if module not in self._modules and any(map(self.knows, module.parameters())):
             self.module(module)
-
-    def behind(self, tensor: Tensor) -> Tensor | None:
-        """The known parameter of which torch.func holds an alias, by its memory; any other tensor is itself."""
-        if not functional(tensor):
-            return tensor
-        below = torch._C._functorch.get_unwrapped(tensor)
-        if functional(below):
-            return None
-        address = torch._C.TensorBase.data_ptr
-        same = (p for p in self.params() if p.shape == below.shape and address(p) == address(below))
-        return next(same, None)
 
     def knows(self, tensor: Tensor) -> bool:
         """Whether the tensor is a parameter that something named, or an optimizer holds."""

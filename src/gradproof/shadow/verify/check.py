@@ -21,15 +21,16 @@ from gradproof import __version__
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.record.run import Noted, Run, seed
 from gradproof.shadow.request import Request
-from gradproof.shadow.result import Result, Verification, on_path
+from gradproof.shadow.result import Result, Verification, assuming, on_path
 from gradproof.shadow.verify.followed import Followed, again, with_numbers, without_numbers
 from gradproof.shadow.verify.over_ranks import Pair, agreed, over_ranks
 from gradproof.shadow.verify.refute import judged
+from gradproof.shadow.verify.tokens import of_two_runs
 from gradproof.shadow.whole.facts import Hints, same_gradients, sampled
 from gradproof.shadow.whole.group import Exchange, Group
 from gradproof.shadow.whole.runs import Real
 from gradproof.shadow.whole.terms import Terms
-from gradproof.shadow.whole.unseen import parameters, steps
+from gradproof.shadow.whole.unseen import frozen_heap, parameters, steps
 
 SEEDS = (1, 2)
 """How far from the first the further seeds are that are tried where Python read numbers that may lead elsewhere."""
@@ -62,6 +63,7 @@ class Attempt:
         return {number: held for snap in snaps if snap is not None for number, held in snap.changed.items()}
 
 
+@frozen_heap()
 def check_whole(step: Step, subject: str, request: Request, group: Group | None = None) -> Verification:
     """Verify a function by micro-batches and by the full batch, over whole tensors.
 
@@ -93,7 +95,7 @@ def elsewhere(step: Step, request: Request, best: Attempt, group: Group) -> None
         other = attempted(step, replace(request, seed=request.seed + by), best.hints, group)
         found = {result.obligation: result for result in other.results}
         for at, result in enumerate(best.results):
-            there = found[result.obligation]
+            there = found.get(result.obligation, result)
             if result.outcome is Outcome.HOLDS and there.outcome is not Outcome.HOLDS and there.applies:
                 best.results[at] = replace(there, reason=f"with --seed {request.seed + by}: {there.reason}")
 
@@ -143,6 +145,10 @@ def attempted(step: Step, request: Request, hints: Hints, group: Group) -> Attem
     results = judged(terms, run, ours, full, group.size)
     if group.size > 1:
         results = over_ranks(step, run, Pair(ours, full, exchange, drawn), hints, results)
+    elif not ours.error:
+        equal = next(result for result in results if result.obligation == "GA-EQ-001")
+        tokens = of_two_runs(ours, equal)
+        results += [] if tokens is None else [tokens]
     return Attempt(hints, terms, ours, full, results)
 
 
@@ -169,7 +175,9 @@ def described(attempt: Attempt, subject: str, request: Request, seconds: float) 
         f"{facts.parameters} parameters, {facts.operators} operators, {len(attempt.terms)} terms",
         *(f"samples: {count} rows made at {site}" for site, count in sorted(facts.sources.items())),
     ]
-    made.assumptions = assumptions(facts.laws, facts.opaque)
+    assumed = {**attempt.full.facts.assumed, **facts.assumed}
+    made.assumptions = assumptions({name: n for name, n in facts.laws.items() if name not in assumed}, facts.opaque)
+    made.assumptions += assuming(assumed.values(), attempt.results)
     if attempt.ours.engine.laws.every_label:
         made.uncovered.append("no label of this run is ignored: micro-batches with unequal numbers of valid labels")
     made.paths = list(dict.fromkeys(f"{how} at {location} reads a number" for location, how in facts.reads))

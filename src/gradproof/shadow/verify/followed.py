@@ -13,6 +13,7 @@ from typing import Any, cast
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from gradproof.core.errors import GradproofError
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Printed, Run, decimals, default_dtype, inside, numbers, raised_at, seed, stated
 from gradproof.shadow.whole.facts import Hints
@@ -58,6 +59,8 @@ class Followed:
                 returned = step(run)
             with self.engine.aside():
                 self._returned(returned, reading)
+        except GradproofError:
+            raise
         except Exception as caught:
             self.error, self.raised = stated(caught), raised_at(caught)
             self.unsupported = type(caught).__module__.startswith("torch._subclasses") or "Unread" in self.error
@@ -99,7 +102,15 @@ def without_numbers(step: Callable[[Any], Any], run: Run, *given: Any) -> Follow
     found = Followed(engine)
     seed(run.seed)
     swap = replaced(torch.utils, "swap_tensors", taken_over)
-    with fake, engine, Unreading(engine), watched(engine), swap, default_dtype(run.dtype):
+    with (
+        torch.compiler.set_stance("force_eager"),
+        fake,
+        engine,
+        Unreading(engine),
+        watched(engine),
+        swap,
+        default_dtype(run.dtype),
+    ):
         found.call(step, run)
     return found
 
@@ -139,8 +150,17 @@ def _ends_well(step: Callable[[Any], Any], run: Run) -> bool:
 
 
 def again(ours: Followed, full: Followed, hints: Hints) -> Hints:
-    """What two runs show that have to be made again; the same hints where nothing has to."""
+    """What two runs show that have to be made again; the same hints where nothing has to.
+
+    Numbers that a line draws as often in both runs, fewer times than there are samples, and along no axis of samples,
+    are no data of a sample: a frozen weight, for example.
+    """
     by_hand = hints.by_hand or not (ours.facts.updates or full.facts.updates)
     mine, other = ours.engine.axes, full.engine.axes
-    apart = {site for site in mine.keys() & other.keys() if mine[site] != other[site]}
+    both = mine.keys() & other.keys()
+    apart = {site for site in both if set(mine[site]) != set(other[site])}
+    terms, values = ours.engine.terms, (g.value for u in ours.facts.updates for g in u.gradients.values())
+    met = {terms.attributes[leaf][0] for leaf in terms.found([t for value in values for t in value], ("data",))}
+    whole = (site for site in both if mine[site] == other[site] and set(mine[site]) == {None})
+    apart |= {s for s in whole if len(mine[s]) < ours.engine.samples and any(one.startswith(f"{s} ") for one in met)}
     return replace(hints, by_hand=by_hand, common=hints.common | apart)

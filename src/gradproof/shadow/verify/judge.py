@@ -14,7 +14,7 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, Result
+from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.verify.totals import Totals
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
@@ -90,7 +90,7 @@ class Judge:
         ended = self._impossible()
         if ended is not None:
             help = self._next(ended[0])
-            return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name != SYNC]
+            return [Result(name, *ended, help, DOMAIN) for name in OBLIGATIONS if name not in WHERE_DUE]
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
@@ -268,7 +268,7 @@ class Judge:
 
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is a bounded factor that is made of gradients."""
-        return self.terms.trained[scalar] and bool(self.terms.found([scalar], BOUNDED))
+        return self.terms.trained[scalar] and self.terms.made_with(scalar, BOUNDED)
 
     def _single(self, value: Combination) -> bool:
         return all(self.terms.owners[term] >= 0 for term in value)
@@ -318,11 +318,12 @@ class Judge:
 
     def _passes(self) -> tuple[str, Location] | None:
         """Each window has as many backward passes as micro-batches, or as many for each of them."""
-        each = self.full.facts.updates[-1].passes
         for number, (update, at) in enumerate(zip(self.ours.facts.updates, self.windows, strict=True)):
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             theirs = self.full.facts.updates[number : number + 1]
             full = sum(other.passes - self._dataless(self.full, number) for other in theirs)
+            last = len(self.full.facts.updates) - 1
+            each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes - self._dataless(self.full, last)
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"
@@ -410,7 +411,7 @@ class Judge:
                 carried = {t for t in mine.keys() & older.keys() if not self.terms.samples([t]) & read}
                 again = {t for t in carried if mine[t] == older[t]}
                 kept = sorted(t for t in again if self.terms.owners[t] != NOBODY)
-                if any(self.terms.found([t], ("draw",)) for t in again - set(kept)):
+                if any(self.terms.made_with(t, ("draw",)) for t in again - set(kept)):
                     reason = f"the gradient of {one} in window {at + 1} has random numbers of an earlier window"
                     return self._result(name, Outcome.UNKNOWN, reason, now.location)
                 if kept and not self.idle():
@@ -470,7 +471,7 @@ class Judge:
             for name, gradient in update.gradients.items():
                 bare = [term for term in gradient.value if terms.owners[term] == NOBODY]
                 states = [leaf for leaf in terms.found(bare, ("state",)) if terms.kids[leaf][0] not in weights]
-                if states or any(not terms.found([term], ("parameter", "state", "draw")) for term in bare):
+                if states or any(not terms.made_with(term, ("parameter", "state", "draw")) for term in bare):
                     return f"a part of the gradient of {name} in window {at + 1} is made of no sample", update.location
         return None
 
@@ -484,6 +485,9 @@ class Judge:
         if not narrow and self.ours.facts.escaped is not None and equal.outcome is not Outcome.HOLDS:
             reason = "Python reads the numbers of a gradient or a parameter; what it makes of them was not followed"
             return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.escaped)
+        if not narrow and len(self.ours.facts.updates) != self.asked:
+            reason = "an optimizer that steps another number of times may sum by itself, which was not followed"
+            return self._result(name, Outcome.UNKNOWN, reason, self.ours.facts.updates[-1].location)
         if not narrow:
             return self._result(name, Outcome.HOLDS, "no tensor below fp32 joins two micro-batches")
         location, dtype, sums = next((entry for entry in narrow if entry[2]), narrow[0])
@@ -523,18 +527,15 @@ class Judge:
         return self.ours.facts.scaled.get(norm)
 
     def _misscaled(self) -> Location | None:
-        """The step of gradients that are scaled by a norm, which is not that of these gradients."""
+        """The step of a gradient that is scaled by a norm of others alone."""
         for update in self.ours.facts.updates:
-            scalars: set[int] = set()
-            bared: set[int] = set()
             for value in (gradient.value for gradient in update.gradients.values() if gradient.value):
                 powers = self.terms.common(value)
-                own = {scalar: by for scalar, by in powers.items() if self.terms.found([scalar], NORMS)}
-                scalars |= own.keys()
+                own = {scalar: by for scalar, by in powers.items() if self.terms.made_with(scalar, NORMS)}
                 rest = self.terms.rescaled(value, multiplied({}, own, -1))
-                bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
-            if scalars and not bared <= self.terms.reached(scalars):
-                return update.location
+                bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
+                if own and bare not in self.terms.below(frozenset(own)):
+                    return update.location
         return None
 
     def _clipped_nothing(self) -> Location | None:
@@ -543,7 +544,7 @@ class Judge:
         applied = {t for u in updates for g in u.gradients.values() for t in self.terms.common(g.value)}
         for side in (self.ours, self.full):
             for scalar, location in side.facts.scaled.items():
-                if scalar not in applied and self.terms.found([scalar], NORMS) and not self._endless(scalar):
+                if scalar not in applied and self.terms.made_with(scalar, NORMS) and not self._endless(scalar):
                     return location
         return None
 

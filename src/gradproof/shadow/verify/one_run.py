@@ -7,7 +7,7 @@ samples of the window would be.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -15,8 +15,10 @@ from typing import Any
 from gradproof.core.outcome import Outcome
 from gradproof.shadow.locations import Location
 from gradproof.shadow.result import NO_LOSS, Result
+from gradproof.shadow.verify.tokens import TokenJudge, TokenWindow, near
 from gradproof.shadow.verify.weights import NORMS, Coupled, WindowWeights, alike, close
-from gradproof.shadow.whole.recorded import MICRO, BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
+from gradproof.shadow.whole.recorded import MICRO, Recorded
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -37,8 +39,8 @@ HELP = "check a function of a Run with gradproof check, which compares it with t
 class OneRun:
     """The obligations of a script, by one run of it."""
 
-    def __init__(self, engine: Recorded, clips: bool = False) -> None:
-        self.engine, self.terms, self.clips = engine, engine.terms, clips
+    def __init__(self, engine: Recorded, clips: bool = False, total: int = 0) -> None:
+        self.engine, self.terms, self.clips, self.total = engine, engine.terms, clips, total
         self.windows: list[WindowWeights] = []
         self.skeletons: dict[Any, int] = {}
         self.factors: list[Result] = []
@@ -46,7 +48,7 @@ class OneRun:
         last: dict[int, int] = {}
         for step in engine.facts.updates:
             assert isinstance(step, RecordedStep)
-            runs = engine.runs[last.get(step.optimizer, 0) : step.until]
+            runs = engine.runs[max(last.get(step.optimizer, 0), step.since) : step.until]
             last[step.optimizer] = step.until
             own = [run for run in runs if run.returned or run.gains.keys() & step.gradients.keys()]
             if step.gradients:
@@ -62,7 +64,9 @@ class OneRun:
         names = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
         if ended is not None or equal is None:
             return [self._result(name, *ended) for name in names if ended is not None]
-        return [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        found = [self.data(equal), equal, self.loss(equal), self.stale(), self.width(), self.clipping()]
+        tokens = self.tokens(equal)
+        return found if tokens is None else [*found, tokens]
 
     def in_passes(self) -> bool:
         """Whether each backward pass is one micro-batch: it has samples of its own, and all took the same ways."""
@@ -79,6 +83,22 @@ class OneRun:
     def _micro_batches(self, run: BackwardPass) -> set[int]:
         bare = [self.terms.bare(term)[0] for gain in run.gains.values() for term in gain]
         return {sample // MICRO for sample in self.terms.samples(bare)}
+
+    # GA-TOK-001
+
+    def tokens(self, equal: Result) -> Result | None:
+        """Each valid token has one weight; None where no loss counts tokens."""
+        windows = [
+            TokenWindow(window.shown, self._losses(window), [run.roots for run in window.runs], window.factor())
+            for window in self.windows
+            if window.runs and not any(run.seeded or run.returned for run in window.runs)
+        ]
+        return TokenJudge(self.engine.laws, self.number, self._rows).result(windows, equal)
+
+    def _rows(self, terms: Sequence[int]) -> int:
+        """The samples of the micro-batches that some terms are made of."""
+        micro = {sample // MICRO for sample in self.terms.samples(terms)}
+        return sum(self.engine.rows.get(number) or 1 for number in micro)
 
     # GA-INV-001
 
@@ -117,18 +137,19 @@ class OneRun:
 
     def reach(self) -> str:
         """What a result is about."""
-        count = len(self.windows)
+        shown = spans([window.step.window for window in self.windows], self.total)
         path = f", on the recorded path ({len(self.engine.facts.reads)} numbers were read)" * bool(
             self.engine.facts.reads
         )
-        return f"all real weights and data at these shapes, {count} recorded windows{path}"
+        return f"all real weights and data at these shapes, {shown}{path}"
 
     def assumptions(self) -> list[str]:
         """What the results rest on."""
         facts = self.engine.facts
+        known = len(facts.laws.keys() - facts.assumed.keys())
         return [
             "real and whole numbers: rounding, overflow and the difference between kernels are not part of it",
-            f"the laws of {len(facts.laws)} operators (gradproof.shadow.whole.laws), each of them deterministic",
+            f"the laws of {known} operators (gradproof.shadow.whole.laws), each of them deterministic",
             f"{len(facts.opaque)} operators are uninterpreted functions: {', '.join(sorted(facts.opaque)) or 'none'}",
             "a sample is a row of what a data loader or a forward pass was given; data hold no weights of samples",
             "no denominator is zero",
@@ -139,8 +160,8 @@ class OneRun:
     def equality(self) -> Result:
         """Every sample of a window has one weight, and the weights are those of the loss."""
         scales: list[Fraction] = []
-        for at, window in enumerate(self.windows):
-            bad = self._dropped(at, window) or self._unequal(at, window) or self._scaled(at, window, scales)
+        for window in self.windows:
+            bad = self._dropped(window) or self._unequal(window) or self._scaled(window, scales)
             if bad is not None:
                 return bad
         bad = self._differing(scales) or next(iter(self.factors), None)
@@ -150,22 +171,22 @@ class OneRun:
         reason = f"each sample of a window has one weight in each gradient; {'; '.join(words)}"
         return self._result("GA-EQ-001", Outcome.HOLDS, reason)
 
-    def _dropped(self, at: int, window: WindowWeights) -> Result | None:
+    def _dropped(self, window: WindowWeights) -> Result | None:
         """Samples whose gradients arrived and are not in the step."""
         lost = sorted(window.own - window.samples)
         if not lost:
             return None
-        reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {at + 1}"
+        reason = f"the gradient of {self.sample(lost[0])} arrived, and is not in the step of window {window.shown}"
         return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, window.step.location)
 
-    def _unequal(self, at: int, window: WindowWeights) -> Result | None:
+    def _unequal(self, window: WindowWeights) -> Result | None:
         name = "GA-EQ-001"
         for parameter in window.step.order:
             if parameter not in window.step.gradients and any(parameter in run.gains for run in window.runs):
-                reason = f"the gradient of {parameter} arrived, and is not there at the step of window {at + 1}"
+                reason = f"the gradient of {parameter} arrived, and is not there at the step of window {window.shown}"
                 return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
         for parameter, gradient in window.step.gradients.items():
-            what = f"the gradient of {parameter} in window {at + 1}"
+            what = f"the gradient of {parameter} in window {window.shown}"
             if not gradient.value and any(parameter in run.gains for run in window.runs):
                 return self._result(name, Outcome.UNKNOWN, f"{what} was zeroed before the step", window.step.location)
             try:
@@ -244,7 +265,7 @@ class OneRun:
         for term, by in weight.items():
             _, powers = self.terms.bare(term)
             symbols = "".join(f" * ({self._named(scalar)})^{power}" for scalar, power in sorted(powers.items()))
-            found.append(f"{shortly(by)}{symbols}")
+            found.append(f"{near(by)}{symbols}")
         return " + ".join(found) or "0"
 
     def _named(self, scalar: int) -> str:
@@ -274,7 +295,7 @@ class OneRun:
         parts = zip(self.terms.kids[scalar], self.terms.attributes[scalar], strict=True)
         return self.number({kid: Fraction(*exactly) for kid, exactly in parts})
 
-    def _scaled(self, at: int, window: WindowWeights, scales: list[Fraction]) -> Result | None:
+    def _scaled(self, window: WindowWeights, scales: list[Fraction]) -> Result | None:
         """The weights of a loss add up to one, or each is one; N or 1/N is a wrong rule."""
         masses = window.masses(self.engine, window.factor())
         count = len(window.runs)
@@ -297,13 +318,15 @@ class OneRun:
         most = max(known)
         scales.append(most)
         if close(most, Fraction(count)) or (len(known) == 1 and close(most, Fraction(1, count))):
-            reason = f"the samples of window {at + 1} weigh {shortly(most)} in all, and in the mean of a full batch 1"
+            what = f"the samples of window {window.shown}"
+            reason = f"{what} weigh {near(most)} in all, and in the mean of a full batch 1"
             return self._result(
                 "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
                 counterexample={"micro_batches": count, "total_weight": str(most)},
                 help="divide each loss by the number of micro-batches of its own window, once",
             )  # fmt: skip
-        reason = f"each sample of window {at + 1} has one weight; they add up to {shortly(most)}, and in a mean to 1"
+        what = f"each sample of window {window.shown}"
+        reason = f"{what} has one weight; they add up to {near(most)}, and in a mean to 1"
         self.factors.append(self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._losses(window)))
         return None
 
@@ -313,13 +336,14 @@ class OneRun:
             return None
         at = next((i for i, scale in enumerate(scales) if not close(scale, UNIT)), 0)
         counts = {Fraction(len(self.windows[at].runs), len(window.runs)) for window in self.windows}
+        window = self.windows[at]
         whole = len(scales) == len(self.windows) and any(close(scale, UNIT) for scale in scales)
         if not whole or not any(close(scales[at], count) for count in counts):
             reason = "the weights of the windows add up to different totals"
             return self._result("GA-EQ-001", Outcome.UNKNOWN, reason, self._location())
-        reason = f"the samples of window {at + 1} weigh {shortly(scales[at])} in all, those of another window 1"
+        reason = f"the samples of window {window.shown} weigh {near(scales[at])} in all, those of another window 1"
         return self._result(
-            "GA-EQ-001", Outcome.REFUTED, reason, self._losses(self.windows[at]),
+            "GA-EQ-001", Outcome.REFUTED, reason, self._losses(window),
             counterexample={"totals": [str(scale) for scale in scales]},
             help="divide each loss by the number of micro-batches of its own window",
         )  # fmt: skip
@@ -329,7 +353,7 @@ class OneRun:
     def stale(self) -> Result:
         """No summand of a gradient was computed before the step of the window before."""
         name, terms = "GA-INV-002", self.terms
-        if len(self.windows) < 2 and not self.engine.passes:
+        if len(self.windows) < 2 and not any(self.engine.later) and not self.windows[0].step.window:
             return self._result(
                 name, Outcome.UNKNOWN, "there is one window; nothing could be left over", self._location()
             )
@@ -353,22 +377,23 @@ class OneRun:
         return self._result(name, Outcome.HOLDS, "no gradient has a summand from before its window")
 
     def _begun(self) -> tuple[str, Location] | None:
-        if self.engine.passes and self.engine.begun_with:
-            name = next(iter(self.engine.begun_with))
-            return f"{name} had a gradient after the last window", self.windows[-1].step.location
-        for at, window in enumerate(self.windows):
+        for window in self.windows:
             for name in window.step.begun_with:
-                return f"{name} had a gradient when window {at + 1} began", window.step.location
+                return f"{name} had a gradient when window {window.shown} began", window.step.location
+        for steps, name in self.engine.later.items():
+            step = self.engine.facts.updates[max(steps - 1, 0)]
+            if name and isinstance(step, RecordedStep):
+                return f"{name} had a gradient after window {step.window + 1}", step.location
         return None
 
     def _rootless(self) -> tuple[str, Location] | None:
-        for at, window in enumerate(self.windows):
+        for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
                 made = {self.terms.bare(term)[0] for term in gradient.value}
                 whole = {term for term in made if self.terms.owners[term] != NOBODY and window.of(term) == NOBODY}
                 if any(self.terms.owners[term] == NOBODY for term in made) or made - whole - window.arrived:
-                    reason = f"a part of the gradient of {parameter} in window {at + 1} came by no backward pass of it"
-                    return reason, window.step.location
+                    what = f"a part of the gradient of {parameter} in window {window.shown}"
+                    return f"{what} came by no backward pass of it", window.step.location
         return None
 
     def width(self) -> Result:
@@ -401,9 +426,9 @@ class OneRun:
     def clipping(self) -> Result:
         """No function but a linear one met the gradient of a part of a window."""
         name, unsure = "GA-INV-005", self._rootless()
-        for at, window in enumerate(self.windows):
+        for window in self.windows:
             for parameter, gradient in window.step.gradients.items():
-                what = f"the gradient of {parameter} in window {at + 1}"
+                what = f"the gradient of {parameter} in window {window.shown}"
                 found = self._partial(window, gradient.value) if window.samples == window.own else None
                 if found:
                     reason = f"{what} was clipped before it was that of the whole window"
@@ -411,41 +436,43 @@ class OneRun:
                         name, Outcome.REFUTED, reason, self._clipped(found, window), "clip once, before the step"
                     )
                 unsure = unsure or self._bent(what, window, gradient.value)
-            unsure = unsure or self._clips(at, window)
+            unsure = unsure or self._clips(window)
         if unsure is not None:
             return self._result(name, Outcome.UNKNOWN, *unsure)
         return self._result(name, Outcome.HOLDS, "each gradient is a sum that was scaled, or clipped, as a whole")
 
-    def _clips(self, at: int, window: WindowWeights) -> tuple[str, Location] | None:
+    def _clips(self, window: WindowWeights) -> tuple[str, Location] | None:
         """A clip whose norm is that of something else than the gradients that it scales, or that scales nothing."""
         factor = window.factor()
         followed = factor is not None and (self._share(factor[0], window) or self._known(window))
-        if factor is None or window.kept(factor[1]) or not (followed or not self._looked_at(window)):
+        strange = self._looked_at(window) or window.step.part
+        if factor is None or window.kept(factor[1]) or (strange and not followed):
             return (
-                f"the gradients of window {at + 1} were scaled by a number that was not followed",
+                f"the gradients of window {window.shown} were scaled by a number that was not followed",
                 window.step.location,
             )
         scalars: set[int] = set()
-        bared: set[int] = set()
+        others = False
         for gradient in (g for g in window.step.gradients.values() if g.value):
             powers = self.terms.common(gradient.value)
             own = {scalar: by for scalar, by in powers.items() if window.clips(scalar)}
-            scalars |= own.keys()
             rest = self.terms.rescaled(gradient.value, multiplied({}, own, -1))
-            bared.add(self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ()))
+            bare = self.terms.named(rest, self.terms.shapes[next(iter(rest))] or ())
+            others |= len(own) > 1 or (bool(own) and bare not in self.terms.reached(own))
+            scalars |= own.keys()
         if not scalars:
-            clamped = all(self.terms.found(gradient.value, CLAMPS) for gradient in window.step.gradients.values())
+            every = (gradient.value for gradient in window.step.gradients.values())
+            clamped = all(any(self.terms.made_with(term, CLAMPS) for term in value) for value in every)
             return (
-                (f"a clip was called, and did nothing to window {at + 1}", window.step.location)
+                (f"a clip was called, and did nothing to window {window.shown}", window.step.location)
                 if self.clips and not clamped
                 else None
             )
-        reached = self.terms.reached(scalars)
         if not self._known(window):
-            return f"window {at + 1} was clipped at another scale than that of the loss", window.step.location
-        if len(scalars) == 1 and bared <= reached:
+            return f"window {window.shown} was clipped at another scale than that of the loss", window.step.location
+        if not others:
             return None
-        return f"window {at + 1} was scaled by a norm of something else than its gradients", window.step.location
+        return f"window {window.shown} was scaled by a norm of something else than its gradients", window.step.location
 
     def _looked_at(self, window: WindowWeights) -> bool:
         """Whether Python read a number that is made of a gradient of the window: it may have scaled with it."""
@@ -463,7 +490,7 @@ class OneRun:
         for term in value:
             bare, powers = self.terms.bare(term)
             for scalar in window.kept(powers):
-                part = self.terms.samples([scalar]) if self.terms.found([scalar], NORMS) else set()
+                part = self.terms.samples([scalar]) if self.terms.made_with(scalar, NORMS) else set()
                 if part and part < window.own:
                     return scalar
             clamped = self.terms.operators[bare] in CLAMPS and bare not in window.arrived
@@ -494,9 +521,9 @@ class OneRun:
                 name, Outcome.UNKNOWN, "the weights of the samples were not shown to be equal", equal.location
             )
         seen: set[int] = set()
-        for at, window in enumerate(self.windows):
+        for window in self.windows:
             if seen & window.samples:
-                reason = f"samples of an earlier window are in the gradients of window {at + 1}"
+                reason = f"samples of an earlier window are in the gradients of window {window.shown}"
                 return self._result(name, Outcome.UNKNOWN, reason, window.step.location)
             seen |= window.samples
         last = max(seen) // MICRO
@@ -507,7 +534,14 @@ class OneRun:
         return self._result(name, Outcome.HOLDS, f"{len(seen)} samples, each in the gradients of one window")
 
 
-def shortly(number: Fraction) -> str:
-    """A rational in a few characters."""
-    near = number.limit_denominator(10**6)
-    return str(near) if close(near, number) else f"{float(number):.6g}"
+def spans(numbers: Iterable[int], total: int) -> str:
+    """Windows of a run, counted from 1, in words."""
+    found: list[list[int]] = []
+    for number in sorted(set(numbers)):
+        if found and found[-1][-1] == number:
+            found[-1].append(number + 1)
+        else:
+            found.append([number + 1])
+    parts = [f"{one[0]}" if len(one) == 1 else f"{one[0]} to {one[-1]}" for one in found]
+    several = len(found) > 1 or any(len(one) > 1 for one in found)
+    return f"window{'s' * several} {', '.join(parts)} of {total}" if parts else "no window"

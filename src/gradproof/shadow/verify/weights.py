@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
+from gradproof.shadow.whole.facts import BackwardPass, RecordedStep
 from gradproof.shadow.whole.laws import LAWS
-from gradproof.shadow.whole.recorded import BackwardPass, Recorded, RecordedStep
+from gradproof.shadow.whole.recorded import Recorded
+from gradproof.shadow.whole.rules.losses import LOSSES
 from gradproof.shadow.whole.terms import (
     NOBODY,
     SEVERAL,
@@ -69,6 +71,11 @@ class WindowWeights:
         self.arrived = {terms.bare(term)[0] for run in runs for gain in run.gains.values() for term in gain}
         self.own = terms.samples(self.arrived)
 
+    @property
+    def shown(self) -> int:
+        """The number of the window, counted from 1."""
+        return self.step.window + 1
+
     def weights(self, value: Combination) -> Weights:
         """The weight of each sample in a combination. Raises Coupled."""
         found = Weights()
@@ -96,7 +103,7 @@ class WindowWeights:
     def clips(self, scalar: int) -> bool:
         """Whether a scalar is made of a norm of the whole window's gradients."""
         if scalar not in self.clipping:
-            self.clipping[scalar] = bool(self.terms.found([scalar], NORMS)) and self.of(scalar) == NOBODY
+            self.clipping[scalar] = self.terms.made_with(scalar, NORMS) and self.of(scalar) == NOBODY
         return self.clipping[scalar]
 
     def complete(self, value: Combination) -> bool:
@@ -209,10 +216,14 @@ class WindowWeights:
         return common
 
     def masses(self, engine: Recorded, factor: tuple[Fraction, Powers] | None) -> dict[int, Combination] | None:
-        """For each loss term of the window its weight in all: one for a mean. None where that is not shown."""
+        """For each loss term of the window its weight in all: one for a mean. None where that is not shown.
+
+        The sign of what is no loss of torch's says nothing: a script's own loss may be minus a mean.
+        """
         if factor is None:
             return None
         found: dict[int, Combination] = {}
+        signed: set[int] = set()
         for run in self.runs:
             if run.seeded or run.returned or not run.roots:
                 return None
@@ -225,7 +236,9 @@ class WindowWeights:
                     mass = self.terms.rescaled(times(reduced[0], by), multiplied(powers, factor[1]))
                     key = self.skeleton(bare)
                     found[key] = plus(found.get(key, ZERO), mass, factor[0])
-        return found
+                    signed |= {key} if self.terms.operators[bare] in LOSSES else set()
+        turned = {key for key, mass in found.items() if key not in signed and all(by < 0 for by in mass.values())}
+        return {key: times(mass, Fraction(-1)) if key in turned else mass for key, mass in found.items()}
 
     def factor(self) -> tuple[Fraction, Powers] | None:
         """By what each gradient was multiplied between the backward passes and the step; one factor for all."""

@@ -10,7 +10,7 @@ import itertools
 import weakref
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -19,12 +19,13 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gradproof.shadow.locations import NOWHERE, Location, initialising, user_location
+from gradproof.shadow.ops.forms import Forms
 from gradproof.shadow.ops.schema import Spec, spec_of, tensors_in
-from gradproof.shadow.whole import arithmetic as arithmetic, losses as losses
 from gradproof.shadow.whole.facts import Gradient, Kept, RunFacts, Update
 from gradproof.shadow.whole.interpreter import Call, Interpreter
-from gradproof.shadow.whole.laws import BOTH, LAWS, RULES
+from gradproof.shadow.whole.laws import BOTH, LAWS, RULES, Assumed
 from gradproof.shadow.whole.memory import Geometry, Memory, geometry_of, weakly
+from gradproof.shadow.whole.rules import arithmetic as arithmetic, lookups as lookups, losses as losses
 from gradproof.shadow.whole.terms import NOBODY, SEVERAL, UNIT, Combination, Shape, Terms, frozen
 from gradproof.shadow.whole.unseen import inside, parameters, states
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
@@ -61,6 +62,9 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     `every`: the number of samples by which two micro-batches are distinguished. `run`: the number of the run.
     """
 
+    forms: Forms | None = None
+    """What makes the results of operators on tensors without numbers."""
+
     def __init__(self, terms: Terms, every: int, run: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.terms, self.every, self.run = terms, every, run
@@ -68,6 +72,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.laws = Interpreter(terms)
         self.memory = Memory(self.laws)
         self.facts = RunFacts()
+        self.assumed = Assumed(self.lose)
+        self.facts.assumed = self.assumed.names
         self.made: Counter[tuple[str, int]] = Counter()
         self.names: dict[int, str] = {}
         self.declared: dict[int, torch.Tensor] = {}
@@ -76,6 +82,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.calls: list[Location] = []
         self.afterwards: list[Callable[[], None]] = []
         self.stepping = False
+        self.handed: tuple[int, set[int]] = (0, set())
         self.running, self.grads = "", True
         self.passes = 0
         self.begun_with: Mapping[str, Combination] = {}
@@ -90,6 +97,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         self.written: list[Kept] = []
 
     # Operators
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled while an engine runs, so that no call needs to be kept from Dynamo."""
+        return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -109,7 +121,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator, and work out the values of what it makes and writes."""
         before = self.before(spec, args, kwargs)
-        out = func(*args, **kwargs)
+        out = func(*args, **kwargs) if self.forms is None else self.forms.call(func, spec, args, kwargs)
         self.after(func, spec, args, kwargs, before, out)
         return out
 
@@ -120,7 +132,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def after(self, func: Any, spec: Spec, args: Any, kwargs: Any, values: dict[int, Value], out: Any) -> None:
         """Work out the values of the results. An operator on lists of tensors is the same operator on each."""
         base = self.running = spec.short
-        if torch.Tag.inplace_view in func.tags:
+        if spec.moves:
             return  # memory knows what lies where the tensor now is
         if spec.base == UNSCALE:
             self._unscaled(args, values)
@@ -191,10 +203,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             name, args, kwargs, self._template(func, args, kwargs), tensors, values,
             [tuple(t.shape) for t in tensors], made, spec.arguments,
         )  # fmt: skip
-        written = [t for at in writes(spec, kwargs) for t in tensors_in(spec.argument(at, args, kwargs))]
+        written = spec.written_in(args, kwargs) if spec.written else []
         if name == "view" and any(isinstance(arg, torch.dtype) for arg in args):
             self.lose("the bytes of a tensor are read as another type")
-        found = self._drawn(spec, call, written) if draws(spec, call) else self._judged(call)
+        found = self._drawn(spec, call, written) if spec.draws(args, kwargs) else self._judged(func, spec, call)
         if call.coupled:
             self._couples(call)
         for result, value in zip(made, found, strict=False):
@@ -213,19 +225,19 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
                 self.put(target, self.laws.opaque(beside)[0])
             self._note(target)
 
-    def _judged(self, call: Call) -> list[Value]:
+    def _judged(self, func: Any, spec: Spec, call: Call) -> list[Value]:
         self.laws.backward = torch._C._current_graph_task_id() != -1
         rule, law = RULES.get(call.name), LAWS.get(call.name)
         found = None if rule is None else rule(self.laws, call)
         if found is None and law is not None:
             found = self.laws.apply(law, call)
-        if found is not None:
-            self.facts.laws[call.name] += 1
-            return found
-        if call.name.startswith("empty") or call.name.startswith("new_empty"):
+        if found is None and call.name.startswith(("empty", "new_empty")):
             return [self._blank(call, at) for at in range(len(call.out))]
-        self.facts.opaque[call.name] += 1
-        return self.laws.opaque(call)
+        if found is None:
+            law = self.assumed.law(func, spec, call)
+            found = None if law is None else self.laws.apply(law, call)
+        (self.facts.opaque if found is None else self.facts.laws)[call.name] += 1
+        return self.laws.opaque(call) if found is None else found
 
     def _blank(self, call: Call, at: int) -> Value:
         """Memory that nothing was written to: it has the parts of the tensor that it is like, and no number."""
@@ -254,7 +266,8 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _template(self, func: Any, args: Any, kwargs: Any) -> tuple[Any, ...]:
         """The arguments that are no tensors, in their places, and the overload."""
         overload = str(getattr(func, "_overloadname", ""))
-        return (*(bared(arg) for arg in args), (overload, tuple((k, bared(v)) for k, v in sorted(kwargs.items()))))
+        named = tuple([(k, bared(v)) for k, v in sorted(kwargs.items())]) if kwargs else ()
+        return (*[bared(arg) for arg in args], (overload, named))
 
     def _note(self, target: torch.Tensor) -> None:
         """A tensor of a parameter's shape that the user's code writes: an average, or a buffer of its own."""
@@ -348,7 +361,7 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             leaf
             for leaf in self.terms.reached(update.after.values())
             if self.terms.operators[leaf] in ("parameter", "state")
-        } - {term for p in own for term in self.value(p).parts[0]}
+        } - {term for p in (*own, *self.declared.values()) for term in self.value(p).parts[0]}
 
     def renewed(self, tensor: torch.Tensor) -> int:
         """What a step wrote becomes a leaf that belongs to no sample. The number of its definition."""
@@ -467,25 +480,27 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """A value below fp32 that joins samples of two micro-batches."""
         for part in value.parts:
-            part = {self._counted(term): by for term, by in part.items()}
-            owners = {self.terms.owners[term] for term in part}
+            terms = [self.terms.uncounted(term) for term in part]
+            owners = {self.terms.owners[term] for term in terms}
             found = {owner for owner in owners if owner >= 0}
             if SEVERAL in owners:
-                found |= self.terms.samples(part)
+                found |= self.terms.samples(terms)
             if len({sample // self.every for sample in found}) > 1:
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
+                if alone and self.stepping and found <= self._handed():
+                    return  # the optimizer rounds a sum that was made before
                 sums = own and not (alone and (self.stepping or self.running in CASTS))
                 self.facts.narrowed.add((self.location(), self.window, self.all_passes))
                 self.facts.narrow.append((self.location(), str(tensor.dtype).removeprefix("torch."), sums))
                 return
 
-    def _counted(self, term: int) -> int:
-        """A term of a sample without the counts that scale it, which are numbers of the whole window."""
-        bare, powers = self.terms.bare(term)
-        if self.terms.owners[bare] == NOBODY:
-            return term
-        return self.terms.scaled(bare, {scalar: by for scalar, by in powers.items() if self.terms.trained[scalar]})
+    def _handed(self) -> set[int]:
+        """The samples of the gradients that the optimizer of the running step was handed."""
+        at = len(self.facts.updates)
+        if self.handed[0] != at:
+            self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
+        return self.handed[1]
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
         """Random numbers: data, numbers of each sample, or numbers that all share."""
@@ -562,22 +577,10 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
             self.facts.lost.append(entry)
 
 
-def writes(spec: Spec, kwargs: Any) -> Sequence[int]:
-    """The arguments that an operator writes. A fused optimizer divides gradients only where it has a loss scale."""
-    fused = spec.base.startswith("aten._fused_") and kwargs.get("grad_scale") is None
-    return [at for at in spec.written if not (fused and spec.arguments[at] == "grads")]
-
-
-def draws(spec: Spec, call: Call) -> bool:
-    """Whether an operator draws random numbers: one with a probability of nought does not."""
-    if not spec.random:
-        return False
-    chance = spec.named("dropout_p", call.args, call.kwargs)
-    return "dropout_p" not in spec.arguments or bool(chance)
-
-
 def bared(value: Any) -> Any:
     """An argument as a part of a key, a tensor as a mark."""
+    if type(value) is int or value is None:
+        return value
     if isinstance(value, torch.Tensor):
         return ("tensor",)
     if isinstance(value, list | tuple):

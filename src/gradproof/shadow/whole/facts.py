@@ -60,6 +60,34 @@ class Update:
     optimizer: int = 0
 
 
+@dataclass(slots=True)
+class BackwardPass:
+    """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
+
+    `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
+    """
+
+    location: Location
+    roots: list[Combination]
+    gains: dict[str, Combination] = field(default_factory=dict)
+    seeded: bool = False
+    returned: bool = False
+
+
+@dataclass(slots=True)
+class RecordedStep(Update):
+    """One optimizer step of a real run, of a window that is counted from 0.
+
+    `since`, `until`: the backward passes before the recording began, or went on, and before the step. `part`: how
+    often it went on after windows that were not recorded.
+    """
+
+    since: int = 0
+    until: int = 0
+    window: int = 0
+    part: int = 0
+
+
 def leaves(terms: Terms, update: Update) -> set[int]:
     """The data, draws and constants that the gradients of a step are made of."""
     values = [term for gradient in update.gradients.values() for term in gradient.value]
@@ -89,7 +117,8 @@ class RunFacts:
     backward passes before. `lines`: those of the backward passes. `scaled`: the scalars by which the function
     itself scaled gradients. `repeated`: where data from outside hold what earlier data held. `again`: data that a
     generator drew before. `escaped`: where Python got at the numbers of a gradient or a parameter. `unscaled`: by
-    what a loss scaler multiplied the gradients of a window.
+    what a loss scaler multiplied the gradients of a window. `assumed`: operators whose laws
+    are registered, or sampled, and the words that say so.
     """
 
     updates: list[Update] = field(default_factory=list)
@@ -115,6 +144,7 @@ class RunFacts:
     repeated: Location | None = None
     escaped: Location | None = None
     again: set[int] = field(default_factory=set)
+    assumed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

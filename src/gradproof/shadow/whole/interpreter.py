@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, user_location
-from gradproof.shadow.whole.terms import ZERO, Combination, Powers, Shape, Terms, exact, multiplied, plus, times
+from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, exact, multiplied, plus, times
 from gradproof.shadow.whole.values import Moves, Value, part_shape, shape_with, shared
 
 LETTERS = "abcdefghijklmnop"
@@ -317,8 +317,7 @@ class Interpreter(Moves):
         kids: Sequence[tuple[Combination, Shape]], shape: Shape, laid: tuple[int, int],
     ) -> Combination:  # fmt: skip
         """The operator on one part of each argument: a coefficient times a term."""
-        by = Fraction(1)
-        powers: Powers = {}
+        by, powers = UNIT, Powers()
         terms: list[int] = []
         for location, (part, size) in enumerate(kids):
             if location in law.linear:
@@ -327,7 +326,8 @@ class Interpreter(Moves):
                 part = self.terms.factored(part, size)
                 ((term, factor),) = part.items()
                 term, own = self.terms.bare(term)
-                by, powers = by * factor, multiplied(powers, own)
+                by = factor if by is UNIT else by if factor is UNIT else by * factor
+                powers = multiplied(powers, own) if own else powers
                 terms.append(term)
             else:
                 terms.append(self.terms.named(self.terms.opened(part), size))

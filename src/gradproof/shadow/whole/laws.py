@@ -14,43 +14,53 @@ that is deterministic: its samples are coupled, and no proof needs more of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters
-from gradproof.shadow.whole.terms import Combination, frozen, multiplied
+import torch
+
+from gradproof.core.errors import GradproofError
+from gradproof.laws import REGISTERED, REST, RegisteredLaw
+from gradproof.shadow.ops.schema import Spec
+from gradproof.shadow.ops.trials import EXACT, ROUNDED, SAMPLES, SUMMED, Repeated, RowTrial, undisturbed
+from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law, Letters, rows_of
+from gradproof.shadow.whole.terms import Combination, Shape, frozen, multiplied
 from gradproof.shadow.whole.values import Value
 
 # -- Letters of the common forms.
 
 
+def raised(rank: int, *axes: int) -> str:
+    """Letters of `rank` axes, of which these are coupled."""
+    coupled = {axis % rank for axis in axes} if rank else ()
+    return "".join(x.upper() if i in coupled else x for i, x in enumerate(LETTERS[:rank]))
+
+
+def under(wide: Shape, shapes: Sequence[Shape]) -> list[str]:
+    """Letters of arguments that are broadcast to a shape."""
+    ends = [(shape, len(wide) - len(shape)) for shape in shapes]
+    return [
+        "".join(
+            x if size == full else "." for x, size, full in zip(LETTERS[at : len(wide)], shape, wide[at:], strict=True)
+        )
+        for shape, at in ends
+    ]
+
+
 def pointwise(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the result."""
     out = call.out_shape()
-    letters = LETTERS[: len(out)]
-    ins = []
-    for shape in call.shapes:
-        own = letters[len(out) - len(shape) :]
-        wide = out[len(out) - len(shape) :]
-        ins.append("".join(x if size == full else "." for x, size, full in zip(own, shape, wide, strict=True)))
-    return ins, [letters] * len(call.out)
+    return under(out, call.shapes), [LETTERS[: len(out)]] * len(call.out)
 
 
 def coupled(call: Call) -> Letters:
     """Nothing is mapped."""
-    return [LETTERS[: len(s)].upper() for s in call.shapes], [
-        LETTERS[: len(call.out_shape(at))].upper() for at in range(len(call.out))
-    ]
+    return ["Z" * len(s) for s in call.shapes], ["Z" * len(call.out_shape(at)) for at in range(len(call.out))]
 
 
 def broadcast(call: Call) -> Letters:
     """Every argument is broadcast to the shape of the first; the result is a sum over all of it."""
-    wide = call.shapes[0]
-    letters = LETTERS[: len(wide)]
-    ins = []
-    for shape in call.shapes:
-        pairs = zip(letters[len(wide) - len(shape) :], shape, wide[len(wide) - len(shape) :], strict=True)
-        ins.append("".join(x if size == full else "." for x, size, full in pairs))
-    return ins, [""]
+    return under(call.shapes[0], call.shapes), [""]
 
 
 def fixed(*texts: str) -> Callable[[Call], Letters]:
@@ -68,9 +78,7 @@ def over(location: int, name: str) -> Callable[[Call], Letters]:
     """Every tensor has one shape; the axis that an argument names is coupled."""
 
     def letters(call: Call) -> Letters:
-        shape = call.shapes[0]
-        axis = call.argument(location, name) % max(len(shape), 1)
-        own = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
+        own = raised(len(call.shapes[0]), call.argument(location, name))
         return [own] * len(call.values), [own] * len(call.out)
 
     return letters
@@ -78,32 +86,19 @@ def over(location: int, name: str) -> Callable[[Call], Letters]:
 
 def along(call: Call) -> Letters:
     """One tensor, of which the axis `dim`, the last by default, is coupled."""
-    rank = len(call.shapes[0])
-    at = call.arguments.index("dim")
-    axis = call.argument(at, "dim", -1) % max(rank, 1)
-    own = "".join(x.upper() if i == axis else x for i, x in enumerate(LETTERS[:rank]))
+    own = raised(len(call.shapes[0]), call.argument(call.arguments.index("dim"), "dim", -1))
     return [own] * len(call.values), [own] * len(call.out)
-
-
-def leading(rank: int) -> str:
-    """Letters of `rank` axes of which only the first is mapped."""
-    return "".join("a" if i == 0 else LETTERS[i].upper() for i in range(rank))
 
 
 def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable[[Call], Letters]:
     """The first axis of each argument is mapped, but for the arguments `weights`, which have none; `summed` results."""
 
-    def letters(call: Call) -> Letters:
-        ins = [
-            LETTERS[: len(s)].upper() if i in weights or not s else leading(len(s)) for i, s in enumerate(call.shapes)
-        ]
-        outs = []
-        for at in range(len(call.out)):
-            rank = len(call.out_shape(at))
-            outs.append(LETTERS[:rank].upper() if at in summed else leading(rank))
-        return ins, outs
+    def spelled(shapes: Sequence[Shape], whole: Sequence[int]) -> list[str]:
+        return [("Z" if i in whole else "a") * len(s[:1]) + "Z" * len(s[1:]) for i, s in enumerate(shapes)]
 
-    return letters
+    return lambda call: (
+        spelled(call.shapes, weights), spelled([call.out_shape(at) for at in range(len(call.out))], summed)
+    )  # fmt: skip
 
 
 def normalised(call: Call) -> Letters:
@@ -127,9 +122,8 @@ def reduced(call: Call) -> Letters:
     """A reduction over the axes of its second argument: these are coupled."""
     shape, out = call.shapes[0], call.out_shape()
     if len(call.values) != 1:
-        return [LETTERS[: len(s)].upper() for s in call.shapes], [""] * len(call.out)
-    dims = reduced_axes(call)
-    own = "".join(LETTERS[i].upper() if i in dims else LETTERS[i] for i in range(len(shape)))
+        return ["Z" * len(s) for s in call.shapes], [""] * len(call.out)
+    own = raised(len(shape), *reduced_axes(call))
     kept = own if len(out) == len(shape) else "".join(x for x in own if x.islower())
     return [own] * len(call.values), [kept] * len(call.out)
 
@@ -176,6 +170,12 @@ def chosen(call: Call) -> Letters:
     return [own] * len(call.values), [own]
 
 
+def picked(call: Call) -> Letters:
+    """`index_select`: the axis that is looked up is coupled."""
+    own = raised(len(call.shapes[0]), call.args[1])
+    return [own, "Z" * len(call.shapes[1])], [own]
+
+
 def attention(call: Call) -> Letters:
     """Samples are mapped; a mask may be one for all of them."""
     samples = call.shapes[0][0]
@@ -211,10 +211,9 @@ def above(law: Law, *names: str) -> dict[str, Law]:
 
 
 def turned(call: Call) -> Letters:
-    """The axes that are turned round stay whole."""
+    """The axes that are turned round, or rolled, stay whole; without a list of them it is all axes."""
     rank = len(call.shapes[0])
-    axes = {axis % rank for axis in call.args[1]}
-    own = "".join(x.upper() if i in axes else x for i, x in enumerate(LETTERS[:rank]))
+    own = raised(rank, *(call.argument(call.arguments.index("dims"), "dims", ()) or range(rank)))
     return [own], [own]
 
 
@@ -229,13 +228,15 @@ LAWS: dict[str, Law] = {
         "lt", "masked_fill", "maximum", "minimum", "mish", "nan_to_num", "ne", "pow", "prelu",
         "_prelu_kernel", "reciprocal", "relu", "remainder", "round", "rsqrt", "rsub", "sigmoid", "sign",
         "silu", "sin", "sinh", "softplus", "softshrink", "sqrt", "square", "tan", "tanh", "threshold",
-        "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit",
+        "trunc", "where", "addcmul", "addcdiv", "sgn", "atan2", "xlogy", "logit", "erfinv", "fmax", "fmin", "frac",
+        "hardshrink", "logical_xor",
     ),
     **above(
         Law(pointwise, linear=(0,)),
         "gelu_backward", "tanh_backward", "silu_backward", "sigmoid_backward", "threshold_backward", "elu_backward",
         "leaky_relu_backward", "hardtanh_backward", "hardsigmoid_backward", "hardswish_backward", "softplus_backward",
-        "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward",
+        "log_sigmoid_backward", "mish_backward", "native_dropout_backward", "logit_backward", "hardshrink_backward",
+        "softshrink_backward",
     ),
     "mm": Law(fixed("ik", "kj", "->ij"), linear=(0, 1)),
     "bmm": Law(fixed("bik", "bkj", "->bij"), linear=(0, 1)),
@@ -243,13 +244,15 @@ LAWS: dict[str, Law] = {
     "dot": Law(fixed("k", "k", "->"), linear=(0, 1)),
     "embedding": Law(table_rows, linear=(0,)),
     **above(Law(over(1, "dim")), "_softmax", "_log_softmax", "_safe_softmax"),
-    **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp"),
+    **above(Law(along), "sort", "topk", "cummax", "cummin", "logcumsumexp", "glu"),
+    "cumprod": Law(over(1, "dim")),
+    "index_select": Law(picked, linear=(0,)),
     **above(Law(over(1, "dim"), linear=(0,)), "cumsum"),
-    **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data"),
+    **above(Law(over(2, "dim"), linear=(0,)), "_softmax_backward_data", "_log_softmax_backward_data", "glu_backward"),
     "_weight_norm_interface_backward": Law(coupled, linear=(0,)),
     "gather": Law(chosen, linear=(0,)),
     **above(Law(chosen), "scatter", "scatter_add"),
-    "flip": Law(turned, linear=(0,)),
+    **above(Law(turned, linear=(0,)), "flip", "roll"),
     **above(
         Law(reduced),
         "amax", "amin", "argmax", "argmin", "all", "any", "var", "std", "var_mean", "std_mean", "logsumexp", "prod",
@@ -266,17 +269,22 @@ LAWS: dict[str, Law] = {
         Law(batched()),
         "max_pool2d_with_indices", "avg_pool2d", "avg_pool1d", "_adaptive_avg_pool2d", "upsample_nearest2d",
         "upsample_bilinear2d", "adaptive_max_pool2d", "upsample_nearest1d",
-        "upsample_bicubic2d", "upsample_linear1d",
+        "upsample_bicubic2d", "upsample_linear1d", "max_pool3d_with_indices", "avg_pool3d", "_adaptive_avg_pool3d",
+        "adaptive_max_pool3d", "upsample_nearest3d",
     ),
     **above(
         Law(batched(), linear=(0,)),
         "max_pool2d_with_indices_backward", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
+        "max_pool3d_with_indices_backward", "avg_pool3d_backward", "_adaptive_avg_pool3d_backward",
+        "adaptive_max_pool2d_backward", "adaptive_max_pool3d_backward",
+        *(f"{kind}_pad{rank}d{side}" for kind in ("reflection", "replication") for rank in "123"
+          for side in ("", "_backward")),
     ),
     **above(Law(shuffled), "pixel_shuffle", "pixel_unshuffle"),
     **above(
         Law(batched(), linear=(0,), attributes=enlarged),
         "upsample_nearest2d_backward", "upsample_bilinear2d_backward", "upsample_nearest1d_backward",
-        "upsample_bicubic2d_backward", "upsample_linear1d_backward",
+        "upsample_bicubic2d_backward", "upsample_linear1d_backward", "upsample_nearest3d_backward",
     ),
     "_scaled_dot_product_flash_attention_for_cpu": Law(attention),
     "_scaled_dot_product_flash_attention_for_cpu_backward": Law(attention, linear=(0,)),
@@ -310,3 +318,159 @@ def divided(x: Interpreter, value: Value, count: Combination) -> Value:
     """A value divided by a count."""
     by, powers = x.scalar(count)
     return x.rescaled(value, 1 / by, multiplied({}, powers, -1))
+
+
+# -- Operators of which the table has no law: it is registered, or trials on the kernel find it.
+
+
+class Assumed:
+    """The laws of operators that the table does not have.
+
+    `tries`: whether there are numbers, and one process. `names`: the operators whose laws were used, and the words.
+    `lose`: takes what is wrong with a law, before the error.
+    """
+
+    def __init__(self, lose: Callable[[str], None]) -> None:
+        self.lose = lose
+        self.tries: Callable[[], bool] = lambda: False
+        self.known: dict[Any, tuple[Law, str] | None] = {}
+        self.names: dict[str, str] = {}
+
+    def law(self, func: Any, spec: Spec, call: Call) -> Law | None:
+        """The law of an operator, or None. Raises GradproofError for a registered law that is not true."""
+        registered = REGISTERED.get(spec.base)
+        if registered is not None:
+            try:
+                return self._registered(func, spec, registered, call)
+            except GradproofError as error:
+                self.lose(f"{error.found}, by a law that {error.where} registered")
+                raise
+        cuts = {i: value.axis for i, value in enumerate(call.values) if not value.shared}
+        layouts = {call.values[i].layout[1:] for i in cuts}
+        if not self.tries() or spec.written or len(layouts) != 1 or layouts.pop()[1] != 1 or not plain(call):
+            return None
+        key = (str(func), call.attributes, tuple(cuts.items()), *map(_form, call.tensors), call.values[min(cuts)].rows)
+        if key not in self.known:
+            self.known[key] = sampled(func, call, cuts)
+        law, words = self.known[key] or (None, "")
+        if law is not None:
+            self.names[call.name] = f"holds, assuming the sampled law of {spec.base}: {words}"
+        return law
+
+    def _registered(self, func: Any, spec: Spec, law: RegisteredLaw, call: Call) -> Law:
+        if spec.written:
+            raise law.refused("it writes its arguments, of which no law says anything")
+        letters = spelt(law, call)
+        key = (law, frozen(call.attributes), *map(_form, call.tensors))
+        tried = self.tries() and plain(call)
+        if tried and key not in self.known:
+            self.known[key] = None
+            confirm(func, law, call, letters)
+        self.names[call.name] = f"assumed: {law.words}" + ("" if tried else ", which was not tried here")
+        return Law(lambda _: letters, linear=law.linear)
+
+
+def plain(call: Call) -> bool:
+    """Whether an operator can be tried: its tensors are real or whole numbers, in a memory of their own."""
+    return all(t.layout is torch.strided and not t.is_complex() and not t.is_meta for t in call.tensors)
+
+
+def _form(tensor: torch.Tensor) -> Any:
+    return (tuple(tensor.shape), tensor.dtype)
+
+
+def sampled(func: Any, call: Call, cuts: Mapping[int, int]) -> tuple[Law, str] | None:
+    """The law that trials find along one layout, if they find one.
+
+    In float64 a trial tells the rounding of a kernel from a small share of another sample. A kernel without float64 has
+    to give the same numbers for each sample to the last bit.
+    """
+    counts = range(len(call.values[min(cuts)].parts))
+    with undisturbed(call.tensors):
+        kernel = Repeated(func, call.args, call.kwargs)
+        pieces = [
+            [rows_of(t.detach(), v, i).flatten(v.axis, v.axis + 1) for i in counts] if not v.shared else [t.detach()]
+            for t, v in zip(call.tensors, call.values, strict=True)
+        ]
+        few = [each[:SAMPLES] for each in pieces]
+        own, wide = RowTrial(kernel, cuts, pieces, False), RowTrial(kernel, cuts, few, True)
+        try:
+            wide.kinds(1.0)
+            double = True
+        except Exception:
+            double = False
+        try:
+            found = own.kinds(_allowed(call) if double else 0.0)
+            own.run(found, call.out, _allowed(call) if double else 0.0)
+            if double:
+                wide.run(found, [], EXACT)
+        except Exception:
+            return None
+        linear = [
+            i for i, t in enumerate(call.tensors) if double and t.is_floating_point() and wide.linear_in(i, EXACT)
+        ]
+    kinds = ", ".join("a sum over samples" if kind == SUMMED else f"samples along axis {kind}" for kind in found)
+    words = f"{kinds}; linear in {', '.join(map(str, linear))}" if linear else kinds
+    return (Law(lambda call: laid(call, cuts, found), linear=tuple(linear)), words)
+
+
+def laid(call: Call, cuts: Mapping[int, int], found: Sequence[int]) -> Letters:
+    """Letters of a law that maps one axis of some arguments."""
+    ins = [_lettered(len(shape), cuts.get(i, SUMMED)) for i, shape in enumerate(call.shapes)]
+    return ins, [_lettered(len(call.out_shape(at)), kind) for at, kind in enumerate(found)]
+
+
+def _lettered(rank: int, axis: int) -> str:
+    return "".join("a" if at == axis else "Z" for at in range(rank))
+
+
+def _allowed(call: Call) -> float:
+    """What rounding may make of the results of the recorded call."""
+    kinds = [t.dtype for t in (*call.tensors, *call.out) if t is not None and t.is_floating_point()]
+    return max((ROUNDED.get(kind, 1e-1) for kind in kinds), default=EXACT)
+
+
+# -- Registered laws.
+
+
+def spelt(law: RegisteredLaw, call: Call) -> Letters:
+    """The letters of a registered law for one call. Raises GradproofError where they do not fit its tensors."""
+    shapes = [call.shapes, [call.out_shape(at) for at in range(len(call.out))]]
+    sizes: dict[str, int] = {}
+    found: list[list[str]] = []
+    for texts, own, what in ((law.arguments, shapes[0], "argument"), (law.results, shapes[1], "result")):
+        if len(texts) != len(own):
+            raise law.refused(f"it has {len(own)} tensors as {what}s, and the law {len(texts)}")
+        found.append([])
+        for at, (text, shape) in enumerate(zip(texts, own, strict=True)):
+            letters = text.removesuffix(REST)
+            letters += "Z" * (len(shape) - len(letters)) if text.endswith(REST) else ""
+            sized = list(zip(letters, shape, strict=False))
+            if len(letters) != len(shape) or any(
+                size != (1 if x == "." else sizes.setdefault(x, size)) for x, size in sized if not x.isupper()
+            ):
+                raise law.refused(f"{what} {at} has the shape {list(shape)}, and the law says {text!r}")
+            found[-1].append(letters)
+    return found[0], found[1]
+
+
+def confirm(func: Any, law: RegisteredLaw, call: Call, letters: Letters) -> None:
+    """Try a registered law on the kernel, along each of its axes. Raises GradproofError that says what differs."""
+    ins, outs = letters
+    allowed = _allowed(call)
+    with undisturbed(call.tensors):
+        kernel = Repeated(func, call.args, call.kwargs)
+        for letter in sorted({x for text in ins for x in text if x.islower()}):
+            cuts = {i: text.index(letter) for i, text in enumerate(ins) if letter in text}
+            pieces = [
+                list(torch.split(t.detach(), 1, cuts[i])) if i in cuts else [t.detach()]
+                for i, t in enumerate(call.tensors)
+            ]
+            trial = RowTrial(kernel, cuts, pieces, False)
+            try:
+                trial.run([text.find(letter) for text in outs], [], allowed)
+            except Exception as error:
+                raise law.refused(f"{error} (axis {letter})") from error
+            for at in law.linear:
+                if not trial.linear_in(at, allowed):
+                    raise law.refused(f"it is not linear in argument {at}")

@@ -7,6 +7,7 @@ another tensor, is lost: `read` gives None, and whoever reads it says so.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -261,12 +262,14 @@ def fitting(tensor: torch.Tensor, value: Value) -> Geometry:
     return geometry_of(tensor)
 
 
+@lru_cache(maxsize=65536)
 def span(shape: Shape, stride: Shape) -> int:
     """Elements from the first to the last of a tensor, both included."""
     return 0 if 0 in shape else 1 + sum((size - 1) * by for size, by in zip(shape, stride, strict=True))
 
 
-def order_of(shape: Shape, stride: Shape) -> list[int] | None:
+@lru_cache(maxsize=65536)
+def order_of(shape: Shape, stride: Shape) -> tuple[int, ...] | None:
     """The axes from the slowest to the fastest of a tensor that fills its span, or None for any other."""
     if span(shape, stride) != prod(shape):
         return None
@@ -276,7 +279,7 @@ def order_of(shape: Shape, stride: Shape) -> list[int] | None:
         if shape[axis] != 1 and stride[axis] != expected:
             return None
         expected *= shape[axis]
-    return order
+    return tuple(order)
 
 
 def known(held: Held) -> bool:

@@ -288,7 +288,10 @@ class Reading(TorchFunctionMode):
         if name in SCALED and any(isinstance(arg, Carries) for arg in args):
             wide = any(isinstance(arg, torch.Tensor) and arg.dtype is torch.float64 for arg in args)
             return func(*(self._tensor(arg, wide) for arg in args), **kwargs)
+        before = self.engine.facts.counted
         made = func(*args, **kwargs)
+        if name == "one_hot":  # it looks at the least and the largest label, and hands out neither
+            self.engine.facts.counted = before
         if name in FILLED and isinstance(made, torch.Tensor):
             given = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Carries)]
             if len(given) == 1 and (

@@ -11,25 +11,25 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from threading import get_ident
 from typing import Any
 
 import torch
-from torch import nn
+from torch import distributed as dist, nn
 from torch.utils._python_dispatch import _disable_current_modes
 
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
 from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
-from gradproof.shadow.whole.facts import Gradient, Update
+from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
-from gradproof.shadow.whole.memory import geometry_of, known, weakly
-from gradproof.shadow.whole.terms import UNIT, Combination, Terms, exact, plus
+from gradproof.shadow.whole.memory import Memory, geometry_of, known, weakly
+from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.values import NOUGHT, Value, shared
 
 MICRO = 1 << 20
 """Samples are numbered by micro-batch: `MICRO` times its number, plus the row."""
@@ -37,27 +37,6 @@ UNITS = 32
 """A micro-batch of more rows is followed in this many blocks of rows, where it has as many."""
 READS = frozenset({"_local_scalar_dense", "equal", "is_nonzero"})
 BLANKS = frozenset({"zeros", "ones", "empty", "full", "empty_strided", "new_empty_strided"})
-
-
-@dataclass(slots=True)
-class BackwardPass:
-    """One backward pass: its line, the losses that it began at, and what it brought to each parameter.
-
-    `seeded`: it began with gradients of the caller's own. `returned`: it returned gradients and accumulated none.
-    """
-
-    location: Location
-    roots: list[Combination]
-    gains: dict[str, Combination] = field(default_factory=dict)
-    seeded: bool = False
-    returned: bool = False
-
-
-@dataclass(slots=True)
-class RecordedStep(Update):
-    """One optimizer step of a real run. `until`: the backward passes before it."""
-
-    until: int = 0
 
 
 def guarded(method: Callable[..., None]) -> Callable[..., None]:
@@ -79,6 +58,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__(Terms(), MICRO, 0)
         self.laws.marks = self.laws.tallies = True
+        self.assumed.tries = alone
         self.awake = self.closed = False
         self.runs: list[BackwardPass] = []
         self.looked: set[int] = set()
@@ -103,6 +83,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._before: dict[str, Combination] = {}
         self.hooked: Location | None = None
         self.overwritten: Location | None = None
+        self.since = self.parts = self.applied_of = 0
+        self.later: dict[int, str] = {}  # by the number of steps: a gradient that the next pass found, or none
+        self.window_of: Callable[[], int] = lambda: len(self.facts.updates)
 
     # Operators
 
@@ -190,7 +173,7 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
 
     def _prepares(self, spec: Spec, base: str, tensors: list[torch.Tensor]) -> bool:
         """Whether an operator makes or moves data that were not met yet."""
-        if any(self._met(t) for t in tensors) or self.inside:
+        if self.inside or any(self._met(t) for t in tensors):
             return False
         if not tensors:
             return spec.random or (base in BLANKS and not self.depth)
@@ -224,11 +207,11 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     @guarded
     def exported(self, tensor: torch.Tensor, found: Any, foreign: bool) -> None:
         """Python got at the memory of a tensor: what it holds has to stay."""
-        if self.closed or not plain(tensor):
+        if not plain(tensor):
             return
         self.escapes.left(tensor.untyped_storage(), found, foreign)
         self.seen.left(tensor.untyped_storage())
-        if not self.awake or not self._met(tensor):
+        if self.closed or not self.awake or not self._met(tensor):
             return
         self.looked.update(self._terms(tensor))
         if not self.inside:
@@ -240,9 +223,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
     @guarded
     def stored(self, storage: torch.UntypedStorage) -> None:
         """Python writes a storage by itself, or gives its memory away."""
+        self.escapes.left(storage, None)
         if self.closed:
             return
-        self.escapes.left(storage, None)
         held = self.memory.held.get(storage._cdata)
         if self.awake and held is not None and known(held):
             self.lose("the storage of a tensor was written, or given away, by itself")
@@ -399,7 +382,6 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             return
         self.ran = True
         number = self._open()
-        self.ran = True
         self.marked.add(number)
         self.rows[number] = tensors[0].shape[0]
         for tensor in tensors:
@@ -431,11 +413,12 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
             elif parameter.grad is not None:
                 found[self.name(parameter)] = Gradient(self.name(parameter), self.combination(parameter.grad))
         update = RecordedStep(user_location(), found, passes=self.passes, begun_with=self.begun_with)
-        update.optimizer, update.until = number, len(self.runs)
+        update.optimizer, update.since, update.until = number, self.since, len(self.runs)
+        update.window, update.part = self.window_of(), self.parts
         update.order = tuple(self.name(parameter) for parameter in own)
         update.leaves = {term for p in own for part in self.value(p).parts for term in part}
         self.facts.updates.append(update)
-        self.stepping, self.passes, self.begun_with = True, 0, {}
+        self.stepping, self.passes, self.begun_with, self.applied_of = True, 0, {}, len(self.used)
 
     @guarded
     def after_step(self, optimizer: Any) -> None:
@@ -464,6 +447,9 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         self._compare("gradient")
         self._reachable()
         super().begin(roots)
+        if self.passes == 1:
+            steps = len(self.facts.updates)
+            self.later[steps] = self.later.get(steps) or next(iter(self.begun_with), "")
         tensors = [t for t in tensors_in(roots) if isinstance(t, torch.Tensor)]
         run = BackwardPass(self.location(), [self.combination(t) for t in tensors if t.numel() == 1])
         seeds = tensors_in(rest[0]) if rest else []
@@ -533,6 +519,54 @@ class Recorded(Engine):  # type: ignore[no-untyped-call]
         """Nothing more is followed."""
         self.closed = True
         self.seen.clear()
+
+    @guarded
+    def go_on(self, own: Iterable[torch.Tensor]) -> None:
+        """Follow again, after windows that were not: what tensors hold is not known, and data are met anew.
+
+        `own`: parameters of the optimizers. A gradient of which every element is zero is none.
+        """
+        self.parts, self.since = self.parts + 1, len(self.runs)
+        self._forget()
+        for sample in list(self.used)[self.applied_of :]:
+            del self.used[sample]  # of a window that is not recorded
+        self.fetched.clear()
+        self._met_in.clear()
+        self.closed, self.awake, self.stepping, self.begun, self.ran = False, True, False, False, False
+        self.fetch, self.inside, self.passes, self.begun_with, self._before = self.fetch + 1, 0, 0, {}, {}
+        for p in {id(p): p for p in (*self.kept, *own)}.values():
+            key = (self.name(p), f"of part {self.parts}")
+            self.memory.write(p, shared(self.terms.of(self.terms.make("state", key, (), tuple(p.shape)))))
+            if p.is_leaf and p.grad is not None and plain(p.grad):
+                with torch.no_grad(), _disable_current_modes():
+                    left = bool(torch.count_nonzero(p.grad))
+                self.memory.write(p.grad, self._strange(tuple(p.grad.shape)) if left else NOUGHT)
+        self._look("parameter")
+
+    def _forget(self) -> None:
+        """What tensors that were followed hold now is not known. A number that was made of no sample is read anew."""
+        before, self.memory = self.memory, Memory(self.laws)
+        for number, held in before.held.items():
+            if held.weak.expired() or held.data:
+                continue
+            kept = []
+            for one in held.regions:
+                owners = {self.terms.owners[term] for part in one.value.parts for term in part}
+                if one.shape or owners != {NOBODY}:
+                    kept.append(replace(one, value=self._strange(one.shape, owners == {NOBODY})))
+            self.memory.held[number] = replace(held, regions=kept, views={})
+
+    def _strange(self, shape: Shape, constant: bool = False) -> Value:
+        """What was made in windows that were not followed: it counts as a sample of its own, if it is no constant."""
+        self.made["left", 0] += 1
+        owner = NOBODY if constant else self.fetch * MICRO + MICRO - 1
+        key = ("left", self.parts, self.made["left", 0])
+        return shared(self.terms.of(self.terms.make("unknown", key, (), shape, owner)))
+
+
+def alone() -> bool:
+    """Whether no other rank trains: one that tries an operator by itself could wait for the others for ever."""
+    return not (dist.is_available() and dist.is_initialized())
 
 
 def plain(tensor: torch.Tensor) -> bool:

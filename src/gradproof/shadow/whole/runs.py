@@ -18,11 +18,12 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_map_only
 
 from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising, user_location
+from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.arithmetic import number
 from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
@@ -43,7 +44,7 @@ from gradproof.shadow.whole.unseen import (
     parameters,
     states,
 )
-from gradproof.shadow.whole.values import Value, shared
+from gradproof.shadow.whole.values import Value, number, shared
 
 
 class Called(Engine):  # type: ignore[no-untyped-call]
@@ -63,7 +64,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         self.world = 1
         self.contents: set[str] = set()
         """What the float rows of data from outside are called."""
-        self.axes: dict[str, set[int | None]] = {}
+        self.axes: dict[str, list[int | None]] = {}
         self.widths: set[int] = set()
         self.laws.snap = Snap() if hints.snap else None
         self.laws.integers, self.laws.tallies = hints.integers, True
@@ -155,7 +156,7 @@ class Called(Engine):  # type: ignore[no-untyped-call]
         if real is None:
             if site in self.hints.common:
                 return self._shared(site, shape)
-            self.axes.setdefault(site, set()).add(axis)
+            self.axes.setdefault(site, []).append(axis)
         labels = real is not None and len(shape) == 1 and not real.is_floating_point() and self.running not in LOOKUPS
         self.widths |= {shape[1]} if axis == 0 and len(shape) > 1 and shape[0] == self.rows else set()
         count, left = divmod(shape[0] if labels else 0, self.rows)
@@ -215,15 +216,20 @@ class Fake(Called):  # type: ignore[no-untyped-call]
 
     def __init__(self, mode: FakeTensorMode, *given: Any) -> None:
         super().__init__(*given)
-        self.mode = mode
+        self.mode, self.forms = mode, Forms(mode)
         self.outside: dict[int, tuple[torch.Tensor, torch.Tensor, str]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE and type(args[0]) is FakeTensor:
+            return args[0].device
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
     def operate(self, func: Any, spec: Spec, args: Any, kwargs: Any) -> Any:
         """Run one operator; real tensors, which the function took from outside, become data."""
-        args, kwargs = self._faked(args), self._faked(kwargs)
-        base = spec.short
-        if base in NO_NUMBERS:
-            return self.read(func, base, args, kwargs)
+        if any(not isinstance(tensor, FakeTensor) for tensor in tensors_in((args, kwargs))):
+            args, kwargs = tree_map_only(torch.Tensor, self._outside, (args, kwargs))
+        if spec.short in NO_NUMBERS:
+            return self.read(func, spec.short, args, kwargs)
         return super().operate(func, spec, args, kwargs)
 
     def read(self, func: Any, base: str, args: Any, kwargs: Any) -> Any:
@@ -235,18 +241,10 @@ class Fake(Called):  # type: ignore[no-untyped-call]
         self.facts.reads.append((self.location(), base))
         raise NoNumbers(f"{base} needs a number, and in a run without numbers there is none")
 
-    def _faked(self, value: Any) -> Any:
-        """Arguments with real tensors, which the function took from outside, as fake ones: they are data."""
-        if isinstance(value, torch.Tensor) and not isinstance(value, FakeTensor):
-            return self._outside(value)
-        if isinstance(value, list | tuple):
-            found = [self._faked(part) for part in value]
-            return found if isinstance(value, list) else tuple(found)
-        if isinstance(value, dict):
-            return {name: self._faked(part) for name, part in value.items()}
-        return value
-
     def _outside(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A real tensor, which the function took from outside, as a fake one: it is data."""
+        if isinstance(tensor, FakeTensor):
+            return tensor
         if id(tensor) not in self.outside:
             made: torch.Tensor = self.mode.from_tensor(tensor)
             self.outside[id(tensor)] = (tensor, made, digest(tensor))
@@ -268,6 +266,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.world = len(self.group.everyone)
         self.mark = (self.run, self.group.rank) if self.group.size > 1 else self.run
         self.collectives = Collectives(exchange, self.laws, self.memory, self.value, self.put, self.lose)
+        self.assumed.tries = lambda: self.group.size == 1
         self.state = ""
         self.draws: dict[tuple[str, int], str] = {}
         self.laws.looked = self._indices
@@ -275,8 +274,7 @@ class Real(Called):  # type: ignore[no-untyped-call]
         self.repeats = False
         self.escapes = Escapes()
         self.seen = Unchanged(self.escapes)
-        self.exports = 0
-        self.busy = 0
+        self.exports = self.busy = 0
         self.numbers = Numbers()
         self.events = LoopEvents(self)
         self.given: dict[int, Location] = {}
@@ -574,12 +572,12 @@ class Real(Called):  # type: ignore[no-untyped-call]
     def stepped_by_hand(self) -> None:
         """The parameters that the function wrote itself are new leaves."""
         if self.pending is not None:
-            self.numbers.after.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
+            own = [parameter for parameter, _ in self.written_by_hand.values()]
+            for held in (self.numbers.after, self.numbers.weights):
+                held.append({self.name(p): sampled(p) for p in own})
             self.numbers.rates.append([])
             self.numbers.begun.append(self.begun)
-            grads = {self.name(p): p.grad for p, _ in self.written_by_hand.values()}
-            self.numbers.weights.append({self.name(p): sampled(p) for p, _ in self.written_by_hand.values()})
-            self.numbers.gradients.append({name: sampled(grad) for name, grad in grads.items() if grad is not None})
+            self.numbers.gradients.append({self.name(p): sampled(p.grad) for p in own if p.grad is not None})
         super().stepped_by_hand()
 
     def line(self, tensor: torch.Tensor) -> Location | None:

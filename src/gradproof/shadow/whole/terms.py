@@ -15,7 +15,7 @@ and the power of each scalar. Linear operators keep it outermost, so that a scal
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -49,6 +49,8 @@ class Terms:
         self.owners: list[int] = []
         self.trained: list[bool] = []
         self.marked: list[bool] = []
+        self._with: dict[tuple[str, ...], dict[int, bool]] = {}
+        self._below: dict[frozenset[int], set[int]] = {}
         self.one = self.make("one", (), (), None)
 
     def __len__(self) -> int:
@@ -93,8 +95,13 @@ class Terms:
         return term if self.keys is None else self.keys[term]
 
     def _owner(self, kids: Sequence[int]) -> int:
-        found = {self.owners[kid] for kid in kids} - {NOBODY}
-        return NOBODY if not found else found.pop() if len(found) == 1 else SEVERAL
+        found = NOBODY
+        for owner in [self.owners[kid] for kid in kids]:
+            if owner not in (NOBODY, found):
+                if found != NOBODY:
+                    return SEVERAL
+                found = owner
+        return found
 
     def of(self, term: int) -> Combination:
         """The combination that is one term."""
@@ -106,6 +113,13 @@ class Terms:
             return term, {}
         first, *scalars = self.kids[term]
         return first, dict(zip(scalars, self.attributes[term], strict=True))
+
+    def uncounted(self, term: int) -> int:
+        """A term of samples without the counts that scale it, which are numbers of the whole window."""
+        bare, powers = self.bare(term)
+        if self.owners[bare] == NOBODY:
+            return term
+        return self.scaled(bare, {scalar: by for scalar, by in powers.items() if self.trained[scalar]})
 
     def scaled(self, term: int, powers: Powers) -> int:
         """A term times powers of scalars."""
@@ -131,17 +145,13 @@ class Terms:
         """A combination times powers of scalars."""
         if not powers:
             return combination
-        found: dict[int, Fraction] = {}
-        for term, by in combination.items():
-            made = self.scaled(term, powers)
-            found[made] = found.get(made, Fraction(0)) + by
-        return {term: by for term, by in found.items() if by}
+        return mapped(combination, lambda term: self.scaled(term, powers))
 
     def named(self, combination: Combination, shape: Shape) -> int:
         """One term for a whole combination, its coefficients included."""
         if len(combination) == 1:
             ((term, by),) = combination.items()
-            if by == 1:
+            if by is UNIT or by == 1:
                 return term
         order = sorted(combination, key=self.order)
         by_order = tuple(_exact(combination[term]) for term in order)
@@ -226,9 +236,28 @@ class Terms:
                     stack.extend(self.kids[term])
         return seen
 
+    def below(self, terms: frozenset[int]) -> set[int]:
+        """What `reached` gives. It is kept, for terms do not change."""
+        if terms not in self._below:
+            self._below[terms] = self.reached(terms)
+        return self._below[terms]
+
     def found(self, terms: Iterable[int], operators: Sequence[str]) -> list[int]:
         """The terms of some operators from which terms were made."""
         return sorted(term for term in self.reached(terms) if self.operators[term] in operators)
+
+    def made_with(self, term: int, operators: tuple[str, ...]) -> bool:
+        """Whether a term was made from one of some operators. It is kept, for terms do not change."""
+        known, stack = self._with.setdefault(operators, {}), [term]
+        while stack:
+            top = stack[-1]
+            kids = () if self.operators[top] in ("state", *operators) else self.kids[top]
+            missing = [kid for kid in kids if kid not in known]
+            if missing:
+                stack += missing
+            else:
+                known[stack.pop()] = self.operators[top] in operators or any(known[kid] for kid in kids)
+        return known[term]
 
 
 def _exact(number: Fraction) -> tuple[int, int]:
@@ -241,12 +270,25 @@ def plus(left: Combination, right: Combination, by: Fraction = UNIT) -> Combinat
         return left
     found = dict(left)
     for term, coefficient in right.items():
-        total = found.get(term, 0) + by * coefficient
+        added = coefficient if by is UNIT else by * coefficient
+        total = found[term] + added if term in found else added
         if total:
-            found[term] = Fraction(total)
+            found[term] = total
         else:
             found.pop(term, None)
     return found
+
+
+def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
+    """A linear operator on every term of a combination."""
+    if len(combination) == 1:
+        ((term, by),) = combination.items()
+        return {rule(term): by}
+    found: dict[int, Fraction] = {}
+    for term, by in combination.items():
+        made = rule(term)
+        found[made] = found[made] + by if made in found else by
+    return {term: by for term, by in found.items() if by}
 
 
 def multiplied(left: Powers, right: Powers, by: int = 1) -> Powers:
@@ -261,7 +303,7 @@ def multiplied(left: Powers, right: Powers, by: int = 1) -> Powers:
 
 def times(combination: Combination, by: Fraction) -> Combination:
     """A combination times a rational."""
-    if by == 1:
+    if by is UNIT or by == 1:
         return combination
     return {term: by * coefficient for term, coefficient in combination.items()} if by else ZERO
 

@@ -6,6 +6,7 @@ for its memory, as a kernel of an extension does: of it at most SAMPLED elements
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import itertools
 import math
@@ -173,6 +174,13 @@ def steps(before: Callable[[Any], None], after: Callable[[Any], None]) -> Iterat
 @contextmanager
 def watched(engine: Engine) -> Iterator[None]:
     """Optimizer steps, modules and backward calls are seen while this runs."""
+    with made(engine), ran(engine):
+        yield
+
+
+@contextmanager
+def made(engine: Engine) -> Iterator[None]:
+    """Optimizer steps, and what modules are given, are seen while this runs."""
     from torch.nn.modules import module
 
     with ExitStack() as stack:
@@ -180,9 +188,13 @@ def watched(engine: Engine) -> Iterator[None]:
         stack.enter_context(removed(module.register_module_parameter_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_module_registration_hook(engine.registered)))
         stack.enter_context(removed(module.register_module_buffer_registration_hook(engine.buffered)))
-        stack.enter_context(calls(engine))
-        stack.enter_context(threads(engine))
-        stack.enter_context(replaced(torch._VF, "lstm", unfused(torch._VF.lstm)))
+        yield
+
+
+@contextmanager
+def ran(engine: Engine) -> Iterator[None]:
+    """Backward calls and threads are seen while this runs."""
+    with calls(engine), threads(engine), replaced(torch._VF, "lstm", unfused(torch._VF.lstm)):
         yield
 
 
@@ -223,6 +235,19 @@ def threads(engine: Engine) -> Iterator[None]:
 
     with replaced(threading.Thread, "_bootstrap_inner", begin):
         yield
+
+
+@contextmanager
+def frozen_heap() -> Iterator[None]:
+    """Python looks for garbage among new objects alone: torch's modules are most of what there is, and stay."""
+    if gc.get_freeze_count():
+        yield  # the user did so
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

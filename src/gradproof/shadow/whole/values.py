@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import partial
 from math import prod
 
-from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, multiplied, plus, times
+from gradproof.shadow.whole.terms import UNIT, ZERO, Combination, Powers, Shape, Terms, mapped, multiplied, plus, times
 
 SHARED = -1
 
@@ -289,13 +289,11 @@ class Algebra:
         return self.reshaped(term, made) if long == sorted(long) else terms.make("permute", tuple(order), (term,), made)
 
 
-def mapped(combination: Combination, rule: Callable[[int], int]) -> Combination:
-    """A linear operator on every term of a combination."""
-    found: dict[int, Fraction] = {}
-    for term, by in combination.items():
-        made = rule(term)
-        found[made] = found.get(made, Fraction(0)) + by
-    return {term: by for term, by in found.items() if by}
+def number(x: Algebra, value: Value) -> Fraction | None:
+    """The rational that a value holds everywhere, or None."""
+    if not value.shared or not x.constant(value.parts[0]):
+        return None
+    return value.parts[0].get(x.terms.one, Fraction(0))
 
 
 # -- Movements of values: views, slices and joins, which change where parts lie and no number.

@@ -15,18 +15,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from gradproof.shadow.whole.counts import counted, masses
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
-from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, reduced_axes, rule
+from gradproof.shadow.whole.laws import BOTH, FIRST, SUM, chosen, divided, fixed, pointwise, raised, reduced_axes, rule
+from gradproof.shadow.whole.rules.counts import counted, masses
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, multiplied, plus, times
-from gradproof.shadow.whole.values import NOUGHT, Value, shared
-
-
-def number(x: Interpreter, value: Value) -> Fraction | None:
-    """The rational that a value holds everywhere, or None."""
-    if not value.shared or not x.constant(value.parts[0]):
-        return None
-    return value.parts[0].get(x.terms.one, Fraction(0))
+from gradproof.shadow.whole.values import NOUGHT, Value, number, shared
 
 
 def only(call: Call, at: int, name: str = "") -> Call:
@@ -104,7 +97,7 @@ def mul(x: Interpreter, call: Call) -> list[Value] | None:
 
 
 def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
-    """The factor that is one number everywhere, the divisor first; of two the one that no parameter is in."""
+    """The factor that is one number everywhere, the divisor first; of two one of no parameter, or one without axes."""
     fitting = [
         i for i, (value, shape) in enumerate(zip(call.values, call.shapes, strict=True))
         if value.shared and (prod(shape) == 1 or x.uniform(value.parts[0]))
@@ -112,7 +105,10 @@ def _single(x: Interpreter, call: Call, divides: bool) -> int | None:
     if divides:
         return 1 if 1 in fitting else None
     plain = [i for i in fitting if x.terms.plain(call.values[i].parts[0])]
-    return min(fitting, default=None) if len(fitting) < 2 else plain[-1] if plain else None
+    bare = [i for i in fitting if not call.shapes[i]]
+    if len(fitting) < 2 or plain:
+        return min(fitting, default=None) if len(fitting) < 2 else plain[-1]
+    return bare[0] if len(bare) == 1 else None
 
 
 @rule("reciprocal")
@@ -195,7 +191,8 @@ def total(x: Interpreter, call: Call) -> list[Value] | None:
         return [x.ones(held * count * by)]
     kept = len(call.out_shape()) == len(call.shapes[0])
     found = counted(x, call) if not call.out_shape() and call.name == "sum" else None
-    found = found or pieces(x, call, dims, by)
+    if found is None and (found := pieces(x, call, dims, by)) is not None and not call.out_shape():
+        x.reduces(found, [x.ones().parts[0]], call.name)
     if found is not None:
         return [found]
     inner = replace(call, name="sum", attributes=(tuple(dims), kept))
@@ -425,52 +422,7 @@ def cat(x: Interpreter, call: Call) -> list[Value] | None:
     return [x.join(values, shapes, axis, out)]
 
 
-# -- Lookups.
-
-
-def kept_apart(call: Call) -> tuple[int, int] | None:
-    """The first axis that is looked up, and how many axes the indices bring, where one list of indices is given."""
-    locations = [at for at, index in enumerate(call.args[1]) if index is not None]
-    return (locations[0], len(call.shapes[1])) if len(locations) == 1 and len(call.tensors) == 2 else None
-
-
-@rule("index")
-def index(x: Interpreter, call: Call) -> list[Value] | None:
-    """Rows that a list of indices names: samples lie along another axis, or the list has an index for each sample.
-
-    Where the list itself names samples its numbers are read, which is a condition on the path.
-    """
-    laid = kept_apart(call)
-    if laid is None or call.tensors[1].dtype in (torch.bool, torch.uint8):
-        return None
-    (value, chosen), shape, (axis, width) = call.values, call.shapes[0], laid
-    if value.axis == axis and value.rows == 1 and width == 1 and x.looked is not None and chosen.shared:
-        numbers = x.looked(call.tensors[1])
-        return [Value(tuple(value.parts[number] for number in numbers), axis, 1)] if numbers else None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
-    names = LETTERS[len(shape) : len(shape) + width]
-    out = letters[:axis] + names + letters[axis + 1 :]
-    return x.apply(Law(lambda _: ([letters, names], [out]), linear=(0,)), replace(call, attributes=(axis,)))
-
-
-@rule("index_put", "_index_put_impl", "_unsafe_index_put")
-def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
-    """The gradient of a lookup: rows are added into zeros."""
-    added = call.args[3] if len(call.args) > 3 else call.kwargs.get("accumulate", False)
-    locations = [at for at, one in enumerate(call.args[1]) if one is not None]
-    if not added or len(locations) != 1 or len(call.tensors) != 3 or number(x, call.values[0]) != 0:
-        return None
-    axis, shape, width = locations[0], call.shapes[0], len(call.shapes[1])
-    if call.tensors[1].dtype in (torch.bool, torch.uint8) or len(call.shapes[2]) != len(shape) - 1 + width:
-        return None
-    letters = "".join(LETTERS[i].upper() if i == axis else LETTERS[i] for i in range(len(shape)))
-    names = LETTERS[len(shape) : len(shape) + width]
-    above = letters[:axis] + names + letters[axis + 1 :]
-    part = replace(
-        call, attributes=(axis, shape[axis]), tensors=call.tensors[:0:-1], values=call.values[:0:-1],
-        shapes=call.shapes[:0:-1],
-    )  # fmt: skip
-    return x.apply(Law(lambda _: ([above, names], [letters]), linear=(0,)), part)
+# -- Norms, lookups and paddings backwards.
 
 
 @rule("scatter", "scatter_add")
@@ -485,9 +437,6 @@ def put_at(x: Interpreter, call: Call) -> list[Value] | None:
         shapes=call.shapes[1:],
     )  # fmt: skip
     return x.apply(Law(lambda _: (ins[1:], outs), linear=(1,)), part)
-
-
-# -- Norms, lookups and paddings backwards.
 
 
 @rule("native_batch_norm", "_native_batch_norm_legit_no_training")
@@ -524,7 +473,7 @@ def put_back(x: Interpreter, call: Call) -> list[Value] | None:
     """The gradient of a view: zeros around it."""
     sizes = call.args[1]
     axis = call.args[2] % len(sizes)
-    out = "".join(x_.upper() if i == axis else x_ for i, x_ in enumerate(LETTERS[: len(sizes)]))
+    out = raised(len(sizes), axis)
     own = out if call.name == "slice_backward" else out[:axis] + out[axis + 1 :]
     if call.name == "slice_backward" and call.values[0].axis == axis:
         return _rows_put_back(call.values[0], sizes[axis], *call.args[3:])
@@ -547,6 +496,5 @@ def pad(x: Interpreter, call: Call) -> list[Value] | None:
     """Zeros around a tensor."""
     value = call.args[2] if len(call.args) > 2 else 0
     rank, widths = len(call.shapes[0]), call.args[1]
-    padded = {rank - 1 - i // 2 for i, width in enumerate(widths) if width}
-    own = "".join(x_.upper() if i in padded else x_ for i, x_ in enumerate(LETTERS[:rank]))
+    own = raised(rank, *(rank - 1 - i // 2 for i, width in enumerate(widths) if width))
     return x.apply(Law(lambda _: ([own], [own]), linear=() if value else (0,)), call)

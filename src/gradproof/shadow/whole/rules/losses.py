@@ -6,9 +6,9 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from gradproof.shadow.whole.arithmetic import total
 from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
 from gradproof.shadow.whole.laws import FIRST, broadcast, divided, pointwise, rule
+from gradproof.shadow.whole.rules.arithmetic import total
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -18,14 +18,16 @@ def elements(call: Call, at: int) -> int:
     return prod(call.shapes[at])
 
 
-@rule(
-    "mse_loss",
-    "smooth_l1_loss",
-    "huber_loss",
-    "soft_margin_loss",
-    "binary_cross_entropy",
+ELEMENTWISE = (
+    "mse_loss", "smooth_l1_loss", "huber_loss", "soft_margin_loss", "binary_cross_entropy",
     "binary_cross_entropy_with_logits",
-)
+)  # fmt: skip
+LIKELIHOODS = ("nll_loss_forward", "nll_loss2d_forward")
+LOSSES = frozenset((*ELEMENTWISE, *LIKELIHOODS))
+"""Operators that are losses: to make one larger is never what is wanted."""
+
+
+@rule(*ELEMENTWISE)
 def loss(x: Interpreter, call: Call) -> list[Value] | None:
     """A loss of elements, by its reduction: 0 none, 1 the mean, 2 the sum."""
     reduction = call.argument(call.arguments.index("reduction"), "reduction", 1)
@@ -84,7 +86,7 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
     ]
 
 
-@rule("nll_loss_forward", "nll_loss2d_forward")
+@rule(*LIKELIHOODS)
 def nll(x: Interpreter, call: Call) -> list[Value] | None:
     """The loss and the weight by which it was divided: a count of labels, or the weights of their classes."""
     reduction, ignored = call.args[3], call.args[4]
@@ -106,7 +108,8 @@ def nll(x: Interpreter, call: Call) -> list[Value] | None:
     made = x.apply(Law(lambda _: (ins, [""]), linear=(0,)), one)
     if weighed:
         return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
-    x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
+    if len(counts) == len(made[0].parts[0]):  # else labels of all samples are one term
+        x.reduces(made[0], counts, "mean" if reduction == 1 else "sum")
     x.counted(counts, call.values[1], call.tensors[1], ignored)
     return [divided(x, made[0], rows) if reduction == 1 else made[0], shared(rows)]
 

@@ -1,0 +1,1 @@
+"""Rules: operators whose values are worked out and not named."""

@@ -1,0 +1,129 @@
+"""Lookups: rows of a tensor that lists of indices name, and what is put at such rows.
+
+An axis that is looked up is coupled, but for one whose list of indices is 0, 1, 2 ... along an axis of the result: each
+row is looked up in its own place, as in `x[torch.arange(len(x)), labels]`. Such a list is left out, and the axis is
+mapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+
+from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
+from gradproof.shadow.whole.laws import rule
+from gradproof.shadow.whole.terms import Shape
+from gradproof.shadow.whole.values import Value, number
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """The letters of a tensor that is looked up, of its lists of indices, and of the rows that they name.
+
+    `lists`: the lists that are left, by their order. `form`: what tells the lookup from others of the same lists.
+    """
+
+    own: str
+    indices: list[str]
+    rows: str
+    lists: list[int]
+    form: tuple[object, ...]
+
+
+def lookup(x: Interpreter, call: Call) -> Lookup | None:
+    """How a tensor is looked up by lists of whole numbers; None where one is a mask."""
+    shape, axes = call.shapes[0], [at for at, one in enumerate(call.args[1]) if one is not None]
+    sizes = call.shapes[1 : 1 + len(axes)]
+    if any(one.dtype in (torch.bool, torch.uint8) for one in call.tensors[1 : 1 + len(axes)]):
+        return None
+    wide = tuple(torch.broadcast_shapes(*sizes))  # type: ignore[no-untyped-call]
+    own, names = list(LETTERS[: len(shape)]), LETTERS[len(shape) : len(shape) + len(wide)]
+    lists: list[int] = []
+    for at, (axis, size) in enumerate(zip(axes, sizes, strict=True)):
+        place = in_order(x, call.values[1 + at], size, wide, shape[axis])
+        if place is None or names[place] in own:
+            own[axis] = own[axis].upper()
+            lists.append(at)
+        else:
+            own[axis] = names[place]
+    start = axes[0] if axes == list(range(axes[0], axes[-1] + 1)) else 0
+    left = "".join(letter for axis, letter in enumerate(own) if axis not in axes)
+    indices = [broadcast(names, sizes[at], wide) for at in lists]
+    apart = tuple((axis, names.find(own[axis])) for axis in axes)
+    return Lookup("".join(own), indices, left[:start] + names + left[start:], lists, (apart, start, len(wide)))
+
+
+def broadcast(names: str, shape: Shape, wide: Shape) -> str:
+    """The letters of a list of indices, which is broadcast to the shape of all of them."""
+    skipped = len(wide) - len(shape)
+    pairs = zip(names[skipped:], shape, wide[skipped:], strict=True)
+    return "".join("." if size == 1 < full else letter for letter, size, full in pairs)
+
+
+def in_order(x: Interpreter, value: Value, shape: Shape, wide: Shape, rows: int) -> int | None:
+    """The axis of the result along which a list of indices is 0, 1, 2 ... up to `rows`, where it is."""
+    if rows == 1:
+        return next((at for at, size in enumerate(wide) if size == 1), None)
+    if not value.shared or len(value.parts[0]) != 1:
+        return None
+    ((term, by),) = value.parts[0].items()
+    terms = x.terms
+    if terms.operators[term] == "expand":
+        (term,) = terms.kids[term]
+    long = [at - len(terms.shapes[term] or ()) for at, size in enumerate(terms.shapes[term] or ()) if size > 1]
+    while terms.operators[term] == "reshape":
+        (term,) = terms.kids[term]
+    ordered = terms.operators[term] == "range" and terms.attributes[term] == (0, 1) and terms.shapes[term] == (rows,)
+    return len(wide) + long[0] if ordered and by == 1 and len(long) == 1 and len(shape) <= len(wide) else None
+
+
+def some(call: Call, chosen: Sequence[int], form: tuple[object, ...]) -> Call:
+    """The same call with some of its tensors."""
+    return replace(
+        call, attributes=form, tensors=[call.tensors[at] for at in chosen], values=[call.values[at] for at in chosen],
+        shapes=[call.shapes[at] for at in chosen],
+    )  # fmt: skip
+
+
+@rule("index")
+def index(x: Interpreter, call: Call) -> list[Value] | None:
+    """Rows that lists of indices name: samples lie along another axis, or the lists have an index for each sample.
+
+    Where one list names samples its numbers are read, which is a condition on the path.
+    """
+    found = lookup(x, call)
+    if found is None:
+        return None
+    value, chosen = call.values[:2]
+    names_samples = len(call.shapes) == 2 and not value.shared and found.own[value.axis].isupper()
+    if names_samples and value.rows == 1 and len(call.shapes[1]) == 1 and x.looked is not None and chosen.shared:
+        numbers = x.looked(call.tensors[1])
+        return [Value(tuple(value.parts[number] for number in numbers), value.axis, 1)] if numbers else None
+    law = Law(lambda _: ([found.own, *found.indices], [found.rows]), linear=(0,))
+    return x.apply(law, some(call, [0, *(1 + at for at in found.lists)], found.form))
+
+
+@rule("index_put", "_index_put_impl", "_unsafe_index_put")
+def put_rows(x: Interpreter, call: Call) -> list[Value] | None:
+    """The gradient of a lookup: rows are added into zeros. Or one number put wherever a mask says so."""
+    if not call.argument(3, "accumulate", False):
+        return masked_put(x, call)
+    found = lookup(x, call) if number(x, call.values[0]) == 0 else None
+    if found is None or len(call.shapes[-1]) != len(found.rows):
+        return None
+    sizes = tuple(size for size, letter in zip(call.shapes[0], found.own, strict=True) if letter.isupper())
+    law = Law(lambda _: ([found.rows, *found.indices], [found.own]), linear=(0,))
+    return x.apply(law, some(call, [-1, *(1 + at for at in found.lists)], (*found.form, sizes)))
+
+
+def masked_put(x: Interpreter, call: Call) -> list[Value] | None:
+    """One number wherever a mask of the leading axes is true."""
+    first, *others = call.args[1]
+    if not isinstance(first, torch.Tensor) or others or first.dtype is not torch.bool or prod(call.shapes[-1]) != 1:
+        return None
+    letters = LETTERS[: len(call.shapes[0])]
+    ins = [letters, letters[: len(call.shapes[1])], "." * len(call.shapes[2])]
+    return x.apply(Law(lambda _: (ins, [letters])), replace(call, name="masked_put", attributes=()))

@@ -1,0 +1,139 @@
+"""GA-TOK-001: every valid token of a window weighs the same, or the rule that is followed instead is named."""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from gradproof.core.outcome import Outcome
+from gradproof.shadow.process.watch import watch
+from gradproof.shadow.record.run import Run
+from gradproof.shadow.request import Request
+from gradproof.shadow.result import Result, Verification
+from gradproof.shadow.verify.check import check_whole
+
+TOKENS = "GA-TOK-001"
+RIGHT, MEANS = "1/(c1 + ... + cN)", "1/(4 c_k): the mean of means"
+HOLDS, REFUTED, UNKNOWN = Outcome.HOLDS, Outcome.REFUTED, Outcome.UNKNOWN
+cross_entropy = nn.functional.cross_entropy
+
+
+def said(made: Verification) -> Result | None:
+    """The result, where there is one."""
+    return next((result for result in made.results if result.obligation == TOKENS), None)
+
+
+def step(share: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, int], torch.Tensor], labels: int = 5) -> Any:
+    """A training step: `share` makes a micro-batch's part of the loss of scores, labels, the window's labels and N."""
+
+    def train(run: Run) -> list[torch.Tensor]:
+        torch.manual_seed(run.seed)
+        model = nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+        given = torch.randint(11, (run.samples, labels))
+        wanted = torch.randint(11, (run.samples, labels))
+        size, losses = run.effective_batch_size, []
+        for x, y in zip(given.split(size), wanted.split(size), strict=True):
+            total = torch.zeros(())
+            for a, b in zip(x.split(run.micro_batch_size), y.split(run.micro_batch_size), strict=True):
+                loss = share(model(a).flatten(0, 1), b.flatten(), y, run.accum_steps)
+                loss.backward()
+                total = total + loss.detach()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(total)
+        return losses
+
+    return train
+
+
+def by_count(scores: torch.Tensor, labels: torch.Tensor, window: torch.Tensor, n: int) -> torch.Tensor:
+    """The sum of the losses by the valid tokens of the window."""
+    return cross_entropy(scores, labels, ignore_index=0, reduction="sum") / (window != 0).sum()
+
+
+def of_means(scores: torch.Tensor, labels: torch.Tensor, window: torch.Tensor, n: int) -> torch.Tensor:
+    """A mean of the micro-batches' means."""
+    return cross_entropy(scores, labels, ignore_index=0) / n
+
+
+def of_equal(scores: torch.Tensor, labels: torch.Tensor, window: torch.Tensor, n: int) -> torch.Tensor:
+    """The same, where no label is ignored."""
+    return cross_entropy(scores, labels) / n
+
+
+@pytest.mark.parametrize("fake", [False, True])
+def test_the_tokens_of_a_window_weigh_the_same_for_all_counts(fake: bool) -> None:
+    found = said(check_whole(step(by_count), "step", Request(fake=fake)))
+    assert found is not None
+    assert found.outcome is HOLDS
+    assert f"{RIGHT}, for all counts" in found.reason
+
+
+def test_a_mean_of_means_is_named_as_a_formula() -> None:
+    """Without numbers it is named and not refuted: the counts may be equal by how the data are made."""
+    for fake, outcome in ((False, REFUTED), (True, UNKNOWN)):
+        found = said(check_whole(step(of_means), "step", Request(fake=fake)))
+        assert found is not None
+        assert found.outcome is outcome
+        assert MEANS in found.reason
+        assert found.counterexample is not None
+        assert found.counterexample["weights"]["micro-batch 3"] == "1/(4 c3)"
+
+
+def test_a_mean_of_means_of_equal_counts_is_right() -> None:
+    found = said(check_whole(step(of_equal), "step", Request()))
+    assert found is not None
+    assert found.outcome is HOLDS
+
+
+def test_a_loss_that_counts_no_tokens_has_no_result() -> None:
+    assert said(check_whole(step(of_equal, 1), "step", Request())) is None
+
+
+HEAD = """
+torch.manual_seed(0)
+model = nn.Sequential(nn.Embedding(11, 6), nn.Tanh(), nn.Linear(6, 11))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+A, B = torch.randint(11, (64, 5)), torch.randint(11, (64, 5))
+for i in range(64): B[i, : {ignored}] = -100
+batches = iter(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(A, B), batch_size=2))
+for w in range(4):
+    window = [next(batches) for _ in range(4)]
+    c = sum(int((y != -100).sum()) for _, y in window)
+    for x, y in window:
+        scores = model(x).flatten(0, 1)
+        ({loss}).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+SUM = "nn.functional.cross_entropy(scores, y.flatten(), reduction='sum')"
+MEAN = "nn.functional.cross_entropy(scores, y.flatten())"
+WATCHED = {
+    "tokens": (f"{SUM} / c", "i % 4", HOLDS, RIGHT),
+    "sums": (SUM, "i % 4", HOLDS, "1: the loss is a sum"),
+    "means": (f"{MEAN} / 4", "(i // 2) % 4", REFUTED, MEANS),
+    "means by hand": (f"{SUM} / int((y != -100).sum()) / 4", "(i // 2) % 4", REFUTED, MEANS),
+    "a fixed number": (f"{SUM} / (2 * 5 * 4)", "i % 4", UNKNOWN, "the same, 1/40"),
+    "means of equal counts": (f"{MEAN} / 4", "2", UNKNOWN, MEANS),
+    "no label is ignored": (f"{MEAN} / 4", "0", HOLDS, RIGHT),
+}
+
+
+@pytest.mark.parametrize("name", WATCHED)
+def test_one_run_tells_what_a_token_weighs(name: str) -> None:
+    loss, ignored, outcome, words = WATCHED[name]
+    text = HEAD.format(loss=loss, ignored=ignored)
+    linecache.cache["tokens.py"] = (len(text), None, text.splitlines(True), "tokens.py")
+    made = watch(lambda: exec(compile(text, "tokens.py", "exec"), {"torch": torch, "nn": nn}), 4)
+    found = said(made)
+    assert found is not None
+    assert (found.outcome, words in found.reason) == (outcome, True), found.reason
+    if outcome is REFUTED:
+        assert found.location is not None
+        assert ".backward()" in text.splitlines()[found.location.line - 1]

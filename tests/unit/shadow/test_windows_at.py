@@ -1,0 +1,230 @@
+"""`watch --windows-at`: what is recorded is judged, and of the rest nothing is said but in what its events differ."""
+
+from __future__ import annotations
+
+import linecache
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, strategies as st
+from torch import nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+from gradproof import cli
+from gradproof.core.errors import GradproofError
+from gradproof.core.outcome import EXIT_CODE, Exit, Outcome
+from gradproof.shadow.process.chosen import chosen
+from gradproof.shadow.process.watch import watch
+from gradproof.shadow.protocol.run_events import CLIP, STEP, ZERO, RunEvents
+from gradproof.shadow.result import Verification
+
+HOLDS, REFUTED = Outcome.HOLDS, Outcome.REFUTED
+BY_VALUES = ("GA-DATA-001", "GA-EQ-001", "GA-INV-002", "GA-INV-004", "GA-INV-005")
+FILE = "windows_at_loop.py"
+HEAD = """
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+X, Y = torch.randn(40, 2, 3), torch.randn(40, 2, 2)
+modes = []
+def one(k, share=0.25):
+    return nn.functional.mse_loss(model(X[k]), Y[k]) * share
+"""
+PLAIN = """
+for w in range(8):
+    for i in range(4):
+        {each}
+    {last}
+    optimizer.step()
+    {after}
+"""
+LOADED = """
+loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(X[:{size}], Y[:{size}]), batch_size=None)
+for epoch in range(2):
+    for k, (x, y) in enumerate(loader):
+        (nn.functional.mse_loss(model(x), y) / (2 if k >= 8 else 4)).backward()
+        if k % 4 == 3 or k == {size} - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+"""
+
+
+def loop(each: str = "one(4 * w + i).backward()", last: str = "pass", after: str = "optimizer.zero_grad()") -> str:
+    """Eight windows of four micro-batches."""
+    return PLAIN.format(each=each, last=last, after=after)
+
+
+def watched(body: str, windows_at: str | None, epoch_batches: int | None = None) -> Verification:
+    """What is said of a loop."""
+    text = HEAD + body
+    linecache.cache[FILE] = (len(text), None, text.splitlines(True), FILE)
+    names = {"torch": torch, "nn": nn, "mode": _get_current_dispatch_mode}
+    made = watch(lambda: exec(compile(text, FILE, "exec"), names), 4, 3, epoch_batches, windows_at)
+    assert _get_current_dispatch_mode() is None
+    return made
+
+
+def line_of(made: Verification, name: str) -> str:
+    """The source line of a result."""
+    location = made.result(name).location
+    return "" if location is None else linecache.getline(FILE, location.line).strip()
+
+
+@given(st.sets(st.integers(0, 10**6), min_size=1), st.booleans())
+def test_numbers_and_last_are_read(numbers: set[int], last: bool) -> None:
+    found = chosen(", ".join([*map(str, numbers), *["last"] * last]))
+    assert (found.numbers, found.last) == (numbers, last)
+
+
+@given(st.text().filter(lambda text: not all(w.strip() == "last" or w.strip().isdigit() for w in text.split(","))))
+def test_anything_else_is_refused(text: str) -> None:
+    with pytest.raises(GradproofError, match="GP406"):
+        chosen(text)
+
+
+@pytest.mark.parametrize("text", ["-1", "0,,1", "first", ""])
+def test_a_mistake_is_exit_2(text: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("raise SystemExit('it ran')")
+    assert cli.dispatch(["watch", f"--windows-at={text}", "--", str(script)]) == EXIT_CODE[Exit.USAGE]
+    err = capfd.readouterr().err
+    assert "GP406" in err
+    assert "it ran" not in err
+
+
+VARIANTS = {
+    "plain": loop(),
+    "zeroed first": PLAIN.format(each="one(4 * w + i).backward()", last="pass", after="pass").replace(
+        "    for i", "    optimizer.zero_grad()\n    for i"
+    ),
+    "zeroed to zeros": loop(after="optimizer.zero_grad(set_to_none=False)"),
+    "set to none by hand": loop(after="for p in model.parameters(): p.grad = None"),
+    "clipped": loop(last="nn.utils.clip_grad_norm_(model.parameters(), 0.1)"),
+    "a schedule": "\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+    + loop(after="schedule.step(); optimizer.zero_grad()"),
+    "a scaler": "\nscaler = torch.amp.GradScaler('cpu', init_scale=8.0, growth_interval=2)\n"
+    + loop("scaler.scale(one(4 * w + i)).backward()").replace(
+        "optimizer.step()", "scaler.step(optimizer); scaler.update()"
+    ),
+    "batch statistics of another model": "\nother = nn.BatchNorm1d(3)\n"
+    + loop(last="with torch.no_grad(): other(X[w])"),
+}
+
+
+@pytest.mark.parametrize("windows_at", ["0,3", "2", "1,2,5"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_right_loop_holds_wherever_it_is_recorded(name: str, windows_at: str) -> None:
+    made = watched(VARIANTS[name], windows_at)
+    assert {o: made.result(o).outcome for o in BY_VALUES} == dict.fromkeys(BY_VALUES, HOLDS)
+    shown = [int(word) + 1 for word in windows_at.split(",")]
+    assert all(str(number) in made.result("GA-EQ-001").reach for number in shown)
+    assert made.config["windows_at"] == [number - 1 for number in shown]
+
+
+def test_nothing_is_followed_in_a_window_that_is_not_recorded() -> None:
+    """No dispatch mode, and torch's own functions: events are all that it costs."""
+    body = loop("modes.append((w, mode() is not None)); one(4 * w + i).backward()")
+    body += "\nassert {w for w, on in modes if on} == {0, 1, 3, 4}, modes\n"
+    body += "assert [on for w, on in modes if w == 1] == [True, False, False, False]\n"
+    assert watched(body, "0,3").result("GA-EQ-001").outcome is HOLDS
+
+
+BUGS = {
+    "share": (loop("one(4 * w + i, 1.0 if w == 5 else 0.25).backward()"), "GA-EQ-001", "one("),
+    "never zeroed": (loop(after="if w != 4: optimizer.zero_grad()"), "GA-INV-002", ""),
+    "clip": (
+        loop("one(4 * w + i).backward()\n        if w == 5: nn.utils.clip_grad_norm_(model.parameters(), 0.01)"),
+        "GA-INV-005",
+        "clip_grad_norm_",
+    ),
+    "lost": (
+        loop("one(4 * w + i).backward()\n        if w == 5 and i == 1: optimizer.zero_grad()"),
+        "GA-INV-002",
+        "optimizer.zero_grad()",
+    ),
+    "schedule": (
+        "\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
+        + loop("one(4 * w + i).backward()\n        if w == 5: schedule.step()"),
+        "GA-INV-003",
+        "schedule.step()",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BUGS)
+def test_a_late_bug_is_seen_where_it_is_recorded(name: str) -> None:
+    """It is refuted at its line; a gradient that was left over from a window that was not recorded is undecided."""
+    body, obligation, line = BUGS[name]
+    made = watched(body, "0,5")
+    found = made.result(obligation)
+    assert found.outcome is REFUTED if line else found.outcome is not HOLDS
+    assert line in line_of(made, obligation)
+    assert made.result("GA-EQ-001").outcome is not HOLDS
+
+
+@pytest.mark.parametrize("name", [name for name in BUGS if name != "share"])
+def test_a_late_bug_is_named_as_not_judged_where_its_events_differ(name: str) -> None:
+    """The default records the first three; with the bug only in the sixth nothing more is said than that."""
+    made = watched(BUGS[name][0], None)
+    assert made.result(BUGS[name][1]).outcome is HOLDS
+    assert "windows 1 to 3 of 8" in made.result("GA-INV-003").reach
+    number = 5 - (name == "never zeroed")
+    assert any(f"--windows-at {number}" in words for words in made.uncovered), made.uncovered
+
+
+@pytest.mark.parametrize(("size", "last"), [(8, 1), (10, 2)])
+def test_the_last_window_of_an_epoch_is_known_by_its_data_loader(size: int, last: int) -> None:
+    made = watched(LOADED.format(size=size), "0,last")
+    assert f"windows 1 to 2 of {2 * last + 2}" in made.result("GA-EQ-001").reach or last == 2
+    assert f"{last + 1} of {2 * last + 2}" in made.result("GA-EQ-001").reach
+    assert made.result("GA-EQ-001").outcome is HOLDS
+    assert not [note for note in made.notes if "`last`" in note]
+
+
+def test_the_last_window_is_known_by_a_given_length_or_said_not_to_be() -> None:
+    assert "windows 1, 4 of 8" in watched(loop(), "0,last", 16).result("GA-EQ-001").reach
+    made = watched(loop(), "0,last")
+    assert any("`last`" in note for note in made.notes)
+    assert "window 1 of 8" in made.result("GA-EQ-001").reach
+
+
+def test_windows_that_a_run_does_not_reach_are_said_and_nothing_holds() -> None:
+    made = watched(loop(), "50")
+    assert HOLDS not in {result.outcome for result in made.results}
+    assert any("50" in note for note in made.notes)
+
+
+def test_what_rests_on_something_refuted_does_not_hold() -> None:
+    """Each recorded window alone has right weights; the gradients between them were never zeroed."""
+    made = watched(loop(after="pass"), None)
+    assert made.result("GA-INV-002").outcome is REFUTED
+    assert not {"GA-EQ-001", "GA-DATA-001"} & {r.obligation for r in made.results if r.outcome is HOLDS}
+
+
+KINDS = st.lists(st.sampled_from([ZERO, CLIP, STEP]), max_size=4)
+
+
+def run_of(windows: list[tuple[int, list[str]]], recorded: set[int]) -> RunEvents:
+    """The events of windows with a number of backward passes, and some events before the step."""
+    run = RunEvents()
+    run.recorded = recorded
+    for passes, kinds in windows:
+        for _ in range(passes):
+            run.begins()
+        for kind in (*kinds, STEP, ZERO):
+            run.event(kind)
+    return run
+
+
+@given(st.integers(1, 4), KINDS, st.integers(1, 6))
+def test_windows_with_the_events_of_a_recorded_one_are_not_named(passes: int, kinds: list[str], count: int) -> None:
+    assert list(run_of([(passes, kinds)] * count, {0}).others()) == []
+
+
+@given(st.integers(1, 4), KINDS, st.integers(1, 4), KINDS, st.integers(1, 6))
+def test_every_other_window_is_named(passes: int, kinds: list[str], more: int, others: list[str], at: int) -> None:
+    windows = [(passes, kinds)] * 7
+    windows[at] = (more, others)
+    named = list(run_of(windows, {0}).others())
+    assert [(one.count, one.first) for one in named] == ([] if windows[at] == windows[0] else [(1, at)])
