@@ -16,7 +16,7 @@ from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.record.run import Run
 from gradproof.shadow.result import ALL_DATA, DOUBT, OBLIGATIONS, WHERE_DUE, Result
 from gradproof.shadow.verify.followed import Followed
-from gradproof.shadow.verify.totals import Totals
+from gradproof.shadow.verify.totals import LossTotals
 from gradproof.shadow.whole.facts import DOMAIN, Gradient, Update, apart
 from gradproof.shadow.whole.loop_events import BACKWARD, READ, LoopEvent
 from gradproof.shadow.whole.runs import Real
@@ -45,7 +45,7 @@ class Judge:
         if run.tail:
             self.sizes.append(run.tail * run.micro_batch_size)
         self.laws = ours.engine.laws
-        self.totals = Totals(terms, ours, full)
+        self.totals = LossTotals(terms, ours, full)
         self.optimizers = len({update.optimizer for update in ours.facts.updates}) or 1
         self.cycles = self._cycles()
         self.windows = self._windows()

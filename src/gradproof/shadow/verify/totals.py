@@ -8,7 +8,7 @@ from gradproof.shadow.verify.followed import Followed
 from gradproof.shadow.whole.terms import NOBODY, ROUNDED, Combination, Terms, plus, times
 
 
-class Totals:
+class LossTotals:
     """The weights of the windows' losses, by the full batch's run."""
 
     def __init__(self, terms: Terms, ours: Followed, full: Followed) -> None:

@@ -43,14 +43,6 @@ GENERATORS = frozenset({
     "exponential", "random", "cauchy", "log_normal", "geometric",
 })  # fmt: skip
 """Random operators whose result depends on no tensor, but for its shape."""
-MOVED = frozenset({
-    "view", "reshape", "_unsafe_view", "_reshape_alias", "slice", "select", "narrow", "stack", "cat", "index",
-    "index_select", "unbind", "split", "split_with_sizes", "chunk", "clone", "_to_copy", "to", "copy_", "lift_fresh",
-    "alias", "detach", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "flip", "roll", "constant_pad_nd",
-    "gather", "contiguous", "_pin_memory", "new_full", "new_zeros", "new_empty", "zeros_like", "ones_like", "full_like",
-    "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
-})  # fmt: skip
-"""Operators that only move data. In a real run data that no other operator met are not followed yet."""
 UPDATE = "aten._amp_update_scale_"
 UNSCALE = "aten._amp_foreach_non_finite_check_and_unscale_"
 NO_NUMBERS = frozenset({"_local_scalar_dense", "nonzero", "equal", "is_nonzero", "masked_select", "unique"})

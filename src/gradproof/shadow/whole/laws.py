@@ -55,7 +55,9 @@ def pointwise(call: Call) -> Letters:
 
 def coupled(call: Call) -> Letters:
     """Nothing is mapped."""
-    return ["Z" * len(s) for s in call.shapes], ["Z" * len(call.out_shape(at)) for at in range(len(call.out))]
+    shapes = [*call.shapes, *(call.out_shape(at) for at in range(len(call.out)))]
+    letters = [raised(len(s), *range(len(s))) for s in shapes]
+    return letters[: len(call.shapes)], letters[len(call.shapes) :]
 
 
 def broadcast(call: Call) -> Letters:
@@ -94,7 +96,7 @@ def batched(weights: Sequence[int] = (), summed: Sequence[int] = ()) -> Callable
     """The first axis of each argument is mapped, but for the arguments `weights`, which have none; `summed` results."""
 
     def spelled(shapes: Sequence[Shape], whole: Sequence[int]) -> list[str]:
-        return [("Z" if i in whole else "a") * len(s[:1]) + "Z" * len(s[1:]) for i, s in enumerate(shapes)]
+        return [raised(len(s), *range(i not in whole, len(s))) for i, s in enumerate(shapes)]
 
     return lambda call: (
         spelled(call.shapes, weights), spelled([call.out_shape(at) for at in range(len(call.out))], summed)

@@ -20,6 +20,15 @@ from gradproof.shadow.whole.values import SHARED, Moves, Value, part_shape, shap
 Geometry = tuple[int, Shape, Shape]
 """Offset, sizes and strides of a tensor in its storage, in elements."""
 
+MOVED = frozenset({
+    "view", "reshape", "_unsafe_view", "_reshape_alias", "slice", "select", "narrow", "stack", "cat", "index",
+    "index_select", "unbind", "split", "split_with_sizes", "chunk", "clone", "_to_copy", "to", "copy_", "lift_fresh",
+    "alias", "detach", "unsqueeze", "squeeze", "t", "transpose", "permute", "expand", "flip", "roll", "constant_pad_nd",
+    "gather", "contiguous", "_pin_memory", "new_full", "new_zeros", "new_empty", "zeros_like", "ones_like", "full_like",
+    "empty_like", "pin_memory", "fill_", "zero_", "as_strided",
+})  # fmt: skip
+"""Operators that only move data. In a real run data that no other operator met are not followed yet."""
+
 
 @dataclass(slots=True)
 class Region:

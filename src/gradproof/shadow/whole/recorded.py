@@ -23,10 +23,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from gradproof.shadow.locations import Location, by_torch, recomputing, user_location
 from gradproof.shadow.ops.schema import Spec, tensors_in
 from gradproof.shadow.record.buffers import UNMADE
-from gradproof.shadow.whole.engine import MOVED, NARROW, Engine
+from gradproof.shadow.whole.engine import NARROW, Engine
 from gradproof.shadow.whole.facts import BackwardPass, Gradient, RecordedStep
 from gradproof.shadow.whole.interpreter import within
-from gradproof.shadow.whole.memory import Memory, geometry_of, known, weakly
+from gradproof.shadow.whole.memory import MOVED, Memory, geometry_of, known, weakly
 from gradproof.shadow.whole.terms import NOBODY, UNIT, Combination, Shape, Terms, exact, plus
 from gradproof.shadow.whole.unseen import Escapes, Unchanged, call_site, digest, parameters
 from gradproof.shadow.whole.values import NOUGHT, Value, shared

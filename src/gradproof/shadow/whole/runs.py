@@ -24,13 +24,13 @@ from gradproof.shadow.locations import NOWHERE, Location, by_torch, initialising
 from gradproof.shadow.ops.forms import DEVICE, Forms
 from gradproof.shadow.ops.schema import Spec, choosing, tensors_in
 from gradproof.shadow.record.run import Run
-from gradproof.shadow.whole.engine import MOVED, NARROW, NO_NUMBERS, Engine
+from gradproof.shadow.whole.engine import NARROW, NO_NUMBERS, Engine
 from gradproof.shadow.whole.facts import SAMPLED, Gradient, Hints, Numbers, Update, sampled
 from gradproof.shadow.whole.group import APART, Collectives, Exchange
 from gradproof.shadow.whole.interpreter import LOOKUPS, Call, Snap, rows_of, within
 from gradproof.shadow.whole.laws import RULES
 from gradproof.shadow.whole.loop_events import EMPTIED, READ, LoopEvents
-from gradproof.shadow.whole.memory import known
+from gradproof.shadow.whole.memory import MOVED, known
 from gradproof.shadow.whole.plain_numbers import NoNumbers
 from gradproof.shadow.whole.terms import UNIT, Combination, Shape, Terms, plus
 from gradproof.shadow.whole.unseen import (
