@@ -29,6 +29,6 @@ MODULES = (
 
 
 def steps_of(*modules: object) -> list[Step]:
-    """The steps of some modules, in the order of their text."""
-    names = {getattr(module, "__name__", "") for module in modules}
-    return [step for step in STEPS.values() if step.function.__module__ in names]
+    """The steps of some modules, in their order and that of their text."""
+    names = [getattr(module, "__name__", "") for module in modules]
+    return [step for name in names for step in STEPS.values() if step.function.__module__ == name]

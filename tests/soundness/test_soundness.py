@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tests.soundness.answers import BESIDE, CRASH, FALSE_HOLDS, FALSE_REFUTED, Answer, fault
-from tests.soundness.kit import BLIND, RIGHT, STEPS, WRONG
+from tests.soundness.kit import BLIND, MEETS, RIGHT, STEPS, WRONG
 from tests.soundness.oracle import Findings, numbers_of, weigh
 from tests.soundness.steps import MODULES, steps_of
 from tests.soundness.table import documented
@@ -17,7 +17,7 @@ EQ, ZERO, LOSS, STEP, WIDE = "GA-EQ-001", "GA-INV-002", "GA-INV-001", "GA-INV-00
 
 def test_the_lists_name_every_step_and_no_other() -> None:
     assert [step.name for step in steps_of(*MODULES)] == list(documented())
-    assert {step.label for step in STEPS.values()} == {RIGHT, WRONG, BLIND}
+    assert {step.label for step in STEPS.values()} == {RIGHT, WRONG, BLIND, MEETS}
 
 
 @pytest.mark.parametrize("name", ["never_divided", "never_zeroed", "bf16_buffers", "floats_of_the_last_micro_batch"])

@@ -134,7 +134,7 @@ def window_of(job: Job, window: list[Batch], optimizers: list[torch.optim.Optimi
     for x, y in window:
         loss = F.cross_entropy(job.model(x), y) / len(window)
         loss.backward()
-        total += float(loss)
+        total += float(loss.detach())
     for optimizer in optimizers:
         optimizer.step()
         optimizer.zero_grad()

@@ -94,8 +94,14 @@ class Judge:
         equal = self.equality()
         proved = equal.outcome is Outcome.HOLDS and not equal.details
         equal = (self._apart() if proved else None) or equal
-        rules: list[Callable[[], Result]] = [loss, self.stale, self.steps]
+        rules: list[Callable[[], Result]] = [lambda: self._reported(loss(), equal), self.stale, self.steps]
         return [self.data(equal), equal, *(rule() for rule in rules), self.width(equal), self.clipping(equal)]
+
+    def _reported(self, loss: Result, equal: Result) -> Result:
+        """The result of the reported losses; no proof where counts are plain numbers, and not shown to be right."""
+        if loss.outcome is not Outcome.HOLDS or not self.laws.integers or equal.outcome is Outcome.HOLDS:
+            return loss
+        return self._result(loss.obligation, Outcome.UNKNOWN, f"counts became plain numbers, and {equal.reason}")
 
     def _next(self, outcome: Outcome) -> str:
         """What to do where nothing is decided."""
@@ -322,7 +328,8 @@ class Judge:
             batches = self.sizes[at % len(self.sizes)] // self.run.micro_batch_size
             theirs = self.full.facts.updates[number : number + 1]
             full = sum(other.passes - self._dataless(self.full, number) for other in theirs)
-            each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes
+            last = len(self.full.facts.updates) - 1
+            each = full if self.optimizers > 1 else self.full.facts.updates[-1].passes - self._dataless(self.full, last)
             fitting = {each * batches} | ({1} if each == 1 else set())
             if full != each or not each or update.passes - self._dataless(self.ours, number) not in fitting:
                 reason = f"window {at + 1} has {update.passes} backward passes, and {full} by the full batch"

@@ -472,11 +472,11 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
     def _narrow(self, tensor: torch.Tensor, value: Value) -> None:
         """A value below fp32 that joins samples of two micro-batches."""
         for part in value.parts:
-            part = {self._counted(term): by for term, by in part.items()}
-            owners = {self.terms.owners[term] for term in part}
+            terms = [self.terms.uncounted(term) for term in part]
+            owners = {self.terms.owners[term] for term in terms}
             found = {owner for owner in owners if owner >= 0}
             if SEVERAL in owners:
-                found |= self.terms.samples(part)
+                found |= self.terms.samples(terms)
             if len({sample // self.every for sample in found}) > 1:
                 own = len({owner // self.every for owner in owners if owner >= 0}) > 1
                 alone = torch._C._current_graph_task_id() == -1
@@ -493,13 +493,6 @@ class Engine(TorchDispatchMode, ABC):  # type: ignore[no-untyped-call]
         if self.handed[0] != at:
             self.handed = at, self.terms.summed(g.value for g in self.facts.updates[-1].gradients.values())
         return self.handed[1]
-
-    def _counted(self, term: int) -> int:
-        """A term of a sample without the counts that scale it, which are numbers of the whole window."""
-        bare, powers = self.terms.bare(term)
-        if self.terms.owners[bare] == NOBODY:
-            return term
-        return self.terms.scaled(bare, {scalar: by for scalar, by in powers.items() if self.terms.trained[scalar]})
 
     def _drawn(self, spec: Spec, call: Call, written: list[torch.Tensor]) -> list[Value]:
         """Random numbers: data, numbers of each sample, or numbers that all share."""

@@ -114,6 +114,13 @@ class Terms:
         first, *scalars = self.kids[term]
         return first, dict(zip(scalars, self.attributes[term], strict=True))
 
+    def uncounted(self, term: int) -> int:
+        """A term of samples without the counts that scale it, which are numbers of the whole window."""
+        bare, powers = self.bare(term)
+        if self.owners[bare] == NOBODY:
+            return term
+        return self.scaled(bare, {scalar: by for scalar, by in powers.items() if self.trained[scalar]})
+
     def scaled(self, term: int, powers: Powers) -> int:
         """A term times powers of scalars."""
         if not powers:

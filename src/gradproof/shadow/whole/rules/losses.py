@@ -6,9 +6,10 @@ from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
-from gradproof.shadow.whole.interpreter import LETTERS, Call, Interpreter, Law
+from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
 from gradproof.shadow.whole.laws import FIRST, broadcast, divided, pointwise, rule
 from gradproof.shadow.whole.rules.arithmetic import total
+from gradproof.shadow.whole.rules.lookups import index
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -66,17 +67,16 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
     labels_, weights = call.values[1], call.values[2]
     every = not (x.integers or x.marks) and x.counting(labels_, call.shapes[1], ignored, call.tensors[1])
     if every and all(map(x.constant, every)) and sum(each[x.terms.one] for each in every) == elements(call, 1):
-        names = LETTERS[: len(call.shapes[1])]
         table = replace(
-            call, name="index", attributes=(0,), tensors=call.tensors[:0:-1], values=call.values[:0:-1],
-            shapes=call.shapes[:0:-1], out=[call.tensors[1]],
+            call, name="index", args=(call.tensors[2], [call.tensors[1]]), kwargs={}, arguments=("self", "indices"),
+            tensors=call.tensors[:0:-1], values=call.values[:0:-1], shapes=call.shapes[:0:-1], out=[call.tensors[1]],
         )  # fmt: skip
-        found = x.apply(Law(lambda _: (["Z", names], [names]), linear=(0,)), table)[0]
+        found = (index(x, table) or [NOUGHT])[0]
         summed = total(
             x, replace(call, name="sum", args=call.args[:1], kwargs={}, attributes=(), arguments=(), values=[found],
                        tensors=call.tensors[:1], shapes=[call.shapes[1]], out=call.out[1:]),
         )  # fmt: skip
-        if summed is not None and summed[0].shared:
+        if found is not NOUGHT and summed is not None and summed[0].shared:
             return [summed[0].parts[0]]
     small = part_shape(labels_, call.shapes[1])
     by = x.terms.named(x.fitted(x.whole(weights, call.shapes[2]), call.shapes[2]), call.shapes[2])
