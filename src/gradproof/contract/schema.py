@@ -66,7 +66,9 @@ def _visible(letter: str) -> bool:
     return unicodedata.category(letter)[0] not in "ZCM" and letter not in _BLANK
 
 
-def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
+def shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
+    """A text of a pattern. Raises PydanticCustomError GP122 for another."""
+
     def check(value: Any) -> Any:
         if isinstance(value, str) and not pattern.fullmatch(value):
             raise wrong("GP122", expected)
@@ -125,10 +127,10 @@ def _shown(value: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_nonblank)]
-LemmaName = Annotated[str, _shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
-Ident = Annotated[str, _shaped(IDENT, "letters, digits, dot, dash and underscore, at most 64")]
-Reference = Annotated[str, _shaped(REFERENCE, "module.path:attribute")]
-Module = Annotated[str, _shaped(_MODULE, "module.path")]
+LemmaName = Annotated[str, shaped(_LEMMA, "operator/format/promise, or a shell pattern of it")]
+Ident = Annotated[str, shaped(IDENT, "letters, digits, dot, dash and underscore, at most 64")]
+Reference = Annotated[str, shaped(REFERENCE, "module.path:attribute")]
+Module = Annotated[str, shaped(_MODULE, "module.path")]
 Positive = Annotated[int, Field(gt=0)]
 Seconds = Annotated[float, BeforeValidator(_seconds)]
 Number = Annotated[str, BeforeValidator(_tolerance)]

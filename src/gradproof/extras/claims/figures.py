@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from gradproof.batches import planned
-from gradproof.contract.schema import Text, wrong
+from gradproof.contract.schema import Text, shaped, some, wrong
 from gradproof.contract.yaml_reader import Exact
 from gradproof.core.workspace import PACKAGE, Workspace, sha256_of
 from gradproof.report.studies import (
@@ -44,15 +44,6 @@ _POINTER = re.compile(r"(/([^~/]|~[01])*)*")
 _NUMBER = re.compile(r"[-+]?([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})([eE][-+]?[0-9]{1,3})?")
 
 
-def _shaped(pattern: re.Pattern[str], expected: str) -> BeforeValidator:
-    def check(value: Any) -> Any:
-        if isinstance(value, str) and not pattern.fullmatch(value):
-            raise wrong("GP122", expected)
-        return value
-
-    return BeforeValidator(check)
-
-
 def _written(value: Any) -> Fraction:
     """A decimal number, exactly as it was written."""
     text = value.text if isinstance(value, Exact) else value
@@ -69,16 +60,10 @@ def _scalar(value: Any) -> Fraction | str | bool:
     return _written(value)
 
 
-def _some(value: Any) -> Any:
-    if isinstance(value, list) and not value:
-        raise wrong("GP103", "at least one entry")
-    return value
-
-
-Pointer = Annotated[str, _shaped(_POINTER, "a JSON pointer such as /compared/train_equal (RFC 6901)")]
+Pointer = Annotated[str, shaped(_POINTER, "a JSON pointer such as /compared/train_equal (RFC 6901)")]
 Number = Annotated[Fraction, BeforeValidator(_written)]
 Scalar = Annotated[Any, BeforeValidator(_scalar)]
-Names = Annotated[list[Text], BeforeValidator(_some)]
+Names = Annotated[list[Text], BeforeValidator(some)]
 Size = Annotated[int, Field(ge=1)]
 
 
@@ -127,7 +112,7 @@ class FigureShape(Strict):
 class ClaimShape(Strict):
     """One claim in our words. Which of the keys below `expect` a row needs is in `gradproof.extras.claims.load`."""
 
-    id: Annotated[str, _shaped(_ID, "CLAIM-, one to four capitals, two digits: CLAIM-B-07")]
+    id: Annotated[str, shaped(_ID, "CLAIM-, one to four capitals, two digits: CLAIM-B-07")]
     claim: Text
     source: Text
     form: Text
@@ -136,7 +121,7 @@ class ClaimShape(Strict):
     refuted_by: Names | None = None
     contradicted_by: Names | None = None
     contradiction: Text | None = None
-    figures: Annotated[list[FigureShape], BeforeValidator(_some)] | None = None
+    figures: Annotated[list[FigureShape], BeforeValidator(some)] | None = None
     why: Text | None = None
 
 
@@ -148,7 +133,7 @@ class LedgerShape(Strict):
 
     format: Literal["gradproof-ledger/1"]
     sources: dict[str, Text]
-    claims: Annotated[list[ClaimShape], BeforeValidator(_some)]
+    claims: Annotated[list[ClaimShape], BeforeValidator(some)]
 
 
 # -- A claim's own arithmetic: decimal numbers, + - * / and brackets, over the rationals.

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 from abc import abstractmethod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradproof.shadow.locations import NOWHERE, Location
 from gradproof.shadow.result import Result
-from gradproof.shadow.verify.judge import Judge
-from gradproof.shadow.verify.reported import Reported
 from gradproof.shadow.whole.facts import Difference, Numbers, Update, alike, near, proportional
+
+if TYPE_CHECKING:
+    from gradproof.shadow.verify.judge import Judge
+    from gradproof.shadow.verify.reported import Reported
 
 LOSS = "GA-INV-001"
 

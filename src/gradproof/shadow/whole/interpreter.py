@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -117,6 +117,11 @@ class Call:
         made = self.out[0]
         return made is not None and (made.is_floating_point() or made.dtype in (torch.int32, torch.int64))
 
+    def truncates(self) -> bool:
+        """Whether the result of numbers with fractions has none, as that of `x.sum(dtype=torch.int64)`."""
+        made = self.out[0]
+        return made is not None and not made.is_floating_point() and self.tensors[0].is_floating_point()
+
     def argument(self, at: int, name: str, default: Any = None) -> Any:
         """An argument by its place, or by its name."""
         return self.args[at] if at < len(self.args) else self.kwargs.get(name, default)
@@ -204,6 +209,7 @@ class Interpreter(Moves):
     def apply(self, law: Law, call: Call) -> list[Value]:
         """The values of the results."""
         ins, outs = law.letters(call)
+        law = replace(law, linear=()) if law.linear and call.tensors and call.truncates() else law
         attributes = call.attributes if law.attributes is None else law.attributes(call)
         letter, laid = self._letter(call, ins)
         if letter is None:

@@ -177,7 +177,7 @@ def addmm(x: Interpreter, call: Call) -> list[Value] | None:
 @rule("sum", "mean")
 def total(x: Interpreter, call: Call) -> list[Value] | None:
     """A sum over axes; a mean is a sum times a rational."""
-    if not call.numeric() or call.tensors[0].is_complex():
+    if not call.numeric() or call.tensors[0].is_complex() or call.truncates():
         return None
     if not call.shapes[0]:
         return [call.values[0]]

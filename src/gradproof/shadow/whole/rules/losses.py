@@ -7,9 +7,7 @@ from fractions import Fraction
 from math import prod
 
 from gradproof.shadow.whole.interpreter import Call, Interpreter, Law
-from gradproof.shadow.whole.laws import FIRST, broadcast, divided, pointwise, rule
-from gradproof.shadow.whole.rules.arithmetic import total
-from gradproof.shadow.whole.rules.lookups import index
+from gradproof.shadow.whole.laws import FIRST, RULES, broadcast, divided, pointwise, rule
 from gradproof.shadow.whole.terms import ZERO, Combination, Shape, plus
 from gradproof.shadow.whole.values import NOUGHT, Value, part_shape, shared
 
@@ -71,8 +69,8 @@ def weighing(x: Interpreter, call: Call, ignored: int) -> list[Combination]:
             call, name="index", args=(call.tensors[2], [call.tensors[1]]), kwargs={}, arguments=("self", "indices"),
             tensors=call.tensors[:0:-1], values=call.values[:0:-1], shapes=call.shapes[:0:-1], out=[call.tensors[1]],
         )  # fmt: skip
-        found = (index(x, table) or [NOUGHT])[0]
-        summed = total(
+        found = (RULES["index"](x, table) or [NOUGHT])[0]
+        summed = RULES["sum"](
             x, replace(call, name="sum", args=call.args[:1], kwargs={}, attributes=(), arguments=(), values=[found],
                        tensors=call.tensors[:1], shapes=[call.shapes[1]], out=call.out[1:]),
         )  # fmt: skip
